@@ -1,5 +1,6 @@
 // The family "attention": embeddings, rotary positions, the cache of keys and values, attention.
 #include "kernels/ops/numbers.h"
+#include "kernels/ops/tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
 namespace math = resident::math;
@@ -465,6 +466,7 @@ struct AttentionTask {
   i32 tile_keys;
   i32 slice;    // Elements of keys that are in fast memory at once.
   u16 refusal;  // 0, or a detail.
+  bool stream;  // StreamTile can compute the tiles.
 };
 
 // What the threads share about the rows of a tile.
@@ -859,10 +861,11 @@ RESIDENT_DEVICE i64 PartBegin(const AttentionTask& task, i64 part) {
   return part * (task.keys / parts) + AtMost(part, task.keys % parts);
 }
 
+// `limit`, of rows that do not exist as well, is set for `count` rows.
 RESIDENT_NOINLINE void StartRows(const Block& block, const AttentionTask& task, TileRows& rows,
-                                 i64 batch, i64 kv_head, i64 first_row, i64 row_count) {
+                                 i64 batch, i64 kv_head, i64 first_row, i64 row_count, i64 count) {
   const i64 shared = task.heads / task.kv_heads;
-  ForEach(block, task.tile_rows, [&](i64 r) {
+  ForEach(block, count, [&](i64 r) {
     const i64 query = (first_row + r) / shared;
     const i64 head = kv_head * shared + (first_row + r) % shared;
     // Query s sees keys up to keys - S + s.
@@ -878,19 +881,31 @@ RESIDENT_NOINLINE void StartRows(const Block& block, const AttentionTask& task, 
   });
 }
 
-RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task, i64 item) {
-  const i64 part = task.parts > 0 ? item % task.parts : 0;
+// A tile, and the part of the keys for which it is computed.
+struct TileOfPart {
+  i64 batch;
+  i64 kv_head;
+  i64 first_row;
+  i64 row_count;
+  i64 part;
+};
+
+RESIDENT_NOINLINE TileOfPart FindTile(const AttentionTask& task, i64 item) {
   const i64 tile = task.parts > 0 ? item / task.parts : item;
   const i64 group = tile / task.tiles;
-  const i64 batch = group / task.kv_heads;
-  const i64 kv_head = group % task.kv_heads;
   const i64 first_row = tile % task.tiles * task.tile_rows;
-  const i64 row_count = AtMost(task.rows - first_row, task.tile_rows);
+  return {group / task.kv_heads, group % task.kv_heads, first_row,
+          AtMost(task.rows - first_row, task.tile_rows), task.parts > 0 ? item % task.parts : 0};
+}
+
+RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
+                                  const TileOfPart& tile) {
+  const auto [batch, kv_head, first_row, row_count, part] = tile;
   TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
   const TileMemory memory(block, task);
 
   block.barrier();  // The previous tile has been written.
-  StartRows(block, task, rows, batch, kv_head, first_row, row_count);
+  StartRows(block, task, rows, batch, kv_head, first_row, row_count, task.tile_rows);
   block.barrier();
 
   const bool one_row = task.tile_rows == 1;
@@ -938,6 +953,500 @@ RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
   WriteTile(block, task, rows, batch, kv_head, first_row, row_count, part,
             begin < end ? ValueParts(block, units) : 0);
 }
+
+// --- Attention that is limited by the reading of keys and values --------------------------------
+//
+// Tiles of up to 16 rows of 16-bit elements, on tensor cores. The products are exact and are summed
+// in float32, as above.
+//
+// A warp has every n-th step of 16 keys, where n is the number of the block's warps; the warps'
+// results are merged at the end. A step is read in units of 64 elements of the 16 keys, then of
+// their values. A warp always has two units on their way from device memory to its own part of the
+// block's memory, which is what reaches the memory's bandwidth: 64 KiB for each SM with two blocks.
+// A lane reads only the 16-byte chunks that it has copied itself, so that copies need no barrier.
+//
+//   Scores[key, row] = sum of keys[key, d] * queries[d, row]. A lane's chunk has 8 adjacent
+//   elements of a key. As fragments these are other elements of the depth, but the same ones of
+//   keys and of queries, whose sum has any order.
+//
+//   Totals[column, row] = sum of values[column, key] * weights[key, row]. A lane has chunks of four
+//   keys, of which it makes pairs of keys for each of 8 columns. The weights, whose fragments are
+//   those of the transposed scores, are the sum of two elements of 16 bits, so that they have at
+//   least 16 bits of precision.
+//
+// Sums over the keys are added outside of the tensor cores, which do not round to nearest.
+//
+// A hidden key has weight 0, and 0 times a value that is infinite or NaN is NaN. A tile with a
+// result that is not finite is therefore computed again as above.
+
+RESIDENT_DEVICE bool CanStream(const AttentionTask& task) {
+#if RESIDENT_TENSOR_CORES
+  const DType dtype = task.k.dtype;
+  if (dtype != DType::kF16 && dtype != DType::kBF16) return false;
+  if (task.q.dtype != dtype || task.v.dtype != dtype) return false;
+  u64 unaligned = task.k.address | task.v.address | static_cast<u64>(2 * task.depth) |
+                  static_cast<u64>(2 * task.columns);
+  RESIDENT_UNROLL(1)
+  for (i32 d = 0; d < 3; ++d) {
+    unaligned |= static_cast<u64>(2 * task.k.strides[d]) | static_cast<u64>(2 * task.v.strides[d]);
+  }
+  return unaligned % resident::kChunkBytes == 0 && task.depth > 0 && task.columns > 0 &&
+         task.k.strides[3] == 1 && task.v.strides[3] == 1 && task.keys < (1 << 30);
+#else
+  return false;
+#endif
+}
+
+#if RESIDENT_TENSOR_CORES
+
+constexpr i32 kStreamKeys = 16;
+constexpr i32 kUnitElements = 64;
+constexpr u32 kUnitChunks = 4;  // Of each lane.
+constexpr u32 kUnitBytes = kUnitChunks * resident::kLanesOfWarp * resident::kChunkBytes;
+constexpr i32 kSetRows = 8;  // The rows of a fragment.
+constexpr i32 kMaxWarps = Block::kMaxThreads / resident::kLanesOfWarp;
+
+// The rows' results for each warp's keys.
+struct WarpRows {
+  float largest[kMaxWarps][kMaxTileRows];
+  float sum[kMaxWarps][kMaxTileRows];
+  i64 out[kMaxTileRows];  // Where the row begins in `out`.
+};
+
+// The block's fast memory: AttentionTask, TileRows, WarpRows, the queries, units. At the end each
+// warp's units are its totals of 8 rows and 128 columns.
+constexpr u32 kWarpRowsOffset = kTileRowsOffset + 640;
+constexpr u32 kStreamQueriesOffset = kWarpRowsOffset + 1152;
+constexpr u32 kStreamQueriesBytes = 2 * kMaxHeadDim * kSetRows;
+constexpr u32 kUnitsOffset = kStreamQueriesOffset + kStreamQueriesBytes;
+constexpr i32 kTotalColumns = 128;
+static_assert(sizeof(WarpRows) <= 1152, "");
+static_assert(2 * kUnitBytes == sizeof(float) * kSetRows * kTotalColumns, "");
+static_assert(kUnitsOffset + 8 * 2 * kUnitBytes <= resident::kBlockMemoryBytes, "");
+
+struct alignas(8) Pair {
+  u32 words[2];
+};
+
+// Loads from the block's memory.
+RESIDENT_DEVICE Quad LoadQuad(resident::MemoryAddress address) {
+#if RESIDENT_GPU
+  Quad quad;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(quad.words[0]), "=r"(quad.words[1]), "=r"(quad.words[2]), "=r"(quad.words[3])
+               : "r"(address));
+  return quad;
+#else
+  return *reinterpret_cast<const Quad*>(address);
+#endif
+}
+RESIDENT_DEVICE Pair LoadPair(resident::MemoryAddress address) {
+#if RESIDENT_GPU
+  Pair pair;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(pair.words[0]), "=r"(pair.words[1])
+               : "r"(address));
+  return pair;
+#else
+  return *reinterpret_cast<const Pair*>(address);
+#endif
+}
+
+// 2 to the power of x, for weights: an error of some units in the last place.
+RESIDENT_DEVICE float PowerOfTwo(float x) {
+#if RESIDENT_GPU
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+#else
+  return __builtin_exp2f(x);
+#endif
+}
+RESIDENT_DEVICE float ExponentialOf(float difference) {
+  return PowerOfTwo(difference * 1.44269504f);
+}
+
+RESIDENT_DEVICE float LargerNumber(float x, float y) {
+#if RESIDENT_GPU
+  return ::fmaxf(x, y);
+#else
+  return __builtin_fmaxf(x, y);
+#endif
+}
+
+// Transposes an 8 x 8 matrix of 16-bit elements: lane l has row l / 4, columns 2 (l % 4) and
+// 2 (l % 4) + 1, of the argument and of the result.
+RESIDENT_DEVICE u32 Transpose8x8(u32 pair) {
+#if RESIDENT_GPU
+  u32 result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+#else
+  const u64 mine = pair;
+  const auto* const all = resident::emulated::Exchange::All(&mine, 1);
+  const u32 lane = resident::emulated::CurrentThread() % resident::kLanesOfWarp;
+  const u32 row = lane / 4;
+  const u32 column = lane % 4 * 2;
+  const u64 low = all[column * 4 + row / 2][0] >> (row % 2 * 16);
+  const u64 high = all[(column + 1) * 4 + row / 2][0] >> (row % 2 * 16);
+  return static_cast<u32>((low & 0xffffu) | (high & 0xffffu) << 16);
+#endif
+}
+
+// The value of another lane.
+RESIDENT_DEVICE float Shuffle(float value, u32 lane) {
+#if RESIDENT_GPU
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
+#else
+  const u64 mine = bit_cast<u32>(value);
+  return bit_cast<float>(static_cast<u32>(resident::emulated::Exchange::All(&mine, 1)[lane][0]));
+#endif
+}
+
+template <typename T>
+RESIDENT_DEVICE float LowOf(u32 pair) {
+  return T::Widen(static_cast<u16>(pair));
+}
+template <typename T>
+RESIDENT_DEVICE float HighOf(u32 pair) {
+  return T::Widen(static_cast<u16>(pair >> 16));
+}
+
+// Computes rows [first_row, first_row + 8 kSets) of a tile for keys [begin, end). False: a result
+// is not finite. kBlocks: of 64 columns.
+template <typename T, i32 kSets, i32 kBlocks>
+RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i32 first_row,
+                                  i32 begin, i32 end) {
+  using resident::Accumulator;
+  using resident::LeftFragment;
+  using resident::MemoryAddress;
+  using resident::RightFragment;
+
+  const AttentionTask& task = *block.memory<AttentionTask>();
+  TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
+  const i32 thread = static_cast<i32>(block.thread());
+  const i32 threads = static_cast<i32>(block.threads());
+  const i32 lane = thread % 32;
+  const i32 g = lane / 4;
+  const i32 t = lane % 4;
+  const i32 warp = thread / 32;
+  const i32 step = threads / 32 * kStreamKeys;
+  const i32 key_units = (task.depth + kUnitElements - 1) / kUnitElements;
+  const i32 units = key_units + (task.columns + kUnitElements - 1) / kUnitElements;
+
+  // The next unit to copy, and the lane's first elements in its step.
+  i32 copied_key = begin + warp * kStreamKeys;
+  i32 copied_unit = 0;
+  u64 key_at =
+      task.k.address +
+      static_cast<u64>(2 * (tile.batch * task.k.strides[0] + tile.kv_head * task.k.strides[1] +
+                            (copied_key + g) * task.k.strides[2] + t * 8));
+  u64 value_at =
+      task.v.address +
+      static_cast<u64>(2 * (tile.batch * task.v.strides[0] + tile.kv_head * task.v.strides[1] +
+                            (copied_key + 2 * t) * task.v.strides[2] + g * 8));
+  const auto copy_unit = [&](MemoryAddress to) {
+    if (copied_key < end) {
+      const bool of_keys = copied_unit < key_units;
+      const i32 unit = of_keys ? copied_unit : copied_unit - key_units;
+      const u64 distance = static_cast<u64>(2 * (of_keys ? task.k.strides[2] : task.v.strides[2]));
+      const u64 from = (of_keys ? key_at : value_at) + static_cast<u64>(unit * 2 * kUnitElements);
+      // Keys g and g + 8 and two chunks of each, or four keys, of which each has one chunk.
+      const u64 second = of_keys ? 8 * distance : distance;
+      const u64 third = of_keys ? 64 : 8 * distance;
+      const i32 keys = end - copied_key - (of_keys ? g : 2 * t);
+      const i32 second_key = of_keys ? 8 : 1;
+      const i32 third_key = of_keys ? 0 : 8;
+      const i32 elements =
+          (of_keys ? task.depth - t * 8 : task.columns - g * 8) - unit * kUnitElements;
+      const u32 low = elements > 0 ? resident::kChunkBytes : 0;
+      const u32 high = elements > (of_keys ? 32 : 0) ? resident::kChunkBytes : 0;
+      resident::CopyAsync(to, from, keys > 0 ? low : 0);
+      resident::CopyAsync(to + 512, from + second, keys > second_key ? low : 0);
+      resident::CopyAsync(to + 1024, from + third, keys > third_key ? high : 0);
+      resident::CopyAsync(to + 1536, from + second + third,
+                          keys > second_key + third_key ? high : 0);
+    }
+    resident::CommitCopies();
+    if (++copied_unit == units) {
+      copied_unit = 0;
+      copied_key += step;
+      key_at += static_cast<u64>(2 * step * task.k.strides[2]);
+      value_at += static_cast<u64>(2 * step * task.v.strides[2]);
+    }
+  };
+  // The lane's chunks of the warp's two units, and those of the next unit to use.
+  const MemoryAddress own_chunks = resident::AddressInMemory(
+      block.memory<Quad>(kUnitsOffset + static_cast<u32>(warp) * 2 * kUnitBytes, 2 * 128) + lane);
+  MemoryAddress chunks = own_chunks;
+  // Starts the copy of the unit after the next one, in place of the unit that has been used.
+  const auto replace_unit = [&] {
+    copy_unit(chunks);
+    chunks = chunks == own_chunks ? own_chunks + kUnitBytes : own_chunks;
+  };
+  copy_unit(own_chunks);
+  copy_unit(own_chunks + kUnitBytes);
+
+  // The queries as right fragments: queries[(chunk * kSets + set) * 32 + lane] has 8 elements.
+  Quad* const queries = block.memory<Quad>(kStreamQueriesOffset, kStreamQueriesBytes / 16);
+  const i32 query_words = key_units * 2 * kSets * 32 * 4;
+  RESIDENT_UNROLL(2)
+  for (i32 i = thread; i < query_words; i += threads) {
+    const i32 row = first_row + i / 128 % kSets * kSetRows + i / 16 % 8;
+    const i32 d = i / 128 / kSets * 32 + i / 4 % 4 * 8 + i % 4 * 2;
+    u32 word = 0;
+    if (row < tile.row_count && d < task.depth) {
+      const i64 at = rows.query[row] + d * task.q.strides[3];
+      const u32 low = *ElementAt<const u16>(task.q.address, at);
+      word = low | u32{*ElementAt<const u16>(task.q.address, at + task.q.strides[3])} << 16;
+    }
+    queries[i / 4].words[i % 4] = word;
+  }
+  const MemoryAddress own_queries = resident::AddressInMemory(queries + lane);
+  block.barrier();
+
+  // Rows 2t and 2t + 1 of each set; the sums are those of the lane's keys.
+  float largest[kSets][2];
+  float sum[kSets][2] = {};
+  RESIDENT_UNROLL(4)
+  for (i32 set = 0; set < kSets; ++set) {
+    RESIDENT_UNROLL(4)
+    for (i32 j = 0; j < 2; ++j) largest[set][j] = -math::infinity();
+  }
+  Accumulator totals[kSets][kBlocks][4] = {};
+  const i32 visible_to_all = static_cast<i32>(AtMost(rows.limit[0], end));
+  RESIDENT_UNROLL(1)
+  for (i32 first = begin + warp * kStreamKeys; first < end; first += step) {
+    Accumulator scores[kSets] = {};
+    RESIDENT_UNROLL(1)
+    for (i32 u = 0; u < key_units; ++u) {
+      const MemoryAddress query_at = own_queries + static_cast<u32>(1024 * kSets * u);
+      resident::WaitForCopies<1>();
+      RESIDENT_UNROLL(4)
+      for (i32 chunk = 0; chunk < 2; ++chunk) {
+        const Quad low = LoadQuad(chunks + 1024 * chunk);
+        const Quad high = LoadQuad(chunks + 1024 * chunk + 512);
+        const LeftFragment a[2] = {{{low.words[0], high.words[0], low.words[1], high.words[1]}},
+                                   {{low.words[2], high.words[2], low.words[3], high.words[3]}}};
+        RESIDENT_UNROLL(4)
+        for (i32 set = 0; set < kSets; ++set) {
+          const Quad query = LoadQuad(query_at + 512 * (chunk * kSets + set));
+          resident::MultiplyAdd<T>(scores[set], a[0],
+                                   RightFragment{{query.words[0], query.words[1]}});
+          resident::MultiplyAdd<T>(scores[set], a[1],
+                                   RightFragment{{query.words[2], query.words[3]}});
+        }
+      }
+      replace_unit();
+    }
+
+    const bool some_hidden = first + kStreamKeys > visible_to_all || task.mask.address != 0;
+    RightFragment weights[kSets];
+    RightFragment remainders[kSets];
+    float growth[kSets][2];
+    RESIDENT_UNROLL(4)
+    for (i32 set = 0; set < kSets; ++set) {
+      float(&score)[4] = scores[set].v;
+      RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < 4; ++i) score[i] *= task.scale;
+      if (some_hidden) {
+        RESIDENT_UNROLL(4)
+        for (i32 i = 0; i < 4; ++i) {
+          const i32 row = first_row + set * kSetRows + 2 * t + i % 2;
+          const i32 key = first + g + i / 2 * 8;
+          if (key >= end || key >= rows.limit[row]) {
+            score[i] = -math::infinity();
+          } else if (task.mask.address != 0) {
+            const float mask = LoadFloat(task.mask.address, task.mask.dtype,
+                                         rows.mask[row] + key * task.mask.strides[3]);
+            score[i] = mask == -math::infinity() ? mask : score[i] + mask;
+          }
+        }
+      }
+      float weight[4];
+      RESIDENT_UNROLL(4)
+      for (i32 j = 0; j < 2; ++j) {
+        float top = LargerNumber(score[j], score[2 + j]);
+        top = LargerNumber(top, resident::ShuffleXor(top, 4));
+        top = LargerNumber(top, resident::ShuffleXor(top, 8));
+        top = LargerNumber(top, resident::ShuffleXor(top, 16));
+        top = LargerNumber(top, largest[set][j]);
+        const float base = BaseOf(top);
+        growth[set][j] = ExponentialOf(largest[set][j] - base);
+        largest[set][j] = top;
+        weight[j] = ExponentialOf(score[j] - base);
+        weight[2 + j] = ExponentialOf(score[2 + j] - base);
+        sum[set][j] = sum[set][j] * growth[set][j] + (weight[j] + weight[2 + j]);
+      }
+      RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < 2; ++i) {
+        const u32 pair = resident::Pack<T>(weight[2 * i], weight[2 * i + 1]);
+        const u32 rest =
+            resident::Pack<T>(weight[2 * i] - LowOf<T>(pair), weight[2 * i + 1] - HighOf<T>(pair));
+        weights[set].v[i] = Transpose8x8(pair);
+        remainders[set].v[i] = Transpose8x8(rest);
+      }
+    }
+
+    RESIDENT_UNROLL(4)
+    for (i32 b = 0; b < kBlocks; ++b) {
+      if (b >= units - key_units) continue;
+      Pair values[4];  // Two words of each of the four keys' chunks.
+      resident::WaitForCopies<1>();
+      RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < 4; ++i) {
+        if (i % 2 == 0) {
+          RESIDENT_UNROLL(4)
+          for (i32 n = 0; n < 4; ++n) values[n] = LoadPair(chunks + 512 * n + 4 * i);
+        }
+        LeftFragment a;
+        RESIDENT_UNROLL(4)
+        for (i32 half = 0; half < 2; ++half) {
+          const u32 x = values[2 * half].words[i % 2];
+          const u32 y = values[2 * half + 1].words[i % 2];
+          a.v[2 * half] = (x & 0xffffu) | y << 16;
+          a.v[2 * half + 1] = x >> 16 | (y & 0xffff0000u);
+        }
+        RESIDENT_UNROLL(4)
+        for (i32 set = 0; set < kSets; ++set) {
+          Accumulator product = {};
+          resident::MultiplyAdd<T>(product, a, weights[set]);
+          resident::MultiplyAdd<T>(product, a, remainders[set]);
+          float(&total)[4] = totals[set][b][i].v;
+          RESIDENT_UNROLL(4)
+          for (i32 e = 0; e < 4; ++e) total[e] = total[e] * growth[set][e % 2] + product.v[e];
+        }
+      }
+      replace_unit();
+    }
+  }
+  resident::WaitForCopies<0>();
+
+  // Merges the warps' results.
+  WarpRows& results = *block.memory<WarpRows>(kWarpRowsOffset);
+  const i32 warps = threads / 32;
+  RESIDENT_UNROLL(4)
+  for (i32 set = 0; set < kSets; ++set) {
+    RESIDENT_UNROLL(4)
+    for (i32 j = 0; j < 2; ++j) {
+      float all = sum[set][j];
+      all += resident::ShuffleXor(all, 4);
+      all += resident::ShuffleXor(all, 8);
+      all += resident::ShuffleXor(all, 16);
+      if (g != 0) continue;
+      results.largest[warp][set * kSetRows + 2 * t + j] = largest[set][j];
+      results.sum[warp][set * kSetRows + 2 * t + j] = all;
+    }
+  }
+  block.barrier();
+  const auto largest_of_row = [&](i32 r) {
+    float top = results.largest[0][r];
+    RESIDENT_UNROLL(1)
+    for (i32 w = 1; w < warps; ++w) top = LargerNumber(top, results.largest[w][r]);
+    return top;
+  };
+  u32 not_finite = 0;
+  RESIDENT_UNROLL(1)
+  for (i32 r = thread; r < kSets * kSetRows; r += threads) {
+    const float top = largest_of_row(r);
+    const float base = BaseOf(top);
+    float all = 0.0f;
+    RESIDENT_UNROLL(1)
+    for (i32 w = 0; w < warps; ++w) {
+      all += results.sum[w][r] * ExponentialOf(results.largest[w][r] - base);
+    }
+    const i32 row = first_row + r;
+    rows.sum[row] = all;
+    if (row >= tile.row_count) continue;
+    const i64 shared = task.heads / task.kv_heads;
+    const i64 query = (tile.first_row + row) / shared;
+    const i64 head = tile.kv_head * shared + (tile.first_row + row) % shared;
+    const i64 at =
+        ((tile.batch * task.heads + head) * task.queries + query) * task.parts + tile.part;
+    results.out[r] = task.parts > 0 ? at * task.columns
+                                    : tile.batch * task.out.strides[0] +
+                                          head * task.out.strides[1] + query * task.out.strides[2];
+    if (all - all != 0.0f || top - top > 0.0f) not_finite = 1;
+    if (task.parts == 0) continue;
+    *ElementAt<float>(task.largest, at) = top;
+    *ElementAt<float>(task.sum, at) = all;
+  }
+  const i64 out_stride = task.parts > 0 ? 1 : task.out.strides[3];
+  float* const block_totals = block.memory<float>(kUnitsOffset);
+  float* const own_totals = block_totals + warp * kSetRows * kTotalColumns;
+  RESIDENT_UNROLL(4)
+  for (i32 set = 0; set < kSets; ++set) {
+    float factor[2];
+    RESIDENT_UNROLL(4)
+    for (i32 j = 0; j < 2; ++j) {
+      factor[j] =
+          ExponentialOf(largest[set][j] - BaseOf(largest_of_row(set * kSetRows + 2 * t + j)));
+    }
+    RESIDENT_UNROLL(4)
+    for (i32 half = 0; half < kBlocks / 2; ++half) {
+      block.barrier();  // The previous totals have been used.
+      RESIDENT_UNROLL(4)
+      for (i32 b = 0; b < 2; ++b) {
+        RESIDENT_UNROLL(4)
+        for (i32 i = 0; i < 4; ++i) {
+          const float(&total)[4] = totals[set][2 * half + b][i].v;
+          RESIDENT_UNROLL(4)
+          for (i32 e = 0; e < 4; ++e) {
+            own_totals[(2 * t + e % 2) * kTotalColumns + b * kUnitElements + g * 8 + 2 * i +
+                       e / 2] = total[e] * factor[e % 2];
+          }
+        }
+      }
+      block.barrier();
+      RESIDENT_UNROLL(1)
+      for (i32 i = thread; i < kSetRows * kTotalColumns; i += threads) {
+        const i32 r = set * kSetRows + i / kTotalColumns;
+        const i32 column = half * kTotalColumns + i % kTotalColumns;
+        if (first_row + r >= tile.row_count || column >= task.columns) continue;
+        const float row_sum = rows.sum[first_row + r];
+        float all = 0.0f;
+        if (row_sum != 0.0f) {
+          RESIDENT_UNROLL(4)
+          for (i32 w = 0; w < warps; ++w) all += block_totals[w * kSetRows * kTotalColumns + i];
+          if (all - all != 0.0f) not_finite = 1;
+          if (task.parts == 0) all /= row_sum;
+        }
+        StoreFloat(task.out.address, task.out.dtype, results.out[r] + column * out_stride, all);
+      }
+    }
+  }
+  return block.reduce(not_finite, [](u32 a, u32 b) { return a | b; }) == 0;
+}
+
+// Computes a tile. False: a result is not finite.
+template <typename T>
+RESIDENT_NOINLINE bool StreamTile(const Block& block, const TileOfPart& tile) {
+  const AttentionTask& task = *block.memory<AttentionTask>();
+  TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
+  block.barrier();  // The previous tile has been written.
+  StartRows(block, task, rows, tile.batch, tile.kv_head, tile.first_row, tile.row_count,
+            kMaxTileRows);
+  block.barrier();
+  const i32 begin = static_cast<i32>(PartBegin(task, tile.part));
+  i32 end = static_cast<i32>(PartBegin(task, tile.part + 1));
+  if (rows.limit[tile.row_count - 1] < end) {
+    end = rows.limit[tile.row_count - 1] < begin ? begin
+                                                 : static_cast<i32>(rows.limit[tile.row_count - 1]);
+  }
+  if (task.depth <= 128 && task.columns <= 128) {
+    if (tile.row_count <= kSetRows) return StreamRows<T, 1, 2>(block, tile, 0, begin, end);
+    return StreamRows<T, 2, 2>(block, tile, 0, begin, end);
+  }
+  bool finite = StreamRows<T, 1, 4>(block, tile, 0, begin, end);
+  if (tile.row_count > kSetRows) {
+    finite = StreamRows<T, 1, 4>(block, tile, kSetRows, begin, end) && finite;
+  }
+  return finite;
+}
+
+#endif  // RESIDENT_TENSOR_CORES
+
+// --- The task of attention ----------------------------------------------------------------------
 
 // The mask's strides for [B, N, S, L], to which its shape broadcasts. False: it does not.
 RESIDENT_DEVICE bool ReadMask(const Tensor<const Any>& mask, const i64 (&shape)[4],
@@ -1001,6 +1510,7 @@ RESIDENT_NOINLINE void ReadAttention(const Args& args, u32 scalars, i64 parts,
   task.slice = task.tile_rows == 16 ? 32 : 16;
   task.tiles = (task.rows + task.tile_rows - 1) / task.tile_rows;
   task.items = batches * task.kv_heads * task.tiles * (parts > 0 ? parts : 1);
+  task.stream = CanStream(task);
 }
 
 // Runs the task in the block's memory.
@@ -1012,7 +1522,15 @@ RESIDENT_DEVICE void Attend(Block& block, const AttentionTask& task) {
   const Range items = block.share(task.items);
   RESIDENT_UNROLL(1)
   for (i64 item = items.begin; item < items.end; ++item) {
-    AttendTile(block, task, item);
+    const TileOfPart tile = FindTile(task, item);
+#if RESIDENT_TENSOR_CORES
+    if (task.stream) {
+      const bool finite = task.k.dtype == DType::kF16 ? StreamTile<resident::Half>(block, tile)
+                                                      : StreamTile<resident::BFloat16>(block, tile);
+      if (finite) continue;
+    }
+#endif
+    AttendTile(block, task, tile);
   }
 }
 
@@ -1046,6 +1564,91 @@ RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
   Attend(block, task);
 }
 
+namespace {
+
+#if RESIDENT_TENSOR_CORES
+
+// The tensors of attention_combine.
+struct CombineTask {
+  const float* acc;
+  const float* largest;
+  const float* sums;
+  u64 out;
+  DType dtype;
+  i64 parts;
+  i64 columns;
+};
+
+// Merges the parts of rows: a warp has a row, a lane has every 32nd part, then every 32nd column.
+RESIDENT_NOINLINE void CombineRows(const Block& block, const CombineTask& task, Range rows) {
+  const i64 parts = task.parts;
+  const i64 columns = task.columns;
+  const i64 lane = resident::Lane(block);
+  RESIDENT_UNROLL(1)
+  for (i64 row = rows.begin + block.thread() / 32; row < rows.end; row += block.threads() / 32) {
+    const float* const largest = task.largest + row * parts;
+    const float* const sums = task.sums + row * parts;
+    float top = -math::infinity();
+    RESIDENT_UNROLL(1)
+    for (i64 p = lane; p < parts; p += 32) {
+      const float score = largest[p];
+      if (sums[p] != 0.0f && score != -math::infinity()) top = Larger(top, score);
+    }
+    RESIDENT_UNROLL(1)
+    for (u32 mask = 16; mask > 0; mask /= 2) top = Larger(top, resident::ShuffleXor(top, mask));
+    const float base = BaseOf(top);
+    // -0 for an empty part.
+    const auto weight = [=](i64 p) {
+      if (p >= parts || sums[p] == 0.0f || largest[p] == -math::infinity()) return -0.0f;
+      return math::exp(largest[p] - base);
+    };
+    float sum = 0.0f;
+    RESIDENT_UNROLL(1)
+    for (i64 p = lane; p < parts; p += 32) {
+      const float w = weight(p);
+      if (!IsHidden(w)) sum += w * sums[p];
+    }
+    RESIDENT_UNROLL(1)
+    for (u32 mask = 16; mask > 0; mask /= 2) sum += resident::ShuffleXor(sum, mask);
+
+    constexpr i32 kColumns = 4;  // Of a lane at once.
+    RESIDENT_UNROLL(1)
+    for (i64 first = 0; first < columns; first += 32 * kColumns) {
+      float totals[kColumns] = {};
+      RESIDENT_UNROLL(1)
+      for (i64 first_part = 0; first_part < parts; first_part += 32) {
+        const float own_weight = weight(first_part + lane);
+        const i32 count = static_cast<i32>(AtMost(parts - first_part, 32));
+        const float* values = task.acc + (row * parts + first_part) * columns + first + lane;
+        RESIDENT_UNROLL(4)
+        for (i32 p = 0; p < count; ++p) {
+          const float w = Shuffle(own_weight, static_cast<u32>(p));
+          RESIDENT_UNROLL(4)
+          for (i32 i = 0; i < kColumns; ++i) {
+            const bool there = first + lane + 32 * i < columns && !IsHidden(w);
+            totals[i] += w * (there ? values[32 * i] : 0.0f);
+          }
+          values += columns;
+        }
+      }
+      RESIDENT_UNROLL(1)
+      for (i32 i = 0; i < kColumns; ++i) {
+        const i64 column = first + lane + 32 * i;
+        if (column >= columns) break;
+        float total = totals[0];
+        if (i == 1) total = totals[1];
+        if (i == 2) total = totals[2];
+        if (i == 3) total = totals[3];
+        StoreFloat(task.out, task.dtype, row * columns + column, sum == 0.0f ? 0.0f : total / sum);
+      }
+    }
+  }
+}
+
+#endif  // RESIDENT_TENSOR_CORES
+
+}  // namespace
+
 RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
   const auto acc = args.tensor<const float>(0);
   const auto out = args.tensor<const Any>(3);
@@ -1056,6 +1659,10 @@ RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
   const i64 parts = acc.shape(3);
   const i64 columns = acc.shape(4);
   if (out.size() == 0) return;
+#if RESIDENT_TENSOR_CORES
+  CombineRows(block, {acc.data(), largest, sums, out_address, dtype, parts, columns},
+              block.share(out.size() / columns));
+#else
   // The weights of the first parts; those of more parts are computed again for each column.
   constexpr i64 kStored = 4096;
   float* const stored = block.memory<float>(0, kStored);
@@ -1094,4 +1701,5 @@ RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
     });
     block.barrier();
   }
+#endif
 }

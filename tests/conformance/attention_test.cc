@@ -490,10 +490,110 @@ TEST_F(AttendTest, LongPrompts) {
 
 TEST_F(AttendTest, DecodeOverALongCache) {
   for (const DType dtype : kFloats) {
-    const int64_t length = Emulated() ? 3000 : dtype == DType::kF32 ? 70001 : 9001;
+    // An exchange between the emulated threads of a warp takes long.
+    const int64_t length =
+        Emulated() ? (dtype == DType::kF32 ? 3000 : 300) : (dtype == DType::kF32 ? 70001 : 9001);
     const Attention a = Random(1, 3, 3, 1, length, 64, 64, dtype);
     CheckAttention(a, DType::kF32, 2, 7);
   }
+}
+
+// Elements of 16 bits, in rows of a multiple of 16 bytes, which GPUs compute with tensor cores.
+TEST_F(AttendTest, DecodeOf16BitsOfEveryHeadDimensionAndLength) {
+  int which = 0;
+  for (const int64_t d : {8, 16, 64, 80, 96, 128, 256}) {
+    for (const int64_t length : {1, 15, 16, 17, 63, 64, 65, 1000}) {
+      if (Emulated() && (length == 1000 || length == 64) && d != 80) continue;
+      for (const int64_t s : {1, 3}) {
+        if (Emulated() && s == 3 && length > 20) continue;
+        const DType dtype = which % 2 == 0 ? DType::kBF16 : DType::kF16;
+        // 4, 12, 8 or 24 rows for each key head.
+        Attention a =
+            Random(1, which % 3 == 0 ? 16 : 4, which % 3 == 0 ? 2 : 1, s,
+                   Emulated() && length == 1000 ? 200 : length, d, which % 5 == 4 ? 40 : d, dtype);
+        a.causal = which % 4 / 2;
+        if (which % 7 == 3) a.kv_len = Below(length + 1);
+        ++which;
+        SCOPED_TRACE("D " + std::to_string(d) + ", L " + std::to_string(length) + ", S " +
+                     std::to_string(s) + ", causal " + std::to_string(a.causal) + ", kv_len " +
+                     std::to_string(a.kv_len));
+        // float32: the weights are not rounded to 16 bits.
+        CheckAttention(a, which % 3 == 0 ? dtype : DType::kF32, AnyChunks(),
+                       Emulated() && which % 4 != 0 ? 0 : 1 + Below(4));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, DecodeOf16BitsOfEveryRatioOfHeads) {
+  for (int64_t ratio = 1; ratio <= 8; ++ratio) {
+    for (const int64_t s : {1, 2, 5}) {
+      if (Emulated() && s > 1 && ratio % 3 != 0) continue;
+      Attention a = Random(2, 2 * ratio, 2, s, 40, 24, 72, DType::kBF16);
+      a.causal = 1;
+      // [B, L, M, D] as a view, as many caches are stored.
+      a.k = a.k.WithLayout({0, 2, 1, 3}, 1);
+      a.v = a.v.WithLayout({0, 2, 1, 3}, 1);
+      SCOPED_TRACE("ratio " + std::to_string(ratio) + ", S " + std::to_string(s));
+      CheckAttention(a, DType::kF32, AnyChunks(), Emulated() ? 0 : 3);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttendTest, DecodeOf16BitsWithMasksAndHiddenNan) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int64_t s : {1, 3}) {
+      Attention a = Random(2, 4, 2, s, 70, 16, 16, dtype);
+      for (const Dims& shape : std::vector<Dims>{{70}, {s, 1}, {4, 1, 1}, {2, 1, s, 70}}) {
+        a.mask = RandomMask(shape, 0.3);
+        a.causal = 1 - a.causal;
+        CheckAttention(a, DType::kF32, 1, Emulated() ? 0 : 3);
+      }
+      // Hidden keys: by the mask, and by kv_len.
+      std::vector<double> mask(70, 0);
+      std::vector<double> k = a.k.Values();
+      std::vector<double> v = a.v.Values();
+      for (const int64_t key : {0, 7, 31, 66, 69}) {
+        mask[key] = -kInf;
+        for (int64_t head = 0; head < 4; ++head) {
+          const double poison = key == 7 ? kInf : kNan;
+          std::fill_n(k.begin() + (head * 70 + key) * 16, 16, poison);
+          std::fill_n(v.begin() + (head * 70 + key) * 16, 16, poison);
+        }
+      }
+      a.k = TestTensor::Input(dtype, a.k.shape(), k);
+      a.v = TestTensor::Input(dtype, a.v.shape(), v);
+      a.mask = TestTensor::Input(DType::kF32, {70}, mask);
+      a.causal = 0;
+      CheckAttention(a, DType::kF32, 1, 3);
+      a.mask = TestTensor::Output(DType::kF32, {0});
+      a.kv_len = 0;
+      CheckAttention(a, DType::kF32, 1, 3);
+      // A visible value that is NaN.
+      a.kv_len = 1;
+      CheckAttention(a, DType::kF32, 1);
+    }
+  }
+}
+
+// Rows that do not start at multiples of 16 bytes, and elements that are not adjacent.
+TEST_F(AttendTest, DecodeOf16BitsOfOtherLayouts) {
+  for (const int64_t d : {12, 16}) {
+    Attention a = Random(1, 4, 2, 1, 50, d, 16, DType::kBF16);
+    a.k = a.k.WithLayout({0, 1, 2, 3}, d == 16 ? 2 : 1);
+    CheckAttention(a, DType::kF32, 1, 2);
+  }
+  Attention a = Random(1, 4, 2, 1, 50, 16, 16, DType::kF16);
+  a.v = a.v.WithLayout({0, 1, 3, 2}, 1);
+  CheckAttention(a, DType::kF32, 1, 2);
+  Attention b = Random(1, 4, 2, 1, 51, 16, 16, DType::kF16);
+  b.k = b.k.View({1, 2, 50, 16}, {51 * 32, 51 * 16, 16, 1}, 8);
+  CheckAttention(b, DType::kF32, 1, 2);
+  Attention c = Random(1, 4, 2, 1, 51, 16, 16, DType::kF16);
+  c.k = c.k.View({1, 2, 50, 16}, {51 * 32, 51 * 16, 16, 1}, 1);
+  CheckAttention(c, DType::kF32, 1, 2);
 }
 
 TEST_F(AttendTest, EveryRatioOfHeads) {
