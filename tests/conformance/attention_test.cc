@@ -590,9 +590,11 @@ TEST_F(AttendTest, DecodeOf16BitsOfOtherLayouts) {
   CheckAttention(a, DType::kF32, 1, 2);
   Attention b = Random(1, 4, 2, 1, 51, 16, 16, DType::kF16);
   b.k = b.k.View({1, 2, 50, 16}, {51 * 32, 51 * 16, 16, 1}, 8);
+  b.v = b.v.View({1, 2, 50, 16}, {51 * 32, 51 * 16, 16, 1}, 0);
   CheckAttention(b, DType::kF32, 1, 2);
   Attention c = Random(1, 4, 2, 1, 51, 16, 16, DType::kF16);
   c.k = c.k.View({1, 2, 50, 16}, {51 * 32, 51 * 16, 16, 1}, 1);
+  c.v = c.v.View({1, 2, 50, 16}, {51 * 32, 51 * 16, 16, 1}, 0);
   CheckAttention(c, DType::kF32, 1, 2);
 }
 
