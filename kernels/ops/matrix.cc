@@ -277,13 +277,19 @@ RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 v
   VisitFloat(p.x_dtype, [&](auto element) {
     using T = decltype(element);
     const T* const from = ElementAt<const T>(p.x, vector * p.depth + begin);
-    RESIDENT_UNROLL(2)
+    const bool aligned = reinterpret_cast<u64>(from) % sizeof(Quad<T>) == 0;
+    RESIDENT_UNROLL(4)
     for (i32 i = static_cast<i32>(block.thread()); i < static_cast<i32>(end - begin) / 4;
          i += static_cast<i32>(block.threads())) {
       const i32 run = i / (kRun / 4);
       const i32 quad = i % (kRun / 4);
       Quad<float> values;
-      for (i32 k = 0; k < 4; ++k) values.v[k] = from[4 * i + k];
+      if (aligned) {
+        const Quad<T> quad = reinterpret_cast<const Quad<T>*>(from)[i];
+        for (i32 k = 0; k < 4; ++k) values.v[k] = quad.v[k];
+      } else {
+        for (i32 k = 0; k < 4; ++k) values.v[k] = from[4 * i + k];
+      }
       *reinterpret_cast<Quad<float>*>(to + 4 * (quad * runs + run)) = values;
     }
   });

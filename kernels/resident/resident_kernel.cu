@@ -256,8 +256,11 @@ __device__ void RunWideTask(const KernelParameters& p) {
   const u32 blocks = min(min(chunks, max_blocks), gridDim.x - 1);
   WideProgress* wide = p.wide + (token & p.slot_mask);
   u32 chunk = 0;
-  if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
-  chunk = __shfl_sync(kAllLanes, chunk, 0);
+  const auto claim = [&] {
+    if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
+    chunk = __shfl_sync(kAllLanes, chunk, 0);
+  };
+  claim();
   if (chunk == 0 && LaneId() == 0) wide->start_ns = NanosecondClock();
   if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0);
   while (chunk < chunks) {
@@ -268,10 +271,12 @@ __device__ void RunWideTask(const KernelParameters& p) {
     }
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
-    // The next chunk is claimed while this one runs.
-    if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
-    chunk = __shfl_sync(kAllLanes, chunk, 0);
+    // The next chunk is claimed while this one runs. One of the last is not, because a block that
+    // has not begun yet may start it earlier.
+    const bool ahead = chunk + 2 * blocks < chunks;
+    if (ahead) claim();
     BarrierSync<kFinishedBarrier>();
+    if (!ahead) claim();
   }
   u32 done = 0;
   if (LaneId() == 0) {

@@ -1,8 +1,12 @@
 #include "runtime/model/split_rule.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "runtime/base/errors/argument_errors.h"
 
 namespace resident {
@@ -15,7 +19,7 @@ uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
   }
   // Not (items + grain - 1) / grain: an installed grain may be near 2^64.
   const uint64_t chunks = items / grain + (items % grain == 0 ? 0 : 1);
-  return std::clamp<uint64_t>(chunks, 1, kMaxTaskChunks);
+  return std::clamp<uint64_t>(chunks, 1, limit);
 }
 
 absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature) {
@@ -35,8 +39,15 @@ absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& s
   }
   if (rule.parameter < 0)
     return errors::BadSplit(text, "there is no tensor parameter of that name");
-  if (!absl::SimpleAtoi(text.substr(space + 1), &rule.grain) || rule.grain == 0) {
+  const std::vector<std::string> numbers = absl::StrSplit(text.substr(space + 1), ' ');
+  if (!absl::SimpleAtoi(numbers[0], &rule.grain) || rule.grain == 0) {
     return errors::BadSplit(text, "the grain must be a positive number");
+  }
+  if (numbers.size() > 2 ||
+      (numbers.size() == 2 && (!absl::SimpleAtoi(numbers[1], &rule.limit) || rule.limit == 0 ||
+                               rule.limit > kMaxTaskChunks))) {
+    return errors::BadSplit(text,
+                            absl::StrCat("the limit must be a number from 1 to ", kMaxTaskChunks));
   }
   return rule;
 }

@@ -1,7 +1,8 @@
-// SplitRule: how a wide task is split into chunks, "parameter[/1] grain".
+// SplitRule: how a wide task is split into chunks, "parameter[/1] grain [limit]".
 //
 // A task has one chunk for every `grain` elements of that parameter, or with "/1" for
-// every `grain` indices of its first dimension. "" never splits.
+// every `grain` indices of its first dimension, and at most `limit` chunks, which are then larger.
+// "" never splits.
 //
 // Thread safety: a plain value.
 //
@@ -25,9 +26,10 @@ struct SplitRule {
   // Whether indices of the first dimension are counted instead of elements.
   bool by_first_dim = false;
   uint64_t grain = 0;
+  // 1 to kMaxTaskChunks (kernels/layout/task.h).
+  uint64_t limit = kMaxTaskChunks;
 
-  // Number of chunks of a task whose argument for `parameter` has this shape: 1 to
-  // kMaxTaskChunks (kernels/layout/task.h). If this limit applies, chunks are larger than `grain`.
+  // Number of chunks of a task whose argument for `parameter` has this shape: 1 to `limit`.
   uint64_t Chunks(absl::Span<const int64_t> shape) const;
 };
 

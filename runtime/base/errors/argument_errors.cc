@@ -21,7 +21,7 @@ absl::Status BadSignature(const std::string& text, size_t position, const std::s
 
 absl::Status BadSplit(const std::string& text, const std::string& what) {
   return absl::InvalidArgumentError(StrCat("split ", Quote(text), ": ", what,
-                                           ". Fix: write \"parameter[/1] grain\" "
+                                           ". Fix: write \"parameter[/1] grain [limit]\" "
                                            "(kernels/ops/builtin.h)"));
 }
 

@@ -102,7 +102,9 @@ TEST(BuiltinOperatorsTest, ChunksFollowTheSplitRule) {
   const auto registry = Make(true);
   const SplitRule add = registry->Resolve("add", 0)->version->split;
   EXPECT_EQ(add.Chunks({1024}), 1u);
-  EXPECT_EQ(add.Chunks({int64_t{1} << 60}), kMaxTaskChunks);
+  EXPECT_EQ(add.Chunks({int64_t{1} << 60}), 1024u);
+  const SplitRule copy_bytes = registry->Resolve("copy_bytes", 0)->version->split;
+  EXPECT_EQ(copy_bytes.Chunks({int64_t{1} << 60}), kMaxTaskChunks);
   EXPECT_EQ(add.Chunks({32768}), 1u);
   EXPECT_EQ(add.Chunks({32769}), 2u);
   EXPECT_EQ(add.Chunks({4, 32768}), 4u);
