@@ -186,7 +186,7 @@ class Block {
     }
     return total;
 #elif defined(RESIDENT_EMULATED_THREADS)
-    static_assert(kMaxThreads <= sizeof(BlockState::reduce) / sizeof(u64), "");
+    static_assert(kMaxThreads * sizeof(T) <= sizeof(BlockState::reduce), "");
     T* const partial = reinterpret_cast<T*>(state()->reduce);
     barrier();  // The reads of the previous reduction have finished.
     partial[thread()] = value;
