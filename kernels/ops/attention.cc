@@ -464,9 +464,11 @@ struct AttentionTask {
   i32 causal;
   i32 tile_rows;  // 1, 4, 8 or 16.
   i32 tile_keys;
-  i32 slice;    // Elements of keys that are in fast memory at once.
-  u16 refusal;  // 0, or a detail.
-  bool stream;  // StreamTile can compute the tiles.
+  i32 slice;     // Elements of keys that are in fast memory at once.
+  u16 refusal;   // 0, or a detail.
+  bool stream;   // StreamTile can compute the tiles.
+  bool prefill;  // PrefillTile can, of item_rows rows.
+  i32 item_rows;
 };
 
 // What the threads share about the rows of a tile.
@@ -893,9 +895,12 @@ struct TileOfPart {
 RESIDENT_NOINLINE TileOfPart FindTile(const AttentionTask& task, i64 item) {
   const i64 tile = task.parts > 0 ? item / task.parts : item;
   const i64 group = tile / task.tiles;
-  const i64 first_row = tile % task.tiles * task.tile_rows;
+  i64 index = tile % task.tiles;
+  // The tiles that see the most keys are computed first, so that no block ends long after others.
+  if (task.prefill) index = task.tiles - 1 - index;
+  const i64 first_row = index * task.item_rows;
   return {group / task.kv_heads, group % task.kv_heads, first_row,
-          AtMost(task.rows - first_row, task.tile_rows), task.parts > 0 ? item % task.parts : 0};
+          AtMost(task.rows - first_row, task.item_rows), task.parts > 0 ? item % task.parts : 0};
 }
 
 RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
@@ -1444,6 +1449,368 @@ RESIDENT_NOINLINE bool StreamTile(const Block& block, const TileOfPart& tile) {
   return finite;
 }
 
+// --- Attention of many rows of 16-bit elements --------------------------------------------------
+//
+// A block has tiles of 16 rows for each group of warps, whose queries remain in fast memory, and
+// brings 32 keys and their values there at a time. A warp computes 16 rows for 16 keys at once:
+// the scores become the weights, in registers, and these are the left operand of the product with
+// the values. If there are enough warps, two of them share the rows, each with every second 16
+// keys, and merge their results at the end.
+//
+// The keys of the next tile are copied during the product with the values, and the values during
+// the product with the keys, so that each tile has two barriers.
+//
+// The weights are rounded to 16 bits, so that this is only for results of 16 bits. Results that are
+// not finite are computed again, as above.
+
+constexpr i32 kPrefillKeys = 32;
+constexpr i32 kPrefillStep = 16;  // Keys of a warp at once.
+constexpr i32 kPrefillDim = 128;  // Elements of queries and values, at most.
+constexpr i32 kMaxPrefillRows = 64;
+
+struct PrefillRows {
+  i64 query[kMaxPrefillRows];  // Offset in q, in bytes.
+  i64 out[kMaxPrefillRows];    // Offset in out, in elements.
+  i32 limit[kMaxPrefillRows];  // Keys from this one on are hidden.
+};
+
+constexpr u32 kPrefillRowBytes = 2 * kPrefillDim;
+constexpr u32 kPrefillRowsOffset = kTileRowsOffset + 640;
+constexpr u32 kPrefillQueriesOffset = kPrefillRowsOffset + 1280;
+constexpr u32 kPrefillKeysOffset = kPrefillQueriesOffset + kMaxPrefillRows * kPrefillRowBytes;
+constexpr u32 kPrefillValuesOffset = kPrefillKeysOffset + kPrefillKeys * kPrefillRowBytes;
+constexpr u32 kPrefillEnd = kPrefillValuesOffset + kPrefillKeys * kPrefillRowBytes;
+static_assert(sizeof(PrefillRows) <= 1280 && kPrefillQueriesOffset % 128 == 0, "");
+// The totals of the second warp of each pair, and its largest scores and sums, are merged there.
+static_assert(kPrefillEnd - kPrefillQueriesOffset >= 4 * 16 * kPrefillDim * sizeof(float), "");
+static_assert(kPrefillEnd + 4 * 4 * 32 * sizeof(float) <= resident::kBlockMemoryBytes, "");
+
+// The warps that share 16 rows, and the sets of 16 rows of a block of so many threads.
+RESIDENT_DEVICE i32 PrefillKeyGroups(i32 threads) { return threads / 32 % 2 == 0 ? 2 : 1; }
+RESIDENT_DEVICE i32 PrefillRowGroups(i32 threads) {
+  const i32 groups = threads / 32 / PrefillKeyGroups(threads);
+  return groups < kMaxPrefillRows / 16 ? groups : kMaxPrefillRows / 16;
+}
+
+RESIDENT_DEVICE bool CanPrefill(const AttentionTask& task) {
+  // Tensors of 16 bits, without a mask, of more rows than StreamTile computes at once.
+  if (!task.stream || task.parts != 0 || task.mask.address != 0 || task.rows <= kMaxTileRows) {
+    return false;
+  }
+  // The weights have the precision of k.
+  if (task.out.dtype != DType::kBF16 &&
+      (task.out.dtype != DType::kF16 || task.k.dtype != DType::kF16)) {
+    return false;
+  }
+  u64 unaligned = task.q.address;
+  RESIDENT_UNROLL(1)
+  for (i32 d = 0; d < 3; ++d) unaligned |= static_cast<u64>(2 * task.q.strides[d]);
+  return unaligned % resident::kChunkBytes == 0 && task.q.strides[3] == 1 && task.depth % 16 == 0 &&
+         task.columns % 16 == 0 && task.depth <= kPrefillDim && task.columns <= kPrefillDim;
+}
+
+// The address of the chunks of elements 16 i and on, if `at` is that of the first ones.
+RESIDENT_DEVICE resident::MemoryAddress StepAt(resident::MemoryAddress at, u32 i) {
+  return (at ^ (32 * (i % 4))) + 128 * (i / 4);
+}
+
+// Whether the condition is true in any lane of the warp.
+RESIDENT_DEVICE bool AnyLane(bool condition) {
+#if RESIDENT_GPU
+  return __any_sync(0xffffffffu, condition);
+#else
+  const u64 mine = condition;
+  const auto* const all = resident::emulated::Exchange::All(&mine, 1);
+  u64 any = 0;
+  for (u32 lane = 0; lane < resident::kLanesOfWarp; ++lane) any |= all[lane][0];
+  return any != 0;
+#endif
+}
+
+// Computes the rows of `tile`, at most 16 for each row group. False: a result is not finite.
+template <typename T>
+RESIDENT_NOINLINE bool PrefillTile(const Block& block, const TileOfPart& tile) {
+  using resident::Accumulator;
+  using resident::LeftFragment;
+  using resident::MemoryAddress;
+  using resident::RightFragment;
+  using resident::Swizzle;
+
+  const AttentionTask& task = *block.memory<AttentionTask>();
+  PrefillRows& rows = *block.memory<PrefillRows>(kPrefillRowsOffset);
+  const i32 thread = static_cast<i32>(block.thread());
+  const i32 threads = static_cast<i32>(block.threads());
+  const i32 lane = thread % 32;
+  const i32 warp = thread / 32;
+  const i32 t = lane % 4;
+  const i32 key_groups = PrefillKeyGroups(threads);
+  const i32 key_group = warp % key_groups;
+  const i32 row_group = warp / key_groups;
+  const bool active = row_group < PrefillRowGroups(threads);
+  const i32 row_count = static_cast<i32>(tile.row_count);
+
+  block.barrier();  // The previous tile has been written.
+  RESIDENT_UNROLL(1)
+  for (i32 r = thread; r < kMaxPrefillRows; r += threads) {
+    const i64 shared = task.heads / task.kv_heads;
+    const i64 query = (tile.first_row + r) / shared;
+    const i64 head = tile.kv_head * shared + (tile.first_row + r) % shared;
+    const i64 visible =
+        task.causal ? AtMost(task.keys - task.queries + query + 1, task.keys) : task.keys;
+    rows.limit[r] = r < row_count && visible > 0 ? static_cast<i32>(visible) : 0;
+    rows.query[r] =
+        2 * (tile.batch * task.q.strides[0] + head * task.q.strides[1] + query * task.q.strides[2]);
+    rows.out[r] =
+        tile.batch * task.out.strides[0] + head * task.out.strides[1] + query * task.out.strides[2];
+  }
+  block.barrier();
+  const i32 end = rows.limit[row_count - 1];
+
+  // A thread copies one chunk of every (threads / 16)-th row.
+  const i32 chunk = thread % 16;
+  const MemoryAddress queries =
+      resident::AddressInMemory(block.memory<u8>(kPrefillQueriesOffset, 64 * kPrefillRowBytes));
+  const MemoryAddress keys = queries + kMaxPrefillRows * kPrefillRowBytes;
+  const MemoryAddress values = keys + kPrefillKeys * kPrefillRowBytes;
+  const auto copy_tile = [&](MemoryAddress to, const Operand& operand, i32 width, i32 first) {
+    if (first < end && 8 * chunk < width) {
+      const u64 from =
+          operand.address + static_cast<u64>(2 * (tile.batch * operand.strides[0] +
+                                                  tile.kv_head * operand.strides[1] + 8 * chunk));
+      RESIDENT_UNROLL(1)
+      for (i32 row = thread / 16; row < kPrefillKeys; row += threads / 16) {
+        const u32 place = static_cast<u32>(row) * kPrefillRowBytes +
+                          16 * Swizzle<16>(static_cast<u32>(row), static_cast<u32>(chunk));
+        resident::CopyAsync(to + place,
+                            from + static_cast<u64>(2 * (first + row) * operand.strides[2]),
+                            first + row < end ? resident::kChunkBytes : 0);
+      }
+    }
+    resident::CommitCopies();
+  };
+  if (8 * chunk < task.depth) {
+    RESIDENT_UNROLL(1)
+    for (i32 row = thread / 16; row < 16 * PrefillRowGroups(threads); row += threads / 16) {
+      const u32 place = static_cast<u32>(row) * kPrefillRowBytes +
+                        16 * Swizzle<16>(static_cast<u32>(row), static_cast<u32>(chunk));
+      const bool there = row < row_count;
+      resident::CopyAsync(
+          queries + place,
+          task.q.address + (there ? static_cast<u64>(rows.query[row] + 16 * chunk) : 0),
+          there ? resident::kChunkBytes : 0);
+    }
+  }
+  copy_tile(keys, task.k, task.depth, 0);
+  copy_tile(values, task.v, task.columns, 0);
+
+  // The lane's rows of chunks.
+  const u32 l = static_cast<u32>(lane);
+  const u32 query_row = 16 * static_cast<u32>(row_group) + resident::LeftRow(l);
+  const MemoryAddress query_at =
+      queries + query_row * kPrefillRowBytes + 16 * Swizzle<16>(query_row, resident::LeftChunk(l));
+  const u32 key_place = resident::RightRow(l) * kPrefillRowBytes +
+                        16 * Swizzle<16>(resident::RightRow(l), resident::RightChunk(l));
+  const u32 value_place =
+      resident::RightTransposedRow(l) * kPrefillRowBytes +
+      16 * Swizzle<16>(resident::RightTransposedRow(l), resident::RightTransposedChunk(l));
+
+  // Rows g and g + 8. The scores are multiplied by log2(e), so that weights are powers of two.
+  const i32 row = 16 * (active ? row_group : 0) + lane / 4;
+  const i32 limits[2] = {active ? rows.limit[row] : 0, active ? rows.limit[row + 8] : 0};
+  const i32 warp_rows = row_count - 16 * row_group;
+  // Keys that all of the warp's rows see, and that any of them sees.
+  const i32 visible_to_all = active && warp_rows >= 16 ? rows.limit[16 * row_group] : 0;
+  const i32 visible = !active || warp_rows <= 0
+                          ? 0
+                          : rows.limit[16 * row_group + (warp_rows < 16 ? warp_rows : 16) - 1];
+  const float scale = task.scale * 1.44269504f;
+  float largest[2] = {-math::infinity(), -math::infinity()};
+  float sum[2] = {};
+  Accumulator totals[kPrefillDim / 8] = {};
+  resident::WaitForCopies<1>();
+  block.barrier();
+  RESIDENT_UNROLL(1)
+  for (i32 first = 0; first < end; first += kPrefillKeys) {
+    // With one key group, the warp has the tile's steps in turn.
+    RESIDENT_UNROLL(1)
+    for (i32 part = key_group; part < kPrefillKeys / kPrefillStep; part += key_groups) {
+      const i32 first_key = first + part * kPrefillStep;
+      const bool some = first_key < visible;
+      LeftFragment weights;
+      if (some) {
+        Accumulator scores[2] = {};
+        const MemoryAddress key_at =
+            keys + static_cast<u32>(part * kPrefillStep) * kPrefillRowBytes + key_place;
+        RESIDENT_UNROLL(4)
+        for (u32 d = 0; d < static_cast<u32>(task.depth) / 16; ++d) {
+          LeftFragment query;
+          RightFragment key[2];
+          resident::LoadLeft(query, StepAt(query_at, d));
+          resident::LoadRight(key[0], key[1], StepAt(key_at, d));
+          resident::MultiplyAdd<T>(scores[0], query, key[0]);
+          resident::MultiplyAdd<T>(scores[1], query, key[1]);
+        }
+        RESIDENT_UNROLL(2)
+        for (i32 n = 0; n < 2; ++n) {
+          RESIDENT_UNROLL(4)
+          for (i32 i = 0; i < 4; ++i) scores[n].v[i] *= scale;
+        }
+        if (first_key + kPrefillStep > visible_to_all) {
+          RESIDENT_UNROLL(2)
+          for (i32 n = 0; n < 2; ++n) {
+            RESIDENT_UNROLL(4)
+            for (i32 i = 0; i < 4; ++i) {
+              if (first_key + 8 * n + 2 * t + i % 2 >= limits[i / 2]) {
+                scores[n].v[i] = -math::infinity();
+              }
+            }
+          }
+        }
+        float growth[2];
+        RESIDENT_UNROLL(2)
+        for (i32 j = 0; j < 2; ++j) {
+          float top = LargerNumber(LargerNumber(scores[0].v[2 * j], scores[0].v[2 * j + 1]),
+                                   LargerNumber(scores[1].v[2 * j], scores[1].v[2 * j + 1]));
+          top = LargerNumber(top, resident::ShuffleXor(top, 1));
+          top = LargerNumber(top, resident::ShuffleXor(top, 2));
+          top = LargerNumber(top, largest[j]);
+          const float base = BaseOf(top);
+          growth[j] = PowerOfTwo(largest[j] - base);
+          largest[j] = top;
+          sum[j] *= growth[j];
+          RESIDENT_UNROLL(2)
+          for (i32 n = 0; n < 2; ++n) {
+            RESIDENT_UNROLL(2)
+            for (i32 i = 2 * j; i < 2 * j + 2; ++i) {
+              scores[n].v[i] = PowerOfTwo(scores[n].v[i] - base);
+              sum[j] += scores[n].v[i];
+            }
+          }
+        }
+        weights = resident::ToLeft<T>(scores[0], scores[1]);
+        if (AnyLane(growth[0] != 1.0f || growth[1] != 1.0f)) {
+          RESIDENT_UNROLL(16)
+          for (i32 n = 0; n < kPrefillDim / 8; ++n) {
+            RESIDENT_UNROLL(4)
+            for (i32 i = 0; i < 4; ++i) totals[n].v[i] *= growth[i / 2];
+          }
+        }
+      }
+      if (part == key_group) {
+        resident::WaitForCopies<0>();
+        block.barrier();  // The values have arrived.
+      }
+      if (part + key_groups >= kPrefillKeys / kPrefillStep) {
+        if (key_groups == 1) block.barrier();  // The keys have been used.
+        copy_tile(keys, task.k, task.depth, first + kPrefillKeys);
+      }
+      if (some) {
+        const MemoryAddress value_at =
+            values + static_cast<u32>(part * kPrefillStep) * kPrefillRowBytes + value_place;
+        RESIDENT_UNROLL(8)
+        for (u32 e = 0; e < kPrefillDim / 16; ++e) {
+          if (16 * e >= static_cast<u32>(task.columns)) continue;
+          RightFragment value[2];
+          resident::LoadRightTransposed(value[0], value[1], StepAt(value_at, e));
+          resident::MultiplyAdd<T>(totals[2 * e], weights, value[0]);
+          resident::MultiplyAdd<T>(totals[2 * e + 1], weights, value[1]);
+        }
+      }
+    }
+    resident::WaitForCopies<0>();
+    block.barrier();  // The next keys have arrived, and the values have been used.
+    copy_tile(values, task.v, task.columns, first + kPrefillKeys);
+  }
+  resident::WaitForCopies<0>();
+
+  RESIDENT_UNROLL(2)
+  for (i32 j = 0; j < 2; ++j) {
+    sum[j] += resident::ShuffleXor(sum[j], 1);
+    sum[j] += resident::ShuffleXor(sum[j], 2);
+  }
+  if (key_groups == 2) {
+    float* const other = block.memory<float>(kPrefillQueriesOffset) +
+                         (active ? row_group : 0) * 16 * kPrefillDim + lane;
+    float* const other_rows =
+        block.memory<float>(kPrefillEnd) + (active ? row_group : 0) * 4 * 32 + lane;
+    block.barrier();  // Queries, keys and values have been used.
+    if (active && key_group == 1) {
+      RESIDENT_UNROLL(2)
+      for (i32 j = 0; j < 2; ++j) {
+        other_rows[64 * j] = largest[j];
+        other_rows[64 * j + 32] = sum[j];
+      }
+      RESIDENT_UNROLL(16)
+      for (i32 n = 0; n < kPrefillDim / 8; ++n) {
+        RESIDENT_UNROLL(4)
+        for (i32 i = 0; i < 4; ++i) other[32 * (4 * n + i)] = totals[n].v[i];
+      }
+    }
+    block.barrier();
+    if (active && key_group == 0) {
+      float own_factor[2];
+      float other_factor[2];
+      RESIDENT_UNROLL(2)
+      for (i32 j = 0; j < 2; ++j) {
+        const float base = BaseOf(LargerNumber(largest[j], other_rows[64 * j]));
+        own_factor[j] = PowerOfTwo(largest[j] - base);
+        other_factor[j] = PowerOfTwo(other_rows[64 * j] - base);
+        sum[j] = sum[j] * own_factor[j] + other_rows[64 * j + 32] * other_factor[j];
+      }
+      RESIDENT_UNROLL(16)
+      for (i32 n = 0; n < kPrefillDim / 8; ++n) {
+        RESIDENT_UNROLL(4)
+        for (i32 i = 0; i < 4; ++i) {
+          totals[n].v[i] =
+              totals[n].v[i] * own_factor[i / 2] + other[32 * (4 * n + i)] * other_factor[i / 2];
+        }
+      }
+    }
+  }
+
+  u32 not_finite = 0;
+  if (active && key_group == 0) {
+    const i64 stride = task.out.strides[3];
+    RESIDENT_UNROLL(2)
+    for (i32 j = 0; j < 2; ++j) {
+      if (row + 8 * j >= row_count) continue;
+      const i64 out = rows.out[row + 8 * j];
+      const float inverse = sum[j] == 0.0f ? 0.0f : 1.0f / sum[j];
+      RESIDENT_UNROLL(16)
+      for (i32 n = 0; n < kPrefillDim / 8; ++n) {
+        RESIDENT_UNROLL(2)
+        for (i32 i = 0; i < 2; ++i) {
+          const i32 column = 8 * n + 2 * t + i;
+          if (column >= task.columns) continue;
+          const float total = sum[j] == 0.0f ? 0.0f : totals[n].v[2 * j + i] * inverse;
+          if (total - total != 0.0f) not_finite = 1;
+          if (task.out.dtype == DType::kF16) {
+            *ElementAt<resident::Half>(task.out.address, out + column * stride) =
+                resident::Half(total);
+          } else {
+            *ElementAt<resident::BFloat16>(task.out.address, out + column * stride) =
+                resident::BFloat16(total);
+          }
+        }
+      }
+    }
+  }
+  return block.reduce(not_finite, [](u32 a, u32 b) { return a | b; }) == 0;
+}
+
+// Computes the rows of an item.
+template <typename T>
+RESIDENT_NOINLINE void AttendOnTensorCores(const Block& block, const AttentionTask& task,
+                                           const TileOfPart& rows) {
+  if (task.prefill && PrefillTile<T>(block, rows)) return;
+  RESIDENT_UNROLL(1)
+  for (i64 first = 0; first < rows.row_count; first += kMaxTileRows) {
+    const TileOfPart tile = {rows.batch, rows.kv_head, rows.first_row + first,
+                             AtMost(rows.row_count - first, kMaxTileRows), rows.part};
+    if (!StreamTile<T>(block, tile)) AttendTile(block, task, tile);
+  }
+}
+
 #endif  // RESIDENT_TENSOR_CORES
 
 // --- The task of attention ----------------------------------------------------------------------
@@ -1468,9 +1835,9 @@ RESIDENT_DEVICE bool ReadMask(const Tensor<const Any>& mask, const i64 (&shape)[
   return true;
 }
 
-// Fills `task` without the outputs. `scalars`: index of the argument `scale`.
+// Fills `task`, of which the outputs are set. `scalars`: index of the argument `scale`.
 RESIDENT_NOINLINE void ReadAttention(const Args& args, u32 scalars, i64 parts,
-                                     AttentionTask& task) {
+                                     [[maybe_unused]] u32 threads, AttentionTask& task) {
   const auto q = args.tensor<const Any>(0);
   const auto k = args.tensor<const Any>(1);
   const auto v = args.tensor<const Any>(2);
@@ -1508,9 +1875,17 @@ RESIDENT_NOINLINE void ReadAttention(const Args& args, u32 scalars, i64 parts,
   task.tile_rows = task.rows <= 1 ? 1 : task.rows <= 4 ? 4 : task.rows <= 8 ? 8 : 16;
   task.tile_keys = task.tile_rows <= 4 ? 256 : 1024 / task.tile_rows;
   task.slice = task.tile_rows == 16 ? 32 : 16;
-  task.tiles = (task.rows + task.tile_rows - 1) / task.tile_rows;
-  task.items = batches * task.kv_heads * task.tiles * (parts > 0 ? parts : 1);
   task.stream = CanStream(task);
+  task.prefill = false;
+  task.item_rows = task.tile_rows;
+#if RESIDENT_TENSOR_CORES
+  if (CanPrefill(task)) {
+    task.prefill = true;
+    task.item_rows = 16 * PrefillRowGroups(static_cast<i32>(threads));
+  }
+#endif
+  task.tiles = (task.rows + task.item_rows - 1) / task.item_rows;
+  task.items = batches * task.kv_heads * task.tiles * (parts > 0 ? parts : 1);
 }
 
 // Runs the task in the block's memory.
@@ -1525,9 +1900,12 @@ RESIDENT_DEVICE void Attend(Block& block, const AttentionTask& task) {
     const TileOfPart tile = FindTile(task, item);
 #if RESIDENT_TENSOR_CORES
     if (task.stream) {
-      const bool finite = task.k.dtype == DType::kF16 ? StreamTile<resident::Half>(block, tile)
-                                                      : StreamTile<resident::BFloat16>(block, tile);
-      if (finite) continue;
+      if (task.k.dtype == DType::kF16) {
+        AttendOnTensorCores<resident::Half>(block, task, tile);
+      } else {
+        AttendOnTensorCores<resident::BFloat16>(block, task, tile);
+      }
+      continue;
     }
 #endif
     AttendTile(block, task, tile);
@@ -1540,8 +1918,8 @@ RESIDENT_OPERATOR(attention)(Block& block, const Args& args) {
   auto& task = *block.memory<AttentionTask>();
   if (block.thread() == 0) {
     const auto out = args.tensor<const Any>(4);
-    ReadAttention(args, 5, 0, task);
     task.out.Read(out);
+    ReadAttention(args, 5, 0, block.threads(), task);
     if (out.size() == 0) task.items = 0;
   }
   block.barrier();
@@ -1553,9 +1931,9 @@ RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
   if (block.thread() == 0) {
     const auto acc = args.tensor<const Any>(4);
     const auto largest = args.tensor<const Any>(5);
-    ReadAttention(args, 7, acc.shape(3), task);
     task.out.address = reinterpret_cast<u64>(acc.data());
     task.out.dtype = DType::kF32;
+    ReadAttention(args, 7, acc.shape(3), block.threads(), task);
     task.largest = reinterpret_cast<u64>(largest.data());
     task.sum = reinterpret_cast<u64>(args.tensor<const Any>(6).data());
     if (largest.size() == 0) task.items = 0;

@@ -598,6 +598,106 @@ TEST_F(AttendTest, DecodeOf16BitsOfOtherLayouts) {
   CheckAttention(c, DType::kF32, 1, 2);
 }
 
+// More than 16 rows for each key head, and results of 16 bits: GPUs keep weights of 16 bits.
+TEST_F(AttendTest, PromptsOf16BitsOfEveryHeadDimensionAndLength) {
+  int which = 0;
+  for (const int64_t d : {16, 48, 64, 80, 96, 128, 256}) {
+    for (const int64_t s : {17, 63, 64, 65, 129, 1000}) {
+      if (Emulated() && (s > 100 || (s > 17 && which++ % 3 != 0))) continue;
+      for (const int causal : {0, 1}) {
+        const DType dtype = which % 2 == 0 ? DType::kBF16 : DType::kF16;
+        Attention a = Random(1 + which % 2, which % 3 == 0 ? 3 : 2, 1, s,
+                             which % 5 == 0   ? s + 33
+                             : which % 5 == 1 ? s - 7
+                                              : s,
+                             d, which % 4 == 0 ? 32 : d, dtype);
+        a.causal = causal;
+        if (which % 7 == 3) a.kv_len = Below(s - 7);
+        ++which;
+        SCOPED_TRACE("D " + std::to_string(d) + ", S " + std::to_string(s) + ", causal " +
+                     std::to_string(causal) + ", kv_len " + std::to_string(a.kv_len));
+        CheckAttention(a, which % 3 == 0 ? DType::kBF16 : dtype, AnyChunks());
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, PromptsOf16BitsOfEveryRatioOfHeadsAndLayout) {
+  for (int64_t ratio = 1; ratio <= 8; ++ratio) {
+    Attention a = Random(2, 2 * ratio, 2, 20, 40, 32, 48, DType::kBF16);
+    a.causal = static_cast<int32_t>(ratio % 2);
+    // [B, S, N, D] as a view, as projections are stored.
+    for (TestTensor* const tensor : {&a.q, &a.k, &a.v}) {
+      if (Below(2) == 0) *tensor = tensor->WithLayout({0, 2, 1, 3}, 1);
+    }
+    SCOPED_TRACE("ratio " + std::to_string(ratio));
+    CheckAttention(a, DType::kBF16, AnyChunks());
+    TestTensor out = TestTensor::Output(DType::kBF16, a.OutShape());
+    out = ratio % 2 == 0 ? out.WithLayout({0, 2, 1, 3}, 1) : RandomLayout(out);
+    ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out), AnyChunks()).status,
+              CompletionStatus::kOk);
+    ExpectNear(out, AttentionReference(a), /*products=*/true);
+    if (HasFailure()) return;
+  }
+  // Queries that are not aligned, or not adjacent.
+  Attention a = Random(1, 2, 1, 33, 40, 32, 32, DType::kF16);
+  a.q = a.q.WithLayout({0, 1, 2, 3}, 2);
+  CheckAttention(a, DType::kF16, 2);
+  Attention b = Random(1, 2, 1, 33, 40, 32, 32, DType::kF16);
+  b.q = b.q.View({1, 2, 32, 32}, {2 * 33 * 32, 33 * 32, 32, 1}, 3);
+  CheckAttention(b, DType::kF16, 2);
+}
+
+TEST_F(AttendTest, PromptsOf16BitsWithHiddenNan) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const double poison : {kNan, kInf}) {
+      Attention a = Random(1, 2, 1, 50, 90, 32, 32, dtype);
+      std::vector<double> k = a.k.Values();
+      std::vector<double> v = a.v.Values();
+      const auto spoil = [&](int64_t key) {
+        std::fill_n(k.begin() + key * 32, 32, poison);
+        std::fill_n(v.begin() + key * 32, 32, poison);
+      };
+      for (int64_t key = 70; key < 90; ++key) spoil(key);
+      a.k = TestTensor::Input(dtype, a.k.shape(), k);
+      a.v = TestTensor::Input(dtype, a.v.shape(), v);
+      a.kv_len = 70;
+      a.causal = 1;
+      CheckAttention(a, dtype, 2);
+      // The last key is hidden from all queries but the last.
+      spoil(69);
+      a.k = TestTensor::Input(dtype, a.k.shape(), k);
+      a.v = TestTensor::Input(dtype, a.v.shape(), v);
+      const TestTensor out = TestTensor::Output(dtype, a.OutShape());
+      ASSERT_EQ(RunOperator("attention", AttentionArguments(a, out)).status, CompletionStatus::kOk);
+      const std::vector<double> values = out.Values();
+      for (int64_t i = 0; i < out.size(); ++i) {
+        ASSERT_TRUE(i / 32 % 50 == 49 || std::isfinite(values[i])) << "element " << i;
+      }
+    }
+  }
+}
+
+// Rows without a visible key, and scores whose exponentials are far apart.
+TEST_F(AttendTest, PromptsOf16BitsWithHiddenRowsAndLargeScores) {
+  Attention a = Random(1, 1, 1, 70, 40, 32, 16, DType::kBF16);
+  a.causal = 1;  // The first 30 queries see no key.
+  CheckAttention(a, DType::kBF16, 1);
+  std::vector<double> q(70 * 32, 0);
+  std::vector<double> k(40 * 32, 0);
+  for (int64_t i = 0; i < 70; ++i) q[i * 32] = i % 2 == 0 ? 64 : -64;
+  for (int64_t i = 0; i < 40; ++i) k[i * 32] = static_cast<double>(i) * 8 - 100;
+  a.q = TestTensor::Input(DType::kBF16, a.q.shape(), q);
+  a.k = TestTensor::Input(DType::kBF16, a.k.shape(), k);
+  for (const float scale : {1.0f, -1.0f, 0.001f}) {
+    a.scale = scale;
+    CheckAttention(a, DType::kBF16, 1);
+  }
+  a.kv_len = 0;
+  CheckAttention(a, DType::kBF16, 1);
+}
+
 TEST_F(AttendTest, EveryRatioOfHeads) {
   for (const int64_t heads : {8, 12}) {
     for (const int64_t ratio : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{8}, heads}) {
