@@ -7,6 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "client/local_socket.h"
+#include "google/rpc/error_details.pb.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::client {
@@ -15,6 +16,9 @@ namespace {
 constexpr char kSessionKey[] = "resident-session";
 constexpr char kTokenKey[] = "authorization";
 constexpr char kUnreachablePayload[] = "residentd.unreachable";
+// A google.rpc.ErrorInfo, by the usual key of a payload: its type's URL.
+constexpr char kErrorInfoPayload[] = "type.googleapis.com/google.rpc.ErrorInfo";
+constexpr char kErrorDomain[] = "residentd";
 constexpr uint64_t kUploadChunkBytes = 1u << 20;
 
 absl::Status Unreachable(std::string_view message) {
@@ -40,6 +44,19 @@ bool IsMessageTooLarge(const grpc::Status& status) {
          status.error_message().find("message larger than max") != std::string::npos;
 }
 
+// The status with the daemon's ErrorInfo, if there is one in a serialized google.rpc.Status.
+absl::Status CopyErrorInfo(const std::string& details, absl::Status status) {
+  google::rpc::Status parsed;
+  google::rpc::ErrorInfo info;
+  if (status.ok() || details.empty() || !parsed.ParseFromString(details)) return status;
+  for (const google::protobuf::Any& detail : parsed.details()) {
+    if (detail.UnpackTo(&info) && info.domain() == kErrorDomain) {
+      status.SetPayload(kErrorInfoPayload, absl::Cord(detail.value()));
+    }
+  }
+  return status;
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -54,7 +71,27 @@ absl::Status FromGrpc(const grpc::Status& status) {
       IsTransportMessage(status.error_message())) {
     return Unreachable(status.error_message());
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return CopyErrorInfo(
+      status.error_details(),
+      absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
+}
+
+absl::Status FromRefusal(const v1::Refusal& refusal) {
+  absl::Status status(static_cast<absl::StatusCode>(refusal.code()), refusal.message());
+  if (refusal.reason().empty()) return status;
+  google::rpc::ErrorInfo info;
+  info.set_reason(refusal.reason());
+  info.set_domain(kErrorDomain);
+  info.mutable_metadata()->insert(refusal.metadata().begin(), refusal.metadata().end());
+  status.SetPayload(kErrorInfoPayload, absl::Cord(info.SerializeAsString()));
+  return status;
+}
+
+std::optional<ErrorInfo> FindErrorInfo(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kErrorInfoPayload);
+  google::rpc::ErrorInfo info;
+  if (!payload.has_value() || !info.ParseFromString(std::string(*payload))) return std::nullopt;
+  return ErrorInfo{info.reason(), {info.metadata().begin(), info.metadata().end()}};
 }
 
 bool IsUnreachable(const absl::Status& status) {

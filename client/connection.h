@@ -42,6 +42,8 @@ namespace resident::client {
 
 // Converts a call's status. IsUnreachable() is true of it if no server answered.
 absl::Status FromGrpc(const grpc::Status& status);
+// The status of a batch that a stream refused, with its ErrorInfo.
+absl::Status FromRefusal(const v1::Refusal& refusal);
 
 class Connection {
  public:

@@ -35,6 +35,7 @@
 #include <functional>
 #include <future>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
@@ -90,6 +91,17 @@ uint32_t SizeOf(v1::DType dtype);
 
 // Whether a call failed because no server answered, as opposed to a server's refusal.
 bool IsUnreachable(const absl::Status& status);
+
+// The cause of a call's error for programs. The daemon sends it with errors of arguments and with
+// refusals that pass by themselves.
+struct ErrorInfo {
+  // Such as "SHAPE_MISMATCH".
+  std::string reason;
+  // What belongs to the reason, such as "argument" and "expected".
+  std::map<std::string, std::string> metadata;
+};
+// Of the status of a call, or of a batch that a stream refused; nullopt if it has none.
+std::optional<ErrorInfo> FindErrorInfo(const absl::Status& status);
 
 class Connection;  // The channel, the stubs and the session; connection.h.
 

@@ -111,8 +111,7 @@ class Stream::Impl {
       }
       message.set_id(pending.caller_id);
       if (message.has_refused()) {
-        pending.done(absl::Status(static_cast<absl::StatusCode>(message.refused().code()),
-                                  message.refused().message()));
+        pending.done(FromRefusal(message.refused()));
       } else {
         pending.done(Result(std::move(message)));
       }

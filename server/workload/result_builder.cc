@@ -1,8 +1,10 @@
 #include "server/workload/result_builder.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/reason.h"
 
 namespace resident {
 namespace {
@@ -53,8 +55,13 @@ void BuildResult(const RequestBatch& batch, v1::BatchResult* result) {
 
 void BuildRefusal(uint64_t id, const absl::Status& why, v1::BatchResult* result) {
   result->set_id(id);
-  result->mutable_refused()->set_code(static_cast<int>(why.code()));
-  result->mutable_refused()->set_message(std::string(why.message()));
+  v1::Refusal& refused = *result->mutable_refused();
+  refused.set_code(static_cast<int>(why.code()));
+  refused.set_message(std::string(why.message()));
+  const std::optional<errors::ErrorReason> reason = errors::FindReason(why);
+  if (!reason.has_value()) return;
+  refused.set_reason(reason->name);
+  for (const auto& [key, value] : reason->details) (*refused.mutable_metadata())[key] = value;
 }
 
 }  // namespace resident

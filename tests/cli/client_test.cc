@@ -227,6 +227,23 @@ TEST_F(ClientTest, ARefusalHasTheServersMessage) {
   EXPECT_FALSE(IsUnreachable(status));
 }
 
+TEST_F(ClientTest, ARefusalHasItsReasonForProgramsAlsoInAStream) {
+  TaskBatch unequal("add");
+  unequal.Input(std::vector<float>{1, 2}).Input(std::vector<float>{1, 2, 3}).Return<float>({2});
+  auto stream = client_->OpenStream({});
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  for (const absl::Status& status :
+       {client_->Run(unequal).status(), (*stream)->Send(unequal).get().status()}) {
+    const std::optional<ErrorInfo> info = FindErrorInfo(status);
+    ASSERT_TRUE(info.has_value()) << status;
+    EXPECT_EQ(info->reason, "SHAPE_MISMATCH");
+    EXPECT_EQ(info->metadata.at("argument"), "y");
+    EXPECT_EQ(info->metadata.at("got"), "[3]");
+  }
+  EXPECT_FALSE(FindErrorInfo(absl::OkStatus()).has_value());
+  EXPECT_FALSE(FindErrorInfo(absl::InvalidArgumentError("without")).has_value());
+}
+
 TEST_F(ClientTest, FluxOfOneProgramOverManyInputs) {
   FluxBatch batch;
   batch.Program(kTriangle).Inputs(std::vector<int32_t>{1, 2, 3, 100}, 1).Wanted({0, 1});

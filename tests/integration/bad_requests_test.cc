@@ -1,11 +1,13 @@
 // Each bad request is refused with a precise status, and the next request is served.
 #include <cmath>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "google/protobuf/descriptor.h"
+#include "google/rpc/error_details.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "gtest/gtest.h"
@@ -23,6 +25,15 @@ using grpc::StatusCode;
 constexpr char kOpen[] = "/resident.v1.Sessions/Open";
 constexpr char kWatch[] = "/resident.v1.Operators/Watch";
 constexpr char kDrain[] = "/resident.v1.Admin/Drain";
+
+// Empty if the status has none.
+google::rpc::ErrorInfo ParseErrorInfo(const grpc::Status& status) {
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  EXPECT_TRUE(details.ParseFromString(status.error_details()));
+  for (const google::protobuf::Any& detail : details.details()) EXPECT_TRUE(detail.UnpackTo(&info));
+  return info;
+}
 
 class BadRequestsTest : public DaemonTest {
  protected:
@@ -45,6 +56,11 @@ class BadRequestsTest : public DaemonTest {
     EXPECT_EQ(results[0].id(), 9u);
     EXPECT_EQ(results[0].refused().code(), code);
     EXPECT_EQ(results[0].refused().message(), outcome.call.error_message());
+    const google::rpc::ErrorInfo info = ParseErrorInfo(outcome.call);
+    EXPECT_EQ(results[0].refused().reason(), info.reason());
+    EXPECT_EQ(
+        std::map(results[0].refused().metadata().begin(), results[0].refused().metadata().end()),
+        std::map(info.metadata().begin(), info.metadata().end()));
     EXPECT_EQ(Floats(results[1]), std::vector<float>{3});
     ExpectServes();
   }

@@ -1,7 +1,10 @@
 #include "runtime/base/errors/access_errors.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/quote.h"
+#include "runtime/base/errors/reason.h"
 
 namespace resident::errors {
 
@@ -92,11 +95,13 @@ absl::Status SessionOfOtherIdentity(const std::string& identity) {
 
 absl::Status TaskQuota(const std::string& identity, uint64_t tasks, uint64_t in_flight,
                        uint64_t quota) {
-  return absl::ResourceExhaustedError(
+  absl::Status status = absl::ResourceExhaustedError(
       StrCat(tasks, " tasks with ", in_flight, " in flight are more than the quota ", quota,
              " (tasks_in_flight) of identity ", Quote(identity),
              ". Fix: wait for results, send smaller batches, or raise the quota in the daemon's "
              "policy (--policy)"));
+  if (tasks > quota) return status;
+  return WithReason(std::move(status), {"TASK_QUOTA", {{"limit", StrCat(quota)}}});
 }
 
 absl::Status BufferQuota(const std::string& identity, uint64_t bytes, uint64_t used,

@@ -1,7 +1,10 @@
 #include "runtime/base/errors/batch_errors.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/layout/task.h"
+#include "runtime/base/errors/reason.h"
 
 namespace resident::errors {
 
@@ -154,13 +157,15 @@ absl::Status ScalarRange(const ArgumentRef& place, uint64_t task, const std::str
 }
 
 absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit) {
-  return absl::ResourceExhaustedError(StrCat(
+  absl::Status status = absl::ResourceExhaustedError(StrCat(
       "the client has ", queued, " tasks queued; ", tasks, " more would exceed the limit of ",
       limit, ". Fix: wait for results, or raise --max_queued_tasks"));
+  if (tasks > limit) return status;
+  return WithReason(std::move(status), {"QUEUE_FULL", {{"limit", StrCat(limit)}}});
 }
 
 absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits) {
-  return absl::ResourceExhaustedError(
+  absl::Status status = absl::ResourceExhaustedError(
       ever_fits ? StrCat("staging memory is full: the batch carries ", bytes,
                          " bytes inline or "
                          "returned, of ",
@@ -172,6 +177,8 @@ absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits)
                          staging_bytes,
                          " of staging memory. Fix: send smaller batches, keep data "
                          "in buffers, or raise --staging_mib"));
+  if (!ever_fits) return status;
+  return WithReason(std::move(status), {"STAGING_FULL", {{"limit", StrCat(staging_bytes)}}});
 }
 
 }  // namespace resident::errors

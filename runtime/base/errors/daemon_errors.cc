@@ -1,7 +1,10 @@
 #include "runtime/base/errors/daemon_errors.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/quote.h"
+#include "runtime/base/errors/reason.h"
 
 namespace resident::errors {
 
@@ -14,10 +17,11 @@ absl::Status NoSession() {
 }
 
 absl::Status UnknownSession(const std::string& id) {
-  return absl::UnauthenticatedError(StrCat("no session ", Quote(id),
-                                           ": it has ended or never existed. "
-                                           "Fix: open one (Sessions.Open) and keep its stream "
-                                           "open"));
+  return WithReason(absl::UnauthenticatedError(StrCat("no session ", Quote(id),
+                                                      ": it has ended or never existed. Fix: open "
+                                                      "one (Sessions.Open) and keep its stream "
+                                                      "open")),
+                    {"UNKNOWN_SESSION", {}});
 }
 
 absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,
@@ -55,13 +59,15 @@ absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes,
 }
 
 absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client) {
-  return absl::ResourceExhaustedError(StrCat(
+  absl::Status status = absl::ResourceExhaustedError(StrCat(
       "the batch's tasks and their results need ", bytes.wanted,
       " bytes of the daemon's memory; this client uses ", bytes.of_client, ", all clients use ",
       bytes.of_all, ", and ", client ? "one client may use " : "all may use ", bytes.limit >> 20,
       client ? " MiB" : " MiB, where each client must leave as much free as it uses",
       ". Fix: wait for results and read them, send batches of fewer tasks, or raise ",
       client ? "--max_client_host_mib" : "--max_host_mib"));
+  if (bytes.wanted > bytes.limit) return status;
+  return WithReason(std::move(status), {"MEMORY_FULL", {{"limit", StrCat(bytes.limit)}}});
 }
 
 absl::Status ClientNameTooLong(size_t bytes, size_t limit) {
@@ -77,10 +83,11 @@ absl::Status UnknownDevice(uint64_t device, size_t devices) {
 }
 
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
-  return absl::UnavailableError(StrCat("device ", device, " has no running engine",
-                                       detail.empty() ? "" : StrCat(" (", detail, ")"),
-                                       ". Fix: send it again in a second; Admin.Status returns its "
-                                       "state"));
+  return WithReason(absl::UnavailableError(
+                        StrCat("device ", device, " has no running engine",
+                               detail.empty() ? "" : StrCat(" (", detail, ")"),
+                               ". Fix: send it again in a second; Admin.Status returns its state")),
+                    {"DEVICE_UNAVAILABLE", {{"device", StrCat(device)}}});
 }
 
 absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail) {
@@ -88,9 +95,10 @@ absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail) {
 }
 
 absl::Status NoDeviceAvailable() {
-  return absl::UnavailableError(
-      "no device has a running engine. Fix: send it again in a second; Admin.Status returns the "
-      "reason");
+  return WithReason(
+      absl::UnavailableError("no device has a running engine. Fix: send it again in a second; "
+                             "Admin.Status returns the reason"),
+      {"NO_DEVICE", {}});
 }
 
 absl::Status UnreadableMessage(const std::string& type) {
@@ -101,9 +109,10 @@ absl::Status UnreadableMessage(const std::string& type) {
 }
 
 absl::Status Draining() {
-  return absl::UnavailableError(
-      "the daemon is draining and accepts no new work. Fix: send it to another daemon, or again "
-      "after the restart");
+  return WithReason(
+      absl::UnavailableError("the daemon is draining and accepts no new work. Fix: send it to "
+                             "another daemon, or again after the restart"),
+      {"DRAINING", {}});
 }
 
 absl::Status UnknownHealthService(const std::string& name) {

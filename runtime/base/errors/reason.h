@@ -2,7 +2,10 @@
 // payload of the status; server/rpc/status.h sends it as a google.rpc.ErrorInfo.
 //
 // Errors of arguments have one (argument_errors.h), so that a client can show which argument to
-// correct without reading the message.
+// correct without reading the message. Refusals of a batch that pass by themselves have one
+// (DRAINING, NO_DEVICE, DEVICE_UNAVAILABLE, QUEUE_FULL, STAGING_FULL, MEMORY_FULL, TASK_QUOTA,
+// UNKNOWN_SESSION), so that a client knows that the batch did not run and can be sent again. Do not
+// use these names for an error of tasks that may have run.
 //
 // Thread safety: functions without state.
 //
