@@ -184,6 +184,59 @@ class Calls(support.PackageTest):
         self.refused(wrong, "is not an integer", self.rd.op("sum"), X, axes=1.5, shape=())
         self.assertEqual(self.rd.status().devices[0].completed_tasks, before)
 
+    def test_masked_arrays_are_refused(self):
+        masked = np.ma.masked_array(X, [False, True, False])
+        add = self.rd.op("add")
+        for use in (lambda: add(masked, Y), lambda: add(X, Y, out=masked), lambda: add([masked], Y),
+                    lambda: add(X, Y, alpha=masked[1]), lambda: add.submit(X, masked),
+                    lambda: add.map(masked, Y), lambda: self.rd.upload(masked),
+                    lambda: self.rd.flux(bytes([0]), masked.astype(np.int32)),
+                    lambda: residentd.bfloat16(masked), lambda: add(np.ma.masked_array(X), Y)):
+            self.assertIsInstance(self.refused(residentd.WrongType, "the mask of a masked array", use),
+                                  TypeError)
+        np.testing.assert_array_equal(add(masked.filled(0), Y), [11, 20, 33])
+        np.testing.assert_array_equal(add(masked.data, Y), X + Y)
+
+    def test_times_that_are_none(self):
+        add = self.rd.op("add")
+        for time in ("5", float("nan"), float("inf"), 0, -1, True, [1]):
+            for use in (lambda: add(X, Y, timeout=time), lambda: add.map(X, Y, timeout=time),
+                        lambda: add.submit(X, Y, timeout=time),
+                        lambda: self.rd.flux(bytes([0]), [[1]], timeout=time)):
+                self.refused(residentd.InvalidArgument, "timeout={!r} is not a time".format(time), use)
+
+    def test_a_call_that_is_repeated_has_the_same_results(self):
+        """The second call with the same shapes takes the fast way."""
+        add, lone = self.rd.op("add"), self.rd._operations.lone
+        rng = np.random.default_rng(1)
+        for shape, dtype in (((3,), "f4"), ((2, 3), "f8"), ((), "f4"), ((0, 2), "f4"), ((200, 3), "f4")):
+            for kwargs in ({}, {"alpha": 2}, {"alpha": -0.5}):
+                for turn in range(3):
+                    x, y = (rng.random(shape).astype(dtype) for _ in range(2))
+                    scale = kwargs.get("alpha", 1)
+                    self.assertTrue(turn == 0 or lone("add", 0, (x, y), kwargs))
+                    out = add(x, y, **kwargs)
+                    np.testing.assert_allclose(out, x + np.asarray(scale, dtype) * y, rtol=1e-6)
+                    self.assertEqual((out.dtype, out.shape), (x.dtype, shape))
+                    out[...] = 1  # The caller's own.
+                    result = add.run(x, y, **kwargs)
+                    self.assertEqual((result.outputs.out.shape, result.version), (shape, 1))
+        self.assertIsNone(lone("add", 0, (X, [1, 2, 3]), {}))
+        self.assertIsNone(lone("add", 0, (X, Y), {"alpha": 10**400}))
+        self.refused(residentd.InvalidArgument, "'alpha' of add", add, X, Y, alpha=10**400)
+        np.testing.assert_array_equal(add(x=X, y=Y), X + Y)
+        np.testing.assert_array_equal(add(y=X, x=Y, alpha=float("2")), Y + 2 * X)
+        np.testing.assert_array_equal(add(y=Y, x=X, alpha=float("2")), X + 2 * Y)
+        np.testing.assert_array_equal(add(X[::-1], Y), X[::-1] + Y)
+        np.testing.assert_array_equal(np.isnan(add(X, Y, alpha=float("nan"))), [True] * 3)
+        for _ in range(3):
+            with self.assertRaises(residentd.TaskFailed):
+                self.rd.op("sum")(X, axes=2, shape=(3,))
+            weights, indices = self.rd.op("softmax_topk")(np.float32([[1, 5, 3]]), shape=(1, 2))
+            np.testing.assert_array_equal(indices, [[1, 2]])
+            a, b = self.rd.op("rmsnorm_residual")(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), X)
+            np.testing.assert_array_equal(b.shape, (2, 3))
+
     def test_an_unknown_operator_names_the_most_similar(self):
         error = self.refused(residentd.NotFound, "did you mean 'add'?", self.rd.op, "ad")
         self.assertIsInstance(error, LookupError)
@@ -213,7 +266,8 @@ class Calls(support.PackageTest):
     def test_help_and_signature(self):
         add = self.rd.op("add")
         self.assertEqual(list(inspect.signature(add).parameters),
-                         ["x", "y", "alpha", "out", "shape", "dtype", "device", "timeout"])
+                         ["x", "y", "alpha", "out", "shape", "dtype", "device", "timeout",
+                          "retry"])
         self.assertEqual(inspect.signature(add).parameters["alpha"].default, 1.0)
         self.assertIn("out = x + alpha * y", pydoc.render_doc(add, renderer=pydoc.plaintext))
         self.assertTrue(add.signature.startswith("x: in strided f32|f16|bf16"))

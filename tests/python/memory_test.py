@@ -137,6 +137,125 @@ class Retired(support.PackageTest):
         np.testing.assert_array_equal(add(np.ones(N), 1), 2)
 
 
+class Forks(support.PackageTest):
+    """What a forked process sees of memory that is shared with the daemon."""
+
+    def in_child(self, function):
+        """Runs the function in a forked process, and returns its text."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(write, str(function()).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answer:
+            text = answer.read()
+        os.waitpid(child, 0)
+        return text
+
+    def test_results_in_the_arena_do_not_change_in_a_child_nor_by_it(self):
+        add, x = self.rd.op("add"), np.ones(N, np.float32)
+        kept, freed = add(x, 1), add(x, 2)
+        self.assertIsNotNone(self.rd._operations.memory.locate(kept))
+        start, forked = os.pipe()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                kept[:5] = 7
+                os.write(write, b"x")
+                os.read(start, 1)  # Meanwhile the parent uses the memory of `freed` again.
+                os.write(write, "{} {} {}".format(kept[:6].tolist(), freed.min(), freed.max()).encode())
+            finally:
+                os._exit(0)
+        os.read(read, 1)
+        np.testing.assert_array_equal(kept, 2)
+        kept[5] = 9
+        del freed
+        gc.collect()
+        others = [add(x, 100) for _ in range(3)]
+        os.write(forked, b"x")
+        self.assertEqual(os.read(read, 100).decode(),
+                         "[7.0, 7.0, 7.0, 7.0, 7.0, 2.0] 3.0 3.0")
+        os.waitpid(child, 0)
+        for each in others:
+            np.testing.assert_array_equal(each, 101)
+        np.testing.assert_array_equal(add(kept, kept)[:6], [4, 4, 4, 4, 4, 18])
+        for each in (start, forked, read, write):
+            os.close(each)
+
+    def test_arrays_of_a_region_that_was_retired_or_whose_session_ended_are_private_too(self):
+        client = self.connect()
+        out = client.op("add")(np.ones(N, np.float32), 1)
+        memory = client._operations.memory
+        memory.retire(memory.locate(out)[0])
+
+        def change():
+            out[:] = 5
+            return out.sum()
+
+        self.assertEqual(float(self.in_child(change)), 5 * N)
+        np.testing.assert_array_equal(out, 2)
+        client.close()
+        self.assertEqual(float(self.in_child(change)), 5 * N)
+        np.testing.assert_array_equal(out, 2)
+
+    def test_arrays_of_shared_remain_shared(self):
+        array = self.rd.shared((4,))
+        self.in_child(lambda: array.fill(3))
+        np.testing.assert_array_equal(array, 3)
+
+    def test_the_client_is_refused_in_a_child_also_for_calls_that_were_made_before(self):
+        add, x = self.rd.op("add"), np.ones(4, np.float32)
+        for _ in range(3):
+            add(x, x)
+        process = os.fork()
+        if process == 0:
+            try:
+                add(x, x)
+            except residentd.FailedPrecondition:
+                os._exit(3)
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), 3)
+
+
+class Sessions(support.PackageTest):
+    """Memory that is imported while its session ends."""
+
+    def end_session(self, steps, method):
+        """Drives the steps; the session ends while `method` is under way."""
+        connection = self.rd._connection
+        value = None
+        try:
+            while True:
+                step = steps.send(value)
+                value = connection._execute(step)
+                if getattr(step, "method", "") == method:
+                    connection._session_call.cancel()
+                    self.wait_for(lambda: not connection._session[0])
+        except StopIteration as end:
+            return end.value
+
+    def test_a_region_of_a_session_that_has_ended_is_not_used(self):
+        operations = self.rd._operations
+        with self.assertRaisesRegex(residentd.Unavailable, "session ended"):
+            self.end_session(operations.shared((1 << 20,), "f32", None), "Buffers.ImportShared")
+        self.assertEqual(operations.memory._regions, {})
+        self.assertIsNone(self.end_session(operations.memory.allocate(1 << 20, None),
+                                           "Buffers.ImportShared"))
+        self.assertEqual((operations.memory._regions, operations.memory._arena), ({}, []))
+        x = np.ones(N, np.float32)
+        np.testing.assert_array_equal(self.rd.op("add")(x, 1), 2)
+
+    def test_a_buffer_of_a_session_that_has_ended_is_lost(self):
+        memory, _, _ = self.end_session(self.rd._operations.allocate(3, "f32", None, False, ""),
+                                        "Buffers.Allocate")
+        self.assertTrue(memory.lost)
+
+
 class Growth(support.PackageTest):
     """How the arena gets its regions."""
 

@@ -3,12 +3,14 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import pathlib
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
@@ -119,6 +121,40 @@ class Processes(support.PackageTest):
                              '  if child == 0: os._exit(0)\n'
                              'print("ready", flush=True)'.format(self.daemon.address))
         self.assertEqual(process.wait(support.WAIT_S), 0)
+
+    def test_a_client_that_nothing_refers_to_ends(self):
+        def use():
+            client = self.connect(client_name="victim")
+            add, buffer = client.op("add"), client.upload(X)
+            np.testing.assert_array_equal(add(buffer, X), 2 * X)
+            np.testing.assert_array_equal(add(X, X), 2 * X)
+            client.stream()
+            return add.submit(X, X), client.op("add")(np.ones(1 << 16), 1)
+
+        future, array = use()
+        np.testing.assert_array_equal(future.result(), 2 * X)
+        gc.collect()
+        self.wait_for(lambda: gc.collect() + 1 and not self.victims())
+        np.testing.assert_array_equal(array, 2)  # Remains, as memory of this process.
+        self.assertEqual([each for each in threading.enumerate() if each.name == "residentd-stream"], [])
+
+        async def work():
+            client = await residentd.aio.connect(self.daemon.address, client_name="victim")
+            np.testing.assert_array_equal(await client.op("add")(X, X), 2 * X)
+            del client
+            while self.victims():
+                gc.collect()
+                await asyncio.sleep(0.01)
+
+        LOOP.run_until_complete(asyncio.wait_for(work(), support.WAIT_S))
+
+    def test_a_client_lives_until_its_batches_are_answered(self):
+        self.park()
+        future = self.connect(client_name="victim").op("add").submit(X, X)
+        gc.collect()
+        self.assertEqual(len(self.victims()), 1)
+        self.doCleanups()
+        np.testing.assert_array_equal(future.result(), 2 * X)
 
     def test_a_daemon_that_is_not_there(self):
         error = self.refused(residentd.Unavailable, "cannot reach 127.0.0.1:1", residentd.connect,
@@ -261,6 +297,22 @@ class Restarts(support.PackageTest):
                 each.free()
 
         self.check_durable_buffers((), check)
+
+    def test_a_handle_without_a_name_never_names_another_buffer(self):
+        mine = self.rd.upload(X, durable=True)
+        foreign = [each for each in self.rd.buffers() if each.id == mine.id][0]
+        unnamed = residentd.buffers.BufferMemory(support.message("BufferInfo")(
+            id=foreign.id, size_bytes=12, durable=True), self.rd._operations.memory, False)
+        self.restart()
+        self.wait_for(self.connected)
+        self.wait_for(lambda: mine._memory.uncertain)
+        taken = [self.rd.upload(-X, durable=True) for _ in range(mine._memory.id)]
+        self.assertIn(mine._memory.id, [each.id for each in taken])
+        for each in (mine, foreign, self.rd._buffer(unnamed, residentd.dtypes.find("f32"), (3,))):
+            self.refused(residentd.NotFound, "restarted without buffer", each.numpy)
+        for each in taken:
+            np.testing.assert_array_equal(each.numpy(), -X)
+            each.free()
 
     def test_a_handle_of_a_durable_buffer_that_was_restored_remains_valid(self):
         async def check(mine, other, rd):

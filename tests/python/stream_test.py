@@ -34,6 +34,43 @@ class Streams(support.PackageTest):
     def resume(self):
         self.rd._connection._call("Admin.Resume", support.message("ResumeRequest")(device=0), None, "")
 
+    def test_a_refusal_in_a_stream_has_its_reason_for_programs(self):
+        # The daemon refuses it, not the package: the operator's description is not the daemon's.
+        prepared = self.rd._drive(self.rd._operations.prepare("add", 0, (X, X), {}))
+        prepared.batch.tasks.arguments[1].inline.shape[0] = 2
+        prepared.batch.tasks.arguments[1].inline.data = X[:2].tobytes()
+        steps = self.rd._operations
+
+        class Changed:
+            def prepare(self, *_):
+                return prepared
+                yield
+
+            def __getattr__(self, name):
+                return getattr(steps, name)
+
+        with self.rd.stream() as stream:
+            self.rd._operations = Changed()
+            try:
+                future = stream.submit(self.rd.op("add"), X, X)
+            finally:
+                self.rd._operations = steps
+            with self.assertRaises(residentd.InvalidArgument) as caught:
+                future.result()
+        error = caught.exception
+        self.assertEqual((error.reason, error.details["argument"], error.details["got"], error.may_have_run),
+                         ("SHAPE_MISMATCH", "y", "[2]", False))
+
+        async def work():
+            async with residentd.aio.connect(self.daemon.address) as rd, rd.stream() as stream:
+                await rd.op("add")(X, X)
+                rd._operations.prepare = lambda *_: Changed().prepare()
+                await (await stream.submit(rd.op("add"), X, X))
+
+        with self.assertRaises(residentd.InvalidArgument) as caught:
+            LOOP.run_until_complete(work())
+        self.assertEqual((caught.exception.reason, caught.exception.details["got"]), ("SHAPE_MISMATCH", "[2]"))
+
     def test_each_submit_of_many_threads_has_exactly_one_result(self):
         add = self.rd.op("add")
         answers = collections.Counter()

@@ -14,7 +14,7 @@ from .dtypes import BFloat16Array, bfloat16
 from .errors import (Aborted, AlreadyExists, Cancelled, DeadlineExceeded, Error, FailedPrecondition,
                      Internal, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
                      ResourceExhausted, TaskError, TaskFailed, TaskTimedOut, Unauthenticated, Unavailable,
-                     Unimplemented)
+                     Unimplemented, WrongType)
 from .flux import FluxResult
 from .operator import Operator
 from .operators import Bake, Event, Example, InOut, Installed, OperatorInfo, Operators, Output, Watch
@@ -29,5 +29,6 @@ __all__ = [
     "Installed", "Internal", "InvalidArgument", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
+    "WrongType",
     "__version__", "bfloat16", "connect",
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import weakref
 from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Mapping,
                     Optional, Sequence, Set, Tuple, TypeVar)
 
@@ -29,14 +30,14 @@ from .credentials import Settings
 from .descriptors import message
 from .dtypes import BY_NUMBER, DType, DTypeLike
 from .errors import (Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable,
-                     from_rpc, from_status)
+                     from_refusal, from_rpc)
 from .operations import Operations, ShapeLike
 from .operator_call import Prepared
 from .operators import Bake, Event, Installed, OperatorInfo
 from .results import Result
 from .shared_memory import Memory
 from .signature import Shape
-from .stream import another
+from .stream import another, refuse_retry, unanswered_error
 
 T = TypeVar("T")
 
@@ -93,6 +94,8 @@ class _Connection:
             return await self.session()
         if isinstance(step, calls.Blocking):
             return await _uninterrupted(asyncio.get_running_loop().run_in_executor(None, step.function))
+        if isinstance(step, calls.Wait):
+            return await asyncio.sleep(step.seconds)
         operator = step.operator if isinstance(step, calls.Unary) else ""
         request = (iter(step.requests) if isinstance(step, (calls.Upload, calls.Exchange)) else
                    step.request)
@@ -153,17 +156,28 @@ class _Connection:
             if response is grpc.aio.EOF:
                 raise Unavailable("the daemon ended the session immediately", "try again")
             self._session = session = (response.session_id, response.local_address)
+            # The event loop keeps the task, which must not keep the client.
+            connection = weakref.ref(self)
 
             async def wait_for_the_end() -> None:
                 try:
                     await call.code()
                 finally:
                     call.cancel()
-                    if self._session is session:
-                        self._session = ("", "")
-                        self._on_session_end()
+                    found = connection()
+                    if found is not None and found._session is session:
+                        found._session = ("", "")
+                        found._on_session_end()
 
-            self._session_task = asyncio.get_running_loop().create_task(wait_for_the_end())
+            loop = asyncio.get_running_loop()
+            self._session_task = task = loop.create_task(wait_for_the_end())
+
+            def abandon() -> None:
+                """Ends the session of a client that is garbage collected, which may happen in any thread."""
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(task.cancel)
+
+            setattr(weakref.finalize(self, abandon), "atexit", False)
             return session
 
     async def close(self) -> None:
@@ -286,6 +300,7 @@ class Stream:
         await self._client._find_again(args, kwargs)
         prepared = await self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
+        refuse_retry(prepared)
         await self._free.acquire()
         if self._ended is not None:
             self._free.release()
@@ -367,9 +382,9 @@ class Stream:
             self._call.cancel()
         self._ended = self._ended or error
         for prepared, future in self._pending.values():
-            self._client._operations.failed(prepared, error)
+            made = unanswered_error(self._client._operations, prepared, error)
             if not future.done():
-                future.set_exception(another(error))
+                future.set_exception(made)
             self._free.release()
         self._pending.clear()
 
@@ -380,7 +395,7 @@ class Stream:
         value: Any = None
         try:
             if result.HasField("refused"):
-                error = from_status(result.refused.code, result.refused.message, prepared.operator)
+                error = from_refusal(result.refused, prepared.operator)
                 self._client._operations.failed(prepared, error)
             else:
                 value = prepared.decode(result).value
@@ -467,7 +482,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         memory = Memory(arena_bytes(settings))
-        self._operations = Operations(memory, may_share(settings))
+        self._operations = Operations(memory, may_share(settings), settings)
         self._connection = _Connection(settings, memory.reset)
         self._stream: Optional[Stream] = None
         self.operators = Operators(self)
@@ -502,10 +517,11 @@ class Client:
     async def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,),
                    count: int = 0, max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
                    device: Optional[int] = None,
-                   timeout: Optional[float] = None) -> flux_module.FluxResult:
+                   timeout: Optional[float] = None, retry: Any = None) -> flux_module.FluxResult:
         """Runs FLUX programs, see residentd.Client.flux."""
         return await self._drive(flux_module.run(code, inputs, registers, count, max_cycles,
-                                                 unknown_opcode_nop, device, timeout))
+                                                 unknown_opcode_nop, device, timeout, retry,
+                                                 self._operations))
 
     async def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                     device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
@@ -577,8 +593,8 @@ def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd P
             tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
             tls_server_name: Optional[str] = None, timeout: float = 60.0,
             connect_timeout: float = 5.0, max_message_mib: int = 64, shared_memory: str = "auto",
-            arena_mib: int = 1024) -> Client:
+            arena_mib: int = 1024, retry: bool = False) -> Client:
     """A client, with the arguments of residentd.connect. It connects when it is opened."""
     return Client(credentials.check(
         Settings(address, client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name, timeout,
-                 connect_timeout, max_message_mib, shared_memory, arena_mib)))
+                 connect_timeout, max_message_mib, shared_memory, arena_mib, retry)))

@@ -32,8 +32,9 @@ class BufferMemory:
     """The memory of a buffer, which its views share. It is freed explicitly, or when the last view is
     garbage collected, or with the session."""
 
-    def __init__(self, info: Any, memory: Memory, owned: bool) -> None:
-        """owned: whether the buffer is freed when the last view of it is gone."""
+    def __init__(self, info: Any, memory: Memory, owned: bool, session: Optional[int] = None) -> None:
+        """owned: whether the buffer is freed when the last view of it is gone. session: Memory.session
+        before the call that made the buffer, which may have ended since; None: the current one."""
         self.id = int(info.id)
         self.device = int(info.device)
         self.size_bytes = int(info.size_bytes)
@@ -41,7 +42,7 @@ class BufferMemory:
         self.name = str(info.name)
         self.freed = False
         self._memory = memory
-        self._session = memory.session
+        self._session = memory.session if session is None else session
         self._owned = owned and not self.durable
         self._gone = False
 
@@ -64,7 +65,9 @@ class BufferMemory:
         session = self._memory.session
         response = yield Unary("Buffers.List", message("ListBuffersRequest")())
         wanted = (self.id, self.name, self.size_bytes, True)
-        if any((each.id, each.name, each.size_bytes, each.durable) == wanted for each in response.buffers):
+        # Without a name it cannot be told from another buffer that has its number now.
+        if self.name and any((each.id, each.name, each.size_bytes, each.durable) == wanted
+                             for each in response.buffers):
             self._session = session
         else:
             self._gone = True
@@ -98,7 +101,9 @@ class BufferView:
             raise NotFound(
                 "the daemon was restarted without buffer {} ('{}')".format(self._memory.id,
                                                                            self._memory.name),
-                "upload the data again; with --state_dir, a daemon restores what persist() has saved")
+                "upload the data again; with --state_dir, a daemon restores what persist() has saved"
+                if self._memory.name else
+                "find it with Client.buffers(); buffers with a name are found again by themselves")
         if self._memory.lost:  # The number may be that of another buffer now.
             raise NotFound(
                 "buffer {} belonged to a session that has ended".format(self._memory.id),

@@ -67,5 +67,12 @@ class Blocking:
     function: Callable[[], Any]
 
 
-Step = Union[Unary, Upload, Collect, Exchange, Session, Blocking]
+@dataclass(frozen=True)
+class Wait:
+    """Waits for this time, in seconds."""
+
+    seconds: float
+
+
+Step = Union[Unary, Upload, Collect, Exchange, Session, Blocking, Wait]
 Steps = Generator[Step, Any, T]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
@@ -29,7 +30,7 @@ def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd P
             tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
             tls_server_name: Optional[str] = None, timeout: float = 60.0,
             connect_timeout: float = 5.0, max_message_mib: int = 64, shared_memory: str = "auto",
-            arena_mib: int = 1024) -> "Client":
+            arena_mib: int = 1024, retry: bool = False) -> "Client":
     """Connects to a daemon and opens a session.
 
     address: host:port, or unix:PATH.
@@ -40,12 +41,13 @@ def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd P
     max_message_mib: the largest message that is sent or accepted.
     shared_memory: "auto": with a local address, arrays of 64 KiB and more go through memory that is
         shared with the daemon, up to arena_mib; "off": they are sent inline.
+    retry: the option `retry` of calls that do not have it: whether a call that did not run is sent again.
 
     Unavailable: no daemon answered. Unauthenticated, PermissionDenied: the credential was refused.
     """
     settings = credentials.check(
         Settings(address, client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name, timeout,
-                 connect_timeout, max_message_mib, shared_memory, arena_mib))
+                 connect_timeout, max_message_mib, shared_memory, arena_mib, retry))
     client = Client(settings)
     try:
         client._connection.session()
@@ -124,12 +126,14 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         memory = Memory(arena_bytes(settings))
-        self._operations = Operations(memory, may_share(settings))
+        self._operations = Operations(memory, may_share(settings), settings)
         self._connection = Connection(settings, memory.reset)
         self._operator_cache: Dict[Tuple[str, int], Operator] = {}
         self._lock = threading.Lock()
         self._stream: Optional[Stream] = None
         self.operators = Operators(self)
+        # A client that nothing refers to any more ends without close().
+        setattr(weakref.finalize(self, self._connection.abandon), "atexit", False)
 
     # Operators.
 
@@ -148,7 +152,8 @@ class Client:
 
     def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,), count: int = 0,
              max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
-             device: Optional[int] = None, timeout: Optional[float] = None) -> flux.FluxResult:
+             device: Optional[int] = None, timeout: Optional[float] = None,
+             retry: Any = None) -> flux.FluxResult:
         """Runs FLUX programs (docs/flux.md).
 
         code: the bytecode of one program, a list of programs, or the name of an installed one.
@@ -157,9 +162,10 @@ class Client:
         count: the number of runs; 0: one for each row of inputs, or for each program.
         max_cycles: instructions that one run may execute.
         unknown_opcode_nop: whether opcodes outside the instruction set are skipped.
+        retry: as the option of operators.
         """
         return self._drive(flux.run(code, inputs, registers, count, max_cycles, unknown_opcode_nop,
-                                    device, timeout))
+                                    device, timeout, retry, self._operations))
 
     # Memory.
 

@@ -5,10 +5,13 @@ Thread safety: may be used from several threads.
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
+import time
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+import weakref
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, TypeVar
 
 import grpc
 
@@ -43,8 +46,12 @@ class Connection:
         self._on_session_end = on_session_end
         self._opening = threading.Lock()
         self._session_call: Any = None
-        self._session: Tuple[str, str] = ("", "")
+        self._set_session(("", ""))
         self._closed = False
+        # Without a serializer: requests of run() are bytes.
+        run = descriptors.method("Executor.Run")
+        self._run = self._channel.unary_unary(run.path,
+                                              response_deserializer=run.response.FromString)
 
     # Steps.
 
@@ -71,24 +78,40 @@ class Connection:
             return self.session()
         if isinstance(step, calls.Blocking):
             return step.function()
+        if isinstance(step, calls.Wait):
+            return time.sleep(step.seconds)
         if isinstance(step, calls.Upload):
             return self._call(step.method, iter(step.requests), step.timeout, "")
         request = step.request if isinstance(step, calls.Collect) else iter(step.requests)
         self.stream(step.method, request, step.receive, step.timeout)
         return None
 
+    def run(self, request: bytes, operator: str) -> Any:
+        """Executor.Run with a serialized request and the client's timeout: a call of grpcio, and nothing
+        more."""
+        if os.getpid() != self._process:
+            check_process(self._process)
+        try:
+            return self._run(request, self._settings.timeout, self._headers)
+        except (grpc.RpcError, ValueError, KeyboardInterrupt) as error:
+            self._raise(error, operator)
+
     def _call(self, method: str, request: Any, timeout: Optional[float], operator: str) -> Any:
         timeout = credentials.timeout_of(timeout, self._settings)
         try:
-            return self._callable(method)(request, timeout=timeout, metadata=self._headers())
-        except grpc.RpcError as error:
+            return self._callable(method)(request, timeout=timeout, metadata=self._headers)
+        except (grpc.RpcError, ValueError, KeyboardInterrupt) as error:
+            self._raise(error, operator)
+
+    def _raise(self, error: BaseException, operator: str) -> NoReturn:
+        """Raises the package's error for one of grpcio."""
+        if isinstance(error, grpc.RpcError):
             raise from_rpc(error, operator) from None
-        except ValueError as error:  # A closed channel.
+        if isinstance(error, ValueError):  # A closed channel.
             raise self._closed_error(error) from None
-        except KeyboardInterrupt as interrupt:
-            # The frames of grpc own the call, which is cancelled when they let it go.
-            traceback.clear_frames(interrupt.__traceback__)
-            raise
+        # The frames of grpc own the call, which is cancelled when they let it go.
+        traceback.clear_frames(error.__traceback__)
+        raise error
 
     def stream(self, method: str, request: Any, receive: Callable[[Any], None],
                timeout: Optional[float]) -> None:
@@ -106,7 +129,7 @@ class Connection:
         """Starts a call whose responses stream; `request` is a message, or an iterator of messages."""
         check_process(self._process)
         try:
-            return self._callable(method)(request, timeout=timeout, metadata=self._headers())
+            return self._callable(method)(request, timeout=timeout, metadata=self._headers)
         except ValueError as error:
             raise self._closed_error(error) from None
 
@@ -115,9 +138,11 @@ class Connection:
             return error
         return FailedPrecondition("the client is closed", "use it before close() and inside its with block")
 
-    def _headers(self) -> List[Tuple[str, str]]:
-        session = self._session[0]
-        return self._metadata + [("resident-session", session)] if session else self._metadata
+    def _set_session(self, session: Tuple[str, str]) -> None:
+        self._session = session
+        # Of each call.
+        self._headers = (self._metadata + [("resident-session", session[0])] if session[0] else
+                         self._metadata)
 
     def _callable(self, name: str) -> Any:
         found = self._callables.get(name)
@@ -161,17 +186,26 @@ class Connection:
             if response is None:
                 raise Unavailable("the daemon ended the session immediately", "try again")
             self._session_call = call
-            self._session = (response.session_id, response.local_address)
+            self._set_session((response.session_id, response.local_address))
             session = self._session
+            # The channel's thread keeps the callback, which must not keep the client.
+            connection = weakref.ref(self)
 
             def ended() -> None:
-                if self._session is session:
-                    self._session = ("", "")
-                    self._on_session_end()
+                found = connection()
+                if found is not None and found._session is session:
+                    found._set_session(("", ""))
+                    found._on_session_end()
 
             if not call.add_callback(ended):
                 ended()
             return session
+
+    def abandon(self) -> None:
+        """Closes the connection in another thread: for a client that is garbage collected, which may
+        happen in any thread at any time, also while that thread holds locks."""
+        if not self._closed and os.getpid() == self._process:
+            _thread.start_new_thread(self.close, ())
 
     def close(self) -> None:
         """Ends the session and the channel. Calls in progress end CANCELLED."""
@@ -180,7 +214,7 @@ class Connection:
         self._closed = True
         if os.getpid() != self._process:
             return  # The channel belongs to the parent.
-        self._session = ("", "")
+        self._set_session(("", ""))
         if self._session_call is not None:
             self._session_call.cancel()
         self._channel.close()

@@ -38,6 +38,7 @@ class Settings:
     max_message_mib: int
     shared_memory: str
     arena_mib: int
+    retry: bool
 
 
 def check(settings: Settings) -> Settings:
@@ -47,6 +48,9 @@ def check(settings: Settings) -> Settings:
     if settings.shared_memory not in ("auto", "off"):
         raise InvalidArgument("shared_memory={!r} is unknown".format(settings.shared_memory),
                               "use 'auto' or 'off'")
+    if not isinstance(settings.retry, bool):
+        raise InvalidArgument("retry={!r} is unknown".format(settings.retry),
+                              "use True or False; calls have the option retry=\"may_run_twice\" too")
     if len(settings.client_name.encode()) > 64:
         raise InvalidArgument("client_name has more than 64 bytes", "use a shorter name")
     if bool(settings.tls_cert) != bool(settings.tls_key):

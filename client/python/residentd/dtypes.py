@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 import numpy as np
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, WrongType
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,20 @@ def _value(found: Any) -> Any:
     return found.view(BFloat16Array) if isinstance(found, np.ndarray) else found
 
 
+def refuse_masked(value: Any) -> None:
+    """WrongType for a masked array, also with an empty mask: its masked elements would be used."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise WrongType("the mask of a masked array would be ignored",
+                        "pass array.filled(value), or array.data to use all elements")
+
+
 def _values(given: Any) -> Any:
     """The same with the values instead of the bits of arrays of bfloat16, also those in lists."""
+    refuse_masked(given)
     if isinstance(given, BFloat16Array):
         return given.to_float32()
     if isinstance(given, (list, tuple)) and any(
-            isinstance(each, (BFloat16Array, list, tuple)) for each in given):
+            isinstance(each, (BFloat16Array, np.ma.MaskedArray, list, tuple)) for each in given):
         return [_values(each) for each in given]
     return given
 
@@ -270,6 +278,7 @@ def to_array(value: Any) -> Tuple["np.ndarray[Any, Any]", Optional[DType]]:
     The type is None for Python's numbers and lists, which have none, and for NumPy's dtypes that the
     daemon lacks."""
     if isinstance(value, np.ndarray):
+        refuse_masked(value)
         return _known(value)
     if type(value).__module__.split(".")[0] == "torch":
         return _torch_array(value)

@@ -25,6 +25,7 @@ class Error(Exception):
     operator: the operator's name, if the call ran one.
     reason: a short name of the kind of error, for programs, such as "SHAPE_MISMATCH"; may be empty.
     details: values that belong to `reason`.
+    may_have_run: whether a task of the call may have run. If not, the call can be sent again.
     """
 
     default_code = "UNKNOWN"
@@ -40,6 +41,8 @@ class Error(Exception):
         self.operator = operator
         self.reason = reason
         self.details: Dict[str, str] = dict(details or {})
+        self.may_have_run = False  # As of errors that are raised before anything is sent.
+        self.passes = False  # Whether the same call may succeed in a moment, and did not run.
 
     def __str__(self) -> str:
         return "{}\n{}{}".format(self.message, _FIX, self.fix) if self.fix else self.message
@@ -59,6 +62,10 @@ class InvalidArgument(Error, ValueError):
     """An argument has the wrong type, shape or value."""
 
     default_code = "INVALID_ARGUMENT"
+
+
+class WrongType(InvalidArgument, TypeError):
+    """An argument is of a type that is not accepted, such as a masked array."""
 
 
 class NotFound(Error, LookupError):
@@ -161,6 +168,17 @@ class TaskError:
                                                                         self.message)
 
 
+# Errors of calls after which a task may have run, or may still run.
+_MAY_HAVE_RUN_CODES = {"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE",
+                       "DATA_LOSS"}
+# Reasons of the daemon's refusals that pass by themselves (runtime/base/errors/reason.h).
+_PASSING = {"DRAINING", "NO_DEVICE", "DEVICE_UNAVAILABLE", "QUEUE_FULL", "STAGING_FULL", "MEMORY_FULL",
+            "TASK_QUOTA", "UNKNOWN_SESSION"}
+# With these messages gRPC ends a call for which it found no connection, so that nothing was sent.
+_NOT_CONNECTED = ("failed to connect to all addresses", "connections to all backends failing",
+                  "DNS resolution failed")
+_ANSWER_TOO_LARGE = "Received message larger than max"
+
 # A task that was refused on the device, or that did not reach it, has not changed anything.
 NEVER_RAN = {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "CANCELLED"}
 _MAY_HAVE_RUN = "may have run"
@@ -188,6 +206,8 @@ class TaskFailed(Error):
         self.may_have_run = any(error.status not in NEVER_RAN and
                                 (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message)
                                 for error in errors)
+        self.passes = (failed == count == len(errors) and not self.may_have_run and
+                       all(error.status == "UNAVAILABLE" for error in errors))
 
 
 class TaskTimedOut(TaskFailed, DeadlineExceeded):
@@ -217,6 +237,13 @@ def from_status(code: int, message: str, operator: str = "", reason: str = "",
     return kind(message, operator=operator, code=name, reason=reason, details=details)
 
 
+def from_refusal(refusal: Any, operator: str = "") -> Error:
+    """The error of a resident.v1.Refusal: of a batch that a stream refused."""
+    error = from_status(refusal.code, refusal.message, operator, refusal.reason, refusal.metadata)
+    error.passes = error.reason in _PASSING
+    return error
+
+
 def from_rpc(error: Any, operator: str = "") -> Error:
     """The error of a grpc.RpcError (a call of grpc, or of grpc.aio)."""
     code = error.code()
@@ -225,7 +252,12 @@ def from_rpc(error: Any, operator: str = "") -> Error:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in message:
         message += (". Fix: send less at once or put it into buffers; or raise the daemon's "
                     "--max_message_mib, and max_message_mib of connect()")
-    return from_status(code.value[0], message, operator, reason, details)
+    made = from_status(code.value[0], message, operator, reason, details)
+    made.passes = reason in _PASSING or (code is grpc.StatusCode.UNAVAILABLE and
+                                         any(text in message for text in _NOT_CONNECTED))
+    made.may_have_run = not made.passes and (code.name in _MAY_HAVE_RUN_CODES or
+                                             _ANSWER_TOO_LARGE in message)
+    return made
 
 
 def _error_info(error: Any) -> Tuple[str, Dict[str, str]]:

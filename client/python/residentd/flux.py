@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
 import numpy as np
 
+from . import dtypes, retries
 from .calls import Steps, Unary
+from .credentials import check_timeout
 from .descriptors import message
 from .errors import InvalidArgument
 from .results import Result, check_tasks
+
+if TYPE_CHECKING:
+    from .operations import Operations
 
 _UNKNOWN_OPCODE_NOP = 1
 _MAX_REGISTERS = 16
@@ -41,8 +46,10 @@ class FluxResult:
 
 def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles: Optional[int],
         unknown_opcode_nop: bool, device: Optional[int],
-        timeout: Optional[float]) -> Steps[FluxResult]:
+        timeout: Optional[float], retry: Any, operations: "Operations") -> Steps[FluxResult]:
     """The steps of Client.flux."""
+    retries.check(retry)
+    retry = operations.retry_of(retry)
     batch = message("Batch")()
     programs = batch.programs
     many = False
@@ -56,6 +63,7 @@ def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles
         programs.bytecode = b"".join(parts)
         programs.offsets.extend(np.cumsum([0] + [len(part) for part in parts]).tolist())
     if inputs is not None:
+        dtypes.refuse_masked(inputs)
         rows = np.atleast_2d(np.asarray(inputs))
         if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.shape[1] > _MAX_REGISTERS:
             raise InvalidArgument(
@@ -77,9 +85,20 @@ def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles
     if device is not None:
         batch.options.device = device
     if timeout is not None:
+        check_timeout(timeout)
         batch.options.timeout_us = max(int(timeout * 1e6), 1)
-    response = yield Unary("Executor.Run", message("RunRequest")(batch=batch), timeout, "flux")
-    result = FluxResult(response.result, len(registers) or 1)
-    check_tasks("flux", response.result, Result((), 0, result.device, result.device_ns),
-                len(result.cycles))
-    return result
+
+    def attempt(left: Optional[float]) -> Steps[FluxResult]:
+        if left is not None and timeout is not None:
+            batch.options.timeout_us = max(int(left * 1e6), 1)
+        response = yield Unary("Executor.Run", message("RunRequest")(batch=batch), left, "flux")
+        result = FluxResult(response.result, len(registers) or 1)
+        check_tasks("flux", response.result, Result((), 0, result.device, result.device_ns),
+                    len(result.cycles))
+        return result
+
+    if not retry:
+        return (yield from attempt(timeout))
+    return (yield from retries.repeat(
+        attempt, lambda error: retries.may_send_again(error, retry, True),
+        operations.timeout if timeout is None else timeout))

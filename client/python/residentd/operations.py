@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import math
 import mmap
+import numbers
+import secrets
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from . import buffers, dtypes, shared_memory
+from . import buffers, dtypes, retries, shared_memory
 from .buffers import BufferMemory, BufferView
 from .calls import Collect, Session, Steps, Unary
+from .credentials import Settings
 from .descriptors import message
 from .dtypes import DType, DTypeLike
 from .errors import (AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
-                     PermissionDenied, ResourceExhausted, Unauthenticated, Unimplemented)
+                     PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable, Unimplemented)
+from .lone_call import Template
 from .operator_call import CallBuilder, Prepared
 from .results import Result
 from .shared_memory import Memory
@@ -53,9 +57,11 @@ class Operations:
     Thread safety: may be used from several threads.
     """
 
-    def __init__(self, memory: Memory, may_share: bool) -> None:
+    def __init__(self, memory: Memory, may_share: bool, settings: Settings) -> None:
         self.memory = memory
         self._may_share = may_share
+        self._retry = settings.retry
+        self.timeout = settings.timeout
         self._descriptions: Dict[str, Description] = {}
         self._builders: Dict[Tuple[str, int], CallBuilder] = {}
 
@@ -112,10 +118,60 @@ class Operations:
     def run(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
             shared: Optional[Sequence[str]] = None) -> Steps[Result]:
         """Calls an operator and waits for the result."""
-        prepared = yield from self.prepare(name, version, args, kwargs, shared)
+        retry = self.retry_of(kwargs.get("retry"))
+        if not retry:
+            prepared = yield from self.prepare(name, version, args, kwargs, shared)
+            if shared is None:
+                self._remember(name, version, args, kwargs, prepared)
+            return (yield from self._send(prepared))
+        repeatable = False
+
+        def attempt(left: float) -> Steps[Result]:
+            nonlocal repeatable
+            try:
+                prepared = yield from self.prepare(name, version, args, kwargs, shared)
+            except Unavailable as error:
+                error.passes = True  # Nothing was sent.
+                raise
+            repeatable = prepared.repeatable
+            prepared.limit(left)
+            return (yield from self._send(prepared))
+
+        timeout = kwargs.get("timeout")
+        return (yield from retries.repeat(
+            attempt, lambda error: retries.may_send_again(error, retry, repeatable),
+            float(timeout) if isinstance(timeout, numbers.Real) else self.timeout))
+
+    def lone(self, name: str, version: int, args: Sequence[Any],
+             kwargs: Mapping[str, Any]) -> Optional[Tuple[Template, bytes]]:
+        """The request of a call of one task that was made before with other values; None: run() makes
+        it. This is the fast way, with neither steps nor messages."""
+        builder = self._builders.get((name, version))
+        if builder is None or (self.memory.in_use and self._uses_memory(args, kwargs)):
+            return None
+        return builder.lone.request(args, kwargs)
+
+    def _uses_memory(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call uses arrays in place, or has garbage to collect."""
+        return self.memory.has_garbage or any(
+            isinstance(value, np.ndarray) and self.memory.locate(value) is not None
+            for value in (*args, *kwargs.values()))
+
+    def _remember(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
+                  prepared: Prepared) -> None:
+        """Makes the template of the call for lone(), if it can have one."""
+        builder = self._builders.get((name, version))
+        if builder is not None:
+            builder.lone.remember(args, kwargs, prepared)
+
+    def retry_of(self, retry: Any) -> Any:
+        """The value of the option `retry` of a call; None is the client's."""
+        return self._retry if retry is None else retry
+
+    def _send(self, prepared: Prepared) -> Steps[Result]:
         try:
             response = yield Unary("Executor.Run", message("RunRequest")(batch=prepared.batch),
-                                   prepared.timeout, name)
+                                   prepared.timeout, prepared.operator)
         except BaseException as error:
             self.failed(prepared, error)
             raise
@@ -126,7 +182,7 @@ class Operations:
         answer may still run."""
         if isinstance(error, (NotFound, InvalidArgument)):
             self.forget(prepared.operator)
-        if not isinstance(error, _REFUSALS):
+        if not isinstance(error, _REFUSALS) and not getattr(error, "passes", False):
             for region in prepared.regions:
                 self.memory.retire(region)
 
@@ -144,10 +200,15 @@ class Operations:
                  name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
         yield from self.collect_garbage()
         kind = dtypes.find(dtype)
+        session = self.memory.session
         yield Session()
         wanted = shape_of(shape)
+        if durable and not name:
+            # By which the handle is recognized after a restart of the daemon, when other buffers may
+            # have its number.
+            name = "unnamed-" + secrets.token_hex(8)
         info = yield from buffers.allocate(wanted, kind, device, durable, name)
-        return BufferMemory(info, self.memory, True), kind, wanted
+        return BufferMemory(info, self.memory, True, session), kind, wanted
 
     def upload(self, values: Any, dtype: Optional[DTypeLike], device: Optional[int], durable: bool,
                name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
@@ -201,9 +262,11 @@ class Operations:
             raise InvalidArgument("a shared array of shape {} has no elements".format(dimensions),
                                   "use numpy.empty")
         rounded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        session = self.memory.session
         mapping, region = yield from shared_memory.import_region(
             rounded, kind.number, (rounded // kind.size,), device)
-        self.memory.add(region)
+        if not self.memory.add(region, session):
+            raise Unavailable("the session ended while memory was imported", "try again")
         self.memory.remove_with(mapping, region)
         array = np.frombuffer(mapping, kind.storage, count=size // kind.size).reshape(dimensions)
         return dtypes.from_storage(array, kind)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
 
+from .errors import Error
+from .lone_call import Template
 from .operations import Description
 from .operator_call import OPTIONS
 from .results import Result
@@ -24,7 +26,8 @@ class Operator:
     that is omitted starts as zeros. None for an optional tensor (a bias) means that there is none.
 
     Options, by keyword: `shape` (of outputs whose shape does not follow from the inputs: a shape, or a
-    dict by name), `dtype` (of outputs, in the same forms), `device` (index), `timeout` (seconds).
+    dict by name), `dtype` (of outputs, in the same forms), `device` (index), `timeout` (seconds),
+    `retry` (True: a call that did not run is sent again; "may_run_twice": also one that may have run).
 
     Errors: InvalidArgument (before anything is sent, or by the daemon), TaskFailed, and those of
     residentd.errors.
@@ -37,16 +40,17 @@ class Operator:
     def __init__(self, client: "Client", description: Description, version: int) -> None:
         self._client = client
         self._description = description
+        self._name = str(description.message.name)
         self._version = version
         self.__signature__ = description.signature.python(OPTIONS)
-        self.__name__ = description.message.name
+        self.__name__ = self._name
         # help() prints the documentation of the type of an object.
         self.__class__ = type(type(self).__name__, (type(self),), {
             "__doc__": description.text(version), "__module__": __name__})
 
     @property
     def name(self) -> str:
-        return str(self._description.message.name)
+        return self._name
 
     @property
     def version(self) -> int:
@@ -60,12 +64,37 @@ class Operator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one task; returns the output, or a named tuple of the outputs."""
-        return self.run(*args, **kwargs).value
+        answer = self._lone(args, kwargs)
+        if answer is not None:
+            return answer[0].value(answer[1])
+        return self._run(args, kwargs).value
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """Runs one task; the Result has the outputs, the version that served, and the time."""
+        answer = self._lone(args, kwargs)
+        if answer is not None:
+            result: Result = answer[0].prepared.decode(answer[1])
+            return result
+        return self._run(args, kwargs)
+
+    def _run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Result:
         return self._client._drive(
-            self._client._operations.run(self.name, self._version, args, kwargs))
+            self._client._operations.run(self._name, self._version, args, kwargs))
+
+    def _lone(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[Tuple[Template, Any]]:
+        """The template and the BatchResult of a call that has a template; None: _run() calls."""
+        client = self._client
+        operations = client._operations
+        found = operations.lone(self._name, self._version, args, kwargs)
+        if found is None:
+            return None
+        try:
+            return found[0], client._connection.run(found[1], self._name).result
+        except Error as error:
+            operations.failed(found[0].prepared, error)
+            if error.passes and operations.retry_of(None):
+                return None
+            raise
 
     def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
         """Runs many tasks as one batch: the first dimension of the arrays counts the tasks.

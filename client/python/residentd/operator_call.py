@@ -17,18 +17,20 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from . import dtypes, results
+from . import dtypes, results, retries
 from .buffers import BufferView, dense_strides
 from .calls import Steps
+from .credentials import check_timeout
 from .descriptors import message
 from .dtypes import BF16, DType
 from .errors import InvalidArgument
+from .lone_call import LoneCalls
 from .results import Result
 from .shared_memory import MIN_SHARED_BYTES, Block, Memory, Region
 from .signature import INOUT, INPUT, OUTPUT, Parameter, Shape, Signature, shape_text
 
 # Options of a call, which are not arguments of the operator. A parameter of the same name hides one.
-OPTIONS = ("shape", "dtype", "device", "timeout")
+OPTIONS = ("shape", "dtype", "device", "timeout", "retry")
 _BATCH = message("Batch")
 _MAX_PLANS = 256
 
@@ -61,6 +63,15 @@ class Prepared:
     # of its blocks, and of arrays that tasks write in place. And arrays that must exist until then.
     regions: List[Region] = field(default_factory=list)
     keep: List[Any] = field(default_factory=list)
+    retry: Any = None  # The option.
+    # Whether the outputs are the same if the tasks run twice: no output is also an input.
+    repeatable: bool = True
+
+    def limit(self, seconds: float) -> None:
+        """Sets the time that the call has left."""
+        self.timeout = seconds
+        if self.batch.options.timeout_us:
+            self.batch.options.timeout_us = max(int(seconds * 1e6), 1)
 
     def decode(self, result: Any) -> Result:
         """The Result of a resident.v1.BatchResult. TaskFailed if a task did not end OK."""
@@ -164,7 +175,10 @@ class CallBuilder:
     def __init__(self, signature: Signature, version: int, memory: Memory) -> None:
         self.signature = signature
         self.version = version
+        self.lone = LoneCalls(signature)
         self._memory = memory
+        self._output_names = tuple(p.keyword for p in signature.outputs)
+        self._has_inout = any(p.kind == INOUT for p in signature.parameters)
         tensors = [p for p in signature.parameters if not p.scalar]
         self._elementwise = all(
             len(p.shape) == 1 and p.shape[0].kind == ("broadcast" if p.kind == INPUT else "spread") and
@@ -190,7 +204,8 @@ class CallBuilder:
         tasks.version = self.version
         tasks.count = count
         prepared = Prepared(batch, self.signature.operator, count, options["timeout"],
-                            tuple(p.keyword for p in self.signature.outputs))
+                            self._output_names, retry=options["retry"],
+                            repeatable=not self._has_inout)
         device = self._device(tensors, options["device"])
         if options["device"] is not None:
             batch.options.device = options["device"]
@@ -236,10 +251,14 @@ class CallBuilder:
                                       operator=signature.operator)
             else:
                 values[index] = value
-        timeout = options["timeout"]
-        if timeout is not None and not timeout > 0:
-            raise InvalidArgument("timeout={!r} is not a time".format(timeout),
-                                  "use seconds, above 0", operator=signature.operator)
+        if options["timeout"] is not None:
+            check_timeout(options["timeout"])
+        retries.check(options["retry"])
+        if options["retry"] == retries.MAY_RUN_TWICE and self._has_inout:
+            raise InvalidArgument(
+                "{} updates a parameter in place, so that it must not run twice".format(signature.operator),
+                "use retry=True, which sends a call again only if it did not run",
+                operator=signature.operator)
         return values, options
 
     def _tensors(self, values: Mapping[int, Any], shared: Optional[Sequence[str]],
@@ -463,6 +482,7 @@ class CallBuilder:
             raise self.signature.mismatch(index, "it is missing",
                                           "pass {}=".format(parameter.keyword),
                                           reason="ARGUMENT_MISSING")
+        dtypes.refuse_masked(value)
         if isinstance(value, dtypes.BFloat16Array):  # np.asarray would take its bits as integers.
             value = value.to_float32()
         array = np.asarray(value)
@@ -513,6 +533,9 @@ class CallBuilder:
                 if parameter.kind != INPUT:
                     prepared.regions.append(region)
                     prepared.outputs.append(_Given(array))
+                    prepared.repeatable &= not any(
+                        other is not tensor and other.array is not None and
+                        np.may_share_memory(array, other.array) for other in tensors.values())
                 return region.device
         size = math.prod(shape) * tensor.dtype.size
         if self._memory.arena_enabled and size >= MIN_SHARED_BYTES and tensor.task_shape:

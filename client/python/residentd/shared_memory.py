@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import ctypes
 import fcntl
 import mmap
 import os
@@ -41,6 +42,11 @@ _ALIGNMENT = 256
 _FIRST_REGION_BYTES = 64 << 20
 _LOCAL_SOCKET_TIMEOUT_S = 10.0
 _U8 = 7  # DTYPE_U8.
+_MAP_FIXED = 0x10  # Python's mmap has no such constant.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+                       ctypes.c_long]
 
 
 class Region:
@@ -111,6 +117,18 @@ class _ArenaRegion:
             return Block(self, offset, size, reserved)
         return None
 
+    def copy(self) -> "_Copy":
+        """What the blocks that are in use contain."""
+        while self.released:
+            self._insert(*self.released.popleft())
+        parts: List[Tuple[int, bytes]] = []
+        at = 0
+        for offset, size in self.free + [(self.region.size, 0)]:
+            if offset > at:
+                parts.append((at, ctypes.string_at(self.region.address + at, offset - at)))
+            at = offset + size
+        return _Copy(self.region.address, self.region.size, parts)
+
     def _insert(self, offset: int, size: int) -> None:
         i = bisect.bisect_left(self.free, (offset, 0))
         if i < len(self.free) and offset + size == self.free[i][0]:
@@ -120,6 +138,24 @@ class _ArenaRegion:
             size += before
             i -= 1
         self.free.insert(i, (offset, size))
+
+
+class _Copy:
+    """The contents of a region at one time."""
+
+    def __init__(self, address: int, size: int, parts: List[Tuple[int, bytes]]) -> None:
+        self.address = address
+        self.size = size
+        self.parts = parts  # Offset and bytes.
+
+    def replace(self) -> None:
+        """Maps private memory with these contents in place of the region."""
+        mapped = _libc.mmap(self.address, self.size, mmap.PROT_READ | mmap.PROT_WRITE,
+                            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1, 0)
+        if mapped != self.address:
+            raise OSError(ctypes.get_errno(), "mmap")
+        for offset, data in self.parts:
+            ctypes.memmove(self.address + offset, data, len(data))
 
 
 class Memory:
@@ -134,11 +170,24 @@ class Memory:
         self._regions: Dict[int, Region] = {}  # By address.
         self._addresses: List[int] = []  # Sorted.
         self._arena: List[_ArenaRegion] = []
+        # Also those that are not allocated from any more, as long as there are arrays in them.
+        self._arena_regions: "weakref.WeakSet[_ArenaRegion]" = weakref.WeakSet()
         self._growth = 0  # Bytes of regions that are being imported.
         self._ended: Deque[Region] = collections.deque()  # Their memory is gone.
         # Buffers of the daemon that the next call frees, with the session that owns them.
         self._garbage: Deque[Tuple[int, int]] = collections.deque()
         self._session = 0  # Counts sessions.
+        _memories.add(self)
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether collect_garbage() has something to do."""
+        return bool(self._garbage or self._ended)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether locate() may find an array, or there is garbage."""
+        return bool(self._addresses or self._garbage)
 
     @property
     def arena_enabled(self) -> bool:
@@ -162,11 +211,16 @@ class Memory:
             return None
         return region, first - region.address
 
-    def add(self, region: Region) -> None:
+    def add(self, region: Region, session: int) -> bool:
+        """Adds a region. False if its session, whose number `session` was before the import, has ended:
+        its buffer is gone."""
         with self._lock:
+            if session != self._session:
+                return False
             self._forget_ended()
             self._regions[region.address] = region
             bisect.insort(self._addresses, region.address)
+            return True
 
     def remove_with(self, mapping: mmap.mmap, region: Region) -> None:
         """Removes the region when its mapping is garbage collected."""
@@ -236,11 +290,17 @@ class Memory:
                 return None
             self._growth += wanted
         try:
+            session = self._session
             mapping, region = yield from import_region(wanted, _U8, (wanted,), device)
-            self.add(region)
+            if not self.add(region, session):
+                return None
             self.remove_with(mapping, region)
             with self._lock:
-                self._arena.append(_ArenaRegion(region, mapping))
+                if session != self._session:
+                    return None
+                made = _ArenaRegion(region, mapping)
+                self._arena.append(made)
+                self._arena_regions.add(made)
         except (errors.ResourceExhausted, errors.NotFound):
             return None
         except errors.Error as error:
@@ -270,6 +330,49 @@ class Memory:
                     if block is not None:
                         return block
         return None
+
+
+class _Fork:
+    """What a fork does with the arena. Its memory is shared, so that the child would see the parent's
+    next results in the arrays of earlier ones, and could change the parent's. So the child gets private
+    memory with what these arrays contain at the time of the fork. Arrays of Client.shared remain shared.
+    """
+
+    def __init__(self) -> None:
+        self._forking = threading.Lock()
+        self._locked: List[Memory] = []
+        self._copies: List[_Copy] = []
+
+    def before(self) -> None:
+        self._forking.acquire()
+        # With the locks, the lists of free ranges are complete, and no lock is held in the child.
+        for memory in list(_memories):
+            memory._lock.acquire()
+            self._locked.append(memory)
+        self._copies = [each.copy() for memory in self._locked for each in list(memory._arena_regions)]
+
+    def after_in_parent(self) -> None:
+        self._copies = []
+        self._unlock()
+
+    def after_in_child(self) -> None:
+        for copy in self._copies:
+            copy.replace()
+        for memory in self._locked:
+            memory._arena.clear()
+            memory._arena_regions = weakref.WeakSet()
+        self.after_in_parent()
+
+    def _unlock(self) -> None:
+        while self._locked:
+            self._locked.pop()._lock.release()
+        self._forking.release()
+
+
+_memories: "weakref.WeakSet[Memory]" = weakref.WeakSet()
+_fork = _Fork()
+os.register_at_fork(before=_fork.before, after_in_parent=_fork.after_in_parent,
+                    after_in_child=_fork.after_in_child)
 
 
 def import_region(size: int, dtype: int, shape: Tuple[int, ...],

@@ -15,14 +15,16 @@ import itertools
 import os
 import queue
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, Iterator, Optional, Tuple
 
 import grpc
 
 from .descriptors import message
-from .errors import (Cancelled, Error, FailedPrecondition, Internal, InvalidArgument, Unavailable, from_rpc,
-                     from_status)
+from .errors import (Cancelled, Error, FailedPrecondition, Internal, InvalidArgument, Unavailable, from_refusal,
+                     from_rpc)
+from .operations import Operations
 from .operator_call import Prepared
 
 if TYPE_CHECKING:
@@ -41,6 +43,72 @@ def another(error: BaseException) -> Error:
     return made
 
 
+def unanswered_error(operations: Operations, prepared: Prepared, error: BaseException) -> Error:
+    """The error of a batch that was sent on a stream which has ended, whose tasks may have run."""
+    made = another(error)
+    made.may_have_run, made.passes = True, False
+    operations.failed(prepared, made)
+    return made
+
+
+def refuse_retry(prepared: Prepared) -> None:
+    """InvalidArgument if a batch for a stream has the option `retry`."""
+    if prepared.retry:
+        raise InvalidArgument("retry={!r}: a stream sends no batch again".format(prepared.retry),
+                              "call the operator, or submit again when the future has the error",
+                              operator=prepared.operator)
+
+
+class _State:
+    """What a stream and the thread that reads its results share. It does not refer to the stream, so that
+    a stream, and its client, can be garbage collected while the thread waits for results."""
+
+    def __init__(self, operations: Operations, max_in_flight: int) -> None:
+        self._operations = operations
+        self.free = threading.Semaphore(max_in_flight)
+        self.lock = threading.Lock()
+        # A batch that is unanswered keeps its stream, and so the client.
+        self.pending: Dict[int, Tuple[Prepared, "Future[Any]", Any]] = {}
+        self.ended: Optional[BaseException] = None
+        # SimpleQueue, because its put() may interrupt its put() in the same thread.
+        self.requests: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+
+    def read(self, call: Any) -> None:
+        error: BaseException = Unavailable("the daemon ended the stream", "send the batch again")
+        try:
+            for response in call:
+                self._answer(response.result)
+        except grpc.RpcError as failure:
+            error = from_rpc(failure)
+            if isinstance(error, Cancelled):
+                error = Cancelled("the stream was cancelled before the batch was answered")
+        except BaseException as failure:  # An error of this package; futures must not wait forever.
+            error = failure
+            call.cancel()
+        with self.lock:
+            self.ended = self.ended or error
+            unanswered = list(self.pending.values())
+            self.pending.clear()
+        self.requests.put(None)
+        for prepared, future, _ in unanswered:
+            self.free.release()
+            future.set_exception(unanswered_error(self._operations, prepared, error))
+
+    def _answer(self, result: Any) -> None:
+        with self.lock:
+            prepared, future, _ = self.pending.pop(result.id)
+        self.free.release()
+        try:
+            if result.HasField("refused"):
+                error = from_refusal(result.refused, prepared.operator)
+                self._operations.failed(prepared, error)
+                future.set_exception(error)
+            else:
+                future.set_result(prepared.decode(result).value)
+        except BaseException as error:
+            future.set_exception(error)
+
+
 class Stream:
     """Batches that are sent without waiting for the results of earlier ones.
 
@@ -57,21 +125,19 @@ class Stream:
         self._process = os.getpid()
         self._in_order = in_order
         self._max_in_flight = max_in_flight
-        self._free = threading.Semaphore(max_in_flight)
-        self._lock = threading.Lock()
+        self._state = state = _State(client._operations, max_in_flight)
         self._ids = itertools.count(1)
-        self._pending: Dict[int, Tuple[Prepared, "Future[Any]"]] = {}
-        self._ended: Optional[BaseException] = None
-        # SimpleQueue, because its put() may interrupt its put() in the same thread.
-        self._requests: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
-        self._call = client._connection.open("Executor.Submit", iter(self._requests.get, None))
-        self._reader = threading.Thread(target=self._read, name="residentd-stream", daemon=True)
+        self._call = client._connection.open("Executor.Submit", iter(state.requests.get, None))
+        self._reader = threading.Thread(target=state.read, args=(self._call,), name="residentd-stream",
+                                        daemon=True)
         self._reader.start()
+        # A stream that nothing refers to any more, not even a batch that is unanswered, ends.
+        setattr(weakref.finalize(self, state.requests.put, None), "atexit", False)
 
     @property
     def ended(self) -> bool:
         """Whether the stream accepts no more batches."""
-        return self._ended is not None
+        return self._state.ended is not None
 
     def submit(self, operator: "Operator", *args: Any, **kwargs: Any) -> "Future[Any]":
         """Sends one task; the future's result is what a call of the operator would return. Waits while
@@ -80,21 +146,23 @@ class Stream:
         the stream; there FailedPrecondition is raised at the maximum."""
         prepared = self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
+        refuse_retry(prepared)
+        state = self._state
         # The stream's thread reads the results, so that waiting there would never end.
-        if not self._free.acquire(blocking=threading.current_thread() is not self._reader):
+        if not state.free.acquire(blocking=threading.current_thread() is not self._reader):
             raise FailedPrecondition(
                 "a callback of the stream cannot submit: {} batches are unanswered".format(
                     self._max_in_flight),
                 "submit in another thread, where submit() can wait, or raise max_in_flight")
         future: "Future[Any]" = Future()
         future.set_running_or_notify_cancel()  # A batch that was sent cannot be taken back.
-        with self._lock:
-            if self._ended is not None:
-                self._free.release()
-                raise another(self._ended)
+        with state.lock:
+            if state.ended is not None:
+                state.free.release()
+                raise another(state.ended)
             prepared.batch.id = next(self._ids)
-            self._pending[prepared.batch.id] = (prepared, future)
-            self._requests.put(message("SubmitRequest")(batch=prepared.batch))
+            state.pending[prepared.batch.id] = (prepared, future, self)
+            state.requests.put(message("SubmitRequest")(batch=prepared.batch))
         return future
 
     def map(self, operator: "Operator", items: Iterable[Any]) -> Iterator[Any]:
@@ -124,10 +192,10 @@ class Stream:
         was forked from the stream's own, which has neither its thread nor its connection."""
         if os.getpid() != self._process:
             return
-        with self._lock:
-            if self._ended is None:
-                self._ended = FailedPrecondition("the stream is closed", "open another one")
-                self._requests.put(None)
+        with self._state.lock:
+            if self._state.ended is None:
+                self._state.ended = FailedPrecondition("the stream is closed", "open another one")
+                self._state.requests.put(None)
         self._join()
 
     def cancel(self) -> None:
@@ -150,41 +218,3 @@ class Stream:
             self.close()
         else:
             self.cancel()
-
-    # The thread that reads results.
-
-    def _read(self) -> None:
-        error: BaseException = Unavailable("the daemon ended the stream", "send the batch again")
-        try:
-            for response in self._call:
-                self._answer(response.result)
-        except grpc.RpcError as failure:
-            error = from_rpc(failure)
-            if isinstance(error, Cancelled):
-                error = Cancelled("the stream was cancelled before the batch was answered")
-        except BaseException as failure:  # An error of this package; futures must not wait forever.
-            error = failure
-            self._call.cancel()
-        with self._lock:
-            self._ended = self._ended or error
-            unanswered = list(self._pending.values())
-            self._pending.clear()
-        self._requests.put(None)
-        for prepared, future in unanswered:
-            self._client._operations.failed(prepared, error)
-            self._free.release()
-            future.set_exception(another(error))
-
-    def _answer(self, result: Any) -> None:
-        with self._lock:
-            prepared, future = self._pending.pop(result.id)
-        self._free.release()
-        try:
-            if result.HasField("refused"):
-                error = from_status(result.refused.code, result.refused.message, prepared.operator)
-                self._client._operations.failed(prepared, error)
-                future.set_exception(error)
-            else:
-                future.set_result(prepared.decode(result).value)
-        except BaseException as error:
-            future.set_exception(error)
