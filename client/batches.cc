@@ -3,32 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/residentd_client.h"
+#include "runtime/base/task_status_code.h"
 #include "runtime/model/dtype.h"
 
 namespace resident::client {
-namespace {
-
-absl::StatusCode ToStatusCode(v1::TaskStatus status) {
-  switch (status) {
-    case v1::TASK_STATUS_OK:
-      return absl::StatusCode::kOk;
-    case v1::TASK_STATUS_INVALID_ARGUMENT:
-      return absl::StatusCode::kInvalidArgument;
-    case v1::TASK_STATUS_DEADLINE_EXCEEDED:
-      return absl::StatusCode::kDeadlineExceeded;
-    case v1::TASK_STATUS_CANCELLED:
-      return absl::StatusCode::kCancelled;
-    case v1::TASK_STATUS_ABORTED:
-      return absl::StatusCode::kAborted;
-    case v1::TASK_STATUS_UNAVAILABLE:
-      return absl::StatusCode::kUnavailable;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
-
-}  // namespace
-
 uint64_t CountElements(const Shape& shape) {
   uint64_t elements = 1;
   for (uint64_t dimension : shape) elements *= dimension;

@@ -137,6 +137,11 @@ inline constexpr uint64_t kMaxInstallExampleBytes = 64u << 20;
 inline constexpr uint64_t kMaxInstallLogBytes = 1u << 20;
 // Each text of an event (its cause, its author); the rest is omitted.
 inline constexpr uint32_t kMaxEventTextBytes = 4096;
+// The Open Inference Protocol: the parameter `config` of RepositoryModelLoad, whose texts have the
+// limits of installs; and tensors, parameters, texts and contents in one request, nested ones too.
+// An operator's request has a few hundred at most.
+inline constexpr uint64_t kMaxLoadConfigBytes = 64u << 10;
+inline constexpr uint32_t kMaxInferenceEntries = 4096;
 // Open Operators.Watch streams.
 inline constexpr uint32_t kMaxWatchers = 256;
 // Buffers in clients' shared memory. The daemon keeps a descriptor of each.

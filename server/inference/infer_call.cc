@@ -4,13 +4,14 @@
 
 #include "inference/open_inference.pb.h"
 #include "runtime/base/status_macros.h"
+#include "server/inference/infer_message.h"
 #include "server/rpc/message_bytes.h"
 
 namespace resident {
 
 absl::Status InferCall::Read(grpc::ByteBuffer& bytes) {
   inference::ModelInferRequest request;
-  RETURN_IF_ERROR(ParseMessage(bytes, &request));
+  RETURN_IF_ERROR(ParseInferRequest(bytes, &request));
   ASSIGN_OR_RETURN(work_, TranslateInfer(state_.sources(), request));
   work_.context->arrived = arrived_;
   return absl::OkStatus();
@@ -22,5 +23,7 @@ absl::Status InferCall::BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answe
   answer = ToBytes(response);
   return absl::OkStatus();
 }
+
+void InferCall::Discard(RequestBatch& batch) { AbandonInference(state_, *work_.context, batch); }
 
 }  // namespace resident

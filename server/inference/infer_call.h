@@ -22,6 +22,7 @@ class InferCall final : public RunCall {
   ClientId FindBufferOwner(const Client&) const override { return Regions::kBufferOwner; }
   void DropMessage() override { work_.batch.Clear(); }
   absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) override;
+  void Discard(RequestBatch& batch) override;
 
   InferenceState& state_;
   const Clock::time_point arrived_ = Clock::now();

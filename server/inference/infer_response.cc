@@ -6,31 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/task_status_code.h"
 #include "server/inference/datatypes.h"
 
 namespace resident {
 namespace {
 
 using Source = OutputPlan::Source;
-
-absl::StatusCode ToCode(v1::TaskStatus status) {
-  switch (status) {
-    case v1::TASK_STATUS_OK:
-      return absl::StatusCode::kOk;
-    case v1::TASK_STATUS_INVALID_ARGUMENT:
-      return absl::StatusCode::kInvalidArgument;
-    case v1::TASK_STATUS_DEADLINE_EXCEEDED:
-      return absl::StatusCode::kDeadlineExceeded;
-    case v1::TASK_STATUS_CANCELLED:
-      return absl::StatusCode::kCancelled;
-    case v1::TASK_STATUS_ABORTED:
-      return absl::StatusCode::kAborted;
-    case v1::TASK_STATUS_UNAVAILABLE:
-      return absl::StatusCode::kUnavailable;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
 
 // The error of the tasks; OK: all of them succeeded.
 absl::Status FindFailure(const InferContext& context, const v1::BatchResult& result) {
@@ -40,7 +22,7 @@ absl::Status FindFailure(const InferContext& context, const v1::BatchResult& res
   const v1::TaskError& first = result.errors(0);
   // The runs of a bytecode operator have one status.
   const auto statuses = static_cast<uint64_t>(result.status_size());
-  return errors::InferenceFailed(ToCode(first.status()), first.index(), statuses, failed,
+  return errors::InferenceFailed(ToStatusCode(first.status()), first.index(), statuses, failed,
                                  first.message());
 }
 

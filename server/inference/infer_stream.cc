@@ -5,6 +5,7 @@
 
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
+#include "server/inference/infer_message.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
 
@@ -24,7 +25,7 @@ void InferStream::Open(const grpc::CallbackServerContext& context) {
 
 absl::Status InferStream::Parse(grpc::ByteBuffer& bytes) {
   arrived_ = Clock::now();
-  RETURN_IF_ERROR(ParseMessage(bytes, &request_));
+  RETURN_IF_ERROR(ParseInferRequest(bytes, &request_));
   id_ = request_.id();
   return absl::OkStatus();
 }
@@ -37,6 +38,11 @@ absl::Status InferStream::Translate() {
 }
 
 void InferStream::Drop(bool release) {
+  // Only a request that was refused still has its context here. The stream's lock may be held, and
+  // the end of a region frees its buffer and ends the calls that wait for it.
+  if (work_.context != nullptr && !work_.context->regions.empty()) {
+    core_.pools.blocking.Post([context = std::move(work_.context)] {});
+  }
   work_ = {};
   if (release) request_ = inference::ModelInferRequest();
 }

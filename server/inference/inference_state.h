@@ -36,6 +36,9 @@ struct InferenceState {
 // its regions. Returns the error of the request.
 absl::Status FinishInference(InferenceState& state, InferContext& context, RequestBatch& batch,
                              inference::ModelInferResponse* response);
+// The same for a request that is not answered, because its call was cancelled or its deadline
+// passed before its tasks ran.
+void AbandonInference(InferenceState& state, InferContext& context, const RequestBatch& batch);
 
 }  // namespace resident
 

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "resident/v1/operators.pb.h"
 #include "runtime/base/errors/inference_errors.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "server/inference/model_metadata.h"
@@ -23,8 +24,6 @@ using inference::ModelRepositoryParameter;
 constexpr std::string_view kFilePrefix = "file:";
 // Files are in the folder of a version; its number has no meaning here.
 constexpr char kVersionFolder = '/';
-// Of the parameter config. The limits of its texts are those of installs.
-constexpr size_t kMaxLoadConfigBytes = 64u << 10;
 // Of the compiler's output in an error, which clients receive in a header.
 constexpr size_t kMaxLogBytes = 1024;
 

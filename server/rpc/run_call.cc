@@ -93,12 +93,18 @@ RunCall::Reactor* RunCall::HandOver() {
   return reactor_;
 }
 
+absl::Status RunCall::FindEnd(const RequestBatch& batch) const {
+  if (batch.failed < batch.status.size()) return absl::OkStatus();
+  if (AllEnded(batch, TaskStatus::kCancelled)) return errors::Cancelled();
+  const bool late = batch.deadline == deadline_ && AllEnded(batch, TaskStatus::kDeadlineExceeded);
+  return late ? errors::DeadlineExceeded() : absl::OkStatus();
+}
+
 absl::Status RunCall::FillResponse(RequestBatch& batch) {
-  if (batch.failed == batch.status.size()) {
-    if (AllEnded(batch, TaskStatus::kCancelled)) return errors::Cancelled();
-    if (batch.deadline == deadline_ && AllEnded(batch, TaskStatus::kDeadlineExceeded)) {
-      return errors::DeadlineExceeded();
-    }
+  const absl::Status end = FindEnd(batch);
+  if (!end.ok()) {
+    Discard(batch);
+    return end;
   }
   RETURN_IF_ERROR(BuildAnswer(batch, response_));
   const uint64_t bytes = response_.Length();

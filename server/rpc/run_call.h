@@ -58,6 +58,9 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   // Sets the answer to a batch whose tasks have ended, or returns the error with which the call
   // ends.
   virtual absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) = 0;
+  // In place of BuildAnswer for a batch none of whose tasks ran, because the call was cancelled or
+  // its deadline passed.
+  virtual void Discard(RequestBatch& batch) {}
 
   Core& core_;
 
@@ -68,6 +71,8 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   // Returns a reactor for the call; null if it is already answered with a small answer.
   Reactor* HandOver();
   void Answer(RequestBatch& batch);
+  // The error of a call none of whose tasks ran, because it was cancelled or its deadline passed.
+  absl::Status FindEnd(const RequestBatch& batch) const;
   // Sets the response.
   absl::Status FillResponse(RequestBatch& batch);
   void Cancel();

@@ -561,5 +561,58 @@ class Bytecode(InferenceTest):
                          [("registers", "INT32", [-1, -1])])
 
 
+class ManyEntries(InferenceTest):
+    """Messages of few bytes and many objects."""
+
+    # Empty inputs, outputs, raw contents, parameters; parameters and contents of an input; unknown
+    # fields.
+    EMPTY = (b"\x2a\x00", b"\x32\x00", b"\x3a\x00", b"\x22\x00", b"\x2a\x02\x22\x00",
+             b"\x2a\x04\x2a\x02\x42\x00", b"\xfa\x07\x00", b"\xf8\x07\x01")
+    COUNT = 2 << 20
+
+    def peak(self):
+        for line in pathlib.Path("/proc/{}/status".format(self.daemon.process.pid)).read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) >> 10
+
+    def test_a_message_with_millions_of_objects_is_refused_before_it_is_parsed(self):
+        infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        stream = self.client.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        head = request("add", {"x": X, "y": Y}).SerializeToString()
+        before = self.peak()
+        for empty in self.EMPTY:
+            message = head + self.COUNT * empty
+            with self.invalid("more than 4096 tensors"):
+                infer(message, timeout=60)
+            with self.invalid("more than 4096 tensors"):
+                list(stream(iter([message]), timeout=60))
+        # Parsed, one of these messages takes 100 MiB and more; its bytes take 4 to 12.
+        self.assertLess(self.peak() - before, 100)
+        numpy.testing.assert_array_equal(array(self.client.infer("add", {"x": X, "y": Y}), "out"), X + Y)
+
+    def test_what_cannot_be_parsed_is_refused(self):
+        infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for message in (b"\x2a\x05\x00", b"\x2b\x2c", b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x2a\x02\x0a\x05"):
+            with self.invalid("cannot be parsed"):
+                infer(message, timeout=60)
+
+    def test_elements_are_not_counted(self):
+        values = numpy.arange(100000, dtype=F32)
+        for typed in (False, True):
+            answer = self.client.infer("copy", {"x": values}, typed=typed)
+            numpy.testing.assert_array_equal(array(answer, "out"), values)
+        # Elements that are not packed, as an old encoder sends them.
+        message = pb.ModelInferRequest(model_name="copy")
+        tensor = message.inputs.add(name="x", datatype="INT32", shape=[5000])
+        inner = tensor.SerializeToString() + b"".join(
+            field + size for field, size in ((b"\x2a", b"\x90\x4e"),)) + 5000 * b"\x10\x07"
+        message.ClearField("inputs")
+        whole = message.SerializeToString() + b"\x2a" + bytes(
+            (len(inner) & 0x7f | 0x80, len(inner) >> 7)) + inner
+        infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer = pb.ModelInferResponse.FromString(infer(whole, timeout=60))
+        numpy.testing.assert_array_equal(array(answer, "out"), numpy.full(5000, 7))
+
+
 if __name__ == "__main__":
     unittest_main.main()

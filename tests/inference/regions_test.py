@@ -17,6 +17,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
 import grpc  # noqa: E402
 import numpy  # noqa: E402
 
+import daemon as daemons  # noqa: E402
 import inference_client  # noqa: E402
 import unittest_main  # noqa: E402
 from inference_client import array, pb, request, set_parameter  # noqa: E402
@@ -349,6 +350,120 @@ class IdleRegions(InferenceTest):
         self.addCleanup(memory.close)
         self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=64)
         eventually(lambda: not self.client.SystemSharedMemoryStatus().regions)
+
+
+class Withdrawal(InferenceTest):
+    """Requests that wait to be admitted, and calls that end before their tasks run."""
+
+    FLAGS = ("--max_queued_tasks=1",)
+
+    def setUp(self):
+        self.ctl("admin", "park", "0")
+        self.parked = True
+        self.addCleanup(self.resume)
+
+    def resume(self):
+        if self.parked:
+            self.parked = False
+            self.ctl("admin", "resume", "0")
+
+    def device(self):
+        return self.ctl("status", "--json").json["devices"][0]
+
+    def register(self):
+        memory = Memory(64)
+        self.addCleanup(memory.close)
+        memory.array((2, 8))[:] = 3
+        self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=64)
+        return memory
+
+    def open_stream(self):
+        """A stream whose first request fills the queue, so that the second one, which uses the region,
+        waits to be admitted."""
+        half_close = threading.Event()
+        self.addCleanup(half_close.set)
+
+        def requests():
+            yield request("copy", {"x": numpy.ones(1, F32)}, id="first")
+            yield add_request(8, "r")
+            half_close.wait()
+
+        stream = self.client.ModelStreamInfer(requests())
+        eventually(lambda: self.device()["queued_tasks"])
+        # The region is in use once the second request was read. Unregister then waits for it.
+        eventually(self.is_in_use)
+        return stream
+
+    def is_in_use(self):
+        try:
+            self.client.SystemSharedMemoryUnregister(name="r", timeout=0.2)
+        except grpc.RpcError as error:
+            self.assertEqual(error.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+            return True
+        self.register()  # It came too early.
+        return False
+
+    def test_a_request_that_is_withdrawn_releases_its_region(self):
+        for _ in range(5):
+            self.register()
+            stream = self.open_stream()
+            self.assertEqual(int(self.device()["buffers"]), 1)
+            stream.cancel()
+            eventually(lambda: not int(self.device()["buffers"]))
+            eventually(lambda: not self.device()["queued_tasks"])
+
+    def test_a_request_that_waits_runs_with_a_region_that_was_unregistered(self):
+        self.register()
+        stream = self.open_stream()
+        self.resume()
+        answers = [next(stream), next(stream)]
+        self.assertEqual([answer.error_message for answer in answers], ["", ""])
+        numpy.testing.assert_array_equal(array(answers[1].infer_response, "out"), [6] * 8)
+        eventually(lambda: not int(self.device()["buffers"]))
+        stream.cancel()
+
+    def test_calls_that_end_before_their_tasks_run_are_in_the_statistics(self):
+        infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer",
+                                                pb.ModelInferRequest.SerializeToString,
+                                                pb.ModelInferResponse.FromString)
+
+        def failed():
+            (statistics,) = self.client.ModelStatistics(name="copy", version="1").model_stats
+            return statistics.inference_stats.fail.count
+
+        message = request("copy", {"x": numpy.ones(1, F32)})
+        before = failed()
+        call = infer.future(message, timeout=60)
+        eventually(lambda: self.device()["queued_tasks"])
+        call.cancel()
+        eventually(lambda: failed() == before + 1)
+        with self.assertRaises(grpc.RpcError) as caught:
+            infer(message, timeout=0.2)
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+        eventually(lambda: failed() == before + 2)
+
+
+class Shutdown(InferenceTest):
+    """The end of a daemon whose timer for idle regions runs."""
+
+    def stop(self, idle):
+        daemon = daemons.Daemon("--oip_region_idle=" + idle)
+        self.addCleanup(daemon.stop)
+        memory = Memory(64)
+        self.addCleanup(memory.close)
+        with inference_client.Client(daemon.address) as client:
+            for i in range(50):
+                client.SystemSharedMemoryRegister(name=str(i), key=memory.key, byte_size=64)
+        start = time.monotonic()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_the_timer_does_not_delay_the_end(self):
+        self.stop("1h")
+
+    def test_the_timer_may_end_regions_while_the_daemon_ends(self):
+        for idle in ("10ms", "20ms", "30ms"):
+            self.stop(idle)
 
 
 class NoRegions(InferenceTest):

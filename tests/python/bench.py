@@ -4,8 +4,10 @@
     bazel build -c opt //server:residentd //client/python:wheel
     RESIDENTD=bazel-bin/server/residentd tests/python/bench.py [--json FILE]
 
-  lone call     `add` of two vectors of 8, beside a bare call of grpcio: bytes in, bytes out, to the health
-                service of the same daemon. The two alternate, so that both see the same machine.
+  lone call     `add` of two vectors of 8, beside two bare calls of grpcio, bytes in, bytes out: to the
+                health service of the same daemon, and the same task to Executor.Run. The first ratio has
+                the daemon's work on the task in it, the second one is what the package adds. The three
+                alternate, so that all see the same machine.
   map           1,024 tasks of `add` in a batch, beside the same tasks as lone calls and as submits
   shared memory `add` of two arrays of 16 MiB: arrays of Client.shared, through the arena, and inline
 
@@ -50,16 +52,22 @@ def lone_call(rd, address):
     x, add = np.ones(8, np.float32), rd.op("add")
     channel = grpc.insecure_channel(address)
     bare = channel.unary_unary("/grpc.health.v1.Health/Check")
-    calls, bares = [], []
+    run = channel.unary_unary("/resident.v1.Executor/Run")
+    prepared = rd._drive(rd._operations.prepare("add", 0, (x, x), {}))
+    request = support.message("RunRequest")(batch=prepared.batch).SerializeToString()
+    calls, bares, runs = [], [], []
     for i in range(LONE_CALLS):
         bares.append(seconds(lambda: bare(b"")))
+        runs.append(seconds(lambda: run(request)))
         calls.append(seconds(lambda: add(x, x)))
     channel.close()
-    call, base = (statistics.median(values[LONE_CALLS // 10:]) for values in (calls, bares))
-    print("lone call      add {:8.1f} us   bare grpcio call {:8.1f} us   ratio {:.2f}".format(
-        call * 1e6, base * 1e6, call / base))
-    return [figure("lone call of `add`, 8 elements, p50", call * 1e6, "us", "bare call of grpcio",
-                   base * 1e6)]
+    call, base, same = (statistics.median(values[LONE_CALLS // 10:]) for values in (calls, bares, runs))
+    print("lone call      add {:8.1f} us   bare grpcio call {:8.1f} us   ratio {:.2f}   "
+          "same task as bytes {:8.1f} us   ratio {:.2f}".format(
+              call * 1e6, base * 1e6, call / base, same * 1e6, call / same))
+    what = "lone call of `add`, 8 elements, p50"
+    return [figure(what, call * 1e6, "us", "bare call of grpcio", base * 1e6),
+            figure(what, call * 1e6, "us", "the same task as bytes, with grpcio", same * 1e6)]
 
 
 def many_tasks(rd):

@@ -252,7 +252,7 @@ class Numpy(support.PackageTest):
         for info in self.rd.operators.list():
             operator = self.rd.op(info.name)
             parameters = [p for p in operator.__signature__.parameters if p not in
-                          ("shape", "dtype", "device", "timeout")]
+                          ("shape", "dtype", "device", "timeout", "retry")]
             self.assertEqual(len(parameters), len(info.message.parameters), info.name)
             self.assertEqual(operator.signature, info.signature)
 

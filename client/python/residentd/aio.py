@@ -177,7 +177,14 @@ class _Connection:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(task.cancel)
 
-            setattr(weakref.finalize(self, abandon), "atexit", False)
+            finalizer = weakref.finalize(self, abandon)
+            setattr(finalizer, "atexit", False)
+
+            def detach(_: Any) -> None:
+                """Otherwise the finalizer would keep the loop after the session has ended."""
+                finalizer.detach()
+
+            task.add_done_callback(detach)
             return session
 
     async def close(self) -> None:

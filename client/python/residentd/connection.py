@@ -23,12 +23,23 @@ from .errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc
 T = TypeVar("T")
 
 
+_process = os.getpid()  # A call of the operating system takes longer than all checks of a lone call.
+
+
+def _note_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 def check_process(owner: int) -> None:
     """FailedPrecondition in a process that was forked after the connection was made."""
-    if os.getpid() != owner:
+    if _process != owner:
         raise FailedPrecondition(
             "the client was made by process {} and is used in process {}, which was forked from it".format(
-                owner, os.getpid()), "call residentd.connect() in each process")
+                owner, _process), "call residentd.connect() in each process")
 
 
 class Connection:
@@ -89,7 +100,7 @@ class Connection:
     def run(self, request: bytes, operator: str) -> Any:
         """Executor.Run with a serialized request and the client's timeout: a call of grpcio, and nothing
         more."""
-        if os.getpid() != self._process:
+        if self._process != _process:
             check_process(self._process)
         try:
             return self._run(request, self._settings.timeout, self._headers)
@@ -141,8 +152,8 @@ class Connection:
     def _set_session(self, session: Tuple[str, str]) -> None:
         self._session = session
         # Of each call.
-        self._headers = (self._metadata + [("resident-session", session[0])] if session[0] else
-                         self._metadata)
+        self._headers = tuple(self._metadata + [("resident-session", session[0])] if session[0] else
+                              self._metadata)
 
     def _callable(self, name: str) -> Any:
         found = self._callables.get(name)
