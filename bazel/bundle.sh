@@ -4,7 +4,9 @@
 #
 #   bin/        residentd, residentctl, the client's example, and the test programs of
 #               tests/gpu/checks
-#   lib/        every shared library that they need, except those of glibc
+#   lib/        every shared library that they need, except those of glibc; libresident_ops.so, with
+#               lib/pkgconfig for it
+#   include/    the header of libresident_ops.so
 #   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
 #   docs/       the example operators of the documents
@@ -23,6 +25,7 @@ limit_mib=80
 targets=(//server:residentd //client:residentctl //client:example)
 wheel=//client/python:wheel
 messages=//proto:python_messages
+library=//library:libresident_ops.so
 scripts=()
 left_out=()
 # Programs that are only for GPUs are not built without the CUDA toolkit.
@@ -41,7 +44,7 @@ done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
 
 read -ra options <<<"${BAZEL_OPTIONS:-}"
-bazel build "${options[@]}" "${targets[@]}" "$wheel" "$messages"
+bazel build "${options[@]}" "${targets[@]}" "$wheel" "$messages" "$library"
 bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
 programs=()
 for target in "${targets[@]}"; do
@@ -70,7 +73,8 @@ install -m 644 "$bin"/client/python/*.whl "$dist/python/"
 for module in inference/open_inference_pb2.py resident/v1/{buffers,executor,types}_pb2.py; do
   install -D -m 644 "$bin/proto/$module" "$dist/tests/proto/$module"
 done
-bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
+bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}" "$bin/library/libresident_ops.so"
+library/install_headers.sh "$dist"
 mkdir "$dist/completions"
 for program in residentd residentctl; do
   for shell in bash zsh fish; do

@@ -4,6 +4,7 @@
 #
 #   bazel/bundle_files.sh FOLDER LIMIT_MIB PROGRAM...
 #
+# A PROGRAM may also be a shared library (NAME.so), which is stripped except for what it exports.
 # FOLDER/bin gets the programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all
 # stripped, and each with a DT_RPATH relative to itself. DT_RPATH takes precedence over
 # LD_LIBRARY_PATH, so that no library of the machine replaces one of these. Fails if the
@@ -19,9 +20,15 @@ glibc='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl|li
 
 for program in "$@"; do
   name=$(basename "$program")
-  install -m 755 "$program" "$folder/bin/$name"
-  strip "$folder/bin/$name"
-  patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" "$folder/bin/$name"
+  if [[ $name == *.so ]]; then
+    install -m 755 "$program" "$folder/lib/$name"
+    strip --strip-unneeded "$folder/lib/$name"
+    patchelf --force-rpath --set-rpath "\$ORIGIN" "$folder/lib/$name"
+  else
+    install -m 755 "$program" "$folder/bin/$name"
+    strip "$folder/bin/$name"
+    patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" "$folder/bin/$name"
+  fi
 
   needed=$(ldd "$program")
   if grep 'not found' <<<"$needed" >&2; then

@@ -27,7 +27,7 @@ MAX_REGISTERS = 96
 
 _FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
 
-def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
+def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = None):
     """See above.
 
     Args:
@@ -35,6 +35,7 @@ def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
       srcs: device sources (.cu or .cc, compiled as CUDA).
       hdrs: headers that they include.
       compress: whether to compress the embedded files with gzip.
+      hdrs_of: further headers of single sources: a change of one compiles only these sources again.
       visibility: as usual.
     """
     cubins = []
@@ -45,7 +46,7 @@ def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
             objects.append(out)
             native.genrule(
                 name = out.replace(".", "_"),
-                srcs = [src] + hdrs,
+                srcs = [src] + hdrs + hdrs_of.get(src, []),
                 outs = [out],
                 cmd = "{} {} -arch=sm_{} -cubin -o $@ $(location {})".format(NVCC, _FLAGS, arch, src),
                 message = "Compiling device code",
@@ -65,7 +66,7 @@ def cuda_image(name, srcs, hdrs, compress = False, visibility = None):
         ptx.append(out)
         native.genrule(
             name = out.replace(".", "_"),
-            srcs = [src] + hdrs,
+            srcs = [src] + hdrs + hdrs_of.get(src, []),
             outs = [out],
             cmd = "{} {} -arch=compute_{} -ptx -o $@ $(location {})".format(
                 NVCC,

@@ -15,8 +15,8 @@
 
 namespace resident {
 
-// Every driver call that residentd makes. Only those at the end may wait for a resident
-// kernel.
+// Every driver call that residentd and libresident_ops make. Only those at the end may wait for a
+// resident kernel.
 #define RESIDENT_DRIVER_CALLS(X)                 \
   X(cuInit)                                      \
   X(cuGetErrorName)                              \
@@ -35,6 +35,9 @@ namespace resident {
   X(cuDevicePrimaryCtxRetain)                    \
   X(cuCtxSetCurrent)                             \
   X(cuCtxSetLimit)                               \
+  X(cuCtxGetLimit)                               \
+  X(cuCtxPushCurrent)                            \
+  X(cuCtxPopCurrent)                             \
   X(cuFuncGetAttribute)                          \
   X(cuFuncSetAttribute)                          \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
@@ -53,6 +56,10 @@ namespace resident {
   X(cuModuleGetGlobal)                           \
   X(cuModuleUnload)                              \
   X(cuMemcpyDtoH)                                \
+  X(cuMemHostAlloc)                              \
+  X(cuMemFreeHost)                               \
+  X(cuMemFree)                                   \
+  X(cuDevicePrimaryCtxRelease)                   \
   X(cuMemHostUnregister)
 
 struct Driver {

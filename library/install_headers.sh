@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Installs what a C program needs besides libresident_ops.so: the header, the file for pkg-config,
+# and the example.
+#
+#   library/install_headers.sh PREFIX
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+prefix=$1
+
+install -d "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/python" "$prefix/docs/examples"
+install -m 644 "$here/resident_ops.h" "$prefix/include/"
+install -m 644 "$here/resident_ops.pc" "$prefix/lib/pkgconfig/"
+install -m 644 "$here/example.c" "$prefix/docs/examples/resident_ops.c"
