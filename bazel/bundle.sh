@@ -10,7 +10,7 @@
 #   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
 #   docs/       the example operators of the documents
-#   python/     the Python package, for pip
+#   python/     the Python package, for pip; the binding of libresident_ops.so, for PYTHONPATH
 #   tests/      tests/gpu/run and its inputs: the checks written in Python, and the messages that
 #               some of them need
 #

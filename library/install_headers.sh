@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs what a C program needs besides libresident_ops.so: the header, the file for pkg-config,
-# and the example.
+# Installs what programs need besides libresident_ops.so: the header, the file for pkg-config, the
+# example, and the Python binding.
 #
 #   library/install_headers.sh PREFIX
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=$1
 
-install -d "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/python" "$prefix/docs/examples"
+install -d "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/python/resident_ops" "$prefix/docs/examples"
 install -m 644 "$here/resident_ops.h" "$prefix/include/"
 install -m 644 "$here/resident_ops.pc" "$prefix/lib/pkgconfig/"
+install -m 644 "$here"/python/resident_ops/*.py "$prefix/python/resident_ops/"
 install -m 644 "$here/example.c" "$prefix/docs/examples/resident_ops.c"
