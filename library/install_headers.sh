@@ -11,4 +11,4 @@ install -d "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/python/resident_op
 install -m 644 "$here/resident_ops.h" "$prefix/include/"
 install -m 644 "$here/resident_ops.pc" "$prefix/lib/pkgconfig/"
 install -m 644 "$here"/python/resident_ops/*.py "$prefix/python/resident_ops/"
-install -m 644 "$here/example.c" "$prefix/docs/examples/resident_ops.c"
+install -m 644 "$here/../docs/examples/resident_ops.c" "$prefix/docs/examples/resident_ops.c"

@@ -1,5 +1,6 @@
 #include "library/resident_ops.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -69,6 +70,16 @@ int32_t Guard(F f) noexcept {
   } catch (...) {
     SetLastError("unexpected exception. Fix: report this with the call");
     return RESIDENT_OPS_LAUNCH_FAILED;
+  }
+}
+
+// Returns f(), or `otherwise` if there is no memory for the table of operators.
+template <typename F, typename T>
+auto OrElse(F f, T otherwise) noexcept -> decltype(f()) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return otherwise;
   }
 }
 
@@ -209,17 +220,26 @@ int32_t resident_ops_result(resident_ops* handle, void* result) {
 
 const char* resident_ops_last_error(void) { return last_error; }
 
-size_t resident_ops_count(void) { return LibraryOperators().size(); }
+size_t resident_ops_count(void) {
+  return OrElse([] { return LibraryOperators().size(); }, size_t{0});
+}
 
 const char* resident_ops_name(size_t index) {
-  const auto& operators = LibraryOperators();
-  return index < operators.size() ? operators[index].name.c_str() : nullptr;
+  return OrElse(
+      [&]() -> const char* {
+        const auto& operators = LibraryOperators();
+        return index < operators.size() ? operators[index].name.c_str() : nullptr;
+      },
+      nullptr);
 }
 
 const char* resident_ops_signature(const char* name) {
-  if (name == nullptr) return nullptr;
-  for (const LibraryOperator& op : LibraryOperators()) {
-    if (op.name == name) return op.signature_text;
-  }
-  return nullptr;
+  return OrElse(
+      [&]() -> const char* {
+        for (const LibraryOperator& op : LibraryOperators()) {
+          if (name != nullptr && op.name == name) return op.signature_text;
+        }
+        return nullptr;
+      },
+      nullptr);
 }

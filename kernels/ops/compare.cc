@@ -5,6 +5,7 @@
 using resident::Any;
 using resident::Args;
 using resident::Block;
+using resident::CompletionStatus;
 using resident::i64;
 using resident::u64;
 
@@ -54,6 +55,11 @@ RESIDENT_HOST_DEVICE bool Agree(T got, T expected) {
 RESIDENT_OPERATOR(compare)(Block& block, const Args& args) {
   auto x = args.tensor<const Any>(0);
   auto y = args.tensor<const Any>(1);
+  // The elements of both are read with one type.
+  if (x.dtype() != y.dtype()) {
+    block.fail(CompletionStatus::kInvalidArgument, 1);
+    return;
+  }
   u64 differing = 0;
   resident::visit(x.dtype(), [&](auto element) {
     using T = decltype(element);

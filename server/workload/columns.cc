@@ -13,6 +13,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/infer_output.h"
+#include "runtime/model/strided_view.h"
 
 namespace resident {
 namespace {
@@ -36,32 +37,6 @@ bool Multiply(uint64_t a, uint64_t b, uint64_t* product) {
 
 absl::Span<const uint64_t> View(const google::protobuf::RepeatedField<uint64_t>& field) {
   return absl::MakeConstSpan(field.data(), field.size());
-}
-
-bool IsDense(const Shape& shape, const Shape& strides) {
-  int64_t expected = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    if (shape[d] != 1 && strides[d] != expected) return false;
-    expected *= shape[d];
-  }
-  return true;
-}
-
-// Whether it is certain that no two elements overlap: each stride is larger than the total reach of
-// the dimensions with smaller strides. REQUIRES: no stride is negative.
-bool IsInjective(const Shape& shape, const Shape& strides) {
-  absl::InlinedVector<size_t, 4> order;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] > 1) order.push_back(d);
-  }
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return strides[a] < strides[b]; });
-  __int128 reach = 0;
-  for (const size_t d : order) {
-    if (strides[d] <= reach) return false;
-    reach += __int128{shape[d] - 1} * strides[d];
-  }
-  return true;
 }
 
 }  // namespace
@@ -109,17 +84,10 @@ absl::Status Columns::ReadStrides(size_t column,
                                       ShapeText(given));
   }
   plan.strides = given;
-  // At most 8 products of 2^60, 2^60 and 8: they fit 128 bits.
-  __int128 before = 0;
-  __int128 from = SizeOf(plan.dtype);
-  for (size_t d = 0; d < rank; ++d) {
-    const __int128 reach =
-        __int128{plan.shape[d] - 1} * given[d] * static_cast<int64_t>(SizeOf(plan.dtype));
-    (reach < 0 ? before : from) += reach < 0 ? -reach : reach;
-  }
+  const ByteExtent extent = FindExtent(plan.dtype, plan.shape, given);
   // Anything over kMaxBytes exceeds every buffer.
-  plan.bytes_before = static_cast<uint64_t>(std::min<__int128>(before, kMaxBytes + 1));
-  plan.bytes_from = static_cast<uint64_t>(std::min<__int128>(from, kMaxBytes + 1));
+  plan.bytes_before = std::min(extent.before, kMaxBytes + 1);
+  plan.bytes_from = std::min(extent.from, kMaxBytes + 1);
   return absl::OkStatus();
 }
 

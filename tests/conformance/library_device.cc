@@ -18,12 +18,17 @@ namespace {
 // A function of the driver. The tests are also built without the CUDA toolkit, so that they declare
 // the few calls that they make.
 template <typename... Arguments>
-void Call(const char* name, Arguments... arguments) {
+int TryCall(const char* name, Arguments... arguments) {
   static void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) Abort(dlerror(), 0);
   auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library, name));
   if (function == nullptr) Abort(name, 0);
-  if (const int result = function(arguments...); result != 0) Abort(name, result);
+  return function(arguments...);
+}
+
+template <typename... Arguments>
+void Call(const char* name, Arguments... arguments) {
+  if (const int result = TryCall(name, arguments...); result != 0) Abort(name, result);
 }
 
 constexpr unsigned kNonBlockingStream = 1;
@@ -46,6 +51,10 @@ LibraryDevice::LibraryDevice() {
 
 void LibraryDevice::Synchronize() const {
   if (gpu()) Call("cuStreamSynchronize", stream_);
+}
+
+bool LibraryDevice::TrySynchronize() const {
+  return !gpu() || TryCall("cuStreamSynchronize", stream_) == 0;
 }
 
 uint8_t* LibraryDevice::Allocate(uint64_t bytes) const {

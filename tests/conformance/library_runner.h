@@ -22,6 +22,8 @@ class LibraryDevice {
 
   // Waits for the stream.
   void Synchronize() const;
+  // Returns false if the context has an error.
+  bool TrySynchronize() const;
   // Memory at one address for the host and the device; it is never freed.
   uint8_t* Allocate(uint64_t bytes) const;
 

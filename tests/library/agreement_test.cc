@@ -354,6 +354,12 @@ TEST_F(LibraryAgreementTest, CompareReturnsItsResult) {
   uint64_t result[RESIDENT_OPS_RESULT_BYTES / 8];
   ASSERT_EQ(resident_ops_result(ops, result), RESIDENT_OPS_OK);
   EXPECT_EQ(result[0], 3u);
+  // Elements of two sizes: y would be read beyond its end.
+  resident_ops_argument mixed[] = {arguments[0], arguments[1]};
+  mixed[1].dtype = RESIDENT_OPS_F16;
+  resident_ops_run(ops, "compare", mixed, 2, Device().stream());
+  Device().Synchronize();
+  EXPECT_EQ(resident_ops_status(ops, nullptr), RESIDENT_OPS_INVALID_VALUE);
   EXPECT_EQ(resident_ops_destroy(ops), RESIDENT_OPS_OK);
 }
 

@@ -2,9 +2,12 @@
 """The Python binding of libresident_ops, on the CPU."""
 
 import array
+import contextlib
 import ctypes
+import io
 import os
 import pathlib
+import re
 import sys
 import threading
 import unittest
@@ -91,6 +94,14 @@ class BindingTest(unittest.TestCase):
             self.assertRegex(resident_ops.signature(name), r"^\w+: ")
         with self.assertRaises(resident_ops.InvalidValue):
             resident_ops.signature("no such operator")
+
+    def test_the_page(self):
+        page = pathlib.Path("docs/ops_library.md").read_text()
+        code, text = re.search(r"```python\n(.*?)```\n```text\n(.*?)```", page, re.DOTALL).groups()
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, {})
+        self.assertEqual(printed.getvalue(), text)
 
     def test_the_last_error_belongs_to_the_thread(self):
         with self.assertRaises(resident_ops.InvalidValue):

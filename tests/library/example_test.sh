@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# A C program uses the installed library: a C compiler builds library/example.c, as C99 and as C++,
+# A C program uses the installed library: a C compiler builds docs/examples/resident_ops.c, as C99 and as C++,
 # with the flags of pkg-config, and it runs without further settings, also after the folder was
 # moved. The library exports the functions of its header only.
 #
-#   tests/library/example_test.sh INSTALL_HEADERS_SH LIBRESIDENT_OPS_SO BUNDLE_FILES_SH
+#   tests/library/example_test.sh INSTALL_HEADERS_SH LIBRESIDENT_OPS_SO BUNDLE_FILES_SH PAGE
+#
+# PAGE is docs/ops_library.md, which contains the example.
 set -uo pipefail
 
-install_headers=$1 library=$2 bundle_files=$3
+install_headers=$1 library=$2 bundle_files=$3 page=$4
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/library.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
@@ -51,8 +53,11 @@ exports() {
   diff <(sort <<<"$exported") <(echo "$declared")
 }
 
+page_has_example() { diff <(sed -n '/^```c$/,/^```$/p' "$page" | sed '1d;$d') "$example"; }
+
 check "the library is installed" "$bundle_files" "$prefix" 20 "$library"
 check "the header is installed" "$install_headers" "$prefix"
+check "the page has the same example" page_has_example
 check "C99 compiles" compile "$prefix" cc -std=c99
 check "the example prints the softmax and a refusal" prints
 check "C++ compiles" compile "$prefix" c++ -x c++ -std=c++11

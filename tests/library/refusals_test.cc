@@ -1,6 +1,9 @@
 // What libresident_ops refuses before it launches, and what it must accept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -279,6 +282,23 @@ TEST_F(ResidentOpsRefusalsTest, ValueThatTheOperatorRefusesIsInTheStatus) {
   EXPECT_EQ(resident_ops_destroy(ops), RESIDENT_OPS_OK);
 }
 
+TEST_F(ResidentOpsRefusalsTest, OutOfMemory) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none = {1, 1};
+    setrlimit(RLIMIT_AS, &none);
+    int32_t code = RESIDENT_OPS_OK;
+    for (int i = 0; i < 10000 && code == RESIDENT_OPS_OK; ++i) {
+      resident_ops* handle = nullptr;
+      code = resident_ops_create(RESIDENT_OPS_CPU, 0, &handle);
+    }
+    _exit(code == RESIDENT_OPS_OUT_OF_MEMORY ? 42 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << status;
+}
+
 TEST_F(ResidentOpsRefusalsTest, VersionAndTableOfOperators) {
   EXPECT_EQ(resident_ops_version(), RESIDENT_OPS_VERSION);
   ASSERT_GT(resident_ops_count(), 60u);
@@ -287,6 +307,24 @@ TEST_F(ResidentOpsRefusalsTest, VersionAndTableOfOperators) {
   }
   EXPECT_THAT(resident_ops_signature("softmax"), HasSubstr("x: in f32"));
   EXPECT_EQ(resident_ops_signature("no such operator"), nullptr);
+}
+
+// It makes the CUDA context of the process unusable, so that it runs in a process of its own (the
+// check ops_library_fault).
+TEST(ResidentOpsFaultTest, LaunchAfterAFaultFails) {
+  const LibraryDevice device;
+  if (!device.gpu()) return;  // There an invalid address ends the process.
+  resident_ops* ops = nullptr;
+  ASSERT_EQ(resident_ops_create(device.number(), 0, &ops), RESIDENT_OPS_OK);
+  const int64_t shape[] = {1000};
+  const auto invalid =
+      resident_ops_dense(reinterpret_cast<void*>(4096), RESIDENT_OPS_F32, 1, shape);
+  ASSERT_EQ(resident_ops_run(ops, "zero", &invalid, 1, device.stream()), RESIDENT_OPS_OK);
+  ASSERT_FALSE(device.TrySynchronize());
+  EXPECT_EQ(resident_ops_run(ops, "zero", &invalid, 1, device.stream()),
+            RESIDENT_OPS_LAUNCH_FAILED);
+  EXPECT_THAT(resident_ops_last_error(), HasSubstr("CUDA_ERROR"));
+  EXPECT_EQ(resident_ops_destroy(ops), RESIDENT_OPS_OK);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ absl::StatusOr<Driver> Open() {
   if (library == nullptr) {
     return absl::UnavailableError(absl::StrCat("there is no NVIDIA driver on this machine (",
                                                dlerror(),
-                                               "). Fix: install it, or use --devices=cpu"));
+                                               "). Fix: install it, or use the CPU"));
   }
   Driver driver{};
 #define LOAD(call)                                                                          \
@@ -30,7 +30,7 @@ absl::StatusOr<Driver> Open() {
 #undef LOAD
   const CUresult initialized = driver.cuInit(0);
   if (initialized == CUDA_ERROR_NO_DEVICE) {
-    return absl::UnavailableError("the NVIDIA driver finds no GPU. Fix: use --devices=cpu");
+    return absl::UnavailableError("the NVIDIA driver finds no GPU. Fix: use the CPU");
   }
   if (absl::Status status = driver.Check(initialized, "cuInit"); !status.ok()) {
     return absl::UnavailableError(status.message());

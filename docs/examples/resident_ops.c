@@ -1,6 +1,6 @@
 /* The softmax of two rows with libresident_ops, on the CPU: no daemon, no GPU.
  *
- *   cc example.c $(pkg-config --cflags --libs resident_ops) -o example && ./example
+ *   cc resident_ops.c $(pkg-config --cflags --libs resident_ops) -o example && ./example
  *
  * On a GPU the same calls take its number instead of RESIDENT_OPS_CPU, device addresses and a
  * cudaStream_t; call resident_ops_status when the stream is synchronized. */
