@@ -63,7 +63,7 @@ namespace resident {
   X(cuMemHostUnregister)
 
 struct Driver {
-#define DECLARE(call) decltype(&::call) call;
+#define DECLARE(call) decltype(&::call) call;  // NOLINT(bugprone-macro-parentheses): a name.
   RESIDENT_DRIVER_CALLS(DECLARE)
 #undef DECLARE
 

@@ -1,6 +1,7 @@
 #include "runtime/engine/cuda/operator_launcher.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +69,7 @@ class CudaLauncher : public OperatorLauncher {
 
   absl::Status Launch(OperatorLaunch& launch, void* stream) override {
     launch.outcome = device_outcome_;
-    launch.scratch = reinterpret_cast<unsigned char*>(scratch_);
+    launch.scratch = std::bit_cast<unsigned char*>(scratch_);
     const CurrentContext current(driver_, context_);
     RETURN_IF_ERROR(current.status());
     void* arguments[] = {&launch};
@@ -120,7 +121,7 @@ class CudaLauncher : public OperatorLauncher {
     outcome_ = static_cast<LaunchOutcome*>(host);
     CUdeviceptr address = 0;
     RETURN_IF_CUDA_ERROR(cuMemHostGetDevicePointer, &address, host, 0);
-    device_outcome_ = reinterpret_cast<LaunchOutcome*>(address);
+    device_outcome_ = std::bit_cast<LaunchOutcome*>(address);
     return absl::OkStatus();
   }
 
