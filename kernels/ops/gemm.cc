@@ -286,7 +286,7 @@ using resident::WaitForCopies;
 // Products that a tensor core adds to a sum before this partial sum is added to the total in
 // float32. Tensor cores do not round to nearest: sums of thousands of terms of one sign would not
 // be accurate enough (MatrixTest.GemmIsAccurateForADepthOf4096).
-constexpr i32 kPartialDepth = 512;
+constexpr i32 kPartialDepth = 1024;
 
 constexpr i32 kElementBytes = 2;
 constexpr i32 kChunkElements = kChunkBytes / kElementBytes;
