@@ -136,7 +136,7 @@ class Processes(support.PackageTest):
         gc.collect()
         self.wait_for(lambda: gc.collect() + 1 and not self.victims())
         np.testing.assert_array_equal(array, 2)  # Remains, as memory of this process.
-        self.assertEqual([each for each in threading.enumerate() if each.name == "residentd-stream"], [])
+        self.wait_for(lambda: "residentd-stream" not in [each.name for each in threading.enumerate()])
 
         async def work():
             client = await residentd.aio.connect(self.daemon.address, client_name="victim")
