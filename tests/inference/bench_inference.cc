@@ -1,7 +1,7 @@
 // Measures ModelInfer beside Run in one daemon, one connection and one loop: lone tasks, and
 // batches of 1,024 tasks.
 //
-//   bazel run -c opt //tests/inference:bench_inference
+//   bazel run -c opt //tests/inference:bench_inference -- [--out=FILE.json]
 #include <grpcpp/client_context.h>
 
 #include <chrono>
@@ -11,10 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "inference/open_inference.grpc.pb.h"
 #include "resident/v1/executor.grpc.pb.h"
 #include "tests/daemon/daemon.h"
 #include "tests/support/bench_report.h"
+
+ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
 
 namespace {
 
@@ -102,11 +106,12 @@ void Compare(const resident::testing::Daemon& daemon, uint32_t tasks, int calls,
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
   const resident::testing::Daemon daemon;
   BenchReport report;
   Compare(daemon, 1, 20'000, report);
   Compare(daemon, 1024, 1'000, report);
-  report.Write("", {{"device", daemon.Device().name()}});
+  report.Write(absl::GetFlag(FLAGS_out), {{"device", daemon.Device().name()}});
   return 0;
 }
