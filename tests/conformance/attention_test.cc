@@ -603,7 +603,7 @@ TEST_F(AttendTest, PromptsOf16BitsOfEveryHeadDimensionAndLength) {
   int which = 0;
   for (const int64_t d : {16, 48, 64, 80, 96, 128, 256}) {
     for (const int64_t s : {17, 63, 64, 65, 129, 1000}) {
-      if (Emulated() && (s > 100 || (s > 17 && which++ % 3 != 0))) continue;
+      if (Emulated() && (s > 100 || (s > 17 && (d != 80 || s == 64)))) continue;
       for (const int causal : {0, 1}) {
         const DType dtype = which % 2 == 0 ? DType::kBF16 : DType::kF16;
         Attention a = Random(1 + which % 2, which % 3 == 0 ? 3 : 2, 1, s,
@@ -681,12 +681,12 @@ TEST_F(AttendTest, PromptsOf16BitsWithHiddenNan) {
 
 // Rows without a visible key, and scores whose exponentials are far apart.
 TEST_F(AttendTest, PromptsOf16BitsWithHiddenRowsAndLargeScores) {
-  Attention a = Random(1, 1, 1, 70, 40, 32, 16, DType::kBF16);
-  a.causal = 1;  // The first 30 queries see no key.
+  Attention a = Random(1, 1, 1, 50, 40, 32, 16, DType::kBF16);
+  a.causal = 1;  // The first 10 queries see no key.
   CheckAttention(a, DType::kBF16, 1);
-  std::vector<double> q(70 * 32, 0);
+  std::vector<double> q(50 * 32, 0);
   std::vector<double> k(40 * 32, 0);
-  for (int64_t i = 0; i < 70; ++i) q[i * 32] = i % 2 == 0 ? 64 : -64;
+  for (int64_t i = 0; i < 50; ++i) q[i * 32] = i % 2 == 0 ? 64 : -64;
   for (int64_t i = 0; i < 40; ++i) k[i * 32] = static_cast<double>(i) * 8 - 100;
   a.q = TestTensor::Input(DType::kBF16, a.q.shape(), q);
   a.k = TestTensor::Input(DType::kBF16, a.k.shape(), k);
