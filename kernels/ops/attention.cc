@@ -984,7 +984,7 @@ RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
 // A hidden key has weight 0, and 0 times a value that is infinite or NaN is NaN. A tile with a
 // result that is not finite is therefore computed again as above.
 
-RESIDENT_DEVICE bool CanStream(const AttentionTask& task) {
+RESIDENT_DEVICE bool CanStream([[maybe_unused]] const AttentionTask& task) {
 #if RESIDENT_TENSOR_CORES
   const DType dtype = task.k.dtype;
   if (dtype != DType::kF16 && dtype != DType::kBF16) return false;
