@@ -91,6 +91,9 @@ resident_ops_argument ToLibraryArgument(const Parameter& parameter, const TestAr
 
 bool Emulated() { return false; }
 
+uint64_t EmulatedTensorCoreProducts();
+uint64_t EmulatedTensorCoreProducts() { return 0; }
+
 TensorMemory AllocateTensor(uint64_t bytes) { return Runner::Get().Allocate(bytes); }
 
 Outcome RunOperator(const std::string& name, const std::vector<TestArgument>& arguments, uint32_t) {
