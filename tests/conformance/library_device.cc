@@ -32,7 +32,7 @@ void Call(const char* name, Arguments... arguments) {
 }
 
 constexpr unsigned kNonBlockingStream = 1;
-constexpr unsigned kAttachGlobal = 1;
+constexpr unsigned kPortableAndMapped = 3;
 
 }  // namespace
 
@@ -59,9 +59,10 @@ bool LibraryDevice::TrySynchronize() const {
 
 uint8_t* LibraryDevice::Allocate(uint64_t bytes) const {
   if (gpu()) {
-    unsigned long long address = 0;
-    Call("cuMemAllocManaged", &address, static_cast<size_t>(bytes), kAttachGlobal);
-    return reinterpret_cast<uint8_t*>(address);
+    // Memory of the host that the GPU reads and writes at the same address.
+    void* memory = nullptr;
+    Call("cuMemHostAlloc", &memory, static_cast<size_t>(bytes), kPortableAndMapped);
+    return static_cast<uint8_t*>(memory);
   }
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -284,7 +284,7 @@ class Calls(support.PackageTest):
         np.testing.assert_array_equal(add.map(x, y), x + y)
         np.testing.assert_array_equal(add.map(x, y[3], shared=("y",)), x + y[3])
         scales = np.arange(50)
-        np.testing.assert_array_equal(add.map(x, x, alpha=scales), x + scales[:, None].astype("f") * x)
+        np.testing.assert_allclose(add.map(x, x, alpha=scales), x + scales[:, None].astype("f") * x, rtol=1e-6)
         np.testing.assert_array_equal(self.rd.op("sum").map(x, axes=1, shape=()), self.rows(x))
         self.refused(residentd.InvalidArgument, "tensors for 49 tasks, 'x' for 50", add.map, x, y[1:])
         self.refused(residentd.InvalidArgument, "3 values for 50 tasks", add.map, x, y, alpha=[1, 2, 3])
