@@ -113,7 +113,7 @@ typedef struct resident_ops_outcome {
   int32_t code;
   /* The detail of docs/operator_reference.md if an operator refused a value. */
   uint32_t detail;
-  /* The call that failed: the first successful resident_ops_run of the handle is 1. 0: none. */
+  /* The call that failed: the first one of the handle that was not refused is 1. 0: none. */
   uint64_t call;
 } resident_ops_outcome;
 

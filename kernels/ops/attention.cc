@@ -996,7 +996,7 @@ RESIDENT_DEVICE bool CanStream([[maybe_unused]] const AttentionTask& task) {
     unaligned |= static_cast<u64>(2 * task.k.strides[d]) | static_cast<u64>(2 * task.v.strides[d]);
   }
   return unaligned % resident::kChunkBytes == 0 && task.depth > 0 && task.columns > 0 &&
-         task.k.strides[3] == 1 && task.v.strides[3] == 1 && task.keys < (1 << 30);
+         task.k.strides[3] == 1 && task.v.strides[3] == 1 && task.keys < (1 << 30) - 64;
 #else
   return false;
 #endif
@@ -1107,6 +1107,13 @@ RESIDENT_DEVICE float Shuffle(float value, u32 lane) {
   return bit_cast<float>(static_cast<u32>(resident::emulated::Exchange::All(&mine, 1)[lane][0]));
 #endif
 }
+
+// Weights, which are at most 1, are multiplied by this before they are rounded to 16 bits: small
+// float16 numbers have few bits.
+template <typename T>
+inline constexpr float kWeightScale = 1.0f;
+template <>
+inline constexpr float kWeightScale<resident::Half> = 16384.0f;
 
 template <typename T>
 RESIDENT_DEVICE float LowOf(u32 pair) {
@@ -1284,6 +1291,8 @@ RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i3
         sum[set][j] = sum[set][j] * growth[set][j] + (weight[j] + weight[2 + j]);
       }
       RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < 4; ++i) weight[i] *= kWeightScale<T>;
+      RESIDENT_UNROLL(4)
       for (i32 i = 0; i < 2; ++i) {
         const u32 pair = resident::Pack<T>(weight[2 * i], weight[2 * i + 1]);
         const u32 rest =
@@ -1319,7 +1328,9 @@ RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i3
           resident::MultiplyAdd<T>(product, a, remainders[set]);
           float(&total)[4] = totals[set][b][i].v;
           RESIDENT_UNROLL(4)
-          for (i32 e = 0; e < 4; ++e) total[e] = total[e] * growth[set][e % 2] + product.v[e];
+          for (i32 e = 0; e < 4; ++e) {
+            total[e] = total[e] * growth[set][e % 2] + product.v[e] * (1 / kWeightScale<T>);
+          }
         }
       }
       replace_unit();
@@ -1371,7 +1382,7 @@ RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i3
     results.out[r] = task.parts > 0 ? at * task.columns
                                     : tile.batch * task.out.strides[0] +
                                           head * task.out.strides[1] + query * task.out.strides[2];
-    if (all - all != 0.0f || top - top > 0.0f) not_finite = 1;
+    if (all - all != 0.0f) not_finite = 1;
     if (task.parts == 0) continue;
     *ElementAt<float>(task.largest, at) = top;
     *ElementAt<float>(task.sum, at) = all;
@@ -1497,6 +1508,8 @@ RESIDENT_DEVICE bool CanPrefill(const AttentionTask& task) {
   if (!task.stream || task.parts != 0 || task.mask.address != 0 || task.rows <= kMaxTileRows) {
     return false;
   }
+  // The weighted values are added by tensor cores, which do not round to nearest.
+  if (task.keys > (1 << 18)) return false;
   // The weights have the precision of k.
   if (task.out.dtype != DType::kBF16 &&
       (task.out.dtype != DType::kF16 || task.k.dtype != DType::kF16)) {
@@ -1582,7 +1595,7 @@ RESIDENT_NOINLINE bool PrefillTile(const Block& block, const TileOfPart& tile) {
         const u32 place = static_cast<u32>(row) * kPrefillRowBytes +
                           16 * Swizzle<16>(static_cast<u32>(row), static_cast<u32>(chunk));
         resident::CopyAsync(to + place,
-                            from + static_cast<u64>(2 * (first + row) * operand.strides[2]),
+                            from + static_cast<u64>(2 * i64{first + row} * operand.strides[2]),
                             first + row < end ? resident::kChunkBytes : 0);
       }
     }
@@ -1682,7 +1695,8 @@ RESIDENT_NOINLINE bool PrefillTile(const Block& block, const TileOfPart& tile) {
           for (i32 n = 0; n < 2; ++n) {
             RESIDENT_UNROLL(2)
             for (i32 i = 2 * j; i < 2 * j + 2; ++i) {
-              scores[n].v[i] = PowerOfTwo(scores[n].v[i] - base);
+              // The scale is part of both the sum and the totals.
+              scores[n].v[i] = PowerOfTwo(scores[n].v[i] - base) * kWeightScale<T>;
               sum[j] += scores[n].v[i];
             }
           }

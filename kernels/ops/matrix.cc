@@ -93,6 +93,8 @@ struct DenseWeights {
   RESIDENT_DEVICE const Run* RunAt(i64 row, i64 column) const {
     return ElementAt<const Run>(reinterpret_cast<u64>(data + (row * depth + column)), 0);
   }
+  // Whether the weights have a scale.
+  static constexpr bool kScaled = false;
   // What the weights of a row and a group have in common.
   struct Common {};
   RESIDENT_DEVICE Common CommonOf(i64, i64) const { return {}; }
@@ -295,6 +297,21 @@ RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 v
   });
 }
 
+// The sum of the products of x and of a run's weights, each multiplied by the scale.
+template <typename Weights>
+RESIDENT_NOINLINE float ScaledProduct(const Weights& weights, const Run& run,
+                                      const typename Weights::Common& common, const RunsOfX& x,
+                                      u32 at) {
+  float sum = 0.0f;
+  for (i32 quad = 0; quad < Weights::kRun / 4; ++quad) {
+    const Quad<float> values = x.At(at, static_cast<u32>(quad));
+    for (i32 i = 0; i < 4; ++i) {
+      sum += values.v[i] * (weights.Value(run, 4 * quad + i, common) * Weights::Scale(common));
+    }
+  }
+  return sum;
+}
+
 // Adds the calling lane's products of rows row to row + kRowsOfWarp - 1, from column `begin` on. A
 // row's products are added in the same order by any warp.
 template <typename Weights>
@@ -327,7 +344,14 @@ RESIDENT_DEVICE void AddRuns(const Weights& weights, i64 row, i64 begin, const R
           }
         }
       }
-      for (i32 r = 0; r < kRowsOfWarp; ++r) sums[r] += products[r] * Weights::Scale(common[r]);
+      for (i32 r = 0; r < kRowsOfWarp; ++r) {
+        float product = products[r] * Weights::Scale(common[r]);
+        if (Weights::kScaled && product - product != 0.0f) {
+          // The sum may be out of range without the scale, and not with it.
+          product = ScaledProduct(weights, runs[n][r], common[r], x, at);
+        }
+        sums[r] += product;
+      }
     }
   }
 }
@@ -468,6 +492,7 @@ struct QuantizedWeights {
                                 0);
   }
   // As of DenseWeights.
+  static constexpr bool kScaled = true;
   struct Common {
     float scale;
     float zero;

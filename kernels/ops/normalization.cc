@@ -403,7 +403,7 @@ RESIDENT_DEVICE void StoreScaled(const Row& row, const Team& team, T* out, u32 c
                                  u64 w) {
   row.Store(team, out, columns, [=](Quad<float>& quad, u32 column) {
     const Quad<float> weights = LoadQuadAt<T>(w, column);
-    for (i32 i = 0; i < 4; ++i) quad.v[i] *= scale * weights.v[i];
+    for (i32 i = 0; i < 4; ++i) quad.v[i] = quad.v[i] * scale * weights.v[i];
   });
 }
 

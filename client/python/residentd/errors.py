@@ -203,9 +203,10 @@ class TaskFailed(Error):
         super().__init__(text, fix, operator=operator, code=first.status)
         self.errors: List[TaskError] = list(errors)
         self.result = result
-        self.may_have_run = any(error.status not in NEVER_RAN and
-                                (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message)
-                                for error in errors)
+        # A task that succeeded has run, and one that is not listed may have.
+        self.may_have_run = failed < count or failed > len(errors) or any(
+            error.status not in NEVER_RAN and
+            (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message) for error in errors)
         self.passes = (failed == count == len(errors) and not self.may_have_run and
                        all(error.status == "UNAVAILABLE" for error in errors))
 

@@ -515,6 +515,9 @@ class CallBuilder:
                            leading, prepared.count)
             if parameter.kind != INPUT:
                 prepared.outputs.append(_Given(tensor.view))
+                prepared.repeatable &= not any(
+                    other is not tensor and other.view is not None and other.view.id == tensor.view.id
+                    for other in tensors.values())
             return device
         shape = leading + tensor.task_shape
         if tensor.array is None and parameter.kind == INOUT:

@@ -117,9 +117,15 @@ class Tensor:
     """A tensor at an address. Strides are in elements; None: dense."""
 
     def __init__(self, address, dtype, shape, strides=None, owner=None):
+        shape = tuple(shape)
+        for number in (*shape, *(strides or ())):
+            if not -(2**63) <= number < 2**63:
+                raise InvalidValue("{} does not fit 64 bits".format(number))
+        if not 0 <= address < 2**64:
+            raise InvalidValue("{} is no address".format(address))
         self.address = address
         self.dtype = _DTYPES[dtype] if isinstance(dtype, str) else dtype
-        self.shape = tuple(shape)
+        self.shape = shape
         if strides is None:
             strides, stride = [], 1
             for size in reversed(self.shape):
@@ -127,6 +133,7 @@ class Tensor:
                 stride *= max(size, 1)
         self.strides = tuple(strides)
         self.readonly = False
+        self.device = None  # If known: CPU or the number of a GPU.
         self._owner = owner  # Keeps the memory.
 
     @classmethod
@@ -138,7 +145,9 @@ class Tensor:
             dtype = _TORCH.get(str(value.dtype))
             if dtype is None:
                 raise InvalidValue("dtype {} has no counterpart".format(value.dtype))
-            return cls(value.data_ptr(), dtype, value.shape, value.stride(), value)
+            tensor = cls(value.data_ptr(), dtype, value.shape, value.stride(), value)
+            tensor.device = CPU if value.device.type == "cpu" else value.device.index
+            return tensor
         view = memoryview(value)
         dtype = _FORMATS.get((_KINDS.get(view.format.lstrip("@=<")), view.itemsize))
         if dtype is None:
@@ -146,7 +155,7 @@ class Tensor:
         if any(stride % view.itemsize for stride in view.strides):
             raise InvalidValue("strides {} are not multiples of the elements".format(view.strides))
         strides = [stride // view.itemsize for stride in view.strides]
-        tensor = cls(_address(view), dtype, view.shape, strides, value)
+        tensor = cls(_address(view), dtype, view.shape, strides, view)
         tensor.readonly = view.readonly
         return tensor
 
@@ -186,6 +195,9 @@ class Operators:
     """A handle: the operators on one device. It is for one thread at a time."""
 
     def __init__(self, device=CPU, max_blocks=0):
+        if not -(2**31) <= device < 2**31:
+            raise InvalidValue("there is no device {}".format(device))
+        self._device = device
         self._handle = ctypes.POINTER(abi.ResidentOps)()
         _check(_lib().resident_ops_create(device, max_blocks, ctypes.byref(self._handle)))
 
@@ -205,6 +217,8 @@ class Operators:
                     to.kind, to.real = abi.REAL, float(argument)
                 continue
             tensor = Tensor.of(argument)
+            if tensor.device not in (None, self._device):
+                raise InvalidValue("argument {} of {} is on another device".format(i + 1, name))
             if tensor.readonly and kind in ("out", "inout"):
                 raise InvalidValue("argument {} of {} is written, and its object is read-only".format(
                     i + 1, name))
