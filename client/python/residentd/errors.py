@@ -188,7 +188,8 @@ class TaskFailed(Error):
     """The call succeeded, and tasks of it did not end OK.
 
     errors: the first 16 of these tasks, each with index, status and message.
-    may_have_run: whether one of them may have run in part. If not, the call can be repeated.
+    may_have_run: whether a task succeeded, or a failed one may have run in part. If not, the call can
+        be repeated.
     result: the Result; the outputs of the tasks that failed are zeros, and
         an inout keeps the elements that were passed for them, unless it is used in place.
     """
@@ -203,8 +204,8 @@ class TaskFailed(Error):
         super().__init__(text, fix, operator=operator, code=first.status)
         self.errors: List[TaskError] = list(errors)
         self.result = result
-        # A task that succeeded has run, and one that is not listed may have.
-        self.may_have_run = failed < count or failed > len(errors) or any(
+        # A task that succeeded has run.
+        self.may_have_run = failed < count or any(
             error.status not in NEVER_RAN and
             (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message) for error in errors)
         self.passes = (failed == count == len(errors) and not self.may_have_run and
