@@ -579,6 +579,25 @@ TEST_F(AttendTest, DecodeOf16BitsWithMasksAndHiddenNan) {
 }
 
 // Rows that do not start at multiples of 16 bytes, and elements that are not adjacent.
+// One key has nearly all of the weight and a value of 0: the result is that of weights which are
+// small for float16.
+TEST_F(AttendTest, SmallWeightsOf16BitsAreNotLost) {
+  const int64_t length = Emulated() ? 300 : 4096;
+  for (const double gap : {8.5, 14.0, 18.25}) {
+    for (const int64_t queries : {1, 17}) {
+      std::vector<double> q(queries * 16), k(length * 16), v(length * 16, 1000.0);
+      for (int64_t s = 0; s < queries; ++s) q[s * 16] = 1;
+      k[0] = gap;
+      std::fill_n(v.begin(), 16, 0.0);
+      Attention a{TestTensor::Input(DType::kF16, {1, 1, queries, 16}, q),
+                  TestTensor::Input(DType::kF16, {1, 1, length, 16}, k),
+                  TestTensor::Input(DType::kF16, {1, 1, length, 16}, v)};
+      CheckAttention(a, DType::kF16, 1);
+      CheckAttention(a, DType::kF32, 1, 2);
+    }
+  }
+}
+
 TEST_F(AttendTest, DecodeOf16BitsOfOtherLayouts) {
   for (const int64_t d : {12, 16}) {
     Attention a = Random(1, 4, 2, 1, 50, d, 16, DType::kBF16);

@@ -561,6 +561,14 @@ class Bytecode(InferenceTest):
                          [("registers", "INT32", [-1, -1])])
 
 
+def varint(number):
+    out = b""
+    while number >= 128:
+        out += bytes([number % 128 + 128])
+        number //= 128
+    return out + bytes([number])
+
+
 class ManyEntries(InferenceTest):
     """Messages of few bytes and many objects."""
 
@@ -569,6 +577,10 @@ class ManyEntries(InferenceTest):
     EMPTY = (b"\x2a\x00", b"\x32\x00", b"\x3a\x00", b"\x22\x00", b"\x2a\x02\x22\x00",
              b"\x2a\x04\x2a\x02\x42\x00", b"\xfa\x07\x00", b"\xf8\x07\x01")
     COUNT = 2 << 20
+
+    @staticmethod
+    def field(tag, value):
+        return bytes([tag]) + varint(len(value)) + value
 
     def peak(self):
         for line in pathlib.Path("/proc/{}/status".format(self.daemon.process.pid)).read_text().splitlines():
@@ -586,6 +598,14 @@ class ManyEntries(InferenceTest):
                 infer(message, timeout=60)
             with self.invalid("more than 4096 tensors"):
                 list(stream(iter([message]), timeout=60))
+        # The type of a bool, with the length of a string: an unknown field.
+        unknown = self.field(0x22, self.field(0x12, self.COUNT * b"\x0a\x00"))
+        with self.invalid("more than 4096 tensors"):
+            infer(head + unknown, timeout=60)
+        # A length beyond the end of the message around it.
+        rest = self.field(0x12, self.COUNT * b"\x7a\x00")
+        with self.invalid("cannot be parsed"):
+            infer(head + b"\x2a\x05\x22" + varint(len(rest) + (1 << 24)) + rest, timeout=60)
         # Parsed, one of these messages takes 100 MiB and more; its bytes take 4 to 12.
         self.assertLess(self.peak() - before, 100)
         numpy.testing.assert_array_equal(array(self.client.infer("add", {"x": X, "y": Y}), "out"), X + Y)
