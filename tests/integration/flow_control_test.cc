@@ -99,9 +99,11 @@ TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
   const uint32_t workers = daemon.Device().blocks();
   const uint32_t tasks = 50 * 3 * workers;
   const ManyBatches many(greedy, std::vector<v1::Batch>(3 * workers, batch));
+  // All batches are admitted, and some of their tasks have ended.
   ASSERT_TRUE(Eventually([&] {
-    const uint64_t queued = daemon.Device().queued_tasks();
-    return queued > tasks / 2 && queued < tasks - 3 * workers;
+    const v1::DeviceStatus device = daemon.Device();
+    return device.queued_tasks() > tasks / 2 && device.completed_tasks() > 3 * workers &&
+           device.queued_tasks() + device.completed_tasks() + 4 * workers > tasks;
   }));
   // The tasks that were in the ring, at most two for each worker, and those that entered it
   // between the queries of the queue.
@@ -112,11 +114,12 @@ TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
   const uint32_t workers = daemon.Device().blocks();
-  // A task has five runs on the CPU and 32 on a GPU: each batch has more tasks than there is room
+  // A task has five runs on the CPU and 128 on a GPU: each batch has more tasks than there is room
   // for in the ring.
-  const uint32_t runs = std::max(300u, 64 * workers);
+  const uint32_t runs = std::max(300u, 256 * workers);
   const ManyBatches many(greedy, std::vector<v1::Batch>(3, EndlessRuns(runs, 20'000'000)));
-  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > std::max(60u, workers); }));
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > std::max(60u, workers); }))
+      << daemon.Device().ShortDebugString();
   EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 3 * workers);
 }
 
@@ -127,7 +130,8 @@ TEST(FlowControlTest, QuickProgramsDoNotAffectTheEstimateForOtherPrograms) {
   const uint32_t batches = 60 + daemon.Device().blocks();
   const ManyBatches many(greedy, std::vector<v1::Batch>(batches, EndlessRuns(1, 100'000'000)));
   // They must wait in the queue and not in the ring.
-  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 40; }));
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 40; }))
+      << daemon.Device().ShortDebugString();
   EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6 * daemon.Device().blocks());
 }
 
