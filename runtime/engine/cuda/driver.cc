@@ -16,8 +16,7 @@ absl::StatusOr<Driver> Open() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::UnavailableError(absl::StrCat("there is no NVIDIA driver on this machine (",
-                                               dlerror(),
-                                               "). Fix: install it, or use the CPU"));
+                                               dlerror(), "). Fix: install it, or use the CPU"));
   }
   Driver driver{};
 #define LOAD(call)                                                                          \
