@@ -53,6 +53,7 @@ exports() {
   diff <(sort <<<"$exported") <(echo "$declared")
 }
 
+# shellcheck disable=SC2016  # The page has backquotes.
 page_has_example() { diff <(sed -n '/^```c$/,/^```$/p' "$page" | sed '1d;$d') "$example"; }
 
 check "the library is installed" "$bundle_files" "$prefix" 20 "$library"
