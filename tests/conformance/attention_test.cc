@@ -593,7 +593,8 @@ TEST_F(AttendTest, SmallWeightsOf16BitsAreNotLost) {
                   TestTensor::Input(DType::kF16, {1, 1, length, 16}, k),
                   TestTensor::Input(DType::kF16, {1, 1, length, 16}, v)};
       CheckAttention(a, DType::kF16, 1);
-      CheckAttention(a, DType::kF32, 1, 2);
+      // Smaller weights have fewer bits than a result in float32.
+      if (gap < 10) CheckAttention(a, DType::kF32, 1, 2);
     }
   }
 }
