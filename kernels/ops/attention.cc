@@ -977,7 +977,7 @@ RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
 //   Totals[column, row] = sum of values[column, key] * weights[key, row]. A lane has chunks of four
 //   keys, of which it makes pairs of keys for each of 8 columns. The weights, whose fragments are
 //   those of the transposed scores, are the sum of two elements of 16 bits, so that they have at
-//   least 16 bits of precision.
+//   least 16 bits of precision (in float16 only weights above 2^-22 have them).
 //
 // Sums over the keys are added outside of the tensor cores, which do not round to nearest.
 //
