@@ -31,6 +31,9 @@ absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text)
 std::string FormatValue(v1::DType dtype, std::string_view bytes, size_t index);
 Json ValueToJson(v1::DType dtype, std::string_view bytes, size_t index);
 
+// Elements of an output that commands print unless all are wanted.
+inline constexpr size_t kShownElements = 16;
+
 // Formats at most `max_elements` elements, then "... N more".
 std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t max_elements);
 Json ValuesToJson(v1::DType dtype, std::string_view bytes);

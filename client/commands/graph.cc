@@ -1,11 +1,15 @@
-// graph: checks and shows task graphs.
+// graph: checks, shows, runs and imports task graphs.
+#include <cstdio>
 #include <memory>
+#include <string>
 
+#include "client/cli/amk_import.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/graph_file.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
+#include "client/commands/graph_run.h"
 #include "client/commands/graph_text.h"
 
 namespace resident::cli {
@@ -20,7 +24,7 @@ std::optional<int> Check(const std::string& path, bool dependencies, v1::Graph* 
   absl::StatusOr<v1::Graph> parsed = ParseGraph(path, text);
   if (!parsed.ok()) return UsageError(parsed.status());
   *graph = *std::move(parsed);
-  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
   absl::StatusOr<v1::GraphReport> checked = (*client)->ValidateGraph(*graph, dependencies);
   if (!checked.ok()) return CallError(checked.status());
@@ -62,24 +66,63 @@ int Show(const std::string& path, bool dot) {
   return report.accepted() ? kExitOk : kExitFailed;
 }
 
+// Converts a file of another system; needs no daemon.
+int Import(const std::string& amk, const std::string& out) {
+  if (amk.empty())
+    return UsageError("graph import needs --amk FILE", "residentctl help graph import");
+  std::string text;
+  if (absl::Status status = ReadFile(amk, &text); !status.ok()) return UsageError(status);
+  const absl::StatusOr<AmkGraph> imported = ImportAmk(amk, text);
+  if (!imported.ok()) return UsageError(imported.status());
+  const absl::StatusOr<std::string> json = GraphJson(imported->graph);
+  if (!json.ok()) return UsageError(json.status());
+  for (const std::string& note : imported->notes) {
+    std::fprintf(stderr, "note: %s: %s\n", amk.c_str(), note.c_str());
+  }
+  if (out.empty()) {
+    Print(*json);
+    return kExitOk;
+  }
+  if (absl::Status status = WriteFile(out, *json); !status.ok()) return WriteError(status);
+  return kExitOk;
+}
+
 }  // namespace
 
 void AddGraph(Command& program) {
   Command& graph = program.Add(
-      "graph", "check and show task graphs",
+      "graph", "check, show, run and import task graphs",
       "FILE contains a graph as JSON (docs/graph_format.md) and may be - for stdin. validate\n"
       "checks it against the operators that serve, and prints each finding with its code; exit\n"
       "status 1 if the graph is refused. show also prints the nodes for which each node waits,\n"
       "which follow from the memory that nodes read and write; nodes of one stage may run at the\n"
       "same time. --dot prints the same for Graphviz:\n"
       "  residentctl graph validate decode.json\n"
-      "  residentctl graph show decode.json --dot | dot -Tsvg > decode.svg\n");
+      "  residentctl graph show decode.json --dot | dot -Tsvg > decode.svg\n"
+      "run executes the graph. NAME is a tensor or a scalar of the graph, and VALUE is 1,2,3 or\n"
+      "0.5*1024 or @FILE (raw little-endian elements) or buffer:ID (a buffer, by its id or name).\n"
+      "Weights that are not given are the buffers of the same name, states begin with zeros, and\n"
+      "OUTPUT=@FILE writes an output to a file. Each step of a graph with streams prints a line.\n"
+      "  residentctl graph run feature.json x=1,2,3 scale=0.5\n");
   graph.Add("validate", "check a graph").Run("FILE", [](const Words& words) {
     return Validate(words[0]);
   });
+  AddGraphRun(graph);
   auto dot = std::make_shared<bool>(false);
   Command& show = graph.Add("show", "check a graph and show its order");
   show.Flag("dot", dot.get(), "print the language of Graphviz");
+  auto amk = std::make_shared<std::string>();
+  auto out = std::make_shared<std::string>();
+  Command& importer = graph.Add(
+      "import", "convert a graph of another system",
+      "Prints a task graph of AutoMegaKernel (AMK) as a graph of residentd, or writes it\n"
+      "to --out; docs/graph_amk.md describes the conversion. No daemon is needed; graph\n"
+      "validate checks the result:\n"
+      "  residentctl graph import --amk decode.amk.json --out decode.json\n"
+      "  residentctl graph validate decode.json\n");
+  importer.Flag("amk", amk.get(), "the file of AMK, as JSON; - is stdin");
+  AddOutFlag(importer, out.get());
+  importer.Run("", [amk, out](const Words&) { return Import(*amk, *out); });
   show.Run("FILE", [dot](const Words& words) { return Show(words[0], *dot); });
 }
 

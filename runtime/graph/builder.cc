@@ -394,6 +394,7 @@ uint32_t GraphBuilder::FindOperator(std::string_view name, uint32_t version, con
     return kNone;
   }
   found->second = static_cast<uint32_t>(graph_.operators.size());
+  info->wanted_version = version;
   graph_.operators.push_back(*std::move(info));
   return found->second;
 }

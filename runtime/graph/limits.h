@@ -9,6 +9,13 @@ namespace resident::graph {
 inline constexpr uint32_t kFormat = 1;
 // Graphs that one daemon is checking or has yet to check.
 inline constexpr uint32_t kMaxChecks = 8;
+// Runs of graphs, of all clients.
+inline constexpr uint32_t kMaxRuns = 64;
+// Nodes of a graph that runs.
+inline constexpr uint32_t kMaxRunNodes = 1u << 16;
+inline constexpr uint64_t kMaxRunDependencies = 1u << 22;
+// Bytes of all outputs that a run returns, and of all records of a step.
+inline constexpr uint64_t kMaxReturnedBytes = uint64_t{256} << 20;
 inline constexpr uint32_t kMaxNodes = 1u << 20;
 inline constexpr uint32_t kMaxTensors = 1u << 20;
 inline constexpr uint32_t kMaxCounters = 1u << 20;

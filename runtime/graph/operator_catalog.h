@@ -16,6 +16,8 @@ namespace resident::graph {
 struct OperatorInfo {
   std::string name;
   uint32_t version = 0;
+  // As the graph names it; 0: the active one.
+  uint32_t wanted_version = 0;
   Signature signature;
   SplitRule split;
   // Whether it is one of the daemon's own operators, so that its name tells what it does.

@@ -64,6 +64,7 @@ constexpr Entry kTable[] = {
     {"/resident.v1.Buffers/Upload", kSubmit},
     {"/resident.v1.Executor/Run", kSubmit},
     {"/resident.v1.Executor/Submit", kSubmit},
+    {"/resident.v1.Graphs/Run", kSubmit},
     {"/resident.v1.Graphs/Validate", kSubmit},
     {"/resident.v1.Operators/Activate", kInstall},
     {"/resident.v1.Operators/Audit", kAdmin},

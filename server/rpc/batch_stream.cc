@@ -87,7 +87,7 @@ absl::Status BatchStream::Launch(Ticket ticket) {
   {
     absl::MutexLock lock(&mu_);
     if (ending()) return errors::Cancelled();
-    lone = running_.empty() && batch->tasks.size() <= kLoneTasks;
+    lone = running_.empty() && batch->count() <= kLoneTasks;
     running_[batch.get()] = batch;
     ++unanswered_;
   }

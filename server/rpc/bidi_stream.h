@@ -201,6 +201,14 @@ class BidiStream : public LiveStream,
       OnWritten();
     }
   }
+  // For a stream that ends early: drops the queued responses, and aborts the call if its client
+  // does not read the one that is being written soon, because gRPC sends no status before it.
+  void DropUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    DropQueued();
+    if (!writing_ || cancelled_) return;
+    CallAfter(unread_alarm_, kLastWrite,
+              [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { CancelCall(); });
+  }
   void SendHeaders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!finished_) transport_.SendHeaders();
   }
@@ -269,6 +277,9 @@ class BidiStream : public LiveStream,
     Advance();
   }
 
+  // How long DropUnread waits.
+  static constexpr std::chrono::milliseconds kLastWrite{500};
+
   Transport& transport_;
   Request request_;  // Owned by the transport during a read, otherwise by the handler.
   std::atomic<bool> reading_{false};
@@ -277,6 +288,7 @@ class BidiStream : public LiveStream,
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  grpc::Alarm unread_alarm_;
 };
 
 }  // namespace resident

@@ -59,7 +59,8 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       passed_descriptors(std::make_shared<PassedDescriptors>()),
       pools(limits.max_installs),
       clients(limits, devices, buffers),
-      planner({&limits, &registry, &buffers, devices, options.task_time_limit}),
+      planner(
+          {&limits, &registry, &buffers, devices, options.task_time_limit, options.staging_bytes}),
       shadows(registry, devices, pools.answers,
               [this](const OperatorVersion& version, uint64_t tasks, uint64_t mismatches) {
                 operators.RecordShadow(version, tasks, mismatches);

@@ -1,6 +1,5 @@
 #include "server/rpc/download_stream.h"
 
-#include <chrono>
 #include <utility>
 
 #include "runtime/base/errors/buffer_errors.h"
@@ -10,13 +9,6 @@
 #include "server/rpc/call.h"
 
 namespace resident {
-namespace {
-
-// How long an ended stream waits for its client to read the message that is being written, before
-// it is aborted.
-constexpr auto kLastWrite = std::chrono::milliseconds(500);
-
-}  // namespace
 
 DownloadStream::~DownloadStream() {
   if (entered_) core_.gate.Leave(1);
@@ -62,8 +54,8 @@ void DownloadStream::Take(absl::Span<const uint8_t> data, Budget::Charge memory)
   core_.counters.Sent(data.size());
   absl::MutexLock lock(&mu_);
   if (ending()) {
-    // Do not send it: OnEnd has set unread_alarm_ only for the message that was being written at
-    // that time.
+    // Do not send it: DropUnread in OnEnd covers only the message that was being written at that
+    // time.
     if (reader_ != nullptr) reader_->Next();
     return;
   }
@@ -76,12 +68,7 @@ void DownloadStream::OnWritten() {
 
 void DownloadStream::OnEnd(const absl::Status& status) {
   if (reader_ != nullptr) reader_->Cancel();
-  // The transport still uses the message that is being written; drop the others.
-  DropQueued();
-  if (writing() && !cancelled()) {
-    CallAfter(unread_alarm_, kLastWrite,
-              [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { CancelCall(); });
-  }
+  DropUnread();
   Conclude(status);
 }
 

@@ -14,7 +14,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "resident/v1/buffers.pb.h"
 #include "server/rpc/bidi_stream.h"
@@ -41,7 +40,6 @@ class DownloadStream final : public BidiStream<NoMessage, v1::DownloadResponse> 
 
   bool entered_ = false;  // Counted by the gate.
   std::shared_ptr<DeviceReader> reader_ ABSL_GUARDED_BY(mu_);
-  grpc::Alarm unread_alarm_;
 };
 
 }  // namespace resident

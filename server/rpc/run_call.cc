@@ -94,7 +94,7 @@ RunCall::Reactor* RunCall::HandOver() {
 }
 
 absl::Status RunCall::FindEnd(const RequestBatch& batch) const {
-  if (batch.failed < batch.status.size()) return absl::OkStatus();
+  if (batch.failed < batch.count()) return absl::OkStatus();
   if (AllEnded(batch, TaskStatus::kCancelled)) return errors::Cancelled();
   const bool late = batch.deadline == deadline_ && AllEnded(batch, TaskStatus::kDeadlineExceeded);
   return late ? errors::DeadlineExceeded() : absl::OkStatus();

@@ -197,6 +197,31 @@ TEST_F(PolicyTest, OperatorPrefixesAndQuotasAreEnforced) {
   EXPECT_EQ(program.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(program.message()), HasSubstr("'flux.run'"));
 
+  // The nodes of a graph are tasks as any others.
+  v1::RunGraphRequest request;
+  v1::Graph& graph = *request.mutable_graph();
+  graph.set_format(1);
+  for (const auto& [name, kind] : {std::pair("x", v1::GraphTensor::KIND_INPUT),
+                                   std::pair("y", v1::GraphTensor::KIND_OUTPUT)}) {
+    v1::GraphTensor& tensor = *graph.add_tensors();
+    tensor.set_name(name);
+    tensor.set_kind(kind);
+    tensor.set_dtype(v1::DTYPE_F32);
+  }
+  v1::GraphBinding& binding = *request.add_bindings();
+  binding.set_tensor("x");
+  binding.set_data(std::string("\0\0\x80\x3f", 4));
+  v1::GraphNode& node = *graph.add_nodes();
+  node.set_operator_("add");
+  for (const char* name : {"x", "x", "y"}) {
+    node.add_arguments()->mutable_tensor()->set_name(name);
+  }
+  EXPECT_TRUE((*client)->RunGraph(request).ok()) << (*client)->RunGraph(request).status();
+  node.set_operator_("mul");
+  const absl::Status forbidden = (*client)->RunGraph(request).status();
+  EXPECT_EQ(forbidden.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(forbidden.message()), HasSubstr("'mul'"));
+
   // The quota is the identity's, across sessions.
   auto held = (*client)->Allocate<uint8_t>({600 << 10});
   ASSERT_TRUE(held.ok()) << held.status();

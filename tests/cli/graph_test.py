@@ -6,10 +6,14 @@ The last line is `N passed, N failed`.
 
 import copy
 import json
+import math
 import os
 import pathlib
 import re
+import shlex
+import struct
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
@@ -19,6 +23,7 @@ import unittest_main  # noqa: E402
 from daemon import OK, FAILED, REFUSED, USAGE  # noqa: E402
 
 FORMAT = pathlib.Path(os.environ.get("GRAPH_FORMAT") or "docs/graph_format.md").resolve()
+TUTORIAL = FORMAT.with_name("graphs.md").read_text()
 # The example in the documentation.
 EXAMPLE = json.loads(re.search(r"```json\n(.*?)```", FORMAT.read_text(), re.S).group(1))
 
@@ -43,9 +48,147 @@ class Files(daemons.CommandTest):
         self.assertIn("GRAPH_E108", result.err)
         self.assertIn("opperator", result.err)
 
+    def test_import_needs_a_file(self):
+        self.check(daemons.ctl("graph", "import"), USAGE)
+
+    def test_import_of_a_damaged_file(self):
+        result = self.check(daemons.ctl("graph", "import", "--amk", "-", stdin="{\"tasks\": [}"), USAGE)
+        self.assertIn("byte 12", result.err)
+        self.assertIn("Fix: ", result.err)
+
     def test_unknown_enum_value(self):
         text = changed(lambda graph: graph["tensors"][0].update(kind="KIND_BUFFER"))
         self.check(daemons.ctl("graph", "validate", "-", stdin=text), USAGE)
+
+
+# Names of the parameters of the operators that imported tasks call below; "=" marks those that are
+# written.
+PARAMETERS = {
+    "attention_combine": "acc largest sum =out",
+    "attention_partial": "q k v mask =acc =largest =sum scale",
+    "copy": "x =out",
+    "gemv_quant": "x q scales zeros =out group",
+    "mul": "x y =out",
+    "rope": "x freqs =out offset layout",
+    "rope_freqs": "=out base",
+}
+
+
+def positions(shape, strides, offset):
+    """Returns the positions of a view's elements, in row-major order."""
+    found = [offset]
+    for size, stride in zip(shape, strides):
+        found = [at + i * stride for at in found for i in range(size)]
+    return found
+
+
+def dense(shape):
+    return [math.prod(shape[i + 1:]) for i in range(len(shape))]
+
+
+class ImportedTasks(daemons.DaemonTest):
+    """The operators of imported tasks compute what AMK's opcodes mean."""
+
+    def compute(self, buffers, tasks):
+        """Imports tasks and runs their nodes one after the other. `buffers`: (kind, dtype, shape,
+        values). Returns the values of the last buffer."""
+        amk = {"buffers": [], "counters": [], "tasks": []}
+        for index, (kind, dtype, shape, _) in enumerate(buffers):
+            amk["buffers"].append({"id": index, "name": f"b{index}", "kind": kind, "dtype": dtype,
+                                   "shape": shape})
+        for index, (op, inputs, output, params) in enumerate(tasks):
+            waits = [{"counter": index - 1, "threshold": 1}] if index else []
+            amk["counters"].append({"id": index, "init": 0})
+            amk["tasks"].append({"id": index, "op": op, "inputs": inputs, "outputs": [output],
+                                 "out_counter": index, "waits": waits, "params": params})
+        text = self.ctl("graph", "import", "--amk", "-", stdin=json.dumps(amk)).out
+        self.ctl("graph", "validate", "-", stdin=text)
+        graph = json.loads(text)
+        memory = {}
+        for tensor in graph["tensors"]:
+            shape = [int(dim["size"]) for dim in tensor["shape"]]
+            memory[tensor["name"]] = (tensor["dtype"][6:].lower(), shape, [0] * math.prod(shape))
+        for index, (_, _, _, values) in enumerate(buffers):
+            if values:
+                memory[f"b{index}"][2][:] = values
+        for node in graph["nodes"]:
+            self.execute(node, memory)
+        return memory[f"b{len(buffers) - 1}"][2]
+
+    def execute(self, node, memory):
+        words, results = [], []
+        for name, argument in zip(PARAMETERS[node["operator"]].split(), node["arguments"]):
+            if "none" in argument:
+                words.append(f"{name}:f16=0*0" if name == "zeros" else f"{name}=0*0")
+            elif "tensor" in argument:
+                view = argument["tensor"]
+                dtype, shape, values = memory[view["name"]]
+                strides = dense(shape)
+                if "shape" in view:
+                    shape = [int(dim["size"]) for dim in view["shape"]]
+                    strides = [int(stride) for stride in view["strides"]]
+                places = positions(shape, strides, int(view.get("offset", 0)))
+                spec = f"{dtype}:{'x'.join(map(str, shape))}"
+                if name[0] == "=":
+                    words.append(f"{name[1:]}:{spec}=")
+                    results.append((name[1:], values, places))
+                else:
+                    words.append(f"{name}:{spec}=" + ",".join(str(values[i]) for i in places))
+            else:
+                words.append(f"{name}={argument.get('i64', argument.get('f64'))}")
+        outputs = self.ctl("run", node["operator"], *words, "--json").json["outputs"]
+        for name, values, places in results:
+            for place, value in zip(places, outputs[name]["values"]):
+                values[place] = value
+
+    def assertNear(self, got, expected):
+        self.assertEqual(len(got), len(expected))
+        for a, b in zip(got, expected):
+            self.assertAlmostEqual(a, b, delta=1e-4 * max(1, abs(b)))
+
+    def test_rope(self):
+        x = [1, 2, 3, 4, 5, 6, 7, 8]
+        got = self.compute([("IO_INPUT", "F32", [2, 1, 4], x), ("IO_INPUT", "I32", [2], [3, 7]),
+                            ("IO_OUTPUT", "F32", [2, 1, 4], None)],
+                           [("ROPE", [0, 1], 2, {"head_dim": 4, "theta": 100.0})])
+        expected = []
+        for row, position in enumerate([3, 7]):
+            a, b = x[4 * row:4 * row + 2], x[4 * row + 2:4 * row + 4]
+            angles = [position * 100.0 ** (-i / 2) for i in range(2)]
+            expected += [p * math.cos(t) - q * math.sin(t) for p, q, t in zip(a, b, angles)]
+            expected += [q * math.cos(t) + p * math.sin(t) for p, q, t in zip(a, b, angles)]
+        self.assertNear(got, expected)
+
+    def test_int4_tile(self):
+        levels = [[-8, 7, 3, -1], [1, 2, -3, 4]]
+        packed = [(row[i] + 8) | (row[i + 1] + 8) << 4 for row in levels for i in (0, 2)]
+        got = self.compute(
+            [("IO_INPUT", "F32", [1, 4], [1, 2, 3, 4]), ("WEIGHT", "I4", [2, 4], packed),
+             ("WEIGHT", "F16", [2, 2], [0.5, 2, 1, 0.25]), ("IO_OUTPUT", "F32", [1, 2], None)],
+            [("GEMV_TILE", [0, 1, 2], 3, {"K": 4, "N_tile": 1, "n_off": first, "qdtype": 7, "group": 2})
+             for first in (0, 1)])
+        self.assertNear(got, [0.5 * (-8 + 14) + 2 * (9 - 4), 5 + 0.25 * (-9 + 16)])
+
+    def test_partial_attention_and_combine(self):
+        q = [1, 0, 0.5, -1, 2, 1, 0, 1]
+        k = [math.sin(i) for i in range(4 * 2 * 2)]
+        v = [math.cos(i) for i in range(4 * 2 * 2)]
+        params = {"head_dim": 2, "n_heads": 4, "n_kv_heads": 2}
+        window = dict(params, kv_len=2, scale=0.7, flags=2)
+        got = self.compute(
+            [("IO_INPUT", "F32", [4, 2], q), ("IO_INPUT", "F32", [4, 2, 2], k),
+             ("IO_INPUT", "F32", [4, 2, 2], v), ("ACTIVATION", "F32", [4, 4], None),
+             ("ACTIVATION", "F32", [4, 4], None), ("IO_OUTPUT", "F32", [1, 8], None)],
+            [("ATTENTION_TILE", [0, 1, 2], 3, dict(window, kv_start=0)),
+             ("ATTENTION_TILE", [0, 1, 2], 4, dict(window, kv_start=2)),
+             ("ATTENTION_COMBINE", [3, 4], 5, params)])
+        expected = []
+        for head in range(4):
+            at = [row * 4 + head // 2 * 2 for row in range(4)]
+            weights = [math.exp(0.7 * sum(q[2 * head + d] * k[i + d] for d in range(2))) for i in at]
+            expected += [sum(w * v[i + d] for w, i in zip(weights, at)) / sum(weights)
+                         for d in range(2)]
+        self.assertNear(got, expected)
 
 
 class Graphs(daemons.DaemonTest):
@@ -94,6 +237,30 @@ class Graphs(daemons.DaemonTest):
         text = changed(lambda graph: graph["nodes"].clear())
         self.assertIn("GRAPH_E107", self.ctl("graph", "show", "-", stdin=text, code=FAILED).out)
 
+    def test_imported_graph_of_amk_is_accepted(self):
+        def buffer(index, kind):
+            return {"id": index, "name": f"b{index}", "kind": kind, "dtype": "F32", "shape": [1, 8],
+                    "space": "HBM", "source": None}
+
+        def task(index, op, inputs, output, waits):
+            return {"id": index, "op": op, "inputs": inputs, "outputs": [output], "out_counter": index,
+                    "waits": [{"counter": wait, "threshold": 1} for wait in waits], "params": {},
+                    "sm": None}
+
+        amk = {
+            "ir_version": "0.2.0", "abi_version": "0.2", "meta": {"name": "small"}, "target": None,
+            "buffers": [buffer(0, "IO_INPUT"), buffer(1, "ACTIVATION"), buffer(2, "IO_OUTPUT")],
+            "counters": [{"id": 0, "init": 0, "note": ""}, {"id": 1, "init": 0, "note": ""}],
+            "tasks": [task(0, "GELU", [0], 1, []), task(1, "ADD", [0, 1], 2, [0])],
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = pathlib.Path(folder, "amk.json"), pathlib.Path(folder, "graph.json")
+            source.write_text(json.dumps(amk))
+            self.ctl("graph", "import", "--amk", str(source), "--out", str(target))
+            self.assertIn("graph small accepted", self.ctl("graph", "validate", str(target)).out)
+            printed = self.ctl("graph", "import", "--amk", str(source)).out
+            self.assertEqual(json.loads(printed), json.loads(target.read_text()))
+
     def test_installed_operator_can_be_called(self):
         self.ctl("ops", "install", "twice", "--expr", "x + x", "--wait=active")
         tensor = {"dtype": "DTYPE_F32", "shape": [{"size": 8}]}
@@ -110,6 +277,49 @@ class Graphs(daemons.DaemonTest):
 
     def test_request_without_a_graph_is_served_as_an_empty_one(self):
         self.assertIn("GRAPH_E107", self.validate("{\"format\": 1}", FAILED).out)
+
+    def test_commands_of_the_tutorial(self):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        for name, text in re.findall(r"```json (\S+)\n(.*?)```", TUTORIAL, re.S):
+            (folder / name).write_text(text)
+        outs = []
+        for block in re.findall(r"```console\n(.*?)```", TUTORIAL, re.S):
+            for line in block.splitlines():
+                words = shlex.split(line.removeprefix("$ residentctl "))
+                words = [str(folder / word) if word.endswith(".json") else word for word in words]
+                outs.append(self.ctl(*words).out)
+        self.assertEqual(len(outs), 3)
+        self.assertIn("accepted", outs[0])
+        self.assertRegex(outs[1], r"y +f32 +2x4 +0\.5806.* 2\.646")
+        self.assertIn("1 step (all steps), 4 tasks", outs[1])
+        self.assertRegex(outs[2], r"step 0: value 1\nstep 1: value 21\nstep 2: value 41\n")
+
+    def test_run_of_a_decoder_step_by_step(self):
+        # Attention over equal rows returns the row; the residual is added.
+        out = self.ctl("graph", "run", "-", "--json", "--steps=3", "pos=0", "q=0.1*256", "kv=2*256",
+                       "residual=0.5*256", stdin=json.dumps(EXAMPLE)).json
+        self.assertEqual(out["steps"], 3)
+        self.assertEqual(out["end"], "END_STEPS")
+        self.assertEqual(out["outputs"]["out"]["values"], [2.5] * 256)
+        self.assertEqual({v["operator"]: v["tasks"] for v in out["versions"]},
+                         {"kv_append": 3, "attention": 3, "add": 3})
+
+    def test_run_with_files_and_buffers(self):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        (folder / "kv.f32").write_bytes(struct.pack("<256f", *[3.0] * 256))
+        self.ctl("graph", "run", "-", "--steps=1", "pos=0", "q=0.1*256",
+                 f"kv=@{folder / 'kv.f32'}", "residual=1*256", f"out=@{folder / 'out.f32'}",
+                 stdin=json.dumps(EXAMPLE))
+        self.assertEqual((folder / "out.f32").read_bytes(), struct.pack("<256f", *[4.0] * 256))
+
+    def test_run_refusals(self):
+        def run(*words, code):
+            return self.ctl("graph", "run", "-", *words, stdin=json.dumps(EXAMPLE), code=code)
+
+        self.assertIn("no tensor or scalar 'qq'", run("qq=1", code=USAGE).err)
+        self.assertIn("'pos'", run("pos=abc", code=USAGE).err.replace("for pos", "'pos'"))
+        self.assertIn("pos", run("pos=500", code=REFUSED).err)
+        self.assertIn("'q' is an input", run("pos=0", code=REFUSED).err)
 
     def test_file_larger_than_a_message(self):
         daemon = daemons.Daemon("--max_message_mib=1")

@@ -22,4 +22,55 @@ absl::Status OperatorNotForGraphs(const std::string& name, const std::string& re
                                               ". Fix: call another operator"));
 }
 
+absl::Status GraphRefused(const std::string& finding, uint64_t others) {
+  return absl::InvalidArgumentError(
+      StrCat("the graph is refused: ", finding,
+             others == 0 ? "" : StrCat(" (Graphs.Validate lists ", others, " more)")));
+}
+
+absl::Status TooManyNodesToRun(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("the graph has ", count, " nodes, and one of at most ",
+                                           limit, " can run. Fix: divide it"));
+}
+
+absl::Status BadBinding(const std::string& tensor, const std::string& what,
+                        const std::string& fix) {
+  return absl::InvalidArgumentError(
+      StrCat("binding of tensor ", Quote(tensor), ": ", what, ". Fix: ", fix));
+}
+
+absl::Status NotBound(const std::string& kind, const std::string& tensor, const std::string& fix) {
+  return absl::InvalidArgumentError(
+      StrCat("tensor ", Quote(tensor), " is ", kind, " and has no memory. Fix: ", fix));
+}
+
+absl::Status BadRunScalar(const std::string& scalar, const std::string& what,
+                          const std::string& fix) {
+  return absl::InvalidArgumentError(StrCat("scalar ", Quote(scalar), " ", what, ". Fix: ", fix));
+}
+
+absl::Status AmbiguousBufferName(const std::string& tensor, uint64_t first, uint64_t second) {
+  return absl::InvalidArgumentError(StrCat("buffers ", first, " and ", second,
+                                           " both have the name ", Quote(tensor),
+                                           " of a tensor. Fix: bind one of them"));
+}
+
+absl::Status GraphAnswerTooLarge(const std::string& what, uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("the ", what, " ", bytes, " bytes, and at most ", limit,
+                                           " are returned. Fix: bind outputs to buffers, or return "
+                                           "less in each step"));
+}
+
+absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("the graph has ", count,
+                                           " dependencies, and one of at most ", limit,
+                                           " can run. Fix: divide it"));
+}
+
+absl::Status NodeFailed(absl::StatusCode code, const std::string& node, const std::string& op,
+                        uint64_t step, const std::string& what) {
+  return absl::Status(
+      code, StrCat("node ", Quote(node), " (", op, ") failed in step ", step, ": ", what));
+}
+
 }  // namespace resident::errors

@@ -15,6 +15,24 @@ absl::Status TooManyGraphChecks(uint32_t limit);
 // The operator exists, but only the daemon calls it.
 absl::Status OperatorNotForGraphs(const std::string& name, const std::string& reason);
 
+// `finding`: the first error, with its code; `others`: the number of the others.
+absl::Status GraphRefused(const std::string& finding, uint64_t others);
+absl::Status TooManyNodesToRun(uint64_t count, uint64_t limit);
+// A binding of a tensor that must not have it, or of none. `fix`: "bind an input".
+absl::Status BadBinding(const std::string& tensor, const std::string& what, const std::string& fix);
+// A weight, constant or input without memory.
+absl::Status NotBound(const std::string& kind, const std::string& tensor, const std::string& fix);
+absl::Status BadRunScalar(const std::string& scalar, const std::string& what,
+                          const std::string& fix);
+// Several buffers have the name of a tensor.
+absl::Status AmbiguousBufferName(const std::string& tensor, uint64_t first, uint64_t second);
+// `what`: "outputs of the graph have".
+absl::Status GraphAnswerTooLarge(const std::string& what, uint64_t bytes, uint64_t limit);
+absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit);
+// `what`: the error of the node's task. `op`: "add version 2".
+absl::Status NodeFailed(absl::StatusCode code, const std::string& node, const std::string& op,
+                        uint64_t step, const std::string& what);
+
 }  // namespace resident::errors
 
 #endif  // RESIDENT_RUNTIME_BASE_ERRORS_GRAPH_ERRORS_H_

@@ -1,0 +1,216 @@
+#include "client/commands/graph_run.h"
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/buffer_word.h"
+#include "client/cli/common_options.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/format.h"
+#include "client/cli/graph_file.h"
+#include "client/cli/output.h"
+#include "client/cli/run_argument.h"
+#include "client/cli/table.h"
+#include "client/cli/values.h"
+#include "runtime/base/status_macros.h"
+
+namespace resident::cli {
+namespace {
+
+struct GraphRunOptions {
+  std::optional<uint32_t> device;
+  uint64_t steps = 0;
+  bool all = false;
+};
+
+// A run, from the words of the command line.
+class RunBuilder {
+ public:
+  explicit RunBuilder(client::Client& client) : client_(client) {}
+
+  // Errors: INVALID_ARGUMENT, or those of calls that find a buffer.
+  absl::Status Add(const RunArgument& argument) {
+    for (const v1::GraphScalar& scalar : request_.graph().scalars()) {
+      if (scalar.name() == argument.name) return AddScalar(argument);
+    }
+    for (const v1::GraphTensor& tensor : request_.graph().tensors()) {
+      if (tensor.name() == argument.name) return AddTensor(tensor, argument);
+    }
+    return absl::InvalidArgumentError(absl::StrCat("the graph has no tensor or scalar '",
+                                                   argument.name, "'. Fix: correct the name"));
+  }
+
+  v1::RunGraphRequest& request() { return request_; }
+  // Files of outputs, by tensor.
+  const std::map<std::string, std::string>& files() const { return files_; }
+
+ private:
+  absl::Status AddScalar(const RunArgument& argument) {
+    double value = 0;
+    if (argument.kind != RunArgument::kValues || !absl::SimpleAtod(argument.text, &value)) {
+      return absl::InvalidArgumentError(absl::StrCat("invalid value '", argument.text, "' for ",
+                                                     argument.name, ". Fix: give one number"));
+    }
+    (*request_.mutable_scalars())[argument.name] = value;
+    return absl::OkStatus();
+  }
+
+  absl::Status AddTensor(const v1::GraphTensor& tensor, const RunArgument& argument) {
+    if (tensor.kind() == v1::GraphTensor::KIND_OUTPUT && argument.kind == RunArgument::kFile) {
+      files_[argument.name] = argument.text;
+      return CheckWritable(argument.text);
+    }
+    v1::GraphBinding& binding = *request_.add_bindings();
+    binding.set_tensor(argument.name);
+    switch (argument.kind) {
+      case RunArgument::kBuffer: {
+        ASSIGN_OR_RETURN(const uint64_t id, FindBufferId(client_, argument.buffer_word));
+        binding.set_buffer_id(id);
+        return absl::OkStatus();
+      }
+      case RunArgument::kFile:
+        return ReadFile(argument.text, binding.mutable_data());
+      case RunArgument::kValues: {
+        ASSIGN_OR_RETURN(*binding.mutable_data(), EncodeValues(tensor.dtype(), argument.text));
+        return absl::OkStatus();
+      }
+      case RunArgument::kNothing:
+        return absl::InvalidArgumentError(absl::StrCat(argument.name, " has no value. Fix: give ",
+                                                       argument.name,
+                                                       "=1,2,3, =@FILE or =buffer:ID"));
+    }
+    return absl::OkStatus();
+  }
+
+  client::Client& client_;
+  v1::RunGraphRequest request_;
+  std::map<std::string, std::string> files_;
+};
+
+const char* EndText(v1::GraphResult::End end) {
+  switch (end) {
+    case v1::GraphResult::END_STOP:
+      return "stop value";
+    case v1::GraphResult::END_SCALAR_RANGE:
+      return "a scalar is at the end of its range";
+    default:
+      return "all steps";
+  }
+}
+
+Json ToJson(const v1::GraphValue& value) {
+  return {{"dtype", EnumName(value.dtype())},
+          {"shape", std::vector<uint64_t>(value.shape().begin(), value.shape().end())},
+          {"values", ValuesToJson(value.dtype(), value.data())}};
+}
+
+std::string ToText(const v1::GraphValue& value, size_t max_elements) {
+  return absl::StrCat(value.tensor(), " ", FormatValues(value.dtype(), value.data(), max_elements));
+}
+
+void PrintResult(const v1::GraphResult& result, const std::map<std::string, std::string>& files,
+                 const GraphRunOptions& options) {
+  uint64_t tasks = 0;
+  for (const v1::GraphVersion& version : result.versions()) tasks += version.tasks();
+  if (Common().json) {
+    Json json = {{"steps", result.steps()},   {"end", v1::GraphResult::End_Name(result.end())},
+                 {"device", result.device()}, {"device_ns", result.device_ns()},
+                 {"outputs", Json::object()}, {"versions", Json::array()}};
+    for (const v1::GraphValue& value : result.outputs()) {
+      Json& entry = json["outputs"][value.tensor()] = ToJson(value);
+      const auto file = files.find(value.tensor());
+      if (file == files.end()) continue;
+      entry.erase("values");
+      entry["file"] = file->second;
+    }
+    for (const v1::GraphVersion& version : result.versions()) {
+      json["versions"].push_back({{"operator", version.operator_()},
+                                  {"version", version.version()},
+                                  {"tasks", version.tasks()}});
+    }
+    PrintJson(json);
+    return;
+  }
+  Table table({});
+  for (const v1::GraphValue& value : result.outputs()) {
+    const auto file = files.find(value.tensor());
+    table.Add({value.tensor(), EnumName(value.dtype()),
+               FormatShape({value.shape().begin(), value.shape().end()}),
+               file == files.end() ? FormatValues(value.dtype(), value.data(),
+                                                  options.all ? SIZE_MAX : kShownElements)
+                                   : absl::StrCat("written to ", file->second)});
+  }
+  Print(table.ToString());
+  Print(absl::StrCat(result.steps(), result.steps() == 1 ? " step" : " steps", " (",
+                     EndText(result.end()), "), ", tasks, tasks == 1 ? " task" : " tasks",
+                     " on device ", result.device(), ", ",
+                     HumanDuration(absl::Nanoseconds(result.device_ns())), " of worker time\n"));
+}
+
+int RunGraph(const Words& words, const GraphRunOptions& options) {
+  std::string text;
+  if (absl::Status status = ReadFile(words[0], &text); !status.ok()) return UsageError(status);
+  absl::StatusOr<v1::Graph> graph = ParseGraph(words[0], text);
+  if (!graph.ok()) return UsageError(graph.status());
+  std::vector<RunArgument> arguments;
+  for (size_t i = 1; i < words.size(); ++i) {
+    absl::StatusOr<RunArgument> argument = ParseRunArgument(words[i]);
+    if (!argument.ok()) return UsageError(argument.status());
+    arguments.push_back(*std::move(argument));
+  }
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  RunBuilder builder(**client);
+  v1::RunGraphRequest& request = builder.request();
+  *request.mutable_graph() = *std::move(graph);
+  request.set_max_steps(options.steps);
+  if (options.device.has_value()) request.set_device(*options.device);
+  for (const RunArgument& argument : arguments) {
+    const absl::Status added = builder.Add(argument);
+    if (absl::IsInvalidArgument(added)) return UsageError(added);
+    if (!added.ok()) return CallError(added);
+  }
+  const size_t max_elements = options.all ? SIZE_MAX : kShownElements;
+  const absl::StatusOr<v1::GraphResult> result =
+      (*client)->RunGraph(request, [&](const v1::GraphStep& step) {
+        if (Common().json) {
+          Json json = {{"step", step.step()}, {"records", Json::object()}};
+          for (const v1::GraphValue& value : step.records()) {
+            json["records"][value.tensor()] = ToJson(value);
+          }
+          PrintJson(json);
+          return;
+        }
+        std::string line = absl::StrCat("step ", step.step());
+        for (const v1::GraphValue& value : step.records()) {
+          absl::StrAppend(&line, ": ", ToText(value, max_elements));
+        }
+        Print(line + "\n");
+      });
+  if (!result.ok()) return CallError(result.status());
+  for (const v1::GraphValue& value : result->outputs()) {
+    const auto file = builder.files().find(value.tensor());
+    if (file == builder.files().end()) continue;
+    const absl::Status written = WriteFile(file->second, value.data());
+    if (!written.ok()) return WriteError(written);
+  }
+  PrintResult(*result, builder.files(), options);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddGraphRun(Command& graph) {
+  auto options = std::make_shared<GraphRunOptions>();
+  Command& run = graph.Add("run", "run a graph once and print its outputs");
+  AddDeviceFlag(run, &options->device);
+  run.Flag("steps", &options->steps, "most steps; default: those of the loop");
+  run.Flag("all", &options->all, "print every element, not the first 16");
+  run.Run("FILE [NAME=VALUE]...",
+          [options](const Words& words) { return RunGraph(words, *options); });
+}
+
+}  // namespace resident::cli

@@ -1,0 +1,660 @@
+#include "server/rpc/graph_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/graph_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/graph/limits.h"
+#include "runtime/graph/region.h"
+#include "runtime/graph/values.h"
+#include "runtime/model/dtype.h"
+#include "server/rpc/buffer_access.h"
+#include "server/workload/result_builder.h"
+
+namespace resident {
+namespace {
+
+using absl::StrCat;
+using graph::TensorKind;
+
+// Between tensors in the run's own memory.
+constexpr uint64_t kAlignment = 256;
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+absl::StatusCode CodeOf(TaskStatus status) {
+  switch (status) {
+    case TaskStatus::kOk:
+      return absl::StatusCode::kOk;
+    case TaskStatus::kInvalidArgument:
+      return absl::StatusCode::kInvalidArgument;
+    case TaskStatus::kDeadlineExceeded:
+      return absl::StatusCode::kDeadlineExceeded;
+    case TaskStatus::kCancelled:
+      return absl::StatusCode::kCancelled;
+    case TaskStatus::kAborted:
+      return absl::StatusCode::kAborted;
+    case TaskStatus::kUnavailable:
+      return absl::StatusCode::kUnavailable;
+    case TaskStatus::kInternal:
+      return absl::StatusCode::kInternal;
+  }
+  return absl::StatusCode::kInternal;
+}
+
+}  // namespace
+
+// --- Start ---------------------------------------------------------------------
+
+void GraphRun::Start(v1::RunGraphRequest& request, Clock::time_point deadline, OnStep on_step,
+                     OnEnd on_end) {
+  deadline_ = deadline;
+  on_step_ = std::move(on_step);
+  on_end_ = std::move(on_end);
+  const absl::Status prepared = Prepare(request);
+  {
+    absl::MutexLock lock(&mu_);
+    started_ = true;
+    if (!prepared.ok()) {
+      Fail(prepared);
+    } else if (failed_.ok()) {
+      result_.set_device(device_);
+      Begin(Phase::kSetup);
+      BeginNext();
+    }
+  }
+  Continue();
+}
+
+absl::Status GraphRun::Prepare(v1::RunGraphRequest& request) {
+  RETURN_IF_ERROR(CheckRights());
+  RETURN_IF_ERROR(SetScalars(request));
+  const uint64_t most = graph_.loop.has_value() ? graph_.loop->max_steps : 1;
+  max_steps_ = request.max_steps() == 0 ? most : std::min(most, request.max_steps());
+  // The nodes that wait for each node.
+  waiting_ends_.assign(graph_.nodes.size() + 1, 0);
+  for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
+    for (const graph::Dependency& each : order_.Of(node)) ++waiting_ends_[each.after + 1];
+  }
+  for (size_t i = 1; i < waiting_ends_.size(); ++i) waiting_ends_[i] += waiting_ends_[i - 1];
+  waiting_.resize(order_.size());
+  std::vector<uint64_t> next(waiting_ends_.begin(), waiting_ends_.end() - 1);
+  for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
+    for (const graph::Dependency& each : order_.Of(node)) waiting_[next[each.after]++] = node;
+  }
+  return BindMemory(request);
+}
+
+absl::Status GraphRun::CheckRights() const {
+  for (const graph::OperatorInfo& op : graph_.operators) {
+    RETURN_IF_ERROR(client_->account().MaySubmit(op.name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::SetScalars(const v1::RunGraphRequest& request) {
+  absl::MutexLock lock(&mu_);
+  size_t used = 0;
+  for (const graph::Scalar& scalar : graph_.scalars) {
+    const std::string name(scalar.name);
+    const auto found = request.scalars().find(name);
+    if (found == request.scalars().end() && !scalar.initial.has_value()) {
+      return errors::BadRunScalar(name, "has no value", "set it in `scalars`");
+    }
+    const bool given = found != request.scalars().end();
+    used += given;
+    const double value = given ? found->second : *scalar.initial;
+    if (!(value >= scalar.least && value <= scalar.most)) {
+      return errors::BadRunScalar(
+          name, StrCat("is ", value, " and may be ", scalar.least, " to ", scalar.most),
+          "give a value in this range");
+    }
+    if (scalar.dtype != DType::kF32 && std::trunc(value) != value) {
+      return errors::BadRunScalar(name, StrCat("is ", value, " and its type is i64"),
+                                  "give a whole number");
+    }
+    values_.push_back(value);
+  }
+  if (used == request.scalars().size()) return absl::OkStatus();
+  for (const auto& given : request.scalars()) {
+    const bool known =
+        std::any_of(graph_.scalars.begin(), graph_.scalars.end(),
+                    [&](const graph::Scalar& scalar) { return scalar.name == given.first; });
+    if (!known) return errors::BadRunScalar(given.first, "is not in the graph", "correct the name");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
+  Memory memory;
+  memory.places.resize(graph_.tensors.size());
+  memory.bound.resize(graph_.tensors.size());
+  if (request.has_device()) memory.device = request.device();
+  absl::flat_hash_map<std::string_view, uint32_t> by_name;
+  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) by_name[graph_.tensors[i].name] = i;
+  for (v1::GraphBinding& binding : *request.mutable_bindings()) {
+    const auto found = by_name.find(binding.tensor());
+    if (found == by_name.end()) {
+      return errors::BadBinding(binding.tensor(), "the graph has no such tensor",
+                                "correct the name");
+    }
+    RETURN_IF_ERROR(Bind(binding, found->second, memory));
+  }
+  RETURN_IF_ERROR(BindByName(memory));
+  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
+    const graph::Tensor& tensor = graph_.tensors[i];
+    const bool root = tensor.root == i;
+    if (tensor.kind == TensorKind::kStream) streams_.push_back(i);
+    if (tensor.kind == TensorKind::kOutput && !memory.bound[tensor.root]) outputs_.push_back(i);
+    if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
+  }
+  RETURN_IF_ERROR(TakeHostMemory());
+  RETURN_IF_ERROR(AllocateRest(memory));
+  tasks_ = std::make_unique<GraphTasks>(graph_, std::move(memory.places));
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::Bind(v1::GraphBinding& binding, uint32_t tensor, Memory& memory) {
+  const TensorKind kind = graph_.tensors[tensor].kind;
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    return errors::BadBinding(binding.tensor(), what, fix);
+  };
+  if (graph_.tensors[tensor].root != tensor) {
+    return refuse("it is an alias", "bind the tensor whose memory it uses");
+  }
+  if (kind == TensorKind::kActivation || kind == TensorKind::kStream) {
+    return refuse(StrCat("it is ", graph::KindText(kind)), "bind tensors of other kinds");
+  }
+  if (memory.bound[tensor]) return refuse("it is bound twice", "bind it once");
+  if (binding.memory_case() == v1::GraphBinding::kBufferId) {
+    ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client_->id(), binding.buffer_id()));
+    return UseBuffer(tensor, *buffer, memory);
+  }
+  if (binding.memory_case() != v1::GraphBinding::kData) {
+    return refuse("it has neither data nor a buffer", "set one of them");
+  }
+  if (kind == TensorKind::kOutput) {
+    return refuse("it is an output and has data", "bind a buffer, or omit the binding");
+  }
+  const auto bytes = static_cast<uint64_t>(graph_.root_bytes[tensor]);
+  if (binding.data().size() != bytes) {
+    return refuse(
+        StrCat("it has ", binding.data().size(), " bytes of data, and its memory has ", bytes),
+        "send all of its elements");
+  }
+  writes_.emplace_back(tensor, std::move(*binding.mutable_data()));
+  memory.bound[tensor] = true;
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::BindByName(Memory& memory) {
+  absl::flat_hash_map<std::string, std::vector<std::shared_ptr<const Buffer>>> buffers;
+  bool listed = false;
+  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
+    const graph::Tensor& tensor = graph_.tensors[i];
+    if (tensor.root != i || memory.bound[i] || !graph::IsReadOnly(tensor.kind)) continue;
+    const std::string name(tensor.name);
+    if (tensor.kind == TensorKind::kInput) {
+      return errors::NotBound(graph::KindText(tensor.kind), name, "bind data or a buffer");
+    }
+    if (!std::exchange(listed, true)) {
+      for (auto& buffer : core_.buffers.List(client_->id())) {
+        if (!buffer->name.empty()) buffers[buffer->name].push_back(std::move(buffer));
+      }
+    }
+    // A buffer of this client is preferred to those of others, which are durable.
+    const Buffer* chosen = nullptr;
+    const Buffer* second = nullptr;
+    for (const auto& buffer : buffers[name]) {
+      if (memory.device.value_or(buffer->device) != buffer->device) continue;
+      const bool own = buffer->owner == client_->id();
+      const bool chosen_is_own = chosen != nullptr && chosen->owner == client_->id();
+      if (chosen == nullptr || (own && !chosen_is_own)) {
+        chosen = buffer.get();
+        second = nullptr;
+      } else if (own == chosen_is_own) {
+        second = buffer.get();
+      }
+    }
+    if (chosen == nullptr) {
+      return errors::NotBound(graph::KindText(tensor.kind), name,
+                              "bind data or a buffer, or load a buffer of this name");
+    }
+    if (second != nullptr) return errors::AmbiguousBufferName(name, chosen->id, second->id);
+    RETURN_IF_ERROR(UseBuffer(i, *chosen, memory));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::UseBuffer(uint32_t tensor, const Buffer& buffer, Memory& memory) {
+  const auto bytes = static_cast<uint64_t>(graph_.root_bytes[tensor]);
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    return errors::BadBinding(graph_.TensorName(tensor), what, fix);
+  };
+  if (buffer.size_bytes < bytes) {
+    return refuse(
+        StrCat("buffer ", buffer.id, " has ", buffer.size_bytes, " bytes, and it needs ", bytes),
+        "use a larger buffer");
+  }
+  if (memory.device.value_or(buffer.device) != buffer.device) {
+    return refuse(StrCat("buffer ", buffer.id, " is on device ", buffer.device,
+                         ", and the run is on device ", *memory.device),
+                  "use buffers of one device");
+  }
+  // The order of the nodes is derived for tensors that have no memory in common.
+  const bool writable = !graph::IsReadOnly(graph_.tensors[tensor].kind);
+  const auto [other, is_new] = memory.used.try_emplace(buffer.id, tensor);
+  if (!is_new && (writable || !graph::IsReadOnly(graph_.tensors[other->second].kind))) {
+    return refuse(StrCat("buffer ", buffer.id, " is also the memory of tensor '",
+                         graph_.TensorName(other->second), "', and one of them is written"),
+                  "use a buffer for each, or aliases of one tensor");
+  }
+  memory.device = buffer.device;
+  memory.places[tensor] = {buffer.id, 0};
+  memory.bound[tensor] = true;
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::AllocateRest(Memory& memory) {
+  // Each record is sent before the next one is written, so that a stream needs memory for one.
+  std::vector<uint64_t> record_bytes(graph_.tensors.size());
+  for (const uint32_t i : streams_) {
+    const graph::View& record = graph_.tensors[i].view;
+    const auto hull =
+        graph::FindHull(graph::ExtentsOf(graph_, record), record.offset, SizeOf(record.dtype));
+    uint64_t& bytes = record_bytes[graph_.tensors[i].root];
+    bytes = std::max(bytes, static_cast<uint64_t>(hull->high));
+  }
+  std::vector<uint32_t> own;
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
+    if (graph_.tensors[i].root != i || memory.places[i].buffer != 0) continue;
+    const bool stream = graph_.tensors[i].kind == TensorKind::kStream;
+    memory.places[i].offset = total;
+    total += RoundUp(stream ? record_bytes[i] : static_cast<uint64_t>(graph_.root_bytes[i]));
+    own.push_back(i);
+  }
+  if (own.empty()) {
+    device_ = memory.device.value_or(0);
+    return absl::OkStatus();
+  }
+  BufferSpec spec;
+  spec.dtype = DType::kU8;
+  spec.shape = {static_cast<int64_t>(total)};
+  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
+  memory_ = buffer->id;
+  device_ = buffer->device;
+  for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
+  return absl::OkStatus();
+}
+
+absl::Status GraphRun::TakeHostMemory() {
+  if (order_.size() > graph::kMaxRunDependencies) {
+    return errors::TooManyDependenciesToRun(order_.size(), graph::kMaxRunDependencies);
+  }
+  const auto dense_bytes = [&](const std::vector<uint32_t>& tensors) {
+    uint64_t total = 0;
+    for (const uint32_t i : tensors) {
+      const graph::View& view = graph_.tensors[i].view;
+      uint64_t bytes = SizeOf(view.dtype);
+      for (const graph::Axis& axis : graph_.AxesOf(view)) bytes *= static_cast<uint64_t>(axis.size);
+      total += bytes;
+    }
+    return total;
+  };
+  const uint64_t outputs = dense_bytes(outputs_);
+  const uint64_t records = dense_bytes(streams_);
+  if (outputs > graph::kMaxReturnedBytes) {
+    return errors::GraphAnswerTooLarge("outputs have", outputs, graph::kMaxReturnedBytes);
+  }
+  if (records > graph::kMaxReturnedBytes) {
+    return errors::GraphAnswerTooLarge("records of a step have", records, graph::kMaxReturnedBytes);
+  }
+  const uint64_t fitting = kMaxUnsentBytes / std::max<uint64_t>(records, 1);
+  max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
+  uint64_t bytes = outputs + records * (max_unsent_ + 1);
+  for (const auto& [tensor, data] : writes_) bytes += data.size();
+  bytes += order_.size() * 2 * sizeof(uint32_t) + graph_.nodes.size() * sizeof(graph::Node) +
+           graph_.arguments.size() * sizeof(graph::Argument) +
+           graph_.axes.size() * sizeof(graph::Axis) + graph_.tensors.size() * sizeof(graph::Tensor);
+  Budget& host = core_.admission.host();
+  const std::shared_ptr<Budget::Account>& own = client_->accounts()->host();
+  std::optional<Budget::Charge> charge = host.Acquire(own, bytes, Budget::Purpose::kAnswers);
+  if (!charge.has_value()) {
+    const bool client = host.OverClientLimit(*own, bytes);
+    return errors::HostMemoryFull(bytes, client ? own->acquired() : host.used(),
+                                  client ? host.client_limit() : host.limit(), client);
+  }
+  host_charge_ = *std::move(charge);
+  return absl::OkStatus();
+}
+
+// --- Phases --------------------------------------------------------------------
+
+size_t GraphRun::CountItems(Phase phase) const {
+  switch (phase) {
+    case Phase::kSetup:
+      return writes_.size() + clears_.size();
+    case Phase::kNodes:
+      return graph_.nodes.size();
+    case Phase::kRecords:
+      return streams_.size() +
+             (graph_.loop.has_value() && graph_.loop->stop_tensor != graph::kNone ? 1 : 0);
+    case Phase::kOutputs:
+      return outputs_.size();
+    case Phase::kEnded:
+      return 0;
+  }
+  return 0;
+}
+
+v1::Batch GraphRun::MakeBatch(Phase phase, uint32_t item) {
+  switch (phase) {
+    case Phase::kSetup:
+      if (item >= writes_.size()) return tasks_->Clear(clears_[item - writes_.size()]);
+      return tasks_->Write(writes_[item].first, std::move(writes_[item].second));
+    case Phase::kNodes:
+      return tasks_->Node(item, values_);
+    case Phase::kRecords:
+      return tasks_->Read(item < streams_.size() ? streams_[item] : graph_.loop->stop_tensor,
+                          values_);
+    default:
+      return tasks_->Read(outputs_[item], values_);
+  }
+}
+
+void GraphRun::Begin(Phase phase) {
+  phase_ = phase;
+  unfinished_ = CountItems(phase);
+  ready_.clear();
+  if (phase == Phase::kNodes) {
+    blockers_.resize(graph_.nodes.size());
+    for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
+      blockers_[node] = static_cast<uint32_t>(order_.Of(node).size());
+      if (blockers_[node] == 0) ready_.push_back(node);
+    }
+    return;
+  }
+  for (uint32_t item = 0; item < unfinished_; ++item) ready_.push_back(item);
+  if (phase == Phase::kRecords) {
+    step_.Clear();
+    step_.set_step(result_.steps());
+    for (const uint32_t tensor : streams_) *step_.add_records() = tasks_->Describe(tensor, values_);
+  } else if (phase == Phase::kOutputs) {
+    for (const uint32_t tensor : outputs_) {
+      *result_.add_outputs() = tasks_->Describe(tensor, values_);
+    }
+  }
+}
+
+void GraphRun::BeginNext() {
+  while (unfinished_ == 0 && phase_ != Phase::kEnded) {
+    const Phase next = NextPhase();
+    if (next == Phase::kNodes && unsent_ >= max_unsent_) {
+      paused_ = true;
+      return;
+    }
+    Begin(next);
+  }
+}
+
+GraphRun::Phase GraphRun::NextPhase() {
+  switch (phase_) {
+    case Phase::kSetup:
+      return Phase::kNodes;
+    case Phase::kNodes:
+      return Phase::kRecords;
+    case Phase::kRecords:
+      // Once for each step: if the run is paused, StepSent begins the next one.
+      if (!streams_.empty()) {
+        steps_.push_back(std::move(step_));
+        ++unsent_;
+      }
+      result_.set_steps(result_.steps() + 1);
+      result_.set_end(AdvanceStep());
+      return result_.end() == v1::GraphResult::END_UNSPECIFIED ? Phase::kNodes : Phase::kOutputs;
+    default:
+      return Phase::kEnded;
+  }
+}
+
+v1::GraphResult::End GraphRun::AdvanceStep() {
+  if (stop_) return v1::GraphResult::END_STOP;
+  if (result_.steps() >= max_steps_) return v1::GraphResult::END_STEPS;
+  std::vector<double> values = values_;
+  for (const graph::Loop::Update& update : graph_.loop->updates) {
+    const graph::Scalar& scalar = graph_.scalars[update.scalar];
+    const double value = update.factor * values_[update.scalar] + update.addend;
+    if (!(value >= scalar.least && value <= scalar.most)) return v1::GraphResult::END_SCALAR_RANGE;
+    values[update.scalar] = value;
+  }
+  values_ = std::move(values);
+  return v1::GraphResult::END_UNSPECIFIED;
+}
+
+void GraphRun::TakeResult(const Call& call, const RequestBatch& batch, v1::BatchResult& result) {
+  switch (call.phase) {
+    case Phase::kNodes:
+      ++versions_[{batch.operator_name, batch.version}];
+      if (result.device_ns_size() > 0) {
+        result_.set_device_ns(result_.device_ns() + result.device_ns(0));
+      }
+      for (uint64_t i = waiting_ends_[call.item]; i < waiting_ends_[call.item + 1]; ++i) {
+        if (--blockers_[waiting_[i]] == 0) ready_.push_back(waiting_[i]);
+      }
+      break;
+    case Phase::kRecords:
+      if (call.item >= streams_.size()) return TakeStopValue(result.outputs(0));
+      *step_.mutable_records(static_cast<int>(call.item))->mutable_data() =
+          std::move(*result.mutable_outputs(0));
+      break;
+    case Phase::kOutputs:
+      *result_.mutable_outputs(static_cast<int>(call.item))->mutable_data() =
+          std::move(*result.mutable_outputs(0));
+      break;
+    default:
+      break;
+  }
+}
+
+void GraphRun::TakeStopValue(const std::string& bytes) {
+  int64_t value = 0;
+  if (bytes.size() == sizeof(int32_t)) {
+    int32_t narrow = 0;
+    std::memcpy(&narrow, bytes.data(), sizeof(narrow));
+    value = narrow;
+  } else {
+    std::memcpy(&value, bytes.data(), std::min(sizeof(value), bytes.size()));
+  }
+  const std::vector<int64_t>& stops = graph_.loop->stop_values;
+  stop_ = std::find(stops.begin(), stops.end(), value) != stops.end();
+}
+
+// --- Tasks ---------------------------------------------------------------------
+
+void GraphRun::Cancel(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    Fail(why);
+  }
+  ContinueLater();
+}
+
+void GraphRun::StepSent() {
+  {
+    absl::MutexLock lock(&mu_);
+    --unsent_;
+    if (!paused_ || !failed_.ok() || unsent_ >= max_unsent_) return;
+    paused_ = false;
+    Begin(Phase::kNodes);
+    BeginNext();
+  }
+  ContinueLater();
+}
+
+void GraphRun::ContinueLater() {
+  core_.runner.Post([self = shared_from_this()] { self->Continue(); });
+}
+
+void GraphRun::Fail(const absl::Status& why) {
+  if (phase_ == Phase::kEnded || !failed_.ok()) return;
+  failed_ = why;
+  ready_.clear();
+  for (auto each = submitted_.begin(); each != submitted_.end();) {
+    const auto call = each++;
+    if (call->second->batch != nullptr) {
+      core_.runner.Cancel(*call->second->batch);
+    } else if (core_.admission.Cancel(call->first)) {
+      submitted_.erase(call);
+    }
+  }
+}
+
+GraphRun::Calls GraphRun::TakeReady() {
+  Calls calls;
+  while (!ready_.empty() && submitted_.size() < kMaxSubmitted) {
+    auto call = std::make_shared<Call>();
+    call->phase = phase_;
+    call->item = ready_.front();
+    ready_.pop_front();
+    call->message = MakeBatch(call->phase, call->item);
+    submitted_[call.get()] = call;
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+void GraphRun::Continue() {
+  Calls calls;
+  {
+    absl::MutexLock lock(&mu_);
+    calls = TakeReady();
+  }
+  for (const auto& call : calls) Submit(call);
+  Report();
+}
+
+void GraphRun::Report() {
+  for (bool reports = false;; reports = true) {
+    v1::GraphStep step;
+    absl::StatusOr<v1::GraphResult> result = v1::GraphResult();
+    bool ended = false;
+    {
+      absl::MutexLock lock(&mu_);
+      if (reporting_ && !reports) return;
+      reporting_ = true;
+      if (!steps_.empty()) {
+        step = std::move(steps_.front());
+        steps_.pop_front();
+      } else if (HasEnded()) {
+        // `reporting_` stays set: nothing is reported from now on.
+        ended = true;
+        result = TakeEnd();
+      } else {
+        reporting_ = false;
+        return;
+      }
+    }
+    if (!ended) {
+      on_step_(std::move(step));
+      continue;
+    }
+    // NOT_FOUND: the client's session has ended, or the client has freed it.
+    if (memory_ != 0) core_.buffers.Free(client_->id(), memory_).IgnoreError();
+    on_end_(std::move(result));
+    return;
+  }
+}
+
+absl::StatusOr<v1::GraphResult> GraphRun::TakeEnd() {
+  phase_ = Phase::kEnded;
+  if (!failed_.ok()) return failed_;
+  for (const auto& [version, tasks] : versions_) {
+    v1::GraphVersion* const out = result_.add_versions();
+    out->set_operator_(version.first);
+    out->set_version(version.second);
+    out->set_tasks(tasks);
+  }
+  return std::move(result_);
+}
+
+void GraphRun::Submit(const std::shared_ptr<Call>& call) {
+  absl::StatusOr<std::unique_ptr<Workload>> work = core_.planner.Plan(call->message, client_->id());
+  if (!work.ok()) return Refuse(call, work.status());
+  call->work = *std::move(work);
+  core_.admission.Acquire(call.get(), client_->accounts(), call->work->ResourcesNeeded(), deadline_,
+                          [self = shared_from_this(), call](absl::StatusOr<Ticket> ticket) {
+                            self->Admit(call, std::move(ticket));
+                          });
+  // If the run failed meanwhile, Fail could not withdraw the call yet.
+  bool withdrawn = false;
+  {
+    absl::MutexLock lock(&mu_);
+    withdrawn = !failed_.ok() && core_.admission.Cancel(call.get());
+  }
+  if (withdrawn) Refuse(call, errors::Cancelled());
+}
+
+void GraphRun::Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket) {
+  if (!ticket.ok()) return Refuse(call, ticket.status());
+  std::shared_ptr<RequestBatch> batch = core_.runner.Fill(
+      call->message, client_, deadline_, std::move(call->work), *std::move(ticket),
+      [self = shared_from_this(), call](RequestBatch& ended) { self->Answer(call, ended); });
+  {
+    absl::MutexLock lock(&mu_);
+    if (failed_.ok()) call->batch = batch;
+  }
+  if (call->batch == nullptr) return Refuse(call, errors::Cancelled());
+  const absl::Status taken =
+      core_.runner.Launch(batch, *client_, /*inline_time=*/std::chrono::nanoseconds(0));
+  if (!taken.ok()) Refuse(call, taken);
+}
+
+void GraphRun::Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) {
+  v1::BatchResult result;
+  BuildResult(batch, &result);
+  // Before the end is reported, so that the run's memory is free by then.
+  batch.keep_alive.clear();
+  {
+    absl::MutexLock lock(&mu_);
+    call->batch = nullptr;
+    submitted_.erase(call.get());
+    if (batch.failed > 0) {
+      const TaskStatus status = batch.status[0];
+      Fail(DescribeError(*call, CodeOf(status),
+                         result.errors_size() > 0 ? result.errors(0).message() : batch.cause));
+    } else if (failed_.ok()) {
+      TakeResult(*call, batch, result);
+      --unfinished_;
+      BeginNext();
+    }
+  }
+  Continue();
+}
+
+void GraphRun::Refuse(const std::shared_ptr<Call>& call, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    call->batch = nullptr;
+    submitted_.erase(call.get());
+    Fail(DescribeError(*call, why.code(), std::string(why.message())));
+  }
+  Report();
+}
+
+absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code,
+                                     const std::string& what) const {
+  if (call.phase == Phase::kSetup) return absl::Status(code, StrCat("setting tensors: ", what));
+  if (call.phase != Phase::kNodes) return absl::Status(code, StrCat("reading tensors: ", what));
+  const graph::OperatorInfo& op = graph_.operators[graph_.nodes[call.item].op];
+  const std::string version =
+      op.wanted_version == 0 ? std::string() : StrCat(" version ", op.wanted_version);
+  return errors::NodeFailed(code, graph_.NodeName(call.item), StrCat(op.name, version),
+                            result_.steps(), what);
+}
+
+}  // namespace resident

@@ -1,0 +1,198 @@
+// GraphRun: one execution of a graph. It submits each node as a batch of one task, once the nodes
+// that it waits for have ended, so that a run takes its client's turn among all other work, and
+// versions on trial, deadlines and engines that end are treated as those of any other task.
+//
+//   memory set ──▶ nodes of a step ──▶ records and stop value read ──▶ outputs read ──▶ ended
+//                        ▲────────────────────────┘ next step
+//
+// A task that fails, Cancel, and the deadline end the run: tasks that wait are withdrawn, and the
+// run ends when those in the ring have ended.
+//
+// Invariants:
+//   1. `on_end` is called exactly once, after the last batch has been answered. Its memory on the
+//      device has been freed by then.
+//   2. A step begins only while the client has not taken fewer than `max_unsent_` steps, so that a
+//      client that does not read makes the daemon hold about kMaxUnsentBytes.
+//
+// Thread safety: all members may be called from any thread. Callbacks are called without mu_ held,
+// one after the other.
+//
+//   auto run = std::make_shared<GraphRun>(core, client, std::move(graph), std::move(order));
+//   run->Start(request, deadline, on_step, on_end);
+#ifndef RESIDENT_SERVER_RPC_GRAPH_RUN_H_
+#define RESIDENT_SERVER_RPC_GRAPH_RUN_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "resident/v1/graphs.pb.h"
+#include "runtime/graph/dataflow.h"
+#include "runtime/graph/graph.h"
+#include "server/rpc/core.h"
+#include "server/rpc/graph_tasks.h"
+
+namespace resident {
+
+class GraphRun : public std::enable_shared_from_this<GraphRun> {
+ public:
+  using OnStep = std::function<void(v1::GraphStep step)>;
+  using OnEnd = std::function<void(absl::StatusOr<v1::GraphResult> result)>;
+
+  // Steps, and bytes of their records, that the client has not taken; at least one step.
+  static constexpr uint32_t kMaxUnsentSteps = 64;
+  static constexpr uint64_t kMaxUnsentBytes = 8u << 20;
+  // Tasks of a run that are submitted at one time.
+  static constexpr size_t kMaxSubmitted = 64;
+
+  // REQUIRES: CheckGraph accepted `graph` and derived `order`; the client has a session.
+  GraphRun(Core& core, std::shared_ptr<Client> client, graph::Graph graph,
+           graph::Dependencies order)
+      : core_(core),
+        client_(std::move(client)),
+        graph_(std::move(graph)),
+        order_(std::move(order)) {}
+
+  // Takes the bindings' data out of `request`. Also errors that are found at once are reported by
+  // `on_end`.
+  void Start(v1::RunGraphRequest& request, Clock::time_point deadline, OnStep on_step,
+             OnEnd on_end);
+  void Cancel(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // The client has taken the records of a step.
+  void StepSent() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  enum class Phase { kSetup, kNodes, kRecords, kOutputs, kEnded };
+  // A task that was submitted.
+  struct Call {
+    Phase phase;
+    // Of the phase's items.
+    uint32_t item = 0;
+    v1::Batch message;
+    std::unique_ptr<Workload> work;
+    // From its launch until it is answered.
+    std::shared_ptr<RequestBatch> batch;
+  };
+  using Calls = std::vector<std::shared_ptr<Call>>;
+
+  // The parts of Start, in its order.
+  absl::Status Prepare(v1::RunGraphRequest& request);
+  absl::Status CheckRights() const;
+  absl::Status SetScalars(const v1::RunGraphRequest& request);
+  absl::Status BindMemory(v1::RunGraphRequest& request);
+  struct Memory {
+    // By tensor; `bound`: whether its memory is known, or its contents.
+    std::vector<GraphPlace> places;
+    std::vector<bool> bound;
+    std::optional<uint32_t> device;
+    // The first tensor of each bound buffer.
+    absl::flat_hash_map<uint64_t, uint32_t> used;
+  };
+  absl::Status Bind(v1::GraphBinding& binding, uint32_t tensor, Memory& memory);
+  absl::Status BindByName(Memory& memory);
+  absl::Status UseBuffer(uint32_t tensor, const Buffer& buffer, Memory& memory);
+  // Takes the daemon's memory that the run needs until it ends.
+  absl::Status TakeHostMemory();
+  absl::Status AllocateRest(Memory& memory);
+
+  // The number of tasks of a phase, and one of them.
+  size_t CountItems(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  v1::Batch MakeBatch(Phase phase, uint32_t item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Begin(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Begins the phases that follow, until one has tasks, the run must wait for the client to take
+  // steps, or it has ended.
+  void BeginNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Phase NextPhase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Why no further step follows; END_UNSPECIFIED: one follows, and the scalars have its values.
+  v1::GraphResult::End AdvanceStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeResult(const Call& call, const RequestBatch& batch, v1::BatchResult& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeStopValue(const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return started_ && submitted_.empty() && (phase_ == Phase::kEnded || !failed_.ok());
+  }
+  absl::StatusOr<v1::GraphResult> TakeEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Withdraws everything that is not in the ring.
+  void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Calls TakeReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Submits what is ready, and reports what there is to report.
+  void Continue() ABSL_LOCKS_EXCLUDED(mu_);
+  void Report() ABSL_LOCKS_EXCLUDED(mu_);
+  // Continue on another thread, for callers that may hold locks which the callbacks need.
+  void ContinueLater();
+  void Submit(const std::shared_ptr<Call>& call) ABSL_LOCKS_EXCLUDED(mu_);
+  void Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) ABSL_LOCKS_EXCLUDED(mu_);
+  // The call did not run.
+  void Refuse(const std::shared_ptr<Call>& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status DescribeError(const Call& call, absl::StatusCode code, const std::string& what) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Core& core_;
+  const std::shared_ptr<Client> client_;
+  const graph::Graph graph_;
+  const graph::Dependencies order_;
+  // The nodes that wait for each node: waiting_[waiting_ends_[n - 1], waiting_ends_[n]).
+  std::vector<uint32_t> waiting_;
+  std::vector<uint64_t> waiting_ends_;
+  // Set by Start.
+  Clock::time_point deadline_;
+  OnStep on_step_;
+  OnEnd on_end_;
+  uint64_t max_steps_ = 1;
+  uint32_t device_ = 0;
+  std::unique_ptr<const GraphTasks> tasks_;
+  uint32_t max_unsent_ = kMaxUnsentSteps;
+  Budget::Charge host_charge_;
+  // The run's own memory; 0: none.
+  uint64_t memory_ = 0;
+  // Tensors whose contents are sent, and those that are cleared.
+  std::vector<std::pair<uint32_t, std::string>> writes_;
+  std::vector<uint32_t> clears_;
+  // Tensors that are read after each step (the streams, then the stop tensor), and at the end.
+  std::vector<uint32_t> streams_;
+  std::vector<uint32_t> outputs_;
+
+  absl::Mutex mu_;
+  // Whether Start has prepared the run; nothing is reported before.
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kSetup;
+  std::vector<double> values_ ABSL_GUARDED_BY(mu_);
+  // Of the phase: tasks that can be submitted, those that have not ended, and, by node, the nodes
+  // that it still waits for.
+  std::deque<uint32_t> ready_ ABSL_GUARDED_BY(mu_);
+  size_t unfinished_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<uint32_t> blockers_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<const Call*, std::shared_ptr<Call>> submitted_ ABSL_GUARDED_BY(mu_);
+  // Whether the next step waits for StepSent.
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  // Whether a thread calls the callbacks.
+  bool reporting_ ABSL_GUARDED_BY(mu_) = false;
+  // Steps that were not reported yet, and those that StepSent has not counted.
+  std::deque<v1::GraphStep> steps_ ABSL_GUARDED_BY(mu_);
+  uint32_t unsent_ ABSL_GUARDED_BY(mu_) = 0;
+  // The present step's records.
+  v1::GraphStep step_ ABSL_GUARDED_BY(mu_);
+  // Whether the stop tensor has a stop value.
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::pair<std::string, uint32_t>, uint64_t> versions_ ABSL_GUARDED_BY(mu_);
+  v1::GraphResult result_ ABSL_GUARDED_BY(mu_);
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_GRAPH_RUN_H_

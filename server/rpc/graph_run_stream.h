@@ -1,0 +1,56 @@
+// GraphRunStream: one Graphs.Run: checks the graph, runs it, and sends what the run reports.
+//
+// Thread safety: see BidiStream. mu_ may be held when the run's mutex is locked, never the reverse.
+#ifndef RESIDENT_SERVER_RPC_GRAPH_RUN_STREAM_H_
+#define RESIDENT_SERVER_RPC_GRAPH_RUN_STREAM_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/server_context.h"
+#include "resident/v1/graphs.pb.h"
+#include "server/rpc/bidi_stream.h"
+#include "server/rpc/graph_checker.h"
+#include "server/rpc/graph_run.h"
+
+namespace resident {
+
+class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> {
+ public:
+  GraphRunStream(Transport& transport, GraphChecker& checker)
+      : BidiStream(transport, checker.core()), checker_(checker) {}
+  ~GraphRunStream() override;
+  void Open(const grpc::CallbackServerContext& context, const v1::RunGraphRequest& request);
+
+  // A run would lack tickets from then on.
+  bool ends_at_drain() const override { return true; }
+
+ private:
+  void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnEnd(const absl::Status& status) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Busy() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return run_ != nullptr; }
+
+  absl::Status Enter(const grpc::CallbackServerContext& context,
+                     const v1::RunGraphRequest& request);
+  // On a thread of the checker.
+  void Check() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<GraphRun>> MakeRun() const;
+  void Send(v1::RunGraphResponse response) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRunEnd(absl::StatusOr<v1::GraphResult> result) ABSL_LOCKS_EXCLUDED(mu_);
+
+  GraphChecker& checker_;
+  bool entered_ = false;  // Counted by the gate.
+  SharedSlots::Ticket slot_;
+  std::shared_ptr<Client> client_;
+  v1::RunGraphRequest request_;
+  Clock::time_point deadline_;
+  std::shared_ptr<GraphRun> run_ ABSL_GUARDED_BY(mu_);
+  grpc::Alarm deadline_alarm_;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_GRAPH_RUN_STREAM_H_
