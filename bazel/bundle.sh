@@ -21,7 +21,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 dist=${1:-dist}
-limit_mib=100
+limit_mib=60
 targets=(//server:residentd //client:residentctl //client:example)
 wheel=//client/python:wheel
 messages=//proto:python_messages

@@ -6,9 +6,9 @@
 #
 # A PROGRAM may also be a shared library (NAME.so), which is stripped except for what it exports.
 # FOLDER/bin gets the programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all
-# stripped, and each with a DT_RPATH relative to itself. DT_RPATH takes precedence over
-# LD_LIBRARY_PATH, so that no library of the machine replaces one of these. Fails if the
-# total size is over LIMIT_MIB, and lists the largest files.
+# stripped. Each PROGRAM gets a DT_RPATH relative to itself, which the loader also uses for what the
+# libraries need. DT_RPATH takes precedence over LD_LIBRARY_PATH, so that no library of the machine
+# replaces one of these. Fails if the total size is over LIMIT_MIB, and lists the largest files.
 set -euo pipefail
 
 folder=$1 limit_mib=$2
@@ -39,7 +39,11 @@ for program in "$@"; do
     [[ $path == /* && ! $library =~ $glibc && ! -e $folder/lib/$library ]] || continue
     install -m 644 "$path" "$folder/lib/$library"
     strip --strip-unneeded "$folder/lib/$library"
-    patchelf --force-rpath --set-rpath "\$ORIGIN" "$folder/lib/$library"
+    # A path of its own would replace that of the program. The others are left as they are, because
+    # patchelf makes a library with many symbols a tenth larger.
+    if [[ -n $(patchelf --print-rpath "$folder/lib/$library") ]]; then
+      patchelf --force-rpath --set-rpath "\$ORIGIN" "$folder/lib/$library"
+    fi
   done <<<"$needed"
 done
 

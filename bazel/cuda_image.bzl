@@ -12,7 +12,8 @@ image. The cc_library NAME contains these symbols:
 With `compress` the files are compressed with gzip to a fifth of their size, and `_gz` is inserted
 before {start,end} (runtime/engine/image/embedded.h decompresses them).
 
-NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(90)..., the architectures.
+NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(90)..., the architectures. NAME_files are
+the embedded files.
 """
 
 load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
@@ -84,6 +85,7 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
         outs = [name + ".ptx"],
         cmd = "for f in $(SRCS); do cat $$f; printf '\\000'; done > $@",
     )
+    files = []
     objects = []
     for file in cubins + [name + ".ptx"]:
         packed = file
@@ -96,6 +98,8 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
                 cmd = "gzip -9 -n -c $< > $@",
             )
 
+        files.append(packed)
+
         # ld derives the names of the symbols from the path of the file.
         objects.append(packed + ".o")
         native.genrule(
@@ -104,6 +108,11 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
             outs = [packed + ".o"],
             cmd = "out=$$PWD/$@; cd $$(dirname $<) && ld -r -b binary -z noexecstack -o $$out " + packed,
         )
+    native.filegroup(
+        name = name + "_files",
+        srcs = files,
+        visibility = visibility,
+    )
     defines = ["RESIDENT_CUDA_ARCHITECTURES(X)=" + "".join(["X({})".format(arch) for arch in ARCHITECTURES])]
     native.cc_library(
         name = name,

@@ -65,17 +65,20 @@ RESIDENT_HOST_DEVICE constexpr u32 Stamp(u64 sequence) { return static_cast<u32>
 // The current task of a worker block: written by the device when it takes a task, read by
 // the front end when an engine faults or a task runs too long.
 struct alignas(16) Breadcrumb {
-  // Stamp of the last task that the worker took; 0: none yet.
+  // Stamp of the last task that the worker took; 0: none yet, or it has left a range.
   u32 stamp;
   u32 operator_slot;
   // The signal of a fault that the CPU engine's signal handler caught; 0: none.
   u32 fault_signal;
-  u32 reserved;
+  // Of a range: the index in the batch of a task that the worker started; a later one of the same
+  // claim may be running.
+  u32 task;
 };
 static_assert(sizeof(Breadcrumb) == 16, "");
 static_assert(__builtin_offsetof(Breadcrumb, stamp) == 0, "");
 static_assert(__builtin_offsetof(Breadcrumb, operator_slot) == 4, "");
 static_assert(__builtin_offsetof(Breadcrumb, fault_signal) == 8, "");
+static_assert(__builtin_offsetof(Breadcrumb, task) == 12, "");
 
 struct alignas(64) ControlBlock {
   u64 magic;
@@ -171,7 +174,7 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 staging_
 // differently. The engine compares it with that of the front end when it starts.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
   constexpr u64 kFields[] = {
-      4,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      5,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(RingSlot),
       sizeof(TaskDescriptor),
       sizeof(TensorArgument),
@@ -179,6 +182,9 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       sizeof(TaskCompletion),
       sizeof(ControlBlock),
       sizeof(Breadcrumb),
+      sizeof(RangeDescriptor),
+      sizeof(RangeColumn),
+      sizeof(RangeOutcome),
       kMaxRank,
       kMaxArguments,
       kTaskWords,
@@ -198,6 +204,16 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       __builtin_offsetof(StampedChunk, stamp),
       __builtin_offsetof(Breadcrumb, operator_slot),
       __builtin_offsetof(Breadcrumb, fault_signal),
+      __builtin_offsetof(Breadcrumb, task),
+      __builtin_offsetof(RangeDescriptor, elements),
+      __builtin_offsetof(RangeDescriptor, first),
+      __builtin_offsetof(RangeDescriptor, claim),
+      __builtin_offsetof(RangeDescriptor, outcomes),
+      __builtin_offsetof(RangeDescriptor, options),
+      __builtin_offsetof(RangeDescriptor, inputs),
+      __builtin_offsetof(RangeColumn, stride),
+      __builtin_offsetof(RangeColumn, values),
+      __builtin_offsetof(RangeOutcome, duration_ns),
       __builtin_offsetof(ControlBlock, layout_hash),
       __builtin_offsetof(ControlBlock, slots),
       __builtin_offsetof(ControlBlock, worker_count),

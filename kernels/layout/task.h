@@ -14,6 +14,9 @@
 //                    may work on it, and the address of a CheckContext (kernels/sdk/checks.h)
 //                    or 0.
 //
+// A range (kTaskRange) is one slot for many tasks of one operator whose arguments differ only in
+// addresses and scalars: see RangeDescriptor.
+//
 // Memory ordering: the stamps of the slot publish the slot; the argument block is
 // written before the slot is published (see ring_layout.h).
 #ifndef RESIDENT_KERNELS_LAYOUT_TASK_H_
@@ -80,6 +83,8 @@ enum TaskFlags : u8 {
   // task that writes to staging memory or to a client's shared memory, or whose operator
   // may write outside of its tensors.
   kTaskDeviceOutputs = 8,
+  // The payload is a RangeDescriptor.
+  kTaskRange = 16,
 };
 
 struct TaskDescriptor {
@@ -118,6 +123,76 @@ static_assert(__builtin_offsetof(TaskDescriptor, operator_slot) == 4, "");
 static_assert(__builtin_offsetof(TaskDescriptor, flags) == 6, "");
 static_assert(__builtin_offsetof(TaskDescriptor, words) == 8, "");
 
+// A range: tasks [first, first + count) of a batch, in place of a TaskDescriptor. The argument
+// block has, for each of the `arguments` arguments, first the Argument (for tasks in compact form
+// only its bits matter), and behind all of these the RangeColumn, which has its address or bits for
+// each task. Blocks claim `claim` tasks at a time.
+//
+// Outcomes: record i of the memory at `outcomes` belongs to task i of the batch. The host clears
+// them. A RangeOutcome is written for a task that did not end OK; with kRangeTimes for every task.
+// The slot's completion is OK; its result starts with the number of tasks that did not end OK
+// (u32).
+struct RangeDescriptor {
+  // As in TaskDescriptor. With kTaskCompact, each task is in compact form.
+  u32 token;
+  u16 operator_slot;
+  u8 flags;
+  u8 arguments;
+  // Elements of each tensor, for tasks in compact form.
+  u64 elements;
+  u32 first;
+  u32 count;
+  u32 claim;
+  // Blocks that may work on it.
+  u32 max_blocks;
+  // Address of the RangeOutcome of task 0 of the batch.
+  u64 outcomes;
+  u32 options;
+  // Bit a: argument a is an input in device memory, for tasks in compact form. The device may read
+  // it ahead.
+  u32 inputs;
+};
+static_assert(sizeof(RangeDescriptor) == sizeof(TaskDescriptor), "");
+static_assert(__builtin_offsetof(RangeDescriptor, token) == 0, "");
+static_assert(__builtin_offsetof(RangeDescriptor, operator_slot) == 4, "");
+static_assert(__builtin_offsetof(RangeDescriptor, flags) == 6, "");
+static_assert(__builtin_offsetof(RangeDescriptor, elements) == 8, "");
+static_assert(__builtin_offsetof(RangeDescriptor, first) == 16, "");
+static_assert(__builtin_offsetof(RangeDescriptor, claim) == 24, "");
+static_assert(__builtin_offsetof(RangeDescriptor, outcomes) == 32, "");
+static_assert(__builtin_offsetof(RangeDescriptor, options) == 40, "");
+static_assert(__builtin_offsetof(RangeDescriptor, inputs) == 44, "");
+
+enum RangeOptions : u32 {
+  kRangeTimes = 1,
+};
+
+// Limits of a range: its argument block has space for kMaxRangeArguments arguments.
+inline constexpr u32 kMaxRangeArguments = 11;
+inline constexpr u32 kMaxRangeClaim = 32;
+
+// The address of an argument, or its bits, for each task i of a batch: values[i], or
+// base + i * stride if `values` is 0.
+struct RangeColumn {
+  u64 base;
+  u64 stride;
+  // Address of one u64 for each task of the batch.
+  u64 values;
+  u64 reserved;
+};
+static_assert(sizeof(RangeColumn) == 32, "");
+static_assert(__builtin_offsetof(RangeColumn, stride) == 8, "");
+static_assert(__builtin_offsetof(RangeColumn, values) == 16, "");
+
+struct RangeOutcome {
+  // CompletionStatus in the low half, the operator's detail in the high half.
+  u32 status_and_detail;
+  // Time on the device in nanoseconds, with kRangeTimes.
+  u32 duration_ns;
+};
+static_assert(sizeof(RangeOutcome) == 8, "");
+static_assert(__builtin_offsetof(RangeOutcome, duration_ns) == 4, "");
+
 // One tensor in an argument block. Shape and strides in elements, outermost
 // first; entries past `rank` are unused.
 struct TensorArgument {
@@ -150,6 +225,13 @@ struct alignas(64) ArgumentBlock {
   u8 reserved[kArgumentBlockBytes - kMaxArguments * sizeof(Argument)];
 };
 static_assert(sizeof(ArgumentBlock) == kArgumentBlockBytes, "");
+static_assert(kMaxRangeArguments * (sizeof(Argument) + sizeof(RangeColumn)) <= kArgumentBlockBytes,
+              "");
+
+// The columns of a range with this number of arguments, in its argument block.
+RESIDENT_HOST_DEVICE RangeColumn* ColumnsOf(ArgumentBlock* block, u32 arguments) {
+  return reinterpret_cast<RangeColumn*>(block->arguments + arguments);
+}
 
 // How a task ended, as the device reports it.
 enum class CompletionStatus : u16 {

@@ -16,6 +16,8 @@ using resident::i64;
 using resident::kIsInteger;
 using resident::kLargeFunction;
 using resident::Numbers;
+using resident::OtherNumbers;
+using resident::RunSmall;
 
 namespace {
 
@@ -188,16 +190,50 @@ RESIDENT_NOINLINE void GeneralZero(Block& block, const Args& args) {
 
 }  // namespace
 
+namespace {
+
+// The tasks that RunSmall does not run.
+template <typename F>
+RESIDENT_NOINLINE void OtherSums(Block& block, const Args& args, double alpha) {
+  if (!RefuseFraction<3>(block, args, alpha)) OtherNumbers<2>(block, args, F{Alpha(alpha)});
+}
+RESIDENT_NOINLINE void OtherClamp(Block& block, const Args& args, double lo, double hi) {
+  if (RefuseFraction<2>(block, args, lo) || RefuseFraction<2>(block, args, hi)) return;
+  OtherNumbers<1>(block, args, Clamp{lo, hi});
+}
+RESIDENT_NOINLINE void OtherFill(Block& block, const Args& args, double value) {
+  if (RefuseFraction<1>(block, args, value)) return;
+  if (IsInt32(args, 0) && Convert<double>(Convert<i32>(value)) != value) {
+    block.fail(CompletionStatus::kInvalidArgument, kBadScalar);
+    return;
+  }
+  OtherNumbers<0>(block, args, Fill{value});
+}
+RESIDENT_NOINLINE void OtherZero(Block& block, const Args& args) {
+  if (resident::AreDenseFloats<1>(args)) {
+    DenseFloats<0>(block, args, [](const float*) { return 0.0f; });
+  } else {
+    GeneralZero(block, args);
+  }
+}
+RESIDENT_NOINLINE void OtherCopy(Block& block, const Args& args) {
+  if (resident::AreDenseFloats<2>(args)) {
+    DenseFloats<1>(block, args, [](const float* v) { return v[0]; });
+  } else {
+    GeneralCopy(block, args);
+  }
+}
+
+}  // namespace
+
 RESIDENT_OPERATOR(add)(Block& block, const Args& args) {
   const double alpha = args.scalar<double>(3);
-  if (RefuseFraction<3>(block, args, alpha)) return;
-  Numbers<2>(block, args, Add{Alpha(alpha)});
+  if (!RunSmall<2>(block, args, Add{Alpha(alpha)})) OtherSums<Add>(block, args, alpha);
 }
 
 RESIDENT_OPERATOR(sub)(Block& block, const Args& args) {
   const double alpha = args.scalar<double>(3);
-  if (RefuseFraction<3>(block, args, alpha)) return;
-  Numbers<2>(block, args, Subtract{Alpha(alpha)});
+  if (!RunSmall<2>(block, args, Subtract{Alpha(alpha)})) OtherSums<Subtract>(block, args, alpha);
 }
 
 RESIDENT_OPERATOR(mul)(Block& block, const Args& args) { Numbers<2>(block, args, Multiply{}); }
@@ -207,34 +243,20 @@ RESIDENT_OPERATOR(minimum)(Block& block, const Args& args) { Numbers<2>(block, a
 RESIDENT_OPERATOR(clamp)(Block& block, const Args& args) {
   const double lo = args.scalar<double>(2);
   const double hi = args.scalar<double>(3);
-  if (RefuseFraction<2>(block, args, lo) || RefuseFraction<2>(block, args, hi)) return;
-  Numbers<1>(block, args, Clamp{lo, hi});
+  if (!RunSmall<1>(block, args, Clamp{lo, hi})) OtherClamp(block, args, lo, hi);
 }
 
 RESIDENT_OPERATOR(fill)(Block& block, const Args& args) {
   const double value = args.scalar<double>(1);
-  if (RefuseFraction<1>(block, args, value)) return;
-  if (IsInt32(args, 0) && Convert<double>(Convert<i32>(value)) != value) {
-    block.fail(CompletionStatus::kInvalidArgument, kBadScalar);
-    return;
-  }
-  Numbers<0>(block, args, Fill{value});
+  if (!RunSmall<0>(block, args, Fill{value})) OtherFill(block, args, value);
 }
 
 RESIDENT_OPERATOR(zero)(Block& block, const Args& args) {
-  if (resident::AreDenseFloats<1>(args)) {
-    DenseFloats<0>(block, args, [](const float*) { return 0.0f; });
-  } else {
-    GeneralZero(block, args);
-  }
+  if (!RunSmall<0>(block, args, [](const float*) { return 0.0f; })) OtherZero(block, args);
 }
 
 RESIDENT_OPERATOR(copy)(Block& block, const Args& args) {
-  if (resident::AreDenseFloats<2>(args)) {
-    DenseFloats<1>(block, args, [](const float* v) { return v[0]; });
-  } else {
-    GeneralCopy(block, args);
-  }
+  if (!RunSmall<1>(block, args, [](const float* v) { return v[0]; })) OtherCopy(block, args);
 }
 
 // --- Floating point -----------------------------------------------------------------------------

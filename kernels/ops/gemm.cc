@@ -8,6 +8,7 @@
 #include "kernels/ops/tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
+using resident::AddressOf;
 using resident::Any;
 using resident::Args;
 using resident::Block;
@@ -31,9 +32,6 @@ namespace {
 constexpr bool kOneThread = Block::kMaxThreads == 1;
 
 RESIDENT_DEVICE i64 Magnitude(i64 x) { return x < 0 ? -x : x; }
-RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
-  return reinterpret_cast<u64>(tensor.data());
-}
 
 // One or several matrices. Strides are in elements.
 struct Matrix {
@@ -256,7 +254,7 @@ RESIDENT_DEVICE void LoadTile(const Block& block, float* tile, i32 width, u64 ad
 
 // --- Tiles of tensor cores
 
-#if RESIDENT_TENSOR_CORES
+#if RESIDENT_WARPS
 
 using resident::Accumulator;
 using resident::AddressInMemory;
@@ -265,7 +263,7 @@ using resident::CommitCopies;
 using resident::CopyAsync;
 using resident::Half;
 using resident::kChunkBytes;
-using resident::Lane;
+using resident::LaneOf;
 using resident::LeftChunk;
 using resident::LeftFragment;
 using resident::LeftRow;
@@ -443,35 +441,33 @@ RESIDENT_DEVICE void MultiplyStage(Accumulator (&sums)[kLefts][kRights], MemoryA
 
 // The totals of a warp's tile are in the block's scratch memory while it has partial sums: 16 bytes
 // of each lane, then those of the next fragment.
-struct alignas(16) Total {
-  Accumulator sum;
-};
 constexpr u64 kTotals = u64{kLefts} * kRights * 32;
-static_assert(kWarpTiles * kTotals * sizeof(Total) <= resident::kScratchBytes, "");
+static_assert(kWarpTiles * kTotals * sizeof(Accumulator) <= resident::kScratchBytes, "");
 
-RESIDENT_DEVICE Total* FindTotals(const Block& block) {
-  return block.scratch<Total>(block.thread() / 32 * (kTotals * sizeof(Total)), kTotals) +
-         Lane(block);
+RESIDENT_DEVICE Accumulator* FindTotals(const Block& block) {
+  return block.scratch<Accumulator>(block.thread() / 32 * (kTotals * sizeof(Accumulator)),
+                                    kTotals) +
+         LaneOf(block);
 }
 
-RESIDENT_DEVICE void AddTotals(const Total* totals, Accumulator (&sums)[kLefts][kRights]) {
+RESIDENT_DEVICE void AddTotals(const Accumulator* totals, Accumulator (&sums)[kLefts][kRights]) {
   RESIDENT_UNROLL(4)
   for (u32 i = 0; i < kLefts; ++i) {
     RESIDENT_UNROLL(4)
     for (u32 j = 0; j < kRights; ++j) {
-      const Total total = totals[(i * kRights + j) * 32];
-      for (i32 k = 0; k < 4; ++k) sums[i][j].v[k] += total.sum.v[k];
+      const Accumulator total = totals[(i * kRights + j) * 32];
+      for (i32 k = 0; k < 4; ++k) sums[i][j].v[k] += total.v[k];
     }
   }
 }
 
 // Makes the sums the totals, and clears them.
-RESIDENT_DEVICE void MoveToTotals(Total* totals, Accumulator (&sums)[kLefts][kRights]) {
+RESIDENT_DEVICE void MoveToTotals(Accumulator* totals, Accumulator (&sums)[kLefts][kRights]) {
   RESIDENT_UNROLL(4)
   for (u32 i = 0; i < kLefts; ++i) {
     RESIDENT_UNROLL(4)
     for (u32 j = 0; j < kRights; ++j) {
-      totals[(i * kRights + j) * 32] = {sums[i][j]};
+      totals[(i * kRights + j) * 32] = sums[i][j];
       sums[i][j] = {};
     }
   }
@@ -516,7 +512,7 @@ RESIDENT_DEVICE u32 PlaceOfFour(u32 row, u32 four) {
 RESIDENT_DEVICE void StoreRows(const Block& block, const Product& p, const float* sums,
                                const Origin& first) {
   constexpr u32 kFours = kWarpColumns / 4;
-  const u32 lane = Lane(block);
+  const u32 lane = LaneOf(block);
   const i64 column = first.column + lane % kFours * 4;
   const i32 columns = static_cast<i32>(Smallest(p.columns - column, 4));
   if (columns <= 0) return;
@@ -543,7 +539,7 @@ RESIDENT_DEVICE void StoreRows(const Block& block, const Product& p, const float
 // Writes the sums of a warp's tile to c.
 RESIDENT_DEVICE void StoreSums(const Block& block, const Product& p, float* memory,
                                const Origin& origin, const Accumulator (&sums)[kLefts][kRights]) {
-  const u32 lane = Lane(block);
+  const u32 lane = LaneOf(block);
   RESIDENT_UNROLL(2)
   for (u32 half = 0; half < 2; ++half) {
     SynchronizeWarp();  // The reads of the first half have finished.
@@ -577,7 +573,7 @@ RESIDENT_NOINLINE void TileOfTensorCores(const Block& block, const Origin& origi
     tiles[1] = MakeTile(p.b, origin.batch * p.b.batch_stride + origin.column * p.b.column_stride,
                         kRightDeep ? p.b.column_stride : p.b.row_stride, p.columns - origin.column);
   }
-  const u32 lane = Lane(block);
+  const u32 lane = LaneOf(block);
   const i32 warps = static_cast<i32>(block.threads() / 32);
   RESIDENT_UNROLL(1)
   for (i32 first = 0; first < kWarpTiles; first += warps) {
@@ -608,7 +604,7 @@ RESIDENT_NOINLINE void TileOfTensorCores(const Block& block, const Origin& origi
       }
       stage ^= kStageBytes;
       if (depth % kPartialDepth == 0 && depth < depth_limit && computes) {
-        Total* const totals = FindTotals(block);
+        Accumulator* const totals = FindTotals(block);
         if (depth > kPartialDepth) AddTotals(totals, sums);
         MoveToTotals(totals, sums);
       }
@@ -669,7 +665,7 @@ RESIDENT_DEVICE void MultiplyOnTensorCores(const Block& block, const Product& p)
   }
 }
 
-#endif  // RESIDENT_TENSOR_CORES
+#endif  // RESIDENT_WARPS
 
 // --- Tiles of one thread
 
@@ -765,7 +761,7 @@ RESIDENT_NOINLINE void Multiply(Block& block, const Args& args) {
   if (block.thread() == 0) *product = Product(args);
   block.barrier();
   const Product& p = *product;
-#if RESIDENT_TENSOR_CORES
+#if RESIDENT_WARPS
   if (p.OnTensorCores()) {
     MultiplyOnTensorCores(block, p);
     return;

@@ -10,10 +10,12 @@
 #include "kernels/ops/warp.h"
 #include "kernels/sdk/operator.h"
 
+using resident::AddressOf;
 using resident::Any;
 using resident::Args;
 using resident::bit_cast;
 using resident::Block;
+using resident::Bytes16;
 using resident::CompletionStatus;
 using resident::DType;
 using resident::ElementAt;
@@ -38,9 +40,6 @@ namespace {
 
 constexpr bool kOneThread = Block::kMaxThreads == 1;
 
-RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
-  return reinterpret_cast<u64>(tensor.data());
-}
 // Rounded up, without overflow.
 RESIDENT_DEVICE i64 QuotientUp(i64 x, i64 y) {
   const i64 quotient = x / y;
@@ -62,10 +61,8 @@ static_assert((kSegment + (kOneThread ? kSegment : i64{kOutputs} * Block::kMaxTh
                   i64{resident::kBlockMemoryBytes},
               "");
 
-// 16 bytes, which a lane reads at once: a run of weights of one row.
-struct alignas(16) Run {
-  u32 words[4];
-};
+// The weights of one row that a lane reads at once.
+using Run = Bytes16;
 
 // Element i of the run with index `run` of x is in quad i / 4 of that run. The quads of equal
 // number of all runs are adjacent, so that adjacent lanes read adjacent quads.
@@ -74,7 +71,7 @@ struct RunsOfX {
   u32 count;
 
   RESIDENT_DEVICE Quad<float> At(u32 run, u32 quad) const {
-    return reinterpret_cast<const Quad<float>*>(resident::InSharedMemory(x))[quad * count + run];
+    return reinterpret_cast<const Quad<float>*>(x)[quad * count + run];
   }
 };
 
@@ -95,9 +92,17 @@ struct DenseWeights {
   }
   // Whether the weights have a scale.
   static constexpr bool kScaled = false;
-  // What the weights of a row and a group have in common.
+  // What the weights of a run have in common.
   struct Common {};
-  RESIDENT_DEVICE Common CommonOf(i64, i64) const { return {}; }
+  // The groups of the calling lane's runs, in turn, in adjacent rows from `row` on. `column`: of
+  // the first run.
+  struct Groups {
+    RESIDENT_DEVICE Groups(const DenseWeights&, i64 row, i64 column) {}
+    // Of the run in row `row` + r.
+    RESIDENT_DEVICE Common Of(i32) const { return {}; }
+    // Goes on to the lane's next run, kWarpThreads runs after this one.
+    RESIDENT_DEVICE void Advance() {}
+  };
   // The factor of the products of Value.
   static RESIDENT_DEVICE float Scale(const Common&) { return 1.0f; }
   // Weight i of a run.
@@ -265,6 +270,8 @@ RESIDENT_NOINLINE void MultiplyByBlocks(const Block& block, const VectorProduct&
   }
 }
 
+#if RESIDENT_WARPS
+
 // Rows whose products a warp computes at a time, and rows that are one item of a chunk's share.
 constexpr i32 kRowsOfWarp = 4;
 constexpr i64 kRowsOfItem = 32;
@@ -297,63 +304,80 @@ RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 v
   });
 }
 
-// The sum of the products of x and of a run's weights, each multiplied by the scale.
+// (warp) The sums of rows row to row + kRowsOfWarp - 1, in which each weight is multiplied by its
+// scale before it is multiplied by x. Lane r gets the sum of row + r.
 template <typename Weights>
-RESIDENT_NOINLINE float ScaledProduct(const Weights& weights, const Run& run,
-                                      const typename Weights::Common& common, const RunsOfX& x,
-                                      u32 at) {
-  float sum = 0.0f;
-  for (i32 quad = 0; quad < Weights::kRun / 4; ++quad) {
-    const Quad<float> values = x.At(at, static_cast<u32>(quad));
-    for (i32 i = 0; i < 4; ++i) {
-      sum += values.v[i] * (weights.Value(run, 4 * quad + i, common) * Weights::Scale(common));
+RESIDENT_NOINLINE float SumOfScaled(const VectorProduct& p, const Weights& weights, i64 vector,
+                                    i64 row, u32 lane) {
+  float own = 0.0f;
+  RESIDENT_UNROLL(1)
+  for (u32 r = 0; r < kRowsOfWarp; ++r) {
+    float sum = 0.0f;
+    RESIDENT_UNROLL(1)
+    for (i64 k = lane; k < p.depth; k += kWarpThreads) {
+      sum += LoadFloat(p.x, p.x_dtype, vector * p.depth + k) *
+             weights.One(row + r, k, weights.GroupOf(k));
     }
+    sum = resident::CombineLanes(sum, [](float a, float b) { return a + b; });
+    if (lane == r) own = sum;
   }
-  return sum;
+  return own;
 }
 
+// The calling lane's parts of the sums of kRowsOfWarp rows.
+struct SumsOfLane {
+  float v[kRowsOfWarp];
+};
+
 // Adds the calling lane's products of rows row to row + kRowsOfWarp - 1, from column `begin` on. A
-// row's products are added in the same order by any warp.
+// row's products are added in the same order by any warp. It is a function of its own so that its
+// loop has all registers.
 template <typename Weights>
-RESIDENT_DEVICE void AddRuns(const Weights& weights, i64 row, i64 begin, const RunsOfX& x, u32 lane,
-                             float (&sums)[kRowsOfWarp]) {
-  // Runs of each row whose loads are issued before the first is used.
-  constexpr i32 kAtOnce = Weights::kRun <= 8 ? 2 : 1;
+RESIDENT_NOINLINE SumsOfLane AddRuns(const Block& block, const Weights& weights, i64 row, i64 begin,
+                                     u32 count, SumsOfLane sums) {
+  // While the products of one run of each row are computed, the loads of so many others are under
+  // way. Weights of few bits need more registers, and more instructions for each byte.
+  constexpr u32 kAhead = Weights::kScaled ? 1 : 2;
+  const u32 lane = resident::LaneOf(block);
+  const RunsOfX x = {block.memory<float>(0, kSegmentOfRuns), count};
   const Run* from[kRowsOfWarp];
   for (i32 r = 0; r < kRowsOfWarp; ++r) from[r] = weights.RunAt(row + r, begin);
+  typename Weights::Groups groups(weights, row, begin + lane * u32{Weights::kRun});
+  Run runs[kAhead][kRowsOfWarp];
+  const auto load = [&](u32 n, u32 at) {
+    // A run that does not exist is another one, which is not used.
+    const u32 existing = at < count ? at : 0;
+    for (i32 r = 0; r < kRowsOfWarp; ++r) runs[n][r] = resident::LoadOnce(from[r] + existing);
+  };
+  for (u32 n = 0; n < kAhead; ++n) load(n, lane + n * kWarpThreads);
   RESIDENT_UNROLL(1)
-  for (u32 index = lane; index < x.count; index += kAtOnce * kWarpThreads) {
-    Run runs[kAtOnce][kRowsOfWarp];
-    for (i32 n = 0; n < kAtOnce; ++n) {
-      // A run that does not exist is another one, which is not used.
-      const u32 at = index + static_cast<u32>(n) * kWarpThreads;
-      for (i32 r = 0; r < kRowsOfWarp; ++r) runs[n][r] = from[r][at < x.count ? at : index];
-    }
-    for (i32 n = 0; n < kAtOnce; ++n) {
-      const u32 at = index + static_cast<u32>(n) * kWarpThreads;
-      if (n > 0 && at >= x.count) break;
-      const i64 group = weights.GroupOf(begin + at * u32{Weights::kRun});
+  for (u32 index = lane; index < count; index += kAhead * kWarpThreads) {
+    RESIDENT_UNROLL(2)
+    for (u32 n = 0; n < kAhead; ++n) {
+      const u32 at = index + n * kWarpThreads;
+      if (n > 0 && at >= count) break;
+      Run run[kRowsOfWarp];
+      for (i32 r = 0; r < kRowsOfWarp; ++r) run[r] = runs[n][r];
+      load(n, at + kAhead * kWarpThreads);
       typename Weights::Common common[kRowsOfWarp];
       float products[kRowsOfWarp] = {};
-      for (i32 r = 0; r < kRowsOfWarp; ++r) common[r] = weights.CommonOf(row + r, group);
+      for (i32 r = 0; r < kRowsOfWarp; ++r) common[r] = groups.Of(r);
+      groups.Advance();
+      RESIDENT_UNROLL(8)
       for (i32 quad = 0; quad < Weights::kRun / 4; ++quad) {
         const Quad<float> values = x.At(at, static_cast<u32>(quad));
         for (i32 r = 0; r < kRowsOfWarp; ++r) {
           for (i32 i = 0; i < 4; ++i) {
-            products[r] += values.v[i] * weights.Value(runs[n][r], 4 * quad + i, common[r]);
+            products[r] += values.v[i] * weights.Value(run[r], 4 * quad + i, common[r]);
           }
         }
       }
       for (i32 r = 0; r < kRowsOfWarp; ++r) {
-        float product = products[r] * Weights::Scale(common[r]);
-        if (Weights::kScaled && product - product != 0.0f) {
-          // The sum may be out of range without the scale, and not with it.
-          product = ScaledProduct(weights, runs[n][r], common[r], x, at);
-        }
-        sums[r] += product;
+        sums.v[r] += products[r] * Weights::Scale(common[r]);
       }
     }
   }
+  return sums;
 }
 
 // The chunks share the products of each item with each vector. REQUIRES: weights.InRuns(), and at
@@ -377,7 +401,7 @@ RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& 
       const i64 own_row = first + i64{resident::WarpOf(block)} * kRowsOfWarp;
       // The last warp also computes rows of the one before it, instead of rows that do not exist.
       const i64 row = Smallest(own_row, p.rows - kRowsOfWarp);
-      float sums[kRowsOfWarp] = {};
+      SumsOfLane sums = {};
       RESIDENT_UNROLL(1)
       for (i64 begin = 0; begin < p.depth; begin += kSegmentOfRuns) {
         const i64 end = Smallest(begin + kSegmentOfRuns, p.depth);
@@ -388,16 +412,24 @@ RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& 
           in_memory = vector;
         }
         if (own_row < end_row) {
-          AddRuns(weights, row, begin, {memory, static_cast<u32>(end - begin) / u32{Weights::kRun}},
-                  lane, sums);
+          sums = AddRuns(block, weights, row, begin,
+                         static_cast<u32>(end - begin) / u32{Weights::kRun}, sums);
         }
       }
       // Lane r gets the sum of row r.
       float sum = 0.0f;
       for (i32 r = 0; r < kRowsOfWarp; ++r) {
-        const float all =
-            resident::CombineLanes(block, sums[r], [](float a, float b) { return a + b; });
+        const float all = resident::CombineLanes(sums.v[r], [](float a, float b) { return a + b; });
         if (lane == static_cast<u32>(r)) sum = all;
+      }
+      if constexpr (Weights::kScaled) {
+        // A run's sum may be out of range without the scale, and not with it. This is seen only
+        // here, as a sum that is not finite remains so.
+        const bool finite = sum - sum == 0.0f;
+        if (resident::AnyLane(!finite)) {
+          const float scaled = SumOfScaled(p, weights, vector, row, lane);
+          if (!finite) sum = scaled;
+        }
       }
       if (lane < kRowsOfWarp && row + lane >= own_row && row + lane < end_row) {
         StoreOutput(p, vector, row + lane, sum);
@@ -406,15 +438,17 @@ RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& 
   }
 }
 
+#endif  // RESIDENT_WARPS
+
 template <typename Weights>
 RESIDENT_DEVICE void MultiplyVectors(const Block& block, const VectorProduct& p,
                                      const Weights& weights) {
-  if constexpr (!kOneThread) {
-    if (p.rows >= kRowsOfWarp && weights.InRuns()) {
-      MultiplyByWarps(block, p, weights);
-      return;
-    }
+#if RESIDENT_WARPS
+  if (p.rows >= kRowsOfWarp && weights.InRuns()) {
+    MultiplyByWarps(block, p, weights);
+    return;
   }
+#endif
   MultiplyByBlocks(block, p, weights);
 }
 
@@ -485,7 +519,8 @@ struct QuantizedWeights {
   static constexpr i32 kRun = 8 * sizeof(Run) / kBits;
 
   RESIDENT_DEVICE bool InRuns() const {
-    return depth % kRun == 0 && group % kRun == 0 && reinterpret_cast<u64>(data) % sizeof(Run) == 0;
+    return depth % kRun == 0 && group % kRun == 0 && depth >> 31 == 0 &&
+           reinterpret_cast<u64>(data) % sizeof(Run) == 0;
   }
   RESIDENT_DEVICE const Run* RunAt(i64 row, i64 column) const {
     return ElementAt<const Run>(reinterpret_cast<u64>(data + (row * pitch + column / (8 / kBits))),
@@ -497,10 +532,45 @@ struct QuantizedWeights {
     float scale;
     float zero;
   };
-  RESIDENT_DEVICE Common CommonOf(i64 row, i64 column_group) const {
-    const i64 at = row * groups + column_group;
-    return {scales[at], ZeroOf(at)};
-  }
+  // 32 bits are enough for the runs and groups of a row (InRuns).
+  struct Groups {
+    u64 scales;  // Of the first row.
+    u64 zeros;
+    float zero;
+    u32 pitch;  // Groups of a row.
+    u32 group;
+    u32 run;   // In the group.
+    u32 runs;  // Of a group.
+    u32 group_step;
+    u32 run_step;
+
+    RESIDENT_DEVICE Groups(const QuantizedWeights& weights, i64 row, i64 column)
+        : scales(reinterpret_cast<u64>(weights.scales + row * weights.groups)),
+          zeros(kZeros ? reinterpret_cast<u64>(weights.zeros + row * weights.groups) : 0),
+          zero(weights.zero),
+          pitch(static_cast<u32>(weights.groups)),
+          runs(static_cast<u32>(weights.group) / kRun) {
+      const u32 first = static_cast<u32>(column) / kRun;
+      group = first / runs;
+      run = first % runs;
+      group_step = kWarpThreads / runs;
+      run_step = kWarpThreads % runs;
+    }
+    RESIDENT_DEVICE Common Of(i32 r) const {
+      const i64 at = group + static_cast<u32>(r) * pitch;
+      const float scale = *ElementAt<const Half>(scales, at);
+      if constexpr (kZeros) return {scale, *ElementAt<const Half>(zeros, at)};
+      return {scale, zero};
+    }
+    RESIDENT_DEVICE void Advance() {
+      group += group_step;
+      run += run_step;
+      if (run >= runs) {
+        run -= runs;
+        ++group;
+      }
+    }
+  };
   static RESIDENT_DEVICE float Scale(const Common& common) { return common.scale; }
   RESIDENT_DEVICE float Value(const Run& run, i32 i, const Common& common) const {
     constexpr i32 kOfWord = 32 / kBits;

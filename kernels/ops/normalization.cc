@@ -4,6 +4,7 @@
 
 namespace math = resident::math;
 
+using resident::AddressOf;
 using resident::Any;
 using resident::Args;
 using resident::bit_cast;
@@ -14,6 +15,7 @@ using resident::ElementAt;
 using resident::Elements;
 using resident::i32;
 using resident::i64;
+using resident::LargerOf;
 using resident::OrderedKey;
 using resident::Quad;
 using resident::Range;
@@ -26,10 +28,6 @@ using resident::u64;
 using resident::VisitFloat;
 
 namespace {
-
-RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
-  return reinterpret_cast<u64>(tensor.data());
-}
 
 // Calls f(row * columns, columns of the row, team) for each row of this chunk's share; with 0
 // columns for a team without a row, so that all threads make the same (collective) calls.
@@ -63,23 +61,25 @@ template <typename... Tensors>
 RESIDENT_DEVICE bool HaveQuads(const Tensor<const Any>& x, const Tensors&... others) {
   const u64 bytes = 4 * SizeOf(x.dtype());
   const auto aligned = [=](const Tensor<const Any>& tensor) {
-    return reinterpret_cast<u64>(tensor.data()) % bytes == 0;
+    return AddressOf(tensor) % bytes == 0;
   };
   return x.shape(x.rank() - 1) % 4 == 0 && aligned(x) &&
          ((others.dtype() == x.dtype() && aligned(others)) && ...);
 }
 
-// Calls f(row, elements, columns, team) for each row of this chunk's share, as ForEachRow: `row`
-// has the values in registers, and the row begins at element `elements` of its tensors. kAhead: the
-// next row is read while f runs.
+// Functions that are called for each row take the block as an argument, and have copies of what
+// they use: a GPU's compiler has these in registers. What they refer to would be read from memory
+// after each barrier.
+
+// Calls f(block, row, elements, columns, team) for each row of this chunk's share, as ForEachRow:
+// `row` has the values in registers, and the row begins at element `elements` of its tensors.
+// kAhead: the next row is read while f runs.
 template <i32 kQuads, bool kAhead, typename T, typename F>
-RESIDENT_DEVICE void ForEachRowOf(const Block& block, const Tensor<const Any>& x, const Team& team,
-                                  float none, F f) {
+RESIDENT_DEVICE void ForEachRowOf(const Block block, const T* data, i64 rows, u32 columns,
+                                  const Team team, float none, const F f) {
   using Row = RowRegisters<kQuads>;
-  const T* const data = ElementAt<const T>(reinterpret_cast<u64>(x.data()), 0);
-  const u32 columns = static_cast<u32>(x.shape(x.rank() - 1));
-  const Range range = block.share(x.size() / columns);
-  const auto load = [&](Row& to, i64 first) {
+  const Range range = block.share(rows);
+  const auto load = [=](Row& to, i64 first) {
     const i64 row = first + team.index;
     const bool active = row < range.end;
     to.Load(team, data + (active ? row * columns : 0), active ? columns : 0, none);
@@ -96,41 +96,86 @@ RESIDENT_DEVICE void ForEachRowOf(const Block& block, const Tensor<const Any>& x
       load(row, first);
     }
     const bool active = first + team.index < range.end;
-    f(row, active ? (first + team.index) * columns : 0, active ? columns : 0, team);
+    f(block, row, active ? (first + team.index) * columns : 0, active ? columns : 0, team);
   }
 }
 
 template <typename T, typename F>
-RESIDENT_NOINLINE bool ForEachRowOfType(const Block& block, const Tensor<const Any>& x, float none,
-                                        F f) {
-  const i64 columns = x.shape(x.rank() - 1);
-  const Team team(block, columns, x.size() / columns);
+RESIDENT_NOINLINE bool ForEachRowOfType(const Block& block, const T* data, i64 rows, u32 columns,
+                                        float none, F f) {
+  const Team team(block, columns, rows);
   if (team.size > resident::kWarpThreads && columns <= RowRegisters<4>::Capacity(team)) {
     // The warps wait for each other in each row.
-    ForEachRowOf<4, true, T>(block, x, team, none, f);
+    ForEachRowOf<4, true>(block, data, rows, columns, team, none, f);
   } else if (columns <= RowRegisters<8>::Capacity(team)) {
-    ForEachRowOf<8, false, T>(block, x, team, none, f);
+    ForEachRowOf<8, false>(block, data, rows, columns, team, none, f);
   } else {
     return false;
   }
   return true;
 }
 
-// Calls f(T{}, row, elements, columns, team) for each row; columns that do not exist have the value
-// `none`. False: the rows are too long. REQUIRES: HaveQuads(x, ...).
+// Calls f(T{}, block, row, elements, columns, team) for each row; columns that do not exist have
+// the value `none`. False: the rows are too long. REQUIRES: HaveQuads(x, ...).
 template <typename F>
 RESIDENT_DEVICE bool ForEachRowInRegisters(const Block& block, const Tensor<const Any>& x,
                                            float none, F f) {
-  if (kOneThread || x.size() == 0) return false;
+  const i64 columns = x.shape(x.rank() - 1);
+  if (kOneThread || x.size() == 0 || columns >> 31 != 0) return false;
   bool done = false;
   VisitFloat(x.dtype(), [&](auto element) {
     using T = decltype(element);
-    done = ForEachRowOfType<T>(block, x, none,
-                               [&](auto& row, i64 elements, u32 columns, const Team& team) {
-                                 f(T{}, row, elements, columns, team);
-                               });
+    done = ForEachRowOfType(
+        block, ElementAt<const T>(AddressOf(x), 0), x.size() / columns, static_cast<u32>(columns),
+        none, [f](const Block& own, auto& row, i64 elements, u32 row_columns, const Team& team) {
+          f(T{}, own, row, elements, row_columns, team);
+        });
   });
   return done;
+}
+
+// --- Long rows ----------------------------------------------------------------------------------
+
+// Calls f(segment, column) for each part of a row that a team has in registers; `column` is the
+// first one of the part. The next part is read while f runs. REQUIRES: as for RowRegisters.
+template <typename T, typename F>
+RESIDENT_DEVICE void ForEachSegment(const Team& team, const T* row, u32 columns, float none, F f) {
+  using Segment = RowRegisters<4>;
+  const u32 step = static_cast<u32>(Segment::Capacity(team));
+  Segment next;
+  next.Load(team, row, columns, none);
+  RESIDENT_UNROLL(1)
+  for (u32 column = 0; column < columns; column += step) {
+    Segment segment = next;
+    const u32 after = columns - column > step ? column + step : columns;
+    next.Load(team, row + after, columns - after, none);
+    f(segment, column);
+  }
+}
+
+// Calls f(T{}, block, elements, columns, team) for each row of the chunk's share.
+template <typename T, typename F>
+RESIDENT_NOINLINE void ForEachLongRowOfType(const Block& shared, i64 rows, u32 columns, F f) {
+  const Block block = shared;
+  const Team team(block, columns, rows);
+  const Range range = block.share(rows);
+  RESIDENT_UNROLL(1)
+  for (i64 first = range.begin; first < range.end; first += team.count) {
+    const bool active = first + team.index < range.end;
+    f(T{}, block, active ? (first + team.index) * columns : 0, active ? columns : 0, team);
+  }
+}
+
+// False: there is none. REQUIRES: HaveQuads(x, ...).
+template <typename F>
+RESIDENT_DEVICE bool ForEachLongRow(const Block& block, const Tensor<const Any>& x, F f) {
+  const i64 columns = x.shape(x.rank() - 1);
+  if (kOneThread || x.size() == 0 || columns >> 31 != 0) return false;
+  VisitFloat(x.dtype(), [&](auto element) {
+    ForEachLongRowOfType<decltype(element)>(block, x.size() / columns, static_cast<u32>(columns),
+                                            f);
+  });
+  return true;
 }
 
 // The quad of a tensor that begins at element i.
@@ -225,12 +270,14 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> out = args.tensor<const Any>(1);
   if (!HaveQuads(x, out)) return false;
+  const u64 from = AddressOf(x);
   const u64 address = AddressOf(out);
-  const auto one_row = [&](auto element, auto& row, i64 at, u32 columns, const Team& team) {
+  const auto one_row = [=](auto element, const Block& own, auto& row, i64 at, u32 columns,
+                           const Team& team) {
     using T = decltype(element);
-    const float largest = row.Largest(block, team);
+    const float largest = row.Largest(own, team);
     if (log) {
-      const double sum = row.Sum(block, team, [=](float v) { return math::exp(v - largest); });
+      const double sum = row.Sum(own, team, [=](float v) { return math::exp(v - largest); });
       const float log_sum = math::log(static_cast<float>(sum));
       row.Store(team, ElementAt<T>(address, at), columns, [=](Quad<float>& quad, u32) {
         for (float& v : quad.v) v = v - largest - log_sum;
@@ -238,13 +285,44 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
       return;
     }
     for (float& v : row.v) v = math::exp(v - largest);
-    const double sum = row.Sum(block, team, [](float v) { return v; });
+    const double sum = row.Sum(own, team, [](float v) { return v; });
     const float scale = static_cast<float>(1 / sum);
     row.Store(team, ElementAt<T>(address, at), columns, [=](Quad<float>& quad, u32) {
       for (float& v : quad.v) v *= scale;
     });
   };
-  return ForEachRowInRegisters(block, x, -math::infinity(), one_row);
+  if (ForEachRowInRegisters(block, x, -math::infinity(), one_row)) return true;
+
+  const auto one_long_row = [=](auto element, const Block& own, i64 at, u32 columns,
+                                const Team& team) {
+    using T = decltype(element);
+    const T* const row = ElementAt<const T>(from, at);
+    T* const to = ElementAt<T>(address, at);
+    // Each thread's largest value, and the sum of its exponentials relative to that.
+    float largest = -math::infinity();
+    double part = 0;
+    ForEachSegment(team, row, columns, -math::infinity(), [&](auto& segment, u32) {
+      const float larger = LargerOf(largest, segment.PartOfLargest());
+      // There is nothing to add while all values are -infinity.
+      if (larger == -math::infinity()) return;
+      const double kept = part == 0 ? 0 : part * static_cast<double>(math::exp(largest - larger));
+      part = kept + segment.PartOfSum([=](float v) { return math::exp(v - larger); });
+      largest = larger;
+    });
+    const float all =
+        resident::Combine(own, team, largest, [](float a, float b) { return LargerOf(a, b); });
+    if (part != 0) part *= static_cast<double>(math::exp(largest - all));
+    // NaN if all values are -infinity.
+    const double sum = resident::Combine(own, team, part, [](double a, double b) { return a + b; });
+    const float scale = static_cast<float>(1 / sum);
+    const float log_sum = math::log(static_cast<float>(sum));
+    ForEachSegment(team, row, columns, -math::infinity(), [&](auto& segment, u32 column) {
+      segment.Store(team, to + column, columns - column, [=](Quad<float>& quad, u32) {
+        for (float& v : quad.v) v = log ? v - all - log_sum : math::exp(v - all) * scale;
+      });
+    });
+  };
+  return ForEachLongRow(block, x, one_long_row);
 }
 
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
@@ -320,7 +398,7 @@ RESIDENT_DEVICE void LargestBySelection(const Block& block, i64 columns, i64 k, 
   const resident::Selection selection =
       resident::Select(block, columns, key, one, static_cast<u64>(k));
   // In any order; the sort does not depend on it.
-  auto& memory = *block.memory<resident::SelectionMemory>(resident::kSelectionMemory);
+  auto& memory = *block.memory<resident::SelectionMemory>();
   block.barrier();
   if (block.thread() == 0) memory.bins[0] = 0;
   block.barrier();
@@ -413,15 +491,35 @@ RESIDENT_DEVICE bool RmsNormInRegisters(const Block& block, const Args& args) {
   const Tensor<const Any> out = args.tensor<const Any>(2);
   if (!HaveQuads(x, w, out)) return false;
   const float eps = args.scalar<float>(3);
+  const u64 from = AddressOf(x);
   const u64 weights = AddressOf(w);
   const u64 address = AddressOf(out);
-  const auto one_row = [=, &block](auto element, auto& row, i64 at, u32 columns, const Team& team) {
+  const auto one_row = [=](auto element, const Block& own, auto& row, i64 at, u32 columns,
+                           const Team& team) {
     using T = decltype(element);
-    const double squares = row.Sum(block, team, [](float v) { return v * v; });
+    const double squares = row.Sum(own, team, [](float v) { return v * v; });
     StoreScaled(row, team, ElementAt<T>(address, at), columns, RmsScale(squares, columns, eps),
                 weights);
   };
-  return ForEachRowInRegisters(block, x, 0.0f, one_row);
+  if (ForEachRowInRegisters(block, x, 0.0f, one_row)) return true;
+
+  const auto one_long_row = [=](auto element, const Block& own, i64 at, u32 columns,
+                                const Team& team) {
+    using T = decltype(element);
+    const T* const row = ElementAt<const T>(from, at);
+    double part = 0;
+    ForEachSegment(team, row, columns, 0.0f, [&](auto& segment, u32) {
+      part += segment.PartOfSum([](float v) { return v * v; });
+    });
+    const double squares =
+        resident::Combine(own, team, part, [](double a, double b) { return a + b; });
+    const float scale = RmsScale(squares, columns, eps);
+    ForEachSegment(team, row, columns, 0.0f, [&](auto& segment, u32 column) {
+      StoreScaled(segment, team, ElementAt<T>(address, at) + column, columns - column, scale,
+                  weights + column * sizeof(T));
+    });
+  };
+  return ForEachLongRow(block, x, one_long_row);
 }
 
 RESIDENT_DEVICE bool RmsNormResidualInRegisters(const Block& block, const Args& args) {
@@ -436,12 +534,13 @@ RESIDENT_DEVICE bool RmsNormResidualInRegisters(const Block& block, const Args& 
   const u64 weights = AddressOf(w);
   const u64 address = AddressOf(out);
   const u64 sums = AddressOf(h);
-  const auto one_row = [=, &block](auto element, auto& row, i64 at, u32 columns, const Team& team) {
+  const auto one_row = [=](auto element, const Block& own, auto& row, i64 at, u32 columns,
+                           const Team& team) {
     using T = decltype(element);
     auto other = row;
     other.Load(team, ElementAt<const T>(residual, at), columns, 0.0f);
     for (u32 i = 0; i < sizeof(row.v) / sizeof(row.v[0]); ++i) row.v[i] += other.v[i];
-    const double squares = row.Sum(block, team, [](float v) { return v * v; });
+    const double squares = row.Sum(own, team, [](float v) { return v * v; });
     row.Store(team, ElementAt<T>(sums, at), columns, [](Quad<float>&, u32) {});
     StoreScaled(row, team, ElementAt<T>(address, at), columns, RmsScale(squares, columns, eps),
                 weights);

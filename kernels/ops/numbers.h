@@ -31,6 +31,12 @@ namespace resident {
 template <typename T>
 inline constexpr bool kIsInteger = T(0.5) == T(0);
 
+// Of the first element, for ElementAt and functions that load and store elements of any type.
+template <typename T>
+RESIDENT_DEVICE u64 AddressOf(const Tensor<T>& tensor) {
+  return reinterpret_cast<u64>(tensor.data());
+}
+
 // --- Arithmetic that wraps for integers ---------------------------------------------------------
 
 RESIDENT_DEVICE float Sum(float x, float y) { return x + y; }
@@ -219,26 +225,49 @@ RESIDENT_DEVICE bool AreDenseFloats(const Args& args) {
   return true;
 }
 
-// out = f(inputs) for float32, float16 and bfloat16. Arguments: the inputs, then the output. f is
-// inlined many times; kLargeFunction limits that.
-inline constexpr i32 kLargeFunction = 1;
-template <i32 kInputs, i32 kInFlight = 4, typename F>
-RESIDENT_DEVICE void Floats(Block& block, const Args& args, F f) {
+// Runs a task in compact form that has at most four elements for each thread; returns false for
+// other tasks. It needs few registers: saving those that larger tasks need takes longer than a
+// small task itself. Therefore an operator calls a function of its own for the other tasks.
+template <i32 kInputs, typename F>
+RESIDENT_DEVICE bool RunSmall(const Block& block, const Args& args, F f) {
+  if (!args.compact()) return false;
+  const Tensor<float> out = args.tensor<float>(kInputs);
+  if (out.size() > i64{4} * block.threads()) return false;
+  const float* in[kInputs + 1];
+  for (i32 k = 0; k < kInputs; ++k) in[k] = args.tensor<const float>(k).data();
+  MapRange<kInputs, 1>(block, {0, out.size()}, out.data(), in, f);
+  return true;
+}
+
+template <i32 kInputs, i32 kInFlight, typename F>
+RESIDENT_NOINLINE void OtherFloats(Block& block, const Args& args, F f) {
   if (AreDenseFloats<kInputs + 1>(args)) {
     DenseFloats<kInputs, kInFlight>(block, args, f);
   } else {
     GeneralFloats<kInputs, kInFlight>(block, args, f);
   }
 }
-
-// The same for numbers; f is a template, as above.
 template <i32 kInputs, typename F>
-RESIDENT_DEVICE void Numbers(Block& block, const Args& args, F f) {
+RESIDENT_NOINLINE void OtherNumbers(Block& block, const Args& args, F f) {
   if (AreDenseFloats<kInputs + 1>(args)) {
     DenseFloats<kInputs>(block, args, f);
   } else {
     GeneralNumbers<kInputs>(block, args, f);
   }
+}
+
+// out = f(inputs) for float32, float16 and bfloat16. Arguments: the inputs, then the output. f is
+// inlined many times; kLargeFunction limits that.
+inline constexpr i32 kLargeFunction = 1;
+template <i32 kInputs, i32 kInFlight = 4, typename F>
+RESIDENT_DEVICE void Floats(Block& block, const Args& args, F f) {
+  if (!RunSmall<kInputs>(block, args, f)) OtherFloats<kInputs, kInFlight>(block, args, f);
+}
+
+// The same for numbers; f is a template, as above.
+template <i32 kInputs, typename F>
+RESIDENT_DEVICE void Numbers(Block& block, const Args& args, F f) {
+  if (!RunSmall<kInputs>(block, args, f)) OtherNumbers<kInputs>(block, args, f);
 }
 
 }  // namespace resident

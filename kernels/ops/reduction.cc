@@ -8,6 +8,7 @@
 //          threads read adjacent elements, whether these belong to one output or to several.
 #include "kernels/ops/rows.h"
 
+using resident::AddressOf;
 using resident::Any;
 using resident::Args;
 using resident::Block;
@@ -16,7 +17,6 @@ using resident::DType;
 using resident::i32;
 using resident::i64;
 using resident::IndexMap;
-using resident::kTeamMemory;
 using resident::OrderedKey;
 using resident::Range;
 using resident::Team;
@@ -197,12 +197,12 @@ struct Plan {
 
 // For Tile: the outputs of each thread, and the bytes of block memory in front of the Values.
 constexpr i32 kTile = Block::kMaxThreads == 1 ? 16 : 4;
-constexpr u32 kValuesAt = kTeamMemory + 1024;
+constexpr u32 kValuesAt = 1024;
 static_assert(sizeof(Plan) <= 1024, "");
 static_assert(kValuesAt + 16 * kTile * Block::kMaxThreads <= resident::kBlockMemoryBytes, "");
 
 RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, float value) {
-  resident::StoreFloat(reinterpret_cast<u64>(out.data()), out.dtype(), i, value);
+  resident::StoreFloat(AddressOf(out), out.dtype(), i, value);
 }
 RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, i64 value) {
   out.as<i64>().data()[i] = value;
@@ -328,7 +328,7 @@ RESIDENT_NOINLINE void ReduceTiles(const Block& block, const Plan& plan, const R
   const Lanes threads(block, plan, by_output);
   // A share of adjacent outputs begins at a multiple of the 32 bytes that a GPU reads at once.
   const Range range = block.share(plan.outputs.size(), by_output ? 8 : 1);
-  const u64 address = reinterpret_cast<u64>(x.data());
+  const u64 address = AddressOf(x);
   i64 first = range.begin;
   RESIDENT_UNROLL(1)
   for (; first + threads.lanes * kTile <= range.end; first += threads.lanes * kTile) {
@@ -342,7 +342,7 @@ RESIDENT_NOINLINE void ReduceTiles(const Block& block, const Plan& plan, const R
 
 // The task's plan, or null: there is nothing to do, or the task has failed.
 RESIDENT_NOINLINE const Plan* ReadPlan(const Block& block, const Args& args, bool needs_elements) {
-  Plan& plan = *block.memory<Plan>(kTeamMemory);
+  Plan& plan = *block.memory<Plan>();
   if (block.thread() == 0) {
     plan.Read(args.tensor<const Any>(0), args.tensor<Any>(1), args.scalar<u32>(2));
     if (plan.detail == 0 && needs_elements && plan.outputs.size() > 0 &&

@@ -22,9 +22,6 @@
 
 namespace resident {
 
-// Block memory of the teams' reductions: one word for each thread.
-inline constexpr u32 kTeamMemory = 8 * Block::kMaxThreads;
-
 struct Team {
   u32 size;   // Threads of a team.
   u32 count;  // Teams of the block.
@@ -37,7 +34,10 @@ struct Team {
       index = rank = 0;
       return;
     }
-    size = columns <= 16 ? 1 : columns <= 256 ? 8 : columns <= 1024 ? 32 : block.threads();
+    size = columns <= 16     ? 1
+           : columns <= 256  ? 8
+           : columns <= 1024 ? kWarpThreads
+                             : block.threads();
     if (rows * size < block.threads()) size = block.threads();
     count = block.threads() / size;
     index = block.thread() / size;
@@ -45,23 +45,16 @@ struct Team {
   }
 };
 
-// (collective) Combines one value of each thread of a team; all of them get the result. It uses
-// the first kTeamMemory bytes of the block's memory. sizeof(T) <= 8.
+// (collective) Combines one value of each thread of a team; all of them get the result.
+// sizeof(T) <= 8.
 template <typename T, typename F>
 RESIDENT_DEVICE T Combine(const Block& block, const Team& team, T value, F f) {
   if (team.size == 1) return value;
-#if defined(__CUDA_ARCH__)
-  if (team.size <= kWarpThreads) return CombineLanes(block, value, f, team.size);
+#if RESIDENT_WARPS
+  // Smaller teams are parts of a warp.
+  if (team.size < block.threads()) return CombineLanes(value, f, team.size);
 #endif
-  if (team.size == block.threads()) return block.reduce(value, f);
-  T* const values = reinterpret_cast<T*>(block.memory<u64>(0, Block::kMaxThreads));
-  block.barrier();  // The reads of the previous call have finished.
-  values[block.thread()] = value;
-  block.barrier();
-  T total = values[team.index * team.size];
-  RESIDENT_UNROLL(4)
-  for (u32 i = 1; i < team.size; ++i) total = f(total, values[team.index * team.size + i]);
-  return total;
+  return block.reduce(value, f);
 }
 
 // Independent partial results of a thread: on the CPU enough to be vectorized.
@@ -142,7 +135,7 @@ struct Elements {
 
   template <typename T>
   RESIDENT_DEVICE explicit Elements(const Tensor<T>& tensor)
-      : address(reinterpret_cast<u64>(tensor.data())), dtype(tensor.dtype()) {}
+      : address(AddressOf(tensor)), dtype(tensor.dtype()) {}
   RESIDENT_DEVICE float Load(i64 i) const {
     if constexpr (kFloat32) return *ElementAt<const float>(address, i);
     return LoadFloat(address, dtype, i);
@@ -175,7 +168,7 @@ struct RowRegisters {
     Quad<T> loaded[kQuads];
     for (i32 q = 0; q < kQuads; ++q) {
       const u32 column = Column(team, q);
-      if (column < columns) loaded[q] = *reinterpret_cast<const Quad<T>*>(row + column);
+      if (column < columns) loaded[q] = LoadOnce(reinterpret_cast<const Quad<T>*>(row + column));
     }
     for (i32 q = 0; q < kQuads; ++q) {
       const bool exists = Column(team, q) < columns;
@@ -197,19 +190,26 @@ struct RowRegisters {
       *reinterpret_cast<Quad<T>*>(row + column) = rounded;
     }
   }
-  // (collective) The sum of f(v) of all columns; f(none) must be 0.
+  // The sum of f(v) of the thread's columns; f(none) must be 0.
   template <typename F>
-  RESIDENT_DEVICE double Sum(const Block& block, const Team& team, F f) const {
+  RESIDENT_DEVICE double PartOfSum(F f) const {
     float partial[4] = {};
     for (i32 i = 0; i < 4 * kQuads; ++i) partial[i % 4] += f(v[i]);
-    const double sum = static_cast<double>((partial[0] + partial[2]) + (partial[1] + partial[3]));
-    return Combine(block, team, sum, [](double a, double b) { return a + b; });
+    return static_cast<double>((partial[0] + partial[2]) + (partial[1] + partial[3]));
   }
-  // (collective) NaN if a value is NaN.
-  RESIDENT_DEVICE float Largest(const Block& block, const Team& team) const {
+  // NaN if a value is NaN.
+  RESIDENT_DEVICE float PartOfLargest() const {
     float largest = v[0];
     for (i32 i = 1; i < 4 * kQuads; ++i) largest = LargerOf(largest, v[i]);
-    return Combine(block, team, largest, [](float a, float b) { return LargerOf(a, b); });
+    return largest;
+  }
+  // (collective) The same of all columns.
+  template <typename F>
+  RESIDENT_DEVICE double Sum(const Block& block, const Team& team, F f) const {
+    return Combine(block, team, PartOfSum(f), [](double a, double b) { return a + b; });
+  }
+  RESIDENT_DEVICE float Largest(const Block& block, const Team& team) const {
+    return Combine(block, team, PartOfLargest(), [](float a, float b) { return LargerOf(a, b); });
   }
 };
 

@@ -1,8 +1,8 @@
 // Selection: the largest elements of a row, in an order that does not depend on the number of
 // threads: by value, and for equal values by index.
 //
-// All functions are (collective): all threads of the block work on one row. They use the block's
-// memory from kSelectionMemory on.
+// All functions are (collective): all threads of the block work on one row. They use the beginning
+// of the block's memory, up to kSelectionEnd.
 #ifndef RESIDENT_KERNELS_OPS_SELECTION_H_
 #define RESIDENT_KERNELS_OPS_SELECTION_H_
 
@@ -10,7 +10,6 @@
 
 namespace resident {
 
-inline constexpr u32 kSelectionMemory = kTeamMemory;
 inline constexpr u32 kDigits = 256;
 inline constexpr u32 kSegments = 32;
 
@@ -19,7 +18,7 @@ struct SelectionMemory {
   u32 digit;
   u64 above;
 };
-inline constexpr u32 kSelectionEnd = kSelectionMemory + sizeof(SelectionMemory);
+inline constexpr u32 kSelectionEnd = sizeof(SelectionMemory);
 
 // Adds to a sum that the block's threads share. The sums are integers, so their order does not
 // matter.
@@ -36,7 +35,7 @@ RESIDENT_DEVICE void AddShared(u64* at, u64 value) {
 // weights and their sum must be below 2^64.
 template <typename W, typename G>
 RESIDENT_DEVICE i64 FindWeight(const Block& block, i64 count, W weight, G target) {
-  SelectionMemory& memory = *block.memory<SelectionMemory>(kSelectionMemory);
+  SelectionMemory& memory = *block.memory<SelectionMemory>();
   i64 begin = 0;
   u64 rest = 0;
   bool first = true;
@@ -91,7 +90,7 @@ struct Threshold {
 template <typename K, typename W>
 RESIDENT_DEVICE Threshold FindThreshold(const Block& block, i64 count, K key, W weight,
                                         u64 target) {
-  SelectionMemory& memory = *block.memory<SelectionMemory>(kSelectionMemory);
+  SelectionMemory& memory = *block.memory<SelectionMemory>();
   Threshold result = {0, 0};
   // Digit by digit, from the most significant one.
   RESIDENT_UNROLL(1)

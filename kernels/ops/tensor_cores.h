@@ -41,35 +41,29 @@
 // of 16 columns. Swizzle() permutes the chunks of a row so that neither these loads nor the copies
 // of whole rows have conflicts between the banks of memory.
 //
-// All threads of a warp must call MultiplyAdd, the Load functions, ShuffleXor and SynchronizeWarp
-// together. What a thread wrote into the block's memory may be loaded by others after a barrier (of
-// the block, or SynchronizeWarp within a warp). Copies have their own order: see CopyAsync.
+// All threads of a warp must call MultiplyAdd and the Load functions together. What a thread wrote
+// into the block's memory may be loaded by others after a barrier (of the block, or SynchronizeWarp
+// within a warp). Copies have their own order: see CopyAsync.
 //
-// In tests of several threads on the host (RESIDENT_EMULATED_THREADS) the same functions exchange
-// their data between these threads. In the CPU engine, whose blocks have one thread, there are
-// none: RESIDENT_TENSOR_CORES is 0.
+// In tests of several threads on the host the same functions exchange their data between these
+// threads. The CPU engine has none of them (RESIDENT_WARPS, warp.h).
 #ifndef RESIDENT_KERNELS_OPS_TENSOR_CORES_H_
 #define RESIDENT_KERNELS_OPS_TENSOR_CORES_H_
 
+#include "kernels/ops/warp.h"
 #include "kernels/sdk/block.h"
 #include "kernels/sdk/half.h"
 
-#if RESIDENT_GPU
-#define RESIDENT_TENSOR_CORES 1
-#elif defined(RESIDENT_EMULATED_THREADS)
-#define RESIDENT_TENSOR_CORES 1
+#if RESIDENT_WARPS && !RESIDENT_GPU
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
-#else
-#define RESIDENT_TENSOR_CORES 0
 #endif
 
 namespace resident {
 
-inline constexpr u32 kLanesOfWarp = 32;
 inline constexpr u32 kChunkBytes = 16;
 
 // The place of a chunk in its row, in a matrix of rows of kChunks chunks each, whose first row
@@ -86,9 +80,9 @@ RESIDENT_HOST_DEVICE constexpr u32 Swizzle(u32 row, u32 chunk) {
   }
 }
 
-#if RESIDENT_TENSOR_CORES
+#if RESIDENT_WARPS
 
-struct Accumulator {
+struct alignas(16) Accumulator {
   float v[4];
 };
 struct LeftFragment {
@@ -108,26 +102,6 @@ using MemoryAddress = u64;
 #if !RESIDENT_GPU
 // The state of the emulation.
 namespace emulated {
-
-// What the lanes of a warp exchange. Two buffers in turn: a thread that has passed the barrier of
-// one exchange may write for the next one while others still read.
-struct Exchange {
-  static constexpr unsigned kWords = 8;
-  static constexpr unsigned kWarps = (RESIDENT_EMULATED_THREADS + kWarpThreads - 1) / kWarpThreads;
-  static_assert(RESIDENT_EMULATED_THREADS % kWarpThreads == 0, "a warp needs all of its threads");
-  static inline u64 words[kWarps][2][kWarpThreads][kWords];
-  thread_local static inline unsigned turn = 0;
-
-  // Publishes the calling lane's words, and returns those of all lanes.
-  static const u64 (*All(const u64* mine, unsigned count))[kWords] {
-    const unsigned thread = CurrentThread();
-    auto* const buffer = words[thread / kWarpThreads][turn];
-    turn ^= 1;
-    for (unsigned i = 0; i < count; ++i) buffer[thread % kWarpThreads][i] = mine[i];
-    WarpBarrier();
-    return buffer;
-  }
-};
 
 // Calls of MultiplyAdd by warps, for tests.
 struct Products {
@@ -165,8 +139,6 @@ inline void CheckAligned(u64 address) {
 }  // namespace emulated
 #endif
 
-RESIDENT_DEVICE u32 Lane(const Block& block) { return block.thread() % kLanesOfWarp; }
-
 RESIDENT_DEVICE MemoryAddress AddressInMemory(const void* memory) {
 #if RESIDENT_GPU
   return static_cast<u32>(__cvta_generic_to_shared(memory));
@@ -182,28 +154,6 @@ RESIDENT_DEVICE T* PointerInMemory(MemoryAddress address) {
   return static_cast<T*>(__cvta_shared_to_generic(address));
 #else
   return reinterpret_cast<T*>(address);
-#endif
-}
-
-// Waits for the warp. What its threads wrote before is visible to all of them.
-RESIDENT_DEVICE void SynchronizeWarp() {
-#if RESIDENT_GPU
-  __syncwarp();
-#else
-  emulated::WarpBarrier();
-#endif
-}
-
-// The value of the lane whose number differs in the bits of `mask`. With the masks 1 and 2 a row of
-// an accumulator is reduced, whose elements four adjacent lanes have.
-RESIDENT_DEVICE float ShuffleXor(float value, u32 mask) {
-#if RESIDENT_GPU
-  return __shfl_xor_sync(0xffffffffu, value, static_cast<int>(mask));
-#else
-  const u64 mine = bit_cast<u32>(value);
-  const auto* const all = emulated::Exchange::All(&mine, 1);
-  return bit_cast<float>(
-      static_cast<u32>(all[(emulated::CurrentThread() % kLanesOfWarp) ^ mask][0]));
 #endif
 }
 
@@ -270,8 +220,7 @@ RESIDENT_DEVICE void WaitForCopies() {
 #endif
 }
 
-// --- Loads of fragments
-// ----------------------------------------------------------------------------
+// --- Loads of fragments --------------------------------------------------------------------------
 
 // The row and the chunk that a lane addresses, relative to the fragments' first ones.
 RESIDENT_DEVICE u32 LeftRow(u32 lane) { return lane % 16; }
@@ -302,7 +251,7 @@ RESIDENT_DEVICE void LoadMatrices(MemoryAddress address, u32& v0, u32& v1, u32& 
   emulated::CheckAligned(address);
   const u64 mine = address;
   const auto* const all = emulated::Exchange::All(&mine, 1);
-  const u32 lane = emulated::CurrentThread() % kLanesOfWarp;
+  const u32 lane = emulated::CurrentThread() % kWarpThreads;
   const u32 g = lane / 4;
   const u32 t = lane % 4;
   u32* const words[] = {&v0, &v1, &v2, &v3};
@@ -380,7 +329,7 @@ RESIDENT_DEVICE void MultiplyAdd(Accumulator& sum, const LeftFragment& a, const 
 #else
   const u64 mine[] = {a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1]};
   const auto* const all = emulated::Exchange::All(mine, 6);
-  const u32 lane = emulated::CurrentThread() % kLanesOfWarp;
+  const u32 lane = emulated::CurrentThread() % kWarpThreads;
   if (lane == 0) ++emulated::Products::count;
   const u32 g = lane / 4;
   const u32 t = lane % 4;
@@ -404,7 +353,7 @@ RESIDENT_DEVICE void MultiplyAdd(Accumulator& sum, const LeftFragment& a, const 
 #endif
 }
 
-#endif  // RESIDENT_TENSOR_CORES
+#endif  // RESIDENT_WARPS
 
 }  // namespace resident
 

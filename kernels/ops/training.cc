@@ -5,6 +5,7 @@
 
 namespace math = resident::math;
 
+using resident::AddressOf;
 using resident::Any;
 using resident::Args;
 using resident::Block;
@@ -27,10 +28,6 @@ using resident::u8;
 using resident::VisitFloat;
 
 namespace {
-
-RESIDENT_DEVICE u64 AddressOf(const Tensor<const Any>& tensor) {
-  return reinterpret_cast<u64>(tensor.data());
-}
 
 // --- Indices ------------------------------------------------------------------------------------
 

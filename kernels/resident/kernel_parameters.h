@@ -30,15 +30,16 @@ inline constexpr u32 kOperatorStackBytes = kThreadStackBytes - kKernelStackBytes
 inline constexpr u32 kDeviceRingSlots = 16384;
 inline constexpr u32 kDeviceRingQuarters = 4;
 
-// Progress of one wide task; zero between tasks.
+// Progress of one wide task or range; zero between tasks.
 struct WideProgress {
-  u32 next_chunk;
+  u32 next_chunk;  // Of a range: the next claim.
   u32 blocks_done;
   u32 status_and_detail;
   // Not 0: the task's arguments are in `wide_arguments`.
   u32 arguments_ready;
   u64 start_ns;
-  u64 reserved2;
+  u32 failed;  // Tasks of a range that did not end OK.
+  u32 reserved;
 };
 static_assert(sizeof(WideProgress) == 32, "");
 

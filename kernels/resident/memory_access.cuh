@@ -52,6 +52,23 @@ __device__ __forceinline__ void StoreChunkDevice(StampedChunk* to, const Stamped
                : "memory");
 }
 
+__device__ __forceinline__ u64 LoadSystem(const u64* from) {
+  u64 value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void StoreSystem(RangeOutcome* to, const RangeOutcome& outcome) {
+  asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(to),
+               "r"(outcome.status_and_detail), "r"(outcome.duration_ns)
+               : "memory");
+}
+
+// Brings the line of 128 bytes with this address to the L2 cache.
+__device__ __forceinline__ void PrefetchLine(u64 address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
+}
+
 // Like an acquiring load, a fence also invalidates this SM's L1 cache: operators use plain
 // loads, and in a resident kernel these would otherwise return cache lines of earlier tasks.
 __device__ __forceinline__ void FenceDevice() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

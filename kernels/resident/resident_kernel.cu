@@ -19,7 +19,9 @@
 // owner of a ticket must start the task.
 //
 // A wide task uses a device-ring slot for each block that works on it. These blocks
-// claim chunks from a counter; the last one to finish completes the task.
+// claim chunks from a counter; the last one to finish completes the task. A range does the same:
+// its blocks claim several tasks at a time, and the control warp fills in the arguments of one
+// after the other.
 //
 // Memory ordering. A task's inputs, written before its submission, are visible to its
 // operator: the poller reads the stamps with acquiring loads, or executes a fence after
@@ -59,6 +61,12 @@ constexpr u32 kLookSlots = 4;
 // 3.1, depending on when the polls happen (docs/benchmarks).
 constexpr long long kLoneTaskCycles = 4000;
 constexpr long long kAnswerCycles = 600;
+// A worker that runs a range notes its current task for the host at least this often (1 ms), but
+// not within a task.
+constexpr long long kNoteCycles = 2'000'000;
+// The part of each input that a range's tasks find in the L2 cache.
+constexpr u64 kLineBytes = 128;
+constexpr u64 kPrefetchedBytes = 4 * kLineBytes;
 // Submission slots that it reads at once if there are several tasks: a read takes the latency of
 // PCIe, whatever its size.
 constexpr u32 kBulkSlots = 64;
@@ -89,6 +97,9 @@ struct Handover {
 
 __shared__ BlockState block_state;
 __shared__ Handover handover;
+// The addresses and scalars of a range's claim: for each argument one for each task.
+__shared__ u64 claim_values[kMaxRangeArguments][kMaxRangeClaim];
+static_assert(kMaxRangeClaim <= kWarp, "each lane has a task of the claim");
 
 __device__ __forceinline__ u32 LaneId() { return threadIdx.x % kWarp; }
 
@@ -123,6 +134,11 @@ __device__ __forceinline__ u32 ArgumentChunks() {
   return static_cast<u32>(min(count, u64{kMaxArguments}) * sizeof(Argument) / sizeof(StampedChunk));
 }
 
+// The same for a range: each argument has a column in addition.
+__device__ __forceinline__ u32 RangeArgumentChunks(u32 arguments) {
+  return arguments * ((sizeof(Argument) + sizeof(RangeColumn)) / sizeof(StampedChunk));
+}
+
 // (warp) Copies the first `chunks` chunks of an argument block. All loads are issued before
 // the first store.
 template <typename Load, typename Store>
@@ -139,22 +155,26 @@ __device__ __forceinline__ void CopyArguments(u32 chunks, Load load, Store store
   __syncwarp();
 }
 
-// (warp) Fetches the arguments of the block's task from host memory.
-__device__ __forceinline__ void FetchArguments(const KernelParameters& p) {
+// (warp) Fetches `chunks` chunks of the arguments of the block's task from host memory.
+__device__ __forceinline__ void FetchArguments(const KernelParameters& p, u32 chunks) {
   const auto* from = reinterpret_cast<const StampedChunk*>(
       p.argument_blocks + (block_state.descriptor.token & p.slot_mask));
   auto* to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
   CopyArguments(
-      ArgumentChunks(), [&](u32 i) { return LoadChunkSystem(from + i); },
+      chunks, [&](u32 i) { return LoadChunkSystem(from + i); },
       [&](u32 i, const StampedChunk& chunk) { to[i] = chunk; });
 }
 
-// (lane 0) Writes the block's current task for the host.
+// The token whose stamp is 0: no task.
+constexpr u32 kNoToken = ~0u;
+
+// (lane 0) Writes the block's current task for the host; `task`: its index, if it is of a range.
 __device__ __forceinline__ void WriteBreadcrumb(const KernelParameters& p, u32 token,
-                                                u32 operator_slot) {
-  asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(p.breadcrumbs + blockIdx.x),
-               "r"(Stamp(token)), "r"(operator_slot)
-               : "memory");
+                                                u32 operator_slot, u32 task = 0) {
+  asm volatile(
+      "st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p.breadcrumbs + blockIdx.x),
+      "r"(Stamp(token)), "r"(operator_slot), "r"(0u), "r"(task)
+      : "memory");
 }
 
 // (warp, after a barrier) Stores a completion. The caller executes the fence.
@@ -225,14 +245,13 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
 // memory and stores a copy in device memory for the others. If each block read them from host
 // memory, the reads would delay each other: 260 blocks took 200 us (docs/benchmarks, "wide add").
 __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WideProgress* wide,
-                                               bool leader) {
+                                               bool leader, u32 chunks) {
   const u32 token = block_state.descriptor.token;
   auto* shared = reinterpret_cast<StampedChunk*>(&block_state.arguments);
   auto* device = reinterpret_cast<StampedChunk*>(p.wide_arguments + (token & p.slot_mask));
   if (leader) {
-    FetchArguments(p);
-    for (u32 i = LaneId(); i < ArgumentChunks(); i += kWarp)
-      StoreChunkDevice(device + i, shared[i]);
+    FetchArguments(p, chunks);
+    for (u32 i = LaneId(); i < chunks; i += kWarp) StoreChunkDevice(device + i, shared[i]);
     __syncwarp();
     FenceDevice();
     if (LaneId() == 0) StoreDevice(&wide->arguments_ready, 1);
@@ -242,8 +261,19 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
   }
   FenceDevice();
   CopyArguments(
-      ArgumentChunks(), [&](u32 i) { return LoadChunkDevice(device + i); },
+      chunks, [&](u32 i) { return LoadChunkDevice(device + i); },
       [&](u32 i, const StampedChunk& chunk) { shared[i] = chunk; });
+}
+
+// (warp) Counts the block as finished; returns whether it is the last of `blocks`.
+__device__ __forceinline__ bool IsLastToFinish(WideProgress* wide, u32 blocks) {
+  u32 done = 0;
+  if (LaneId() == 0) {
+    FenceDevice();
+    done = atomicAdd(&wide->blocks_done, 1) + 1;
+    FenceDevice();
+  }
+  return __shfl_sync(kAllLanes, done, 0) == blocks;
 }
 
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
@@ -262,7 +292,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
   };
   claim();
   if (chunk == 0 && LaneId() == 0) wide->start_ns = NanosecondClock();
-  if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0);
+  if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0, ArgumentChunks());
   while (chunk < chunks) {
     if (LaneId() == 0) {
       block_state.chunk = chunk;
@@ -278,23 +308,130 @@ __device__ void RunWideTask(const KernelParameters& p) {
     BarrierSync<kFinishedBarrier>();
     if (!ahead) claim();
   }
-  u32 done = 0;
-  if (LaneId() == 0) {
-    if (block_state.status_and_detail != 0) {
-      atomicCAS(&wide->status_and_detail, 0, block_state.status_and_detail);
-    }
-    FenceDevice();
-    done = atomicAdd(&wide->blocks_done, 1) + 1;
-    FenceDevice();
+  if (LaneId() == 0 && block_state.status_and_detail != 0) {
+    atomicCAS(&wide->status_and_detail, 0, block_state.status_and_detail);
   }
-  done = __shfl_sync(kAllLanes, done, 0);
-  if (done != blocks) return;
+  if (!IsLastToFinish(wide, blocks)) return;
   const u32 status_and_detail = *reinterpret_cast<volatile u32*>(&wide->status_and_detail);
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
   __syncwarp();
   if (LaneId() == 0) *wide = WideProgress{};
   FenceSystem();
   StoreCompletion(p, token, status_and_detail, start_ns);
+}
+
+// Blocks that work on a range.
+__device__ __forceinline__ u32 BlocksOfRange(u32 count, u32 claim, u32 max_blocks) {
+  return min(min((count + claim - 1) / claim, max_blocks), gridDim.x - 1);
+}
+
+// (warp) The addresses and scalars of tasks [first, first + count) of a range go to claim_values.
+__device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range, u32 first,
+                                                   u32 count) {
+  const RangeColumn* const columns = ColumnsOf(&block_state.arguments, range.arguments);
+  const u64 task = u64{first} + LaneId();
+  if (LaneId() < count) {
+#pragma unroll 1
+    for (u32 a = 0; a < range.arguments; ++a) {
+      const u64 values = columns[a].values;
+      const u64 value = values != 0 ? LoadSystem(reinterpret_cast<const u64*>(values) + task)
+                                    : columns[a].base + task * columns[a].stride;
+      claim_values[a][LaneId()] = value;
+      if (range.inputs >> a & 1) {
+        const u64 bytes = min(range.elements * sizeof(float), u64{kPrefetchedBytes});
+#pragma unroll 1
+        for (u64 at = 0; at < bytes; at += kLineBytes) PrefetchLine(value + at);
+      }
+    }
+  }
+  __syncwarp();
+}
+
+// (warp) Runs tasks of the block's range until none is left; completes the range if this block is
+// the last to finish.
+__device__ void RunRange(const KernelParameters& p) {
+  const RangeDescriptor range = reinterpret_cast<const RangeDescriptor&>(block_state.descriptor);
+  __syncwarp();  // All lanes have read it.
+  const u32 lane = LaneId();
+  const bool compact = range.flags & kTaskCompact;
+  const bool times = range.options & kRangeTimes;
+  const u32 claims = (range.count + range.claim - 1) / range.claim;
+  const u32 blocks = BlocksOfRange(range.count, range.claim, range.max_blocks);
+  WideProgress* const wide = p.wide + (range.token & p.slot_mask);
+  // What all tasks have in common.
+  TaskDescriptor& task = block_state.descriptor;
+  if (lane == 0) {
+    task.flags = compact ? kTaskCompact : 0;
+    task.words[0] = compact ? range.elements : range.arguments;
+    for (u32 w = 1; w < kTaskWords; ++w) task.words[w] = 0;
+    block_state.chunk = 0;
+    block_state.chunk_count = 1;
+    handover.wide = 1;
+  }
+  u32 claim = 0;
+  const auto take = [&] {
+    if (lane == 0) claim = atomicAdd(&wide->next_chunk, 1);
+    claim = __shfl_sync(kAllLanes, claim, 0);
+  };
+  take();
+  if (claim == 0 && lane == 0) wide->start_ns = NanosecondClock();
+  if (claim < claims) {
+    ShareArguments(p, wide, /*leader=*/claim == 0, RangeArgumentChunks(range.arguments));
+  }
+  u32 failed = 0;
+  while (claim < claims) {
+    const u32 begin = claim * range.claim;
+    const u32 count = min(range.claim, range.count - begin);
+    const u32 first = range.first + begin;
+    ComputeClaimValues(range, first, count);
+    long long noted = 0;
+    for (u32 t = 0; t < count; ++t) {
+      // The host must see how long a task runs, and not how long the claim does.
+      if (t == 0 || clock64() - noted > kNoteCycles) {
+        if (lane == 0) WriteBreadcrumb(p, range.token, range.operator_slot, first + t);
+        noted = clock64();
+      }
+      if (lane < range.arguments) {
+        u64& to =
+            compact ? task.words[1 + lane] : block_state.arguments.arguments[lane].scalar_bits;
+        to = claim_values[lane][t];
+      }
+      if (lane == 0) block_state.status_and_detail = block_state.barrier_arrivals = 0;
+      const u64 start_ns = times ? NanosecondClock() : 0;
+      __syncwarp();
+      BarrierSync<kHandOverBarrier>();
+      // The next claim is taken while the last task of this one runs.
+      if (t + 1 == count) take();
+      BarrierSync<kFinishedBarrier>();
+      const u32 status_and_detail = block_state.status_and_detail;
+      failed += status_and_detail != 0;
+      if (lane == 0 && (times || status_and_detail != 0)) {
+        const u64 elapsed = times ? NanosecondClock() - start_ns : 0;
+        StoreSystem(
+            reinterpret_cast<RangeOutcome*>(range.outcomes) + first + t,
+            {status_and_detail, static_cast<u32>(elapsed < 0xffffffffu ? elapsed : 0xffffffffu)});
+      }
+      __syncwarp();  // All lanes have read the status.
+    }
+  }
+  if (lane == 0 && failed != 0) atomicAdd(&wide->failed, failed);
+  const bool last = IsLastToFinish(wide, blocks);
+  // After the fence, so that a store that faults is still that of a task. Other blocks may need
+  // longer for their tasks of the range.
+  if (lane == 0) WriteBreadcrumb(p, kNoToken, 0);
+  if (!last) return;
+  failed = *reinterpret_cast<volatile u32*>(&wide->failed);
+  const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
+  ClearOutcome();
+  __syncwarp();
+  if (lane == 0) {
+    *reinterpret_cast<u32*>(block_state.result) = failed;
+    *wide = WideProgress{};
+  }
+  FenceSystem();
+  __syncwarp();
+  StoreCompletion(p, range.token, 0, start_ns);
+  __syncwarp();  // All lanes have read the result.
 }
 
 __device__ void ServeDeviceRing(const KernelParameters& p) {
@@ -313,6 +450,10 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     TakeDescriptor(chunk);
     const TaskDescriptor& task = block_state.descriptor;
     if (task.flags & kLeave) break;
+    if (task.flags & kTaskRange) {
+      RunRange(p);
+      continue;
+    }
     if (lane == 0) WriteBreadcrumb(p, task.token, task.operator_slot);
     ClearOutcome();
     if (!(task.flags & kTaskCompact)) {
@@ -327,7 +468,7 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
         RunWideTask(p);
         continue;
       }
-      FetchArguments(p);
+      FetchArguments(p, ArgumentChunks());
     }
     if (lane == 0) {
       block_state.chunk = 0;
@@ -568,7 +709,12 @@ class Poller {
         return i + 1;
       }
       u32 copies = 1;
-      if (!(flags & kTaskCompact)) {
+      if (flags & kTaskRange) {
+        // A RangeDescriptor's count, claim and max_blocks are payload words 5 to 7.
+        const u32 tasks = __shfl_sync(kAllLanes, chunk.payload[2], 1);
+        const u32 claim = __shfl_sync(kAllLanes, chunk.payload[0], 2);
+        copies = BlocksOfRange(tasks, claim, __shfl_sync(kAllLanes, chunk.payload[1], 2));
+      } else if (!(flags & kTaskCompact)) {
         // words[1] starts at payload word 4, words[2] at 6.
         const u32 chunks = __shfl_sync(kAllLanes, chunk.payload[1], 1);
         const u32 chunks_high = __shfl_sync(kAllLanes, chunk.payload[2], 1);

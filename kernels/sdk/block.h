@@ -75,16 +75,17 @@ static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 thread
 #endif
 #endif
 
-// Lets a GPU's compiler assume that `state` points into shared memory, so that it uses the
-// instructions for shared memory. The address is narrowed to 32 bits, which are enough for shared
-// memory: without this the compiler removes the conversion to shared and back as having no effect.
-// An assumption (`__builtin_assume(__isShared(state))`) has the same effect for one access, but
-// made NVRTC 13.0 drop all code after the second one (runtime/compile/cuda_compiler_test.cc).
+// Lets a GPU's compiler know that `state` points into shared memory, so that it uses the
+// instructions for shared memory. The conversion to a shared address is an instruction that the
+// compiler does not look into: it would otherwise remove the conversion to shared and back as
+// having no effect. An assumption (`__builtin_assume(__isShared(state))`) made NVRTC 13.0 drop all
+// code after the second one (runtime/compile/cuda_compiler_test.cc).
 template <typename T>
 RESIDENT_HOST_DEVICE T* InSharedMemory(T* state) {
 #if defined(__CUDA_ARCH__)
-  return static_cast<T*>(
-      __cvta_shared_to_generic(static_cast<u32>(__cvta_generic_to_shared(state))));
+  u64 address;
+  asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(state));
+  return static_cast<T*>(__cvta_shared_to_generic(static_cast<u32>(address)));
 #else
   return state;
 #endif

@@ -77,21 +77,20 @@ RESIDENT_DEVICE i64 MapTiles(const Block& block, Range range, float* out, const 
 
 #endif
 
-// `kInFlight`: as for elementwise (elementwise.h).
-template <i32 kInputs, i32 kInFlight = 4, typename F>
-RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const float* const* in,
-                         F f) {
-  Range range = block.share(out.size(), kMapStep);
+// The same for elements of a range. `kInFlight`: as for elementwise (elementwise.h).
+template <i32 kInputs, i32 kInFlight, typename F>
+RESIDENT_DEVICE void MapRange(const Block& block, Range range, float* out, const float* const* in,
+                              F f) {
 #if RESIDENT_GPU
-  u64 addresses = reinterpret_cast<u64>(out.data());
+  u64 addresses = reinterpret_cast<u64>(out);
 #pragma unroll
   for (i32 p = 0; p < kInputs; ++p) addresses |= reinterpret_cast<u64>(in[p]);
   if (addresses % 16 == 0) {
     // A wide add needs four loads in flight to keep the memory busy (docs/benchmarks, "wide add").
     if constexpr (kInFlight > 1) {
-      range.begin = MapTiles<kInFlight, kInputs>(block, range, out.data(), in, f);
+      range.begin = MapTiles<kInFlight, kInputs>(block, range, out, in, f);
     }
-    range.begin = MapTiles<1, kInputs>(block, range, out.data(), in, f);
+    range.begin = MapTiles<1, kInputs>(block, range, out, in, f);
   }
 #endif
   block.for_each(range, [&](i64 i) {
@@ -99,6 +98,12 @@ RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const flo
     for (i32 p = 0; p < kInputs; ++p) v[p] = in[p][i];
     out[i] = f(v);
   });
+}
+
+template <i32 kInputs, i32 kInFlight = 4, typename F>
+RESIDENT_DEVICE void Map(const Block& block, const Tensor<float>& out, const float* const* in,
+                         F f) {
+  MapRange<kInputs, kInFlight>(block, block.share(out.size(), kMapStep), out.data(), in, f);
 }
 
 RESIDENT_SDK_END

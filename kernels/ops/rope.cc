@@ -1,0 +1,201 @@
+// Of the family "attention": rotary positions.
+#include "kernels/ops/matrix_rows.h"
+#include "kernels/ops/numbers.h"
+#include "kernels/ops/operand.h"
+#include "kernels/sdk/operator.h"
+
+namespace math = resident::math;
+
+using resident::Any;
+using resident::Args;
+using resident::Block;
+using resident::CompletionStatus;
+using resident::DType;
+using resident::ElementAt;
+using resident::ForEachInRows;
+using resident::i32;
+using resident::i64;
+using resident::LoadFloat;
+using resident::Operand;
+using resident::Range;
+using resident::Smallest;
+using resident::StoreFloat;
+
+namespace {
+
+// Frequencies, or angles, that fit in the block's memory at once.
+constexpr i64 kFrequencies = 1024;
+
+RESIDENT_NOINLINE double Power(double x, double y) {
+#if RESIDENT_GPU
+  return ::pow(x, y);
+#else
+  return __builtin_pow(x, y);
+#endif
+}
+
+struct Rotation {
+  float cosine;
+  float sine;
+};
+RESIDENT_NOINLINE Rotation RotationBy(float angle) { return {math::cos(angle), math::sin(angle)}; }
+
+// The tensors of a rope, and one position's heads in them.
+struct RopeTask {
+  Operand x;
+  Operand out;
+  i64 heads;
+  i64 half;
+  bool interleaved;
+};
+
+// Rotates pairs [first, first + count) of each head at offsets `x` and `out`. float32 with
+// adjacent elements: compilers vectorize it.
+template <bool kInterleaved>
+RESIDENT_DEVICE void RotateDense(const Block& block, const RopeTask& task, i64 first, i64 count,
+                                 i64 x, i64 out, const float* cosines, const float* sines) {
+  struct Head {
+    const float* x;
+    float* out;
+  };
+  constexpr i64 kStep = kInterleaved ? 2 : 1;
+  const i64 gap = kInterleaved ? 1 : task.half;
+  ForEachInRows(
+      block, {0, task.heads}, count,
+      [&](i64 n) {
+        return Head{
+            ElementAt<const float>(task.x.address, x + n * task.x.strides[2] + first * kStep),
+            ElementAt<float>(task.out.address, out + n * task.out.strides[2] + first * kStep)};
+      },
+      [=](const Head& head, i64 i) {
+        const float a = head.x[i * kStep];
+        const float b = head.x[i * kStep + gap];
+        head.out[i * kStep] = a * cosines[i] - b * sines[i];
+        head.out[i * kStep + gap] = a * sines[i] + b * cosines[i];
+      });
+}
+
+// The same for all types and strides.
+RESIDENT_DEVICE void Rotate(const Block& block, const RopeTask& task, i64 first, i64 count, i64 x,
+                            i64 out, const float* cosines, const float* sines) {
+  struct Head {
+    i64 x;
+    i64 out;
+  };
+  ForEachInRows(
+      block, {0, task.heads}, count,
+      [&](i64 n) {
+        return Head{x + n * task.x.strides[2], out + n * task.out.strides[2]};
+      },
+      [&](const Head& head, i64 i) {
+        const i64 low = task.interleaved ? 2 * (first + i) : first + i;
+        const i64 high = task.interleaved ? low + 1 : low + task.half;
+        const float a = LoadFloat(task.x.address, task.x.dtype, head.x + low * task.x.strides[3]);
+        const float b = LoadFloat(task.x.address, task.x.dtype, head.x + high * task.x.strides[3]);
+        StoreFloat(task.out.address, task.out.dtype, head.out + low * task.out.strides[3],
+                   a * cosines[i] - b * sines[i]);
+        StoreFloat(task.out.address, task.out.dtype, head.out + high * task.out.strides[3],
+                   a * sines[i] + b * cosines[i]);
+      });
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(rope_freqs)(Block& block, const Args& args) {
+  const auto out = args.tensor<float>(0);
+  const i64 half = out.shape(1);
+  const double plain_base = args.scalar<float>(1);
+  const double alpha = args.scalar<float>(2);
+  if (half == 1) {
+    block.fail(CompletionStatus::kInvalidArgument, 1);
+    return;
+  }
+  if (out.size() == 0) return;
+  const double dim = 2.0 * static_cast<double>(half);
+  const double base = plain_base * Power(alpha, dim / (dim - 2.0));
+  // Also if one is NaN. base - base is not 0 if it is infinite or NaN.
+  if (!(plain_base > 0.0) || !(alpha > 0.0) || !(base > 0.0) || base - base != 0.0) {
+    block.fail(CompletionStatus::kInvalidArgument, 2);
+    return;
+  }
+  double* const frequencies = block.memory<double>(0, kFrequencies);
+  float* const angles = out.data();
+  const Range positions = block.share(out.shape(0));
+  for (i64 first = 0; first < half; first += kFrequencies) {
+    const i64 count = Smallest(half - first, kFrequencies);
+    block.for_each({0, count}, [&](i64 i) {
+      frequencies[i] = Power(base, -2.0 * static_cast<double>(first + i) / dim);
+    });
+    block.barrier();
+    ForEachInRows(
+        block, positions, count, [](i64 pos) { return pos; },
+        [=](i64 pos, i64 i) {
+          angles[pos * half + first + i] =
+              static_cast<float>(static_cast<double>(pos) * frequencies[i]);
+        });
+    block.barrier();
+  }
+}
+
+RESIDENT_OPERATOR(rope)(Block& block, const Args& args) {
+  const auto x = args.tensor<const Any>(0);
+  const auto freqs = args.tensor<const float>(1);
+  const i64 offset = args.scalar<i64>(3);
+  const i32 layout = args.scalar<i32>(4);
+  const i64 length = x.shape(1);
+  const i64 half = freqs.shape(1);
+  if (x.shape(3) != 2 * half) {
+    block.fail(CompletionStatus::kInvalidArgument, 1);
+    return;
+  }
+  if (offset < 0 || offset > freqs.shape(0) - length) {
+    block.fail(CompletionStatus::kInvalidArgument, 2);
+    return;
+  }
+  if (layout != 0 && layout != 1) {
+    block.fail(CompletionStatus::kInvalidArgument, 3);
+    return;
+  }
+  if (x.size() == 0) return;
+
+  auto& task = *block.memory<RopeTask>();
+  float* const cosines = block.memory<float>(sizeof(RopeTask), 2 * kFrequencies);
+  float* const sines = cosines + kFrequencies;
+  if (block.thread() == 0) {
+    task.x.Read(x);
+    task.out.Read(args.tensor<const Any>(2));
+    task.heads = x.shape(2);
+    task.half = half;
+    task.interleaved = layout == 0;
+  }
+  block.barrier();
+  const bool dense = task.x.dtype == DType::kF32 && task.out.dtype == DType::kF32 &&
+                     task.x.strides[3] == 1 && task.out.strides[3] == 1;
+  const Range rows = block.share(x.shape(0) * length);
+  RESIDENT_UNROLL(1)
+  for (i64 row = rows.begin; row < rows.end; ++row) {
+    const i64 b = row / length;
+    const i64 s = row % length;
+    const i64 from = b * task.x.strides[0] + s * task.x.strides[1];
+    const i64 to = b * task.out.strides[0] + s * task.out.strides[1];
+    RESIDENT_UNROLL(1)
+    for (i64 first = 0; first < half; first += kFrequencies) {
+      const i64 count = Smallest(half - first, kFrequencies);
+      const float* const angles = freqs.data() + (offset + s) * half + first;
+      block.for_each({0, count}, [&](i64 i) {
+        const Rotation rotation = RotationBy(angles[i]);
+        cosines[i] = rotation.cosine;
+        sines[i] = rotation.sine;
+      });
+      block.barrier();
+      if (!dense) {
+        Rotate(block, task, first, count, from, to, cosines, sines);
+      } else if (task.interleaved) {
+        RotateDense<true>(block, task, first, count, from, to, cosines, sines);
+      } else {
+        RotateDense<false>(block, task, first, count, from, to, cosines, sines);
+      }
+      block.barrier();
+    }
+  }
+}

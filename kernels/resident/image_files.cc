@@ -1,0 +1,33 @@
+#include "kernels/resident/image_files.h"
+
+#include <iterator>
+
+#define DECLARE(arch)                                                     \
+  extern const char _binary_first_generation_sm##arch##_cubin_gz_start[]; \
+  extern const char _binary_first_generation_sm##arch##_cubin_gz_end[];
+extern "C" {
+RESIDENT_CUDA_ARCHITECTURES(DECLARE)
+extern const char _binary_first_generation_ptx_gz_start[];
+extern const char _binary_first_generation_ptx_gz_end[];
+}
+#undef DECLARE
+
+namespace resident {
+namespace {
+
+#define IMAGE(arch)                                                   \
+  ImageFile{arch, _binary_first_generation_sm##arch##_cubin_gz_start, \
+            _binary_first_generation_sm##arch##_cubin_gz_end},
+const ImageFile kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
+#undef IMAGE
+
+const ImageFiles kFiles = {
+    kImageChecksum,
+    kImages,
+    static_cast<int>(std::size(kImages)),
+    {0, _binary_first_generation_ptx_gz_start, _binary_first_generation_ptx_gz_end}};
+
+}  // namespace
+}  // namespace resident
+
+const resident::ImageFiles* resident_image_files() { return &resident::kFiles; }
