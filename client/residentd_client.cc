@@ -188,7 +188,9 @@ absl::StatusOr<v1::Operator> Client::DescribeOperator(const std::string& name) {
 
 absl::StatusOr<v1::GraphReport> Client::ValidateGraph(const v1::Graph& graph, bool dependencies) {
   grpc::ClientContext context;
-  absl::Status status = connection_->Prepare(context, /*needs_session=*/false);
+  // The call needs no session. But the daemon closes connections that send much before it has
+  // admitted a call, and a graph can be large: the session is opened first.
+  absl::Status status = connection_->Prepare(context);
   v1::ValidateGraphRequest request;
   *request.mutable_graph() = graph;
   request.set_dependencies(dependencies);
@@ -196,6 +198,22 @@ absl::StatusOr<v1::GraphReport> Client::ValidateGraph(const v1::Graph& graph, bo
   if (status.ok()) status = FromGrpc(connection_->graphs->Validate(&context, request, &response));
   if (!status.ok()) return status;
   return std::move(*response.mutable_report());
+}
+
+absl::StatusOr<v1::GraphResult> Client::RunGraph(
+    const v1::RunGraphRequest& request,
+    const std::function<void(const v1::GraphStep& step)>& on_step) {
+  grpc::ClientContext context;
+  RETURN_IF_ERROR(connection_->Prepare(context));
+  const auto stream = connection_->graphs->Run(&context, request);
+  v1::GraphResult result;
+  v1::RunGraphResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_result()) result = std::move(*response.mutable_result());
+    if (response.has_step() && on_step) on_step(response.step());
+  }
+  RETURN_IF_ERROR(FromGrpc(stream->Finish()));
+  return result;
 }
 
 absl::StatusOr<v1::StatusResponse> Client::Status() {

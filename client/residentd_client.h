@@ -192,6 +192,8 @@ class Batch {
     options().set_timeout_us(static_cast<uint64_t>(absl::ToInt64Microseconds(timeout)));
   }
   void set_device(uint32_t device) { options().set_device(device); }
+  // Result::device_ns() has the time of each task, also if the batch is regular.
+  void set_task_times() { options().set_task_times(true); }
 
   // The message itself, for fields that have no setter here.
   v1::Batch& message() { return message_; }
@@ -303,7 +305,8 @@ class Result {
   uint32_t device() const { return message_.device(); }
   // The operator's version that served the tasks.
   uint32_t version() const { return message_.version(); }
-  // Nanoseconds on the device: one value for each task, or one in total for FLUX.
+  // Nanoseconds on the device: one value for each task, or one in total for FLUX and for regular
+  // batches (BatchResult.device_ns in executor.proto).
   std::span<const uint32_t> device_ns() const {
     return {message_.device_ns().data(), static_cast<size_t>(message_.device_ns_size())};
   }
@@ -497,6 +500,11 @@ class Client {
   // Checks a graph against the operators that serve. The report has what is wrong with it.
   // `dependencies`: whether the report lists the derived dependencies.
   absl::StatusOr<v1::GraphReport> ValidateGraph(const v1::Graph& graph, bool dependencies = false);
+  // Runs a graph, and waits for its end. `on_step`: called after each step of a graph that has
+  // streams, on this thread; may be null. Errors: see Graphs.Run.
+  absl::StatusOr<v1::GraphResult> RunGraph(
+      const v1::RunGraphRequest& request,
+      const std::function<void(const v1::GraphStep& step)>& on_step = nullptr);
 
   // --- Administration ----------------------------------------------------------
 

@@ -18,6 +18,7 @@
 #include "client/cli/table.h"
 #include "client/commands/command.h"
 #include "client/version.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::cli {
@@ -26,6 +27,10 @@ namespace {
 constexpr uint32_t kLoneElements = 1024;
 constexpr uint64_t kProgressSteps = 1000;
 constexpr double kMaxPartSeconds = 86400;
+
+// The largest batches that are measured, and how many of them are in flight.
+constexpr uint32_t kLargeBatch = 65536;
+constexpr uint32_t kLargeInFlight = 4;
 
 // Draws the progress of one part of the measurement.
 class Part {
@@ -131,7 +136,7 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
 }
 
 // Each stream has its own client, and therefore its own connection and session.
-absl::StatusOr<Outcome> Tasks(const Settings& settings) {
+absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t in_flight) {
   std::vector<absl::StatusOr<bench::TaskStreamReport>> reports(settings.streams,
                                                                absl::UnknownError("not run"));
   std::vector<std::unique_ptr<client::Client>> clients;
@@ -146,9 +151,9 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings) {
       threads.emplace_back([&, i] {
         const auto progress = i == 0 ? part.Callback() : [](double) {};
         reports[i] = bench::StreamTasks(*clients[i],
-                                        {.batch = settings.batch,
+                                        {.batch = batch,
                                          .elements = settings.elements,
-                                         .in_flight = settings.in_flight,
+                                         .in_flight = in_flight,
                                          .duration = settings.duration(),
                                          .device = settings.device},
                                         progress);
@@ -170,16 +175,16 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings) {
     if (difference.empty()) difference = report->first_difference;
   }
   const LatencySummary latency = Summarize(batch_us);
-  outcome.text =
-      absl::StrCat("Submit: batches of ", FormatExact(settings.batch), " adds of ",
-                   settings.elements, " float32, ", settings.in_flight, " in flight, ",
-                   settings.streams, settings.streams == 1 ? " client\n" : " clients\n", "  ",
-                   FormatCount(tasks_per_second), " tasks/s; a batch is answered after ",
-                   Us(latency.p50_us), " (p50), ", Us(latency.p99_us), " (p99)\n");
+  outcome.text = absl::StrCat("Submit: batches of ", FormatExact(batch), " adds of ",
+                              settings.elements, " float32, ", in_flight, " in flight, ",
+                              settings.streams, settings.streams == 1 ? " client\n" : " clients\n",
+                              "  ", batch < kMinRangeTasks ? "one by one: " : "as ranges: ",
+                              FormatCount(tasks_per_second), " tasks/s; a batch is answered after ",
+                              Us(latency.p50_us), " (p50), ", Us(latency.p99_us), " (p99)\n");
   if (!difference.empty()) absl::StrAppend(&outcome.text, "  WRONG: ", difference, "\n");
-  outcome.json = {{"batch", settings.batch},
+  outcome.json = {{"batch", batch},
                   {"elements", settings.elements},
-                  {"in_flight", settings.in_flight},
+                  {"in_flight", in_flight},
                   {"clients", settings.streams},
                   {"tasks", tasks},
                   {"tasks_per_second", tasks_per_second},
@@ -261,7 +266,10 @@ int Measure(client::Client& daemon, const Settings& settings) {
   };
   const bool done = add("lone_run_device", LoneRun(daemon, settings, /*send_data=*/false)) &&
                     add("lone_run_message", LoneRun(daemon, settings, /*send_data=*/true)) &&
-                    add("submit", Tasks(settings)) && add("flux", Flux(daemon, settings));
+                    add("submit_single", Tasks(settings, kMinRangeTasks - 1, settings.in_flight)) &&
+                    add("submit", Tasks(settings, settings.batch, settings.in_flight)) &&
+                    add("submit_large", Tasks(settings, kLargeBatch, kLargeInFlight)) &&
+                    add("flux", Flux(daemon, settings));
   if (!done) return CallError(failed);
   summary["wrong"] = wrong;
   if (json) {
@@ -287,8 +295,9 @@ void AddBench(Command& program) {
       "bench", "latency and throughput through gRPC, against a bare gRPC echo",
       "Measures, in one run: a lone Run and the same call to a bare gRPC echo server in a "
       "separate\n"
-      "process (alternating, so that the conditions are equal); a stream of batches of small\n"
-      "tasks; FLUX programs. Results are checked; exit status 1 if one is wrong.\n");
+      "process (alternating, so that the conditions are equal); streams of batches of small\n"
+      "tasks, which run one by one or, in larger batches, as ranges; FLUX programs. Results are "
+      "checked; exit status 1 if one is wrong.\n");
   auto settings = std::make_shared<Settings>();
   bench.Flag("quick", &settings->quick, "a fifth of a second for each part: a smoke test");
   bench.Flag("seconds", &settings->seconds, "duration of each part",

@@ -20,8 +20,6 @@
 namespace resident::cli {
 namespace {
 
-constexpr size_t kShownElements = 16;
-
 struct RunOptions {
   std::optional<uint32_t> device;
   uint32_t op_version = 0;

@@ -11,7 +11,7 @@
 
 namespace resident {
 
-uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
+uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape, uint64_t workers) const {
   if (parameter < 0) return 1;
   uint64_t items = 1;
   for (size_t i = 0; i < (by_first_dim ? std::min<size_t>(1, shape.size()) : shape.size()); ++i) {
@@ -19,7 +19,9 @@ uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape) const {
   }
   // Not (items + grain - 1) / grain: an installed grain may be near 2^64.
   const uint64_t chunks = items / grain + (items % grain == 0 ? 0 : 1);
-  return std::clamp<uint64_t>(chunks, 1, limit);
+  const bool equal = limit != kMaxTaskChunks && workers > 1;
+  return std::clamp<uint64_t>(chunks, 1,
+                              equal ? std::min(limit, kChunksOfWorker * (workers - 1)) : limit);
 }
 
 absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature) {

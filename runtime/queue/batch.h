@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/layout/task.h"
+#include "runtime/queue/task_range.h"
 
 namespace resident {
 
@@ -43,8 +44,10 @@ struct Batch {
   // --- Filled in by the creator -----------------------------------------------
 
   // One descriptor for each task: operator slot, flags and words. The ring fills in
-  // `token`.
+  // `token`. Empty if there is a range.
   std::vector<TaskDescriptor> tasks;
+  // If not null, the tasks. Not for in-order batches, and not with wants_results.
+  std::unique_ptr<const TaskRange> range;
   // Tasks not in compact form: task i's arguments are
   // arguments[i * arguments_per_task ...]. 0: all tasks are compact.
   uint32_t arguments_per_task = 0;
@@ -78,7 +81,8 @@ struct Batch {
 
   // --- Filled in by the queue -------------------------------------------------
 
-  // One element for each task in each of these.
+  // One element for each task in each of these. Of a range: `device_ns` is empty unless the range
+  // has times; the other two are empty while no task has failed.
   std::vector<TaskStatus> status;
   std::vector<uint32_t> device_ns;
   std::vector<uint16_t> detail;                            // 0: the device reported none.
@@ -91,7 +95,15 @@ struct Batch {
   uint32_t submitted = 0;         // Tasks that were submitted to the ring, or skipped.
   uint32_t finished = 0;          // Tasks with an outcome.
   uint32_t failed = 0;            // Tasks with an outcome that is not OK.
+  // Of a range: the tasks that ran, and the worker time that they took.
+  uint32_t range_ran = 0;
+  uint64_t range_ns = 0;
   Clock::time_point enqueued_at;
+
+  uint32_t count() const { return range ? range->count : static_cast<uint32_t>(tasks.size()); }
+  uint16_t operator_slot(uint32_t i) const {
+    return range ? range->descriptor.operator_slot : tasks[i].operator_slot;
+  }
 };
 
 }  // namespace resident

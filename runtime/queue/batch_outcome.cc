@@ -14,6 +14,19 @@ constexpr size_t kMaxCountedSingly = 16;
 
 }  // namespace
 
+void PrepareOutcomes(Batch& batch) {
+  const uint32_t count = batch.count();
+  if (!batch.range) PrepareFailures(batch);
+  if (!batch.range || batch.range->times()) batch.device_ns.assign(count, 0);
+  if (batch.wants_results) batch.results.resize(count);
+}
+
+void PrepareFailures(Batch& batch) {
+  if (!batch.status.empty()) return;
+  batch.status.assign(batch.count(), TaskStatus::kOk);
+  batch.detail.assign(batch.count(), 0);
+}
+
 std::optional<SkipReason> ReasonToSkip(const Batch& batch) {
   if (batch.cancelled.load(std::memory_order_relaxed)) {
     return SkipReason{TaskStatus::kCancelled, "cancelled before the task reached the device"};
@@ -29,8 +42,9 @@ std::optional<SkipReason> ReasonToSkip(const Batch& batch) {
 
 void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std::string& cause,
               FinishedBatches* finished) {
-  const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
+  const uint32_t count = batch->count();
   if (batch->submitted == count) return;
+  PrepareFailures(*batch);
   // A batch has one cause. Do not overwrite the cause of tasks that may have run.
   if (batch->cause.empty()) batch->cause = cause;
   const uint32_t skipped = count - batch->submitted;
@@ -51,12 +65,17 @@ void CountOutcomes(const Batch& batch) {
   if (batch.stats == nullptr) return;
   std::array<uint64_t, OperatorStats::kStatuses> by_status{};
   if (batch.failed == 0) {
-    by_status[0] = batch.tasks.size();
+    by_status[0] = batch.count();
   } else {
     for (TaskStatus status : batch.status) ++by_status[static_cast<size_t>(status)];
   }
   for (int s = 0; s < OperatorStats::kStatuses; ++s) {
     if (by_status[s] != 0) batch.stats->CountTasks(s, by_status[s]);
+  }
+  if (batch.range && !batch.range->times()) {
+    // Only the sum is known: each task that ran counts with the average.
+    const uint64_t ran = batch.range_ran;
+    if (ran != 0) batch.stats->device.Observe(batch.range_ns / ran, ran);
   }
   // For a few tasks, clearing and reading a Local costs more than counting each one directly.
   if (batch.device_ns.size() <= kMaxCountedSingly) {

@@ -28,6 +28,12 @@ struct SkipReason {
   std::string cause;
 };
 
+// Gives a batch that is queued the columns of its outcomes (batch.h).
+void PrepareOutcomes(Batch& batch);
+
+// Gives a batch of a range its columns for failures.
+void PrepareFailures(Batch& batch);
+
 // Returns why the tasks of a batch that are not in the ring must be skipped, or nullopt.
 std::optional<SkipReason> ReasonToSkip(const Batch& batch);
 

@@ -10,6 +10,10 @@ namespace resident {
 namespace {
 
 uint64_t MeasureBytes(const Batch& batch) {
+  if (batch.range) {
+    return sizeof(TaskRange) +
+           batch.range->arguments.size() * (sizeof(Argument) + sizeof(RangeColumn));
+  }
   return batch.tasks.size() * sizeof(TaskDescriptor) + batch.arguments.size() * sizeof(Argument);
 }
 
@@ -39,7 +43,7 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
         "the client has no queue: its session has ended. Fix: open a new session");
   }
   Client& client = *found->second;
-  const uint64_t count = batch->tasks.size();
+  const uint64_t count = batch->count();
   const uint64_t queued = client.use->tasks();
   if (queued != 0 && queued + count > max_queued_tasks) {
     return errors::TooManyQueuedTasks(queued, count, max_queued_tasks);
@@ -114,9 +118,9 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     const uint32_t submitted = ring_tasks->SubmitFrom(batch, quantum);
     if (submitted == 0) break;  // There is no room for the task.
     client->serve_ready = &queue == &client->queue;
-    quantum -= submitted;
+    quantum -= std::min(quantum, submitted);  // A range may be larger.
     published = true;
-    if (batch->in_order || batch->submitted == batch->tasks.size()) queue.pop_front();
+    if (batch->in_order || batch->submitted == batch->count()) queue.pop_front();
   }
   if (client->has_work()) {
     round_.push_back(std::move(client));
@@ -163,7 +167,7 @@ void ClientQueues::SkipAll(TaskStatus status, const std::string& cause, Finished
 void ClientQueues::Ended(const Batch& batch) {
   batch.use->RemoveBytes(MeasureBytes(batch));
   const auto client = clients_.find(batch.client);
-  if (client != clients_.end()) client->second->completed_tasks += batch.tasks.size();
+  if (client != clients_.end()) client->second->completed_tasks += batch.count();
 }
 
 DeviceQueue::ClientCounters ClientQueues::counters(ClientId id) const {

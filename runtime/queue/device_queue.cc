@@ -76,13 +76,9 @@ class DeviceQueue::Impl {
   }
 
   absl::Status Enqueue(ClientId id, std::shared_ptr<Batch> batch, nanoseconds inline_time) {
-    const uint32_t count = static_cast<uint32_t>(batch->tasks.size());
-    if (count == 0) return absl::InvalidArgumentError("a batch has at least one task");
+    if (batch->count() == 0) return absl::InvalidArgumentError("a batch has at least one task");
     batch->client = id;
-    batch->status.assign(count, TaskStatus::kOk);
-    batch->device_ns.assign(count, 0);
-    batch->detail.assign(count, 0);
-    if (batch->wants_results) batch->results.resize(count);
+    PrepareOutcomes(*batch);
     batch->enqueued_at = Clock::now();
     const std::shared_ptr<Batch> held = inline_time.count() != 0 ? batch : nullptr;
     {
@@ -378,7 +374,7 @@ class DeviceQueue::Impl {
       Finished finished;
       RunIteration(&finished, /*full_scan=*/false);
       // Another thread's iteration may have consumed the batch's last completion.
-      done = batch->finished == batch->tasks.size();
+      done = batch->finished == batch->count();
       dispatch_mu_.Unlock();
       Deliver(&finished);
       if (!done && Clock::now() > until) break;
@@ -456,7 +452,7 @@ class DeviceQueue::Impl {
     {
       absl::MutexLock lock(&mu_);
       for (const auto& batch : finished->batches) {
-        completed_tasks_ += batch->tasks.size();
+        completed_tasks_ += batch->count();
         queues_.Ended(*batch);
       }
     }

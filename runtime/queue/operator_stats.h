@@ -45,9 +45,10 @@ class DurationHistogram {
     }
   };
 
-  void Observe(uint64_t ns) {
-    counts_[FindPart(ns)].fetch_add(1, std::memory_order_relaxed);
-    sum_ns_.fetch_add(ns, std::memory_order_relaxed);
+  // `count` values of `ns`.
+  void Observe(uint64_t ns, uint64_t count = 1) {
+    counts_[FindPart(ns)].fetch_add(count, std::memory_order_relaxed);
+    sum_ns_.fetch_add(count * ns, std::memory_order_relaxed);
   }
 
   void Add(const Local& local) {

@@ -33,8 +33,9 @@
 // Thread safety: one thread at a time.
 //
 // Invariants:
-//   1. backlog_ns() is the sum over all slots of (blocks in the ring) * (estimate), plus the
-//      bounds of the tasks that have one. A wide task counts as CountBlocks() blocks.
+//   1. backlog_ns() is the sum over all slots of (work in the ring) * (estimate), plus the
+//      bounds of the tasks that have one. A wide task counts as CountBlocks() blocks, a range as
+//      its tasks.
 //   2. Every task that is added is later removed, or the backlog is cleared.
 //
 //   const RingBacklog::Task task{slot, blocks, bound_ns, long_task};
@@ -78,6 +79,8 @@ class RingBacklog {
     uint64_t bound_ns = 0;
     // Batch::long_tasks.
     bool long_task = false;
+    // The tasks of a range, each of which takes the average; 0: each of its blocks does.
+    uint32_t range_tasks = 0;
   };
 
   // Starts with no task in the ring; keeps the averages.
@@ -85,6 +88,8 @@ class RingBacklog {
     workers_ = workers;
     Clear();
   }
+
+  uint64_t workers() const { return workers_; }
 
   // The blocks that a task may occupy at once.
   uint32_t CountBlocks(const TaskDescriptor& task) const {
@@ -94,6 +99,14 @@ class RingBacklog {
 
   void Add(const Task& task) { Change(task, 1); }
   void Remove(const Task& task) { Change(task, -1); }
+
+  // The average of the slot's tasks in nanoseconds; 0: unknown, or the durations vary.
+  uint32_t AverageOf(uint32_t slot) const {
+    const Slot& s = slots_[Index(slot)];
+    return !s.known || s.varying_tasks != 0 ? 0 : std::max(s.average_ns, 1u);
+  }
+  // Whether the slot's tasks are long by their average.
+  bool IsLong(uint32_t slot) const { return slots_[Index(slot)].is_long; }
 
   // A task of the slot took this long.
   void Observe(uint32_t slot, uint32_t duration_ns) {
@@ -121,7 +134,7 @@ class RingBacklog {
 
   // Removes all tasks, for example because the ring was lost.
   void Clear() {
-    for (Slot& s : slots_) s.blocks = s.known_long_blocks = 0;
+    for (Slot& s : slots_) s.blocks = s.work = s.known_long_blocks = 0;
     blocks_ = average_ns_ = bound_ns_ = long_blocks_ = 0;
   }
 
@@ -151,6 +164,7 @@ class RingBacklog {
     bool known = false;
     uint32_t varying_tasks = 0;  // At least this many more tasks count as unknown.
     uint64_t blocks = 0;         // In the ring.
+    uint64_t work = 0;           // Of these, in averages.
     // Of these, the ones of tasks that are long whatever the average is.
     uint64_t known_long_blocks = 0;
     bool is_long = false;  // By its average.
@@ -164,12 +178,15 @@ class RingBacklog {
   void Change(const Task& task, int64_t sign) {
     Slot& s = slots_[Index(task.slot)];
     const uint64_t blocks = static_cast<uint64_t>(sign * int64_t{task.blocks});
+    const uint32_t averages = task.range_tasks != 0 ? task.range_tasks : task.blocks;
+    const uint64_t work = static_cast<uint64_t>(sign * int64_t{averages});
     long_blocks_ -= s.long_blocks();
     s.blocks += blocks;
+    s.work += work;
     if (task.long_task) s.known_long_blocks += blocks;
     long_blocks_ += s.long_blocks();
     blocks_ += blocks;
-    average_ns_ += blocks * s.estimate_ns;
+    average_ns_ += work * s.estimate_ns;
     bound_ns_ += static_cast<uint64_t>(sign) * task.bound_ns;
   }
 
@@ -178,7 +195,7 @@ class RingBacklog {
     const uint32_t estimate = !s.known               ? kUnknown
                               : s.varying_tasks != 0 ? std::max(s.average_ns, kUnknown)
                                                      : s.average_ns;
-    average_ns_ += s.blocks * (uint64_t{estimate} - s.estimate_ns);
+    average_ns_ += s.work * (uint64_t{estimate} - s.estimate_ns);
     s.estimate_ns = estimate;
     long_blocks_ -= s.long_blocks();
     s.is_long = s.known && s.average_ns > kLongForOthers.count();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -21,6 +22,16 @@ constexpr uint32_t kMaxConsumed = 1024;
 // it by up to kFullScanInterval.
 constexpr uint32_t kFewInFlight = 16;
 constexpr nanoseconds kFullScanInterval = std::chrono::microseconds(10);
+
+// Worker time of all workers that the piece of a range takes, about. Pieces of several clients take
+// turns, and a few of them are in the ring at a time (RingBacklog::kTargetRingDelay).
+constexpr nanoseconds kPieceTime = std::chrono::microseconds(250);
+// How long the tasks take that a block claims at a time, about, and the number of claims that each
+// block gets at least, if there are enough tasks.
+constexpr nanoseconds kClaimTime = std::chrono::microseconds(5);
+constexpr uint32_t kClaimsPerWorker = 4;
+// Until a piece of a batch has ended, its pieces have at most so many tasks for each worker.
+constexpr uint32_t kFirstTasksOfWorker = 16;
 
 TaskStatus ToTaskStatus(CompletionStatus status) {
   switch (status) {
@@ -48,38 +59,110 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
 }
 
 uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks) {
-  const uint32_t left = static_cast<uint32_t>(batch->tasks.size()) - batch->submitted;
-  const uint32_t limit = std::min({left, max_tasks, batch->in_order ? 1u : UINT32_MAX});
+  const uint32_t left = batch->count() - batch->submitted;
   uint32_t submitted = 0;
-  while (submitted < limit && SubmitOne(batch, batch->submitted)) {
-    ++batch->submitted;
-    ++submitted;
+  if (batch->range) {
+    const Entry piece = CutPiece(batch);
+    if (SubmitPiece(piece)) submitted = piece.count;
+    batch->submitted += submitted;
+  } else {
+    const uint32_t limit = std::min({left, max_tasks, batch->in_order ? 1u : UINT32_MAX});
+    while (submitted < limit && SubmitTask({batch, batch->submitted})) {
+      ++batch->submitted;
+      ++submitted;
+    }
   }
   batch->use->RemoveTasks(submitted);
   return submitted;
 }
 
-RingBacklog::Task RingTasks::DescribeTask(const Batch& batch, uint32_t index) const {
-  const TaskDescriptor& task = batch.tasks[index];
-  return {task.operator_slot, backlog_.CountBlocks(task), batch.task_bound_ns, batch.long_tasks};
+RingBacklog::Task RingTasks::Estimate(const Entry& entry) const {
+  const Batch& batch = *entry.batch;
+  RingBacklog::Task estimate{.slot = batch.operator_slot(entry.index),
+                             .bound_ns = batch.task_bound_ns,
+                             .long_task = batch.long_tasks};
+  if (batch.range) {
+    const uint32_t claims = (entry.count + entry.claim - 1) / entry.claim;
+    estimate.blocks = static_cast<uint32_t>(std::min<uint64_t>(claims, backlog_.workers()));
+    estimate.range_tasks = entry.count;
+  } else {
+    estimate.blocks = backlog_.CountBlocks(batch.tasks[entry.index]);
+  }
+  return estimate;
 }
 
-bool RingTasks::SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index) {
-  const RingBacklog::Task estimate = DescribeTask(*batch, index);
-  if (ring_->full() || held_ || !backlog_.HasRoomFor(estimate)) return false;
-  const std::optional<uint64_t> sequence = ring_->Reserve();
-  if (!sequence) return false;
-  if (ring_->in_flight() == 1) busy_since_ = Clock::now();
-  if (batch->arguments_per_task != 0) {
-    const uint32_t n = batch->arguments_per_task;
-    std::memcpy(ring_->arguments(*sequence)->arguments, batch->arguments.data() + size_t{index} * n,
-                n * sizeof(Argument));
+RingTasks::Entry RingTasks::CutPiece(const std::shared_ptr<Batch>& batch) const {
+  Entry piece{batch, batch->submitted, batch->count() - batch->submitted, 1};
+  const uint32_t slot = batch->operator_slot(0);
+  const uint32_t workers = static_cast<uint32_t>(backlog_.workers());
+  if (batch->long_tasks || backlog_.IsLong(slot)) {
+    piece.count = 1;  // Long tasks leave some workers to other clients.
+    return piece;
   }
-  Entry& entry = this->entry(*sequence);
-  entry.batch = batch;
-  entry.index = index;
+  uint64_t average_ns = backlog_.AverageOf(slot);
+  if (average_ns == 0) {
+    // The ring takes two such pieces.
+    piece.count = std::min(piece.count, workers);
+    return piece;
+  }
+  // The average is that of the operator. The batch's own tasks may take longer.
+  if (batch->range_ran != 0) {
+    average_ns = std::max(average_ns, batch->range_ns / batch->range_ran);
+  } else {
+    piece.count = std::min(piece.count, kFirstTasksOfWorker * workers);
+  }
+  const auto count_tasks = [&](nanoseconds worker_time) {
+    return std::max<uint64_t>(static_cast<uint64_t>(worker_time.count()) / average_ns, 1);
+  };
+  piece.count =
+      static_cast<uint32_t>(std::min<uint64_t>(piece.count, count_tasks(kPieceTime * workers)));
+  const uint64_t short_claim = std::min<uint64_t>(count_tasks(kClaimTime), kMaxRangeClaim / 4);
+  const uint64_t even_claim = piece.count / (uint64_t{workers} * kClaimsPerWorker);
+  piece.claim =
+      static_cast<uint32_t>(std::min<uint64_t>(std::max(short_claim, even_claim), kMaxRangeClaim));
+  return piece;
+}
+
+std::optional<uint64_t> RingTasks::Admit(const Entry& entry) {
+  const RingBacklog::Task estimate = Estimate(entry);
+  if (ring_->full() || held_ || !backlog_.HasRoomFor(estimate)) return std::nullopt;
+  const std::optional<uint64_t> sequence = ring_->Reserve();
+  if (!sequence) return std::nullopt;
+  if (ring_->in_flight() == 1) busy_since_ = Clock::now();
+  this->entry(*sequence) = entry;
   backlog_.Add(estimate);
-  ring_->Publish(*sequence, batch->tasks[index]);
+  return sequence;
+}
+
+bool RingTasks::SubmitTask(const Entry& entry) {
+  const std::optional<uint64_t> sequence = Admit(entry);
+  if (!sequence) return false;
+  const Batch& batch = *entry.batch;
+  if (const uint32_t n = batch.arguments_per_task; n != 0) {
+    std::memcpy(ring_->arguments(*sequence)->arguments,
+                batch.arguments.data() + size_t{entry.index} * n, n * sizeof(Argument));
+  }
+  ring_->Publish(*sequence, batch.tasks[entry.index]);
+  return true;
+}
+
+bool RingTasks::SubmitPiece(const Entry& entry) {
+  const std::optional<uint64_t> sequence = Admit(entry);
+  if (!sequence) return false;
+  const TaskRange& range = *entry.batch->range;
+  ArgumentBlock* const block = ring_->arguments(*sequence);
+  const uint32_t n = static_cast<uint32_t>(range.arguments.size());
+  std::memcpy(block->arguments, range.arguments.data(), n * sizeof(Argument));
+  std::memcpy(static_cast<void*>(ColumnsOf(block, n)), range.columns.data(),
+              n * sizeof(RangeColumn));
+  RangeDescriptor descriptor = range.descriptor;
+  descriptor.flags |= kTaskRange;
+  descriptor.arguments = static_cast<u8>(n);
+  descriptor.first = entry.index;
+  descriptor.count = entry.count;
+  descriptor.claim = entry.claim;
+  descriptor.max_blocks = kMaxTaskBlocks;
+  ring_->Publish(*sequence, std::bit_cast<TaskDescriptor>(descriptor));
   return true;
 }
 
@@ -89,17 +172,24 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
   if (in_flight() == 0) return false;
   const auto report = [&](uint64_t sequence, const TaskCompletion& completion) {
     Entry& entry = this->entry(sequence);
-    const RingBacklog::Task estimate = DescribeTask(*entry.batch, entry.index);
+    const RingBacklog::Task estimate = Estimate(entry);
     backlog_.Remove(estimate);
     // The duration of a refused task does not predict that of a task that is not refused.
     if (completion.status == CompletionStatus::kOk) {
-      backlog_.Observe(estimate.slot, completion.duration_ns);
+      const uint64_t worker_ns = uint64_t{completion.duration_ns} * estimate.blocks;
+      backlog_.Observe(estimate.slot, entry.batch->range
+                                          ? static_cast<uint32_t>(worker_ns / entry.count)
+                                          : completion.duration_ns);
+      if (entry.batch->range) {
+        entry.batch->range_ns += worker_ns;
+        entry.batch->range_ran += entry.count;
+      }
     }
-    if (entry.batch->wants_results) {
-      std::memcpy(entry.batch->results[entry.index].data(), completion.result, kResultBytes);
+    if (entry.batch->range) {
+      FinishPiece(entry, completion, finished);
+    } else {
+      FinishTask(entry, completion, finished);
     }
-    Finish(entry, ToTaskStatus(completion.status), completion.duration_ns, completion.detail,
-           finished);
   };
   // Tasks usually complete in order, so the oldest is checked first. The tasks behind it are
   // checked when few are in flight, and every kFullScanInterval (see HostRing::Consume).
@@ -119,20 +209,65 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
   return true;
 }
 
-void RingTasks::Finish(Entry& entry, TaskStatus status, uint32_t device_ns, uint16_t detail,
-                       FinishedBatches* finished) {
+void RingTasks::FinishTask(Entry& entry, const TaskCompletion& completion,
+                           FinishedBatches* finished) {
   Batch& batch = *entry.batch;
+  const TaskStatus status = ToTaskStatus(completion.status);
   batch.status[entry.index] = status;
-  batch.device_ns[entry.index] = device_ns;
-  batch.detail[entry.index] = detail;
+  batch.device_ns[entry.index] = completion.duration_ns;
+  batch.detail[entry.index] = completion.detail;
+  if (batch.wants_results) {
+    std::memcpy(batch.results[entry.index].data(), completion.result, kResultBytes);
+  }
   if (status != TaskStatus::kOk) ++batch.failed;
-  ++batch.finished;
-  if (batch.finished == batch.tasks.size()) {
+  Close(entry, status, finished);
+}
+
+void RingTasks::FinishPiece(Entry& entry, const TaskCompletion& completion,
+                            FinishedBatches* finished) {
+  Batch& batch = *entry.batch;
+  if (completion.status != CompletionStatus::kOk) {  // No task of the piece ran.
+    EndWith(entry, ToTaskStatus(completion.status), finished);
+    return;
+  }
+  const uint32_t end = entry.index + entry.count;
+  const RangeOutcome* const outcomes = batch.range->outcomes;
+  if (batch.range->times()) {
+    for (uint32_t i = entry.index; i < end; ++i) batch.device_ns[i] = outcomes[i].duration_ns;
+  }
+  uint32_t failed = 0;
+  std::memcpy(&failed, completion.result, sizeof(failed));
+  if (failed != 0) {
+    PrepareFailures(batch);
+    for (uint32_t i = entry.index; i < end; ++i) {
+      const uint32_t packed = outcomes[i].status_and_detail;
+      if (packed == 0) continue;
+      batch.status[i] = ToTaskStatus(static_cast<CompletionStatus>(packed & 0xffff));
+      batch.detail[i] = static_cast<uint16_t>(packed >> 16);
+      ++batch.failed;
+    }
+  }
+  Close(entry, TaskStatus::kOk, finished);
+}
+
+void RingTasks::EndWith(Entry& entry, TaskStatus status, FinishedBatches* finished) {
+  Batch& batch = *entry.batch;
+  PrepareFailures(batch);
+  std::fill_n(batch.status.begin() + entry.index, entry.count, status);
+  batch.failed += entry.count;
+  Close(entry, status, finished);
+}
+
+void RingTasks::Close(Entry& entry, TaskStatus status, FinishedBatches* finished) {
+  Batch& batch = *entry.batch;
+  batch.finished += entry.count;
+  const bool more = batch.submitted < batch.count();
+  if (batch.finished == batch.count()) {
     finished->push_back(std::move(entry.batch));
-  } else if (batch.in_order && batch.submitted < batch.tasks.size() &&
-             status != TaskStatus::kAborted && status != TaskStatus::kUnavailable) {
+  } else if (batch.in_order && more && status != TaskStatus::kAborted &&
+             status != TaskStatus::kUnavailable) {
     ready_.push_back(std::move(entry.batch));
-  } else if (batch.in_order && batch.submitted < batch.tasks.size()) {
+  } else if (batch.in_order && more) {
     SkipRest(entry.batch, TaskStatus::kUnavailable, batch.cause, finished);
   }
   entry.batch.reset();
@@ -155,12 +290,12 @@ void RingTasks::LoseRing(const std::string& cause, const std::vector<uint32_t>& 
     Entry& entry = this->entry(sequence);
     Batch& batch = *entry.batch;
     const bool suspect = std::find(suspects.begin(), suspects.end(),
-                                   batch.tasks[entry.index].operator_slot) != suspects.end();
+                                   batch.operator_slot(entry.index)) != suspects.end();
     batch.cause = suspect ? absl::StrCat(cause, "; its operator is a suspect")
                           : absl::StrCat(cause,
                                          "; the task may have run. Fix: send it again if "
                                          "that is safe");
-    Finish(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable, 0, 0, finished);
+    EndWith(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable, finished);
   });
   backlog_.Clear();
   ring_.reset();
@@ -193,13 +328,13 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
       continue;
     }
     any_running = true;
-    if (seen_[w].stamp != breadcrumb.stamp) {
-      seen_[w] = {breadcrumb.stamp, passed};
+    if (seen_[w].stamp != breadcrumb.stamp || seen_[w].task != breadcrumb.task) {
+      seen_[w] = {breadcrumb.stamp, breadcrumb.task, passed};
       continue;
     }
     // Not the breadcrumb's slot, which may be that of the worker's next task.
     const Entry& entry = this->entry(*sequence);
-    const uint32_t operator_slot = entry.batch->tasks[entry.index].operator_slot;
+    const uint32_t operator_slot = entry.batch->operator_slot(entry.index);
     if (passed - seen_[w].since > limit(operator_slot)) {
       overdue.push_back({*sequence, operator_slot, passed - seen_[w].since});
     }
@@ -231,10 +366,17 @@ std::vector<RunningTask> RingTasks::RunningTasks() const {
     if (faulted != (breadcrumb.fault_signal != 0)) continue;
     const Entry& entry = entries_[*sequence & (ring_->slots() - 1)];
     const Batch& batch = *entry.batch;
-    RunningTask task{*sequence, w, batch.client, batch.tasks[entry.index], {}};
-    const auto arguments =
-        batch.arguments.begin() + ptrdiff_t{entry.index} * batch.arguments_per_task;
-    task.arguments.assign(arguments, arguments + batch.arguments_per_task);
+    RunningTask task{*sequence, w, batch.client, {}, {}};
+    if (batch.range) {
+      const uint32_t last = entry.index + entry.count - 1;
+      task.task =
+          batch.range->Describe(std::clamp(breadcrumb.task, entry.index, last), &task.arguments);
+    } else {
+      task.task = batch.tasks[entry.index];
+      const auto arguments =
+          batch.arguments.begin() + ptrdiff_t{entry.index} * batch.arguments_per_task;
+      task.arguments.assign(arguments, arguments + batch.arguments_per_task);
+    }
     running.push_back(std::move(task));
   }
   return running;
@@ -254,6 +396,7 @@ Breadcrumb RingTasks::ReadBreadcrumb(uint32_t worker) const {
   read.stamp = std::atomic_ref<uint32_t>(breadcrumb.stamp).load(std::memory_order_acquire);
   read.operator_slot =
       std::atomic_ref<uint32_t>(breadcrumb.operator_slot).load(std::memory_order_relaxed);
+  read.task = std::atomic_ref<uint32_t>(breadcrumb.task).load(std::memory_order_relaxed);
   read.fault_signal =
       std::atomic_ref<uint32_t>(breadcrumb.fault_signal).load(std::memory_order_relaxed);
   return read;

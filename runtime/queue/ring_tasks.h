@@ -22,6 +22,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +48,9 @@ class RingTasks {
   // Changes whenever there may be room for a task for which there was none.
   uint64_t room_version() const { return room_version_; }
   // Submits the next tasks of a batch, at most `max_tasks`, while there is room; returns how
-  // many. Submits only one task of an in-order batch. REQUIRES: its previous task has completed.
+  // many. Submits only one task of an in-order batch. REQUIRES: its previous task has completed. Of
+  // a range it submits one piece, which may have more than `max_tasks` tasks, but takes a bounded
+  // time.
   uint32_t SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks);
   // Wakes sleeping workers. Call it after publications.
   void RingDoorbell();
@@ -93,27 +96,38 @@ class RingTasks {
   }
 
  private:
-  // The task in a ring slot.
+  // The task in a ring slot, or the piece of a range: tasks [index, index + count).
   struct Entry {
     std::shared_ptr<Batch> batch;
     uint32_t index = 0;
+    uint32_t count = 1;
+    uint32_t claim = 1;  // Tasks that a block takes at a time.
   };
 
   // The task that a worker was seen running, and since when, measured by `time_`.
   struct SeenTask {
     uint32_t stamp = 0;
+    uint32_t task = 0;  // Breadcrumb::task.
     std::chrono::nanoseconds since{0};
   };
   // Limit on the time that counts between two calls of FindOverdue.
   static constexpr std::chrono::milliseconds kMaxPerCheck{200};
 
   Entry& entry(uint64_t sequence) { return entries_[sequence & (ring_->slots() - 1)]; }
-  RingBacklog::Task DescribeTask(const Batch& batch, uint32_t index) const;
-  // Puts one task into the ring; false when there is no room for it.
-  bool SubmitOne(const std::shared_ptr<Batch>& batch, uint32_t index);
-  // Records the outcome of the task in a slot and empties the entry.
-  void Finish(Entry& entry, TaskStatus status, uint32_t device_ns, uint16_t detail,
-              FinishedBatches* finished);
+  RingBacklog::Task Estimate(const Entry& entry) const;
+  // The next piece of a batch's range.
+  Entry CutPiece(const std::shared_ptr<Batch>& batch) const;
+  // Reserves a slot for the entry; nullopt when there is no room for it.
+  std::optional<uint64_t> Admit(const Entry& entry);
+  // Puts the entry's task or piece into the ring; false when there is no room for it.
+  bool SubmitTask(const Entry& entry);
+  bool SubmitPiece(const Entry& entry);
+  void FinishTask(Entry& entry, const TaskCompletion& completion, FinishedBatches* finished);
+  void FinishPiece(Entry& entry, const TaskCompletion& completion, FinishedBatches* finished);
+  // Records this outcome for all tasks of the entry.
+  void EndWith(Entry& entry, TaskStatus status, FinishedBatches* finished);
+  // Empties the entry: its tasks have outcomes, the last of which is `status`.
+  void Close(Entry& entry, TaskStatus status, FinishedBatches* finished);
   Breadcrumb ReadBreadcrumb(uint32_t worker) const;
 
   std::shared_ptr<HostRing> ring_;

@@ -60,6 +60,7 @@ class Translator {
   absl::StatusOr<InferWork> Translate() {
     ASSIGN_OR_RETURN(parameters_, ReadParameters(model(), *op_, request_));
     context().final_response = parameters_.final_response;
+    work_.batch.mutable_options()->set_task_times(true);  // For the statistics.
     if (parameters_.timeout_us != 0) {
       work_.batch.mutable_options()->set_timeout_us(parameters_.timeout_us);
     }

@@ -20,6 +20,8 @@ namespace {
 
 // Columns in staging memory start at cache lines, so that operators may use wide loads.
 constexpr uint64_t kColumnAlignment = 64;
+// The ranges of one batch may need this part of the staging memory.
+constexpr uint64_t kRangeStagingShare = 8;
 // Larger sizes fit into no memory; sums of a few sizes up to this do not overflow.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 
@@ -103,7 +105,10 @@ absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
 
   const Buffer& first = *plan.buffers[0];
   const bool own_dtype = plan.dtype == DType::kInvalid;
-  const bool own_shape = from.shape().empty();
+  const bool own_shape = from.shape().empty() && !from.scalar_shape();
+  if (from.scalar_shape() && !from.shape().empty()) {
+    return errors::ShapeOfScalar(DescribePlace(column));
+  }
   if (own_dtype) plan.dtype = first.dtype;
   if (own_shape) plan.shape = first.shape;
   if (own_dtype || own_shape) {
@@ -313,12 +318,35 @@ absl::Status Columns::Beyond(size_t column, const Plan& plan, uint64_t task, uin
 
 absl::Status Columns::PlaceInStaging(size_t column, Plan& plan, uint64_t bytes) {
   if (bytes > kMaxBytes - staging_bytes_) return errors::ShapeTooLarge(DescribePlace(column));
-  plan.staging_offset = staging_bytes_;
-  staging_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
+  plan.staging_offset = TakeStaging(bytes);
   return absl::OkStatus();
 }
 
-absl::Status Columns::Place(uint64_t epoch) {
+uint64_t Columns::TakeStaging(uint64_t bytes) {
+  const uint64_t offset = staging_bytes_;
+  staging_bytes_ += (bytes + kColumnAlignment - 1) / kColumnAlignment * kColumnAlignment;
+  return offset;
+}
+
+void Columns::PlaceRange() {
+  const uint64_t count = tasks_.count();
+  if (count < kMinRangeTasks || chunks_ > 1 || plans_.size() > kMaxRangeArguments) return;
+  uint64_t bytes = count * sizeof(RangeOutcome) + kColumnAlignment;
+  for (const Plan& plan : plans_) {
+    if (!plan.values.empty()) bytes += count * sizeof(uint64_t) + kColumnAlignment;
+  }
+  if (bytes > range_staging_bytes_ / kRangeStagingShare ||
+      staging_bytes_ + bytes > range_staging_bytes_) {
+    return;
+  }
+  range_ = true;
+  outcomes_offset_ = TakeStaging(count * sizeof(RangeOutcome));
+  for (Plan& plan : plans_) {
+    if (!plan.values.empty()) plan.values_offset = TakeStaging(count * sizeof(uint64_t));
+  }
+}
+
+absl::Status Columns::Place(uint64_t epoch, uint32_t workers) {
   const uint64_t count = tasks_.count();
   for (size_t c = 0; c < plans_.size(); ++c) {
     Plan& plan = plans_[c];
@@ -357,8 +385,9 @@ absl::Status Columns::Place(uint64_t epoch) {
     }
     if (!status.ok()) return status;
   }
-  chunks_ = chunks();
+  chunks_ = CountChunks(workers);
   compact_ = compact();
+  PlaceRange();
   return absl::OkStatus();
 }
 
@@ -368,9 +397,9 @@ bool Columns::IsReturned(size_t column) const {
           op_.op->signature().parameters()[column].kind == ParameterKind::kInOut);
 }
 
-uint64_t Columns::chunks() const {
+uint64_t Columns::CountChunks(uint32_t workers) const {
   const SplitRule& split = op_.version->split;
-  return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape);
+  return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape, workers);
 }
 
 // The signature guarantees that the rank does not matter. It remains to check that all tensors are
@@ -403,6 +432,19 @@ bool Columns::device_outputs() const {
   return true;
 }
 
+uint32_t Columns::DeviceInputs() const {
+  uint32_t inputs = 0;
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    const bool in_device_memory =
+        plans_[c].kind == Kind::kBuffer &&
+        std::none_of(plans_[c].buffers.begin(), plans_[c].buffers.end(),
+                     [](const Buffer* buffer) { return buffer->shared(); });
+    const bool read = op_.op->signature().parameters()[c].kind != ParameterKind::kOutput;
+    if (in_device_memory && read) inputs |= 1u << c;
+  }
+  return inputs;
+}
+
 bool Columns::SeparateOutputs(std::vector<uint32_t>* outputs) const {
   const auto& parameters = op_.op->signature().parameters();
   for (size_t c = 0; c < plans_.size(); ++c) {
@@ -415,17 +457,43 @@ bool Columns::SeparateOutputs(std::vector<uint32_t>* outputs) const {
 }
 
 uint64_t Columns::descriptor_bytes() const {
+  if (range_) {
+    return sizeof(TaskRange) + plans_.size() * (sizeof(Argument) + sizeof(RangeColumn));
+  }
   const uint64_t task = sizeof(TaskDescriptor) + (compact_ ? 0 : plans_.size() * sizeof(Argument));
   return tasks_.count() * task;
+}
+
+uint64_t Columns::CompactElements() const {
+  for (const Plan& plan : plans_) {
+    if (plan.kind != Kind::kScalar) return plan.elements;
+  }
+  return 0;
+}
+
+Argument Columns::DescribeArgument(const Plan& plan) const {
+  Argument argument;
+  std::memset(&argument, 0, sizeof(argument));
+  if (plan.kind != Kind::kScalar) {
+    argument.tensor.dtype = plan.dtype;
+    argument.tensor.rank = static_cast<u8>(plan.shape.size());
+    int64_t stride = 1;
+    for (size_t d = plan.shape.size(); d-- > 0;) {
+      argument.tensor.shape[d] = plan.shape[d];
+      argument.tensor.strides[d] = plan.strides.empty() ? stride : plan.strides[d];
+      stride *= plan.shape[d];
+    }
+  }
+  // The address and a scalar's bits are at the same offset.
+  argument.scalar_bits = plan.values.empty() ? plan.base : plan.values[0];
+  return argument;
 }
 
 void Columns::FillCompact(RequestBatch& batch) const {
   TaskDescriptor first{};
   first.operator_slot = static_cast<u16>(op_.version->slot);
   first.flags = kTaskCompact | (device_outputs() ? kTaskDeviceOutputs : 0);
-  for (const Plan& plan : plans_) {
-    if (plan.kind != Kind::kScalar) first.set_elements(plan.elements);
-  }
+  first.set_elements(CompactElements());
   batch.tasks.assign(tasks_.count(), first);
   TaskDescriptor* const tasks = batch.tasks.data();
   const size_t count = batch.tasks.size();
@@ -452,24 +520,42 @@ void Columns::FillArguments(RequestBatch& batch) const {
 
   for (size_t c = 0; c < plans_.size(); ++c) {
     const Plan& plan = plans_[c];
-    Argument argument;
-    std::memset(&argument, 0, sizeof(argument));
-    if (plan.kind != Kind::kScalar) {
-      argument.tensor.dtype = plan.dtype;
-      argument.tensor.rank = static_cast<u8>(plan.shape.size());
-      int64_t stride = 1;
-      for (size_t d = plan.shape.size(); d-- > 0;) {
-        argument.tensor.shape[d] = plan.shape[d];
-        argument.tensor.strides[d] = plan.strides.empty() ? stride : plan.strides[d];
-        stride *= plan.shape[d];
-      }
-    }
+    Argument argument = DescribeArgument(plan);
     for (size_t i = 0; i < batch.tasks.size(); ++i) {
-      // The address and a scalar's bits are at the same offset.
       argument.scalar_bits = plan.values.empty() ? plan.base + i * plan.stride : plan.values[i];
       batch.arguments[i * plans_.size() + c] = argument;
     }
   }
+}
+
+void Columns::FillRange(const StagingMemory& staging, RequestBatch& batch) const {
+  auto range = std::make_unique<TaskRange>();
+  range->count = tasks_.count();
+  range->descriptor.operator_slot = static_cast<u16>(op_.version->slot);
+  range->descriptor.options = range_times_ ? u32{kRangeTimes} : 0;
+  if (compact_) {
+    range->descriptor.flags = kTaskCompact;
+    range->descriptor.elements = CompactElements();
+    range->descriptor.inputs = DeviceInputs();
+  }
+  const uint64_t outcome_bytes = range->count * sizeof(RangeOutcome);
+  std::memset(staging.host + outcomes_offset_, 0, outcome_bytes);
+  range->outcomes = reinterpret_cast<const RangeOutcome*>(staging.host + outcomes_offset_);
+  range->descriptor.outcomes = staging.address + outcomes_offset_;
+  for (const Plan& plan : plans_) {
+    range->arguments.push_back(DescribeArgument(plan));
+    RangeColumn column{.base = plan.base, .stride = plan.stride, .values = 0, .reserved = 0};
+    const uint64_t* values = nullptr;
+    if (!plan.values.empty()) {
+      uint8_t* const to = staging.host + plan.values_offset;
+      std::memcpy(to, plan.values.data(), plan.values.size() * sizeof(uint64_t));
+      values = reinterpret_cast<const uint64_t*>(to);
+      column.values = staging.address + plan.values_offset;
+    }
+    range->columns.push_back(column);
+    range->values.push_back(values);
+  }
+  batch.range = std::move(range);
 }
 
 void Columns::Fill(const StagingMemory* staging, RequestBatch& batch,
@@ -492,7 +578,9 @@ void Columns::Fill(const StagingMemory* staging, RequestBatch& batch,
       }
     }
   }
-  if (compact_) {
+  if (range_) {
+    FillRange(*staging, batch);
+  } else if (compact_) {
     FillCompact(batch);
   } else {
     FillArguments(batch);

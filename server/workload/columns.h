@@ -48,9 +48,16 @@ class Columns {
   // The device of the buffers; none if there are none. FAILED_PRECONDITION: they are on different
   // devices, or not on `wanted`.
   absl::Status FindDevice(std::optional<uint32_t>& wanted) const;
-  // Calculates the addresses of each task's tensors. `epoch`: that of the engine that will run the
-  // tasks. FAILED_PRECONDITION: a buffer was lost with an earlier engine.
-  absl::Status Place(uint64_t epoch);
+  // Lets Place choose that the tasks run as ranges (runtime/queue/task_range.h), if they are
+  // regular, and a device with `staging_bytes` has room for what ranges need. `times`: with the
+  // time of each task.
+  void AllowRange(uint64_t staging_bytes, bool times) {
+    range_staging_bytes_ = staging_bytes;
+    range_times_ = times;
+  }
+  // Calculates the addresses of each task's tensors. `epoch`, `workers`: of the engine that will
+  // run the tasks. FAILED_PRECONDITION: a buffer was lost with an earlier engine.
+  absl::Status Place(uint64_t epoch, uint32_t workers);
   // Bytes of staging memory for inline and returned columns; those for returned columns alone.
   uint64_t staging_bytes() const { return staging_bytes_; }
   uint64_t returned_bytes() const { return returned_bytes_; }
@@ -87,6 +94,7 @@ class Columns {
     uint64_t stride = 0;
     std::vector<uint64_t> values;
     uint64_t staging_offset = 0;
+    uint64_t values_offset = 0;          // Of a range: where the values are in staging memory.
     std::vector<const Buffer*> buffers;  // One, or one for each task.
 
     ArgumentType type() const { return {kind == Kind::kScalar, dtype, shape, strides.empty()}; }
@@ -118,9 +126,19 @@ class Columns {
   bool compact() const;
   // Whether the tasks may be completed ahead of their fence (kTaskDeviceOutputs).
   bool device_outputs() const;
-  uint64_t chunks() const;
+  // RangeDescriptor::inputs.
+  uint32_t DeviceInputs() const;
+  uint64_t CountChunks(uint32_t workers) const;
+  // Decides whether the tasks run as ranges, and places what these need in staging memory.
+  void PlaceRange();
+  uint64_t TakeStaging(uint64_t bytes);
+  // The argument of task 0.
+  Argument DescribeArgument(const Plan& plan) const;
+  // Elements of each tensor. REQUIRES: the tasks are in compact form.
+  uint64_t CompactElements() const;
   void FillCompact(RequestBatch& batch) const;
   void FillArguments(RequestBatch& batch) const;
+  void FillRange(const StagingMemory& staging, RequestBatch& batch) const;
 
   const ResolvedOperator op_;
   const v1::OperatorTasks& tasks_;
@@ -130,6 +148,10 @@ class Columns {
   bool infers_ = false;  // Whether a column has infer_shape.
   bool compact_ = false;
   uint64_t chunks_ = 1;
+  uint64_t range_staging_bytes_ = 0;
+  bool range_times_ = false;
+  bool range_ = false;
+  uint64_t outcomes_offset_ = 0;  // Of a range, in staging memory.
 };
 
 }  // namespace resident

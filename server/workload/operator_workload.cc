@@ -1,5 +1,6 @@
 #include "server/workload/operator_workload.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -35,12 +36,16 @@ absl::Status OperatorWorkload::Check() {
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(auto place, Place(sources_.devices, wanted));
   place_ = std::move(place);
-  status = columns_->Place(place_.session->epoch());
+  trial_ = op_.shadow != nullptr && columns_->SeparateOutputs(&outputs_);
+  const v1::BatchOptions& options = message_.options();
+  if (!trial_ && options.ordering() == v1::BatchOptions::ORDERING_UNORDERED) {
+    columns_->AllowRange(sources_.staging_bytes, options.task_times());
+  }
+  status = columns_->Place(place_.session->epoch(), place_.session->info().workers);
   if (!status.ok()) return status;
   if (columns_->descriptor_bytes() > kMaxBatchDescriptorBytes) {
     return errors::TooManyArguments(columns_->descriptor_bytes(), kMaxBatchDescriptorBytes);
   }
-  trial_ = op_.shadow != nullptr && columns_->SeparateOutputs(&outputs_);
   return absl::OkStatus();
 }
 
@@ -82,10 +87,14 @@ void OperatorWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
 }
 
 void OperatorWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
-  const size_t count = batch.status.size();
-  result->mutable_device_ns()->Resize(static_cast<int>(count), 0);
-  std::memcpy(result->mutable_device_ns()->mutable_data(), batch.device_ns.data(),
-              count * sizeof(uint32_t));
+  const size_t count = batch.count();
+  if (batch.range && !batch.range->times()) {
+    result->add_device_ns(static_cast<uint32_t>(std::min<uint64_t>(batch.range_ns, UINT32_MAX)));
+  } else {
+    result->mutable_device_ns()->Resize(static_cast<int>(count), 0);
+    std::memcpy(result->mutable_device_ns()->mutable_data(), batch.device_ns.data(),
+                count * sizeof(uint32_t));
+  }
   for (const ReturnedColumn& returned : returned_) {
     if (returned.type.has_value()) {
       v1::TensorType* const type = result->add_output_types();

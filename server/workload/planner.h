@@ -38,6 +38,9 @@ struct PlanSources {
   std::vector<Device*> devices;  // By index.
   // --task_time_limit; 0: none.
   std::chrono::milliseconds task_time_limit{10'000};
+  // Staging memory of a device. A regular batch that would need more with its ranges, or more than
+  // a kRangeStagingShare'th of it for these alone, runs task by task.
+  uint64_t staging_bytes = 0;
 };
 
 // The deadline of a batch with these options that arrives now.

@@ -812,6 +812,70 @@ TEST_F(QuantizedTest, LargeSizes) {
   }
 }
 
+// Sums that are out of range without the scale, and not with it: in all rows but the last one.
+TEST_F(QuantizedTest, SumsThatAreLargeWithoutTheScale) {
+  for (const int bits : {4, 8}) {
+    for (const bool with_zeros : {false, true}) {
+      for (const int64_t depth : {64, 352, 12288}) {
+        SCOPED_TRACE("seed " + std::to_string(seed_) + ", " + std::to_string(bits) +
+                     " bits, depth " + std::to_string(depth) + (with_zeros ? ", zeros" : ""));
+        constexpr int64_t kRows = 9;
+        constexpr double kScale = 0x1p-14;
+        const int zero = with_zeros ? 3 : bits == 8 ? 128 : 8;
+        const int zero_byte = bits == 8 ? zero : zero * 17;
+        const int64_t pitch = depth * bits / 8;
+        std::vector<double> bytes;
+        std::vector<double> values;
+        for (int64_t n = 0; n < kRows; ++n) {
+          for (int64_t k = 0; k < pitch; ++k) {
+            // The last row has one weight that is not 0.
+            const int byte =
+                n < kRows - 1 ? static_cast<int>(Below(256)) : zero_byte + (k == pitch / 2 ? 1 : 0);
+            bytes.push_back(byte);
+            if (bits == 8) {
+              values.push_back((byte - zero) * kScale);
+            } else {
+              values.push_back((byte % 16 - zero) * kScale);
+              values.push_back((byte / 16 - zero) * kScale);
+            }
+          }
+        }
+        std::vector<double> large;
+        for (int64_t k = 0; k < depth; ++k) {
+          large.push_back((Below(2) == 0 ? 0x1p125 : -0x1p125) *
+                          (1 + static_cast<double>(Below(8)) / 8));
+        }
+        const int64_t group = depth % 128 == 0 ? 128 : 32;
+        const Dims groups = {kRows, depth / group};
+        const std::vector<double> same(CountElements(groups), 1);
+        std::vector<double> scales = same;
+        for (double& scale : scales) scale = kScale;
+        std::vector<double> zeros = same;
+        for (double& value : zeros) value = zero;
+        const TestTensor w[] = {TestTensor::Input(DType::kU8, {kRows, pitch}, bytes),
+                                TestTensor::Input(DType::kF16, groups, scales),
+                                with_zeros ? TestTensor::Input(DType::kF16, groups, zeros)
+                                           : TestTensor::Output(DType::kF16, {0})};
+        const auto run = [&](const std::vector<double>& x_values) {
+          const TestTensor x = TestTensor::Input(DType::kBF16, {depth}, x_values);
+          const TestTensor out = TestTensor::Output(DType::kF32, {kRows});
+          ASSERT_EQ(RunOperator("gemv_quant", {x, w[0], w[1], w[2], out, I64(group)}).status,
+                    CompletionStatus::kOk);
+          ExpectNear(out, VectorProduct(x.Values(), values, {}, 1, kRows, depth),
+                     /*products=*/true);
+        };
+        run(large);
+        // What is not finite with the scale either.
+        large[depth - 1] = kInf;
+        run(large);
+        large[depth / 3] = kNan;
+        run(large);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(QuantizedTest, TheEvenColumnIsInTheLowNibble) {
   const TestTensor q = TestTensor::Input(DType::kU8, {1, 2}, {0xf0, 0x18});
   const TestTensor scales = TestTensor::Input(DType::kF16, {1, 1}, {0.5});

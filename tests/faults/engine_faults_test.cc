@@ -153,6 +153,26 @@ TEST(EngineFaultsTest, OperatorThatStoresToABadAddress) {
   ExpectOperatorEndsTheEngine(Daemon(), "test.bad_store");
 }
 
+// The tasks of one range share a slot of the ring; none of them is lost.
+TEST(EngineFaultsTest, OperatorThatStoresToABadAddressInARegularBatch) {
+  constexpr uint32_t kTasks = 5000;
+  const Daemon daemon;
+  const pid_t pid = daemon.engine_pid();
+  const Client client(daemon);
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client.Allocate(kTasks, &buffer).ok());
+  const RunOutcome outcome = client.Run(FloatTasks("test.bad_store", buffer, 0, kTasks));
+  ASSERT_TRUE(outcome.call.ok()) << outcome.call.error_message();
+  EXPECT_EQ(outcome.result.status_size(), static_cast<int>(kTasks));
+  EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_ABORTED);
+  EXPECT_THAT(outcome.message(), HasSubstr("test.bad_store"));
+  for (const int status : outcome.result.status()) {
+    EXPECT_THAT(status, AnyOf(v1::TASK_STATUS_ABORTED, v1::TASK_STATUS_UNAVAILABLE));
+  }
+  EXPECT_TRUE(daemon.AwaitAnotherEngine(pid));
+  ExpectServes(daemon);
+}
+
 TEST(EngineFaultsTest, OperatorThatNeverReturns) {
   // Long enough that only an operator that never returns exceeds it, even on a loaded
   // machine.

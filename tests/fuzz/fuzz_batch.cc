@@ -52,8 +52,11 @@ struct World {
     Add(1, kClient, DType::kF32, {64});
     Add(0, kClient + 1, DType::kF32, {64});  // Another client's buffer.
     for (int d = 0; d < 2; ++d) admission.AddDevice(kStagingBytes);
-    planner = std::make_unique<Planner>(
-        PlanSources{&limits, registry.get(), buffers.get(), {&device0, &device1}});
+    planner = std::make_unique<Planner>(PlanSources{.limits = &limits,
+                                                    .registry = registry.get(),
+                                                    .buffers = buffers.get(),
+                                                    .devices = {&device0, &device1},
+                                                    .staging_bytes = kStagingBytes});
   }
 
   void Add(uint32_t device, ClientId owner, DType dtype, Shape shape) {
@@ -267,12 +270,40 @@ bool Overlaps(const TensorArgument& tensor) {
   return false;
 }
 
+// Checks the memory that a range needs besides its tensors.
+void CheckRange(World& world, const RequestBatch& batch) {
+  const TaskRange& range = *batch.range;
+  if (range.columns.size() != range.arguments.size() ||
+      range.values.size() != range.columns.size()) {
+    Fail("a range with columns missing");
+  }
+  if (range.arguments.size() > kMaxRangeArguments) Fail("a range with too many arguments");
+  const auto check = [&](uint64_t address, uint64_t element) {
+    if (!world.Allowed(batch.device, address, range.count * element, batch)) {
+      Fail("a range's column outside of staging memory");
+    }
+  };
+  check(range.descriptor.outcomes, sizeof(RangeOutcome));
+  for (const RangeColumn& column : range.columns) {
+    if (column.values != 0) check(column.values, sizeof(uint64_t));
+  }
+}
+
 // Checks every tensor of every task against the memory that the client may access.
 void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batch) {
   const Operator* op = nullptr;
   if (message.has_tasks()) op = world.registry->Resolve(message.tasks().operator_(), 0)->op;
-  for (size_t t = 0; t < batch.tasks.size(); ++t) {
-    const TaskDescriptor& task = batch.tasks[t];
+  if (batch.range) CheckRange(world, batch);
+  std::vector<Argument> arguments;
+  for (uint32_t t = 0; t < batch.count(); ++t) {
+    TaskDescriptor task;
+    if (batch.range) {
+      task = batch.range->Describe(t, &arguments);
+    } else {
+      task = batch.tasks[t];
+      const auto first = batch.arguments.begin() + ptrdiff_t{t} * batch.arguments_per_task;
+      arguments.assign(first, first + batch.arguments_per_task);
+    }
     const bool compact = (task.flags & kTaskCompact) != 0;
     const auto version = world.registry->FindBySlot(task.operator_slot);
     if (version == nullptr) Fail("a task without an operator");
@@ -291,7 +322,7 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
         }
         continue;
       }
-      const TensorArgument& tensor = batch.arguments[t * batch.arguments_per_task + p].tensor;
+      const TensorArgument& tensor = arguments[p].tensor;
       if (tensor.rank > kMaxRank || SizeOf(tensor.dtype) == 0) Fail("a malformed tensor");
       const Reach reach = ComputeReach(tensor);
       if (!world.Allowed(batch.device, reach.address, reach.bytes, batch)) {
@@ -306,10 +337,14 @@ void CheckTasks(World& world, const v1::Batch& message, const RequestBatch& batc
 
 // Pretends that the tasks ran: fills their outputs with poison, and answers the batch.
 void Answer(const World& world, const v1::Batch& message, RequestBatch& batch, uint32_t failing) {
-  const size_t count = batch.tasks.size();
-  batch.status.assign(count, TaskStatus::kOk);
-  batch.device_ns.assign(count, 1);
-  batch.detail.assign(count, 0);
+  const size_t count = batch.count();
+  const bool each = !batch.range || batch.range->times();
+  batch.device_ns.assign(each ? count : 0, 1);
+  batch.range_ns = failing;
+  if (failing % 3 == 0 || !batch.range) {
+    batch.status.assign(count, TaskStatus::kOk);
+    batch.detail.assign(count, 0);
+  }
   if (failing % 3 == 0) {
     batch.status[failing % count] = TaskStatus::kAborted;
     batch.failed = 1;

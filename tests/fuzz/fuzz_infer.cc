@@ -206,7 +206,7 @@ void CheckAnswer(const inference::ModelInferResponse& answer) {
 // Pretends that the tasks ran.
 absl::Status Answer(const InferContext& context, RequestBatch& batch, uint32_t failing,
                     inference::ModelInferResponse* answer) {
-  const size_t count = batch.tasks.size();
+  const size_t count = batch.count();
   batch.status.assign(count, TaskStatus::kOk);
   batch.device_ns.assign(count, 1);
   batch.detail.assign(count, 0);

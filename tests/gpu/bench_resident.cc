@@ -6,6 +6,7 @@
 // as JSON. Every result is compared with a float64 reference on new random inputs, with
 // poisoned outputs; a wrong one ends the program with status 1. Speed never does.
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -31,7 +32,7 @@ ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
 ABSL_FLAG(uint32_t, threads_per_block, 0, "the daemon's flag");
 ABSL_FLAG(uint32_t, blocks_per_sm, 0, "the daemon's flag");
 ABSL_FLAG(std::string, only, "",
-          "parts to run: lone, burst, sustained, sides, wide, flux; all by default");
+          "parts to run: lone, burst, sustained, ranges, sides, wide, flux; all by default");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(bool, quick, false, "fewer rounds, for a quick try");
 
@@ -56,6 +57,10 @@ class Bench {
     if (selected("lone")) LoneTask(baselines);
     if (selected("burst")) Burst();
     if (selected("sustained")) Sustained(baselines);
+    if (selected("ranges")) {
+      Ranges(64, uint64_t{1} << 20);
+      Ranges(1024, uint64_t{1} << 17);
+    }
     if (selected("sides")) Sides();
     if (selected("wide")) Wide(baselines);
     if (selected("flux")) Flux();
@@ -196,26 +201,112 @@ class Bench {
     }
     std::vector<double> per_s;
     for (int round = 0; round < 7; ++round) {
-      const uint64_t total = static_cast<uint64_t>(Rounds(2'000'000));
-      uint64_t submitted = 0, done = 0;
-      const auto start = Clock::now();
-      while (done < total) {
-        // Submits a few at a time, so that completions are consumed while the ring fills.
-        for (int i = 0; i < 64 && submitted < total; ++i) {
-          const std::optional<uint64_t> sequence = ring_->Reserve();
-          if (!sequence) break;
-          ring_->Publish(*sequence, tasks[submitted % kSets]);
-          ++submitted;
-        }
-        done += ring_->Consume([](uint64_t, const TaskCompletion&) {}, 1024, 1);
-      }
-      if (round >= 2) per_s.push_back(1e6 * total / Micros(Clock::now() - start).count());
+      const double rate = MeasureSingle(tasks, static_cast<uint64_t>(Rounds(2'000'000)));
+      if (round >= 2) per_s.push_back(rate);
     }
     CheckAdd(x, y, 1.5, out);
     report_.Add("sustained adds of 1,024, distinct buffers", Percentile(per_s, 0.5), "tasks/s",
                 "graph of 1,000 independent", baselines.graph_independent_per_s);
     report_.Add("sustained adds of 1,024, distinct buffers", Percentile(per_s, 0.5), "tasks/s",
                 "launches on one stream", baselines.launches_per_s);
+  }
+
+  // The rate of single tasks from a ring that is kept full.
+  double MeasureSingle(const std::vector<TaskDescriptor>& tasks, uint64_t total) {
+    uint64_t submitted = 0, done = 0;
+    const auto start = Clock::now();
+    while (done < total) {
+      // Submits a few at a time, so that completions are consumed while the ring fills.
+      for (int i = 0; i < 64 && submitted < total; ++i) {
+        const std::optional<uint64_t> sequence = ring_->Reserve();
+        if (!sequence) break;
+        ring_->Publish(*sequence, tasks[submitted % tasks.size()]);
+        ++submitted;
+      }
+      done += ring_->Consume([](uint64_t, const TaskCompletion&) {}, 1024, 1);
+    }
+    return 1e6 * static_cast<double>(total) / Micros(Clock::now() - start).count();
+  }
+
+  // Publishes tasks [first, first + count) of a range of adds.
+  void PublishRange(const RangeColumn (&columns)[4], uint64_t elements, uint64_t outcomes,
+                    uint32_t first, uint32_t count) {
+    const uint64_t sequence = *ring_->Reserve();
+    ArgumentBlock* const block = ring_->arguments(sequence);
+    std::memset(static_cast<void*>(block), 0, sizeof(*block));
+    std::copy(std::begin(columns), std::end(columns), ColumnsOf(block, 4));
+    RangeDescriptor range{};
+    range.operator_slot = static_cast<u16>(OperatorSlot("add"));
+    range.flags = kTaskRange | kTaskCompact;
+    range.arguments = 4;
+    range.elements = elements;
+    range.first = first;
+    range.count = count;
+    range.claim = std::min(kMaxRangeClaim, count / (4 * harness_.info().workers) + 1);
+    range.max_blocks = kMaxTaskBlocks;
+    range.outcomes = outcomes;
+    range.inputs = 0b0011;
+    ring_->Publish(sequence, std::bit_cast<TaskDescriptor>(range));
+  }
+
+  // Adds of distinct buffers, as ranges of kPieces slots, and one by one.
+  void Ranges(uint64_t elements, uint64_t tasks) {
+    constexpr uint32_t kPieces = 8;
+    constexpr uint64_t kPattern = uint64_t{16} << 20;  // Random floats, repeated.
+    const uint64_t all = elements * tasks;
+    std::vector<float> x, y;
+    const uint64_t px = RandomVectors(kPattern / kN, &x), py = RandomVectors(kPattern / kN, &y);
+    const uint64_t xa = harness_.Memory(all * 4), ya = harness_.Memory(all * 4);
+    const uint64_t out = harness_.Memory(all * 4);
+    for (uint64_t at = 0; at < all; at += kPattern) {
+      Copy(xa + at * 4, px, kPattern * 4);
+      Copy(ya + at * 4, py, kPattern * 4);
+    }
+    const auto check = [&](double alpha) {
+      for (uint64_t at = 0; at < all; at += kPattern) CheckAdd(x, y, alpha, out + at * 4);
+      RunTask(ArgumentTask(OperatorSlot("fill"), 2, 256),
+              {DenseTensor(out, DType::kF32, {static_cast<int64_t>(all)}), Scalar(Bits(1e30))});
+    };
+    const uint64_t bytes = elements * 4;
+    const RangeColumn columns[4] = {
+        {xa, bytes, 0, 0}, {ya, bytes, 0, 0}, {out, bytes, 0, 0}, {Bits(1.5), 0, 0, 0}};
+    const auto outcomes = harness_.Staging(tasks * sizeof(RangeOutcome));
+    std::memset(outcomes.host, 0, tasks * sizeof(RangeOutcome));
+    const uint32_t piece = static_cast<uint32_t>(tasks / kPieces);
+    std::vector<double> range_per_s, single_per_s;
+    std::vector<TaskDescriptor> singles;
+    for (uint64_t i = 0; i < 8192; ++i) {
+      const uint64_t at = i * bytes;
+      singles.push_back(
+          CompactTask(OperatorSlot("add"), elements, {xa + at, ya + at, out + at, Bits(2.5)}));
+    }
+    for (int round = 0; round < Rounds(20) + 2; ++round) {
+      const auto start = Clock::now();
+      for (uint32_t p = 0; p < kPieces; ++p) {
+        PublishRange(columns, elements, outcomes.address, p * piece, piece);
+      }
+      uint32_t done = 0;
+      uint32_t failed = 0;
+      while (done < kPieces) {
+        done += ring_->Consume([&](uint64_t, const TaskCompletion& completion) {
+          uint32_t of_piece = 0;
+          std::memcpy(&of_piece, completion.result, sizeof(of_piece));
+          failed += of_piece + static_cast<uint32_t>(completion.status);
+        });
+      }
+      if (failed != 0) Fail(absl::StrCat(failed, " tasks of a range failed"));
+      if (round >= 2) {
+        range_per_s.push_back(1e6 * static_cast<double>(tasks) /
+                              Micros(Clock::now() - start).count());
+      }
+      if (round == 0) check(1.5);
+    }
+    for (int round = 0; round < 5; ++round) {
+      single_per_s.push_back(MeasureSingle(singles, static_cast<uint64_t>(Rounds(500'000))));
+    }
+    report_.Add(absl::StrCat("adds of ", elements, " as ranges, distinct buffers"),
+                Percentile(range_per_s, 0.5), "tasks/s", "one by one",
+                Percentile(single_per_s, 0.5));
   }
 
   // Shows where the time of sustained tasks is spent: the cost of a task on the host's
@@ -406,7 +497,7 @@ int Main() {
   options.staging_bytes = uint64_t{64} << 20;
   options.engine.threads_per_block = absl::GetFlag(FLAGS_threads_per_block);
   options.engine.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
-  options.engine.memory_bytes = uint64_t{8} << 30;
+  options.engine.memory_bytes = uint64_t{16} << 30;
   EngineHarness harness(options);
   std::printf("%s; %s\n", harness.info().name.c_str(), harness.info().detail.c_str());
   BenchReport report;

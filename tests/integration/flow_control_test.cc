@@ -127,11 +127,16 @@ TEST(FlowControlTest, QuickProgramsDoNotAffectTheEstimateForOtherPrograms) {
   const Daemon daemon(kManyBatchesOfAStream);
   const Client greedy(daemon), modest(daemon);
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(modest.Run(EndlessRuns(1, 10)).all_ok());
-  const uint32_t batches = 60 + daemon.Device().blocks();
-  const ManyBatches many(greedy, std::vector<v1::Batch>(batches, EndlessRuns(1, 100'000'000)));
-  // They must wait in the queue and not in the ring.
-  ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() > 40; }))
-      << daemon.Device().ShortDebugString();
+  const uint32_t batches = 60 + 3 * daemon.Device().blocks();
+  // A GPU executes a run of so many cycles within --task_time_limit.
+  const ManyBatches many(greedy, std::vector<v1::Batch>(batches, EndlessRuns(1, 20'000'000)));
+  // All are admitted, and wait in the queue and not in the ring.
+  ASSERT_TRUE(Eventually([&] {
+    const v1::DeviceStatus device = daemon.Device();
+    return device.queued_tasks() > 40 &&
+           device.queued_tasks() + device.ring().in_flight() + device.completed_tasks() >=
+               50 + batches;
+  })) << daemon.Device().ShortDebugString();
   EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6 * daemon.Device().blocks());
 }
 
@@ -261,6 +266,8 @@ TEST(FlowControlTest, QueuedArgumentsAreLimitedInBytes) {
   constexpr uint32_t kTasks = 12'000;
   v1::Batch batch = Spin(kTasks, 1);
   batch.mutable_options()->set_device(0);
+  // So that each task has a descriptor of its own.
+  batch.mutable_options()->set_ordering(v1::BatchOptions::ORDERING_IN_ORDER);
   ASSERT_TRUE(Park(daemon).ok());
   auto queued = std::async(std::launch::async, [&] { return client.Run(batch); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == kTasks; }));

@@ -251,10 +251,19 @@ class Restarts(support.PackageTest):
         self.assertFalse(error.may_have_run)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             calls = [pool.submit(add, each, each, retry=True) for each in (X, large)]
-            type(self).daemon = support.daemons.Daemon("--address=" + address)
+            type(self).daemon = self.start_at(address)
             self.addClassCleanup(self.daemon.stop)
             for call, each in zip(calls, (X, large)):
                 np.testing.assert_array_equal(call.result(), 2 * each)
+
+    def start_at(self, address):
+        """A daemon at this address. Meanwhile a connection of another program may have its port."""
+        while True:
+            try:
+                return support.daemons.Daemon("--address=" + address)
+            except RuntimeError as error:
+                if "Address already in use" not in str(error):
+                    raise
 
     def refused_without_a_daemon(self, add):
         """The error without a connection. Calls that find it as it breaks have other errors."""

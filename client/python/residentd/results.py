@@ -20,7 +20,8 @@ class Result:
     outputs: a named tuple with each output, in the order of the signature.
     version: the version of the operator that served it.
     device: the index of the device that ran it, as in Client.status().
-    device_ns: the time on the device in nanoseconds; for map(), the sum over all tasks.
+    device_ns: the time on the device in nanoseconds; for map(), the sum over all tasks, at
+        most 2**32 - 1 if there are 256 tasks or more.
     """
 
     __slots__ = ("outputs", "version", "device", "device_ns")

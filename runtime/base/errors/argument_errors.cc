@@ -118,6 +118,11 @@ absl::Status OutputShapeTwice(const ArgumentRef& place) {
                 ": the column has a shape and also infer_shape. Fix: send one of them");
 }
 
+absl::Status ShapeOfScalar(const ArgumentRef& place) {
+  return Refuse(place, {"SHAPE_OF_SCALAR", "", ""},
+                ": the column has a shape and also scalar_shape. Fix: send one of them");
+}
+
 absl::Status ArgumentStrided(const ArgumentRef& place) {
   return Refuse(place, {"NOT_DENSE", "", ""},
                 " is a strided view, but the operator accepts only dense tensors for it. Fix: "

@@ -51,6 +51,7 @@ absl::Status ArgumentBroadcast(const ArgumentRef& place, const std::string& shap
 absl::Status OutputShapeUnknown(const ArgumentRef& place, const std::string& variable);
 // A returned column with both a shape and infer_shape.
 absl::Status OutputShapeTwice(const ArgumentRef& place);
+absl::Status ShapeOfScalar(const ArgumentRef& place);
 absl::Status ArgumentStrided(const ArgumentRef& place);
 absl::Status ShapeTooLarge(const ArgumentRef& place);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -35,6 +36,9 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr int kLooksBetweenClockReads = 64;
 // How often a waiting change of generation checks whether it was withdrawn.
 constexpr auto kSwitchLook = std::chrono::milliseconds(2);
+
+// The token whose stamp is 0: no task.
+constexpr uint32_t kNoToken = UINT32_MAX;
 
 uint64_t NowNs() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -269,16 +273,17 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
     WakeSleepers();
     return true;
   }
-  WriteBreadcrumb(worker, sequence, state.descriptor.operator_slot);
-  const bool compact = state.descriptor.flags & kTaskCompact;
-  if (!compact) {
-    std::memcpy(
-        &state.arguments, region_->argument_blocks() + (sequence & mask_),
-        std::min<uint64_t>(state.descriptor.argument_count(), kMaxArguments) * sizeof(Argument));
+  LoadArguments(sequence, state.descriptor, state);
+  if (state.descriptor.flags & kTaskRange) {
+    const auto range = std::bit_cast<RangeDescriptor>(state.descriptor);
+    RunWide(worker, sequence, (range.count + range.claim - 1) / range.claim, state);
+    return true;
   }
+  WriteBreadcrumb(worker, state.descriptor.token, state.descriptor.operator_slot);
+  const bool compact = state.descriptor.flags & kTaskCompact;
   const uint64_t chunks = compact ? 1 : state.descriptor.chunks();
   if (chunks > 1 && chunks <= kMaxTaskChunks) {
-    RunWide(worker, sequence, state);
+    RunWide(worker, sequence, chunks, state);
     return true;
   }
   const uint64_t start_ns = NowNs();
@@ -295,21 +300,39 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   return true;
 }
 
-void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, BlockState& state) {
+void CpuEngine::LoadArguments(uint64_t sequence, const TaskDescriptor& task,
+                              BlockState& state) const {
+  uint64_t bytes = 0;
+  if (task.flags & kTaskRange) {
+    bytes = std::min<uint64_t>(std::bit_cast<RangeDescriptor>(task).arguments, kMaxRangeArguments) *
+            (sizeof(Argument) + sizeof(RangeColumn));
+  } else if (!(task.flags & kTaskCompact)) {
+    bytes = std::min<uint64_t>(task.argument_count(), kMaxArguments) * sizeof(Argument);
+  }
+  std::memcpy(&state.arguments, region_->argument_blocks() + (sequence & mask_), bytes);
+}
+
+void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, BlockState& state) {
   const uint64_t start_ns = NowNs();
   std::memset(state.result, 0, kResultBytes);
   Wide& wide = *wide_[worker];
   wide.task = state.descriptor;
   wide.sequence = sequence;
-  wide.chunks = state.descriptor.chunks();
+  wide.chunks = chunks;
   wide.next_chunk = 0;
   wide.status_and_detail = 0;
+  wide.failed = 0;
   wide.open.store(true, std::memory_order_seq_cst);
   WakeSleepers();
-  RunChunks(wide, state);
+  RunChunks(wide, worker, state);
   wide.open.store(false, std::memory_order_seq_cst);
   while (wide.helpers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
   state.status_and_detail = wide.status_and_detail.load();
+  if (wide.task.flags & kTaskRange) {
+    const uint32_t failed = wide.failed.load();
+    std::memset(state.result, 0, kResultBytes);
+    std::memcpy(state.result, &failed, sizeof(failed));
+  }
   Complete(sequence, start_ns, state);
 }
 
@@ -322,11 +345,12 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
     const bool open = wide.open.load(std::memory_order_seq_cst);
     const bool any = open && wide.next_chunk.load(std::memory_order_relaxed) < wide.chunks;
     if (any) {
-      WriteBreadcrumb(worker, wide.sequence, wide.task.operator_slot);
+      if (!(wide.task.flags & kTaskRange)) {
+        WriteBreadcrumb(worker, wide.task.token, wide.task.operator_slot);
+      }
       state.descriptor = wide.task;
-      std::memcpy(&state.arguments, region_->argument_blocks() + (wide.sequence & mask_),
-                  std::min<uint64_t>(wide.task.argument_count(), kMaxArguments) * sizeof(Argument));
-      RunChunks(wide, state);
+      LoadArguments(wide.sequence, wide.task, state);
+      RunChunks(wide, worker, state);
     }
     wide.helpers.fetch_sub(1, std::memory_order_seq_cst);
     if (any) return true;
@@ -334,11 +358,15 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
   return false;
 }
 
-void CpuEngine::RunChunks(Wide& wide, BlockState& state) {
+void CpuEngine::RunChunks(Wide& wide, uint32_t worker, BlockState& state) {
   state.chunk_count = wide.chunks;
   while (true) {
     const uint64_t chunk = wide.next_chunk.fetch_add(1, std::memory_order_acq_rel);
-    if (chunk >= wide.chunks) return;
+    if (chunk >= wide.chunks) break;
+    if (wide.task.flags & kTaskRange) {
+      wide.failed += RunClaim(std::bit_cast<RangeDescriptor>(wide.task), chunk, worker, state);
+      continue;
+    }
     state.chunk = chunk;
     state.status_and_detail = 0;
     Call(state);
@@ -347,6 +375,55 @@ void CpuEngine::RunChunks(Wide& wide, BlockState& state) {
       wide.status_and_detail.compare_exchange_strong(none, state.status_and_detail);
     }
   }
+  // Other workers may need longer for their tasks of the range.
+  if (wide.task.flags & kTaskRange) WriteBreadcrumb(worker, kNoToken, 0);
+}
+
+uint32_t CpuEngine::RunClaim(const RangeDescriptor& range, uint64_t claim, uint32_t worker,
+                             BlockState& state) {
+  const bool compact = range.flags & kTaskCompact;
+  const bool times = range.options & kRangeTimes;
+  TaskDescriptor& task = state.descriptor;
+  task = TaskDescriptor{.token = range.token,
+                        .operator_slot = range.operator_slot,
+                        .flags = static_cast<u8>(compact ? kTaskCompact : 0),
+                        .reserved = 0,
+                        .words = {}};
+  if (compact) {
+    task.set_elements(range.elements);
+  } else {
+    task.set_argument_count(range.arguments);
+  }
+  state.chunk = 0;
+  state.chunk_count = 1;
+  const RangeColumn* const columns = ColumnsOf(&state.arguments, range.arguments);
+  auto* const outcomes = reinterpret_cast<RangeOutcome*>(range.outcomes);
+  const uint64_t begin = range.first + claim * range.claim;
+  const uint64_t end = std::min<uint64_t>(begin + range.claim, uint64_t{range.first} + range.count);
+  uint32_t failed = 0;
+  for (uint64_t i = begin; i < end; ++i) {
+    WriteBreadcrumb(worker, range.token, range.operator_slot, static_cast<uint32_t>(i));
+    for (uint32_t a = 0; a < range.arguments; ++a) {
+      const RangeColumn& column = columns[a];
+      const u64 value = column.values != 0 ? reinterpret_cast<const u64*>(column.values)[i]
+                                           : column.base + i * column.stride;
+      if (compact) {
+        task.set_compact_argument(a, value);
+      } else {
+        state.arguments.arguments[a].scalar_bits = value;
+      }
+    }
+    state.status_and_detail = 0;
+    const uint64_t start_ns = times ? NowNs() : 0;
+    Call(state);
+    if (state.status_and_detail != 0) ++failed;
+    if (times || state.status_and_detail != 0) {
+      const uint64_t elapsed = times ? NowNs() - start_ns : 0;
+      outcomes[i] = {state.status_and_detail,
+                     static_cast<u32>(std::min<uint64_t>(elapsed, UINT32_MAX))};
+    }
+  }
+  return failed;
 }
 
 void CpuEngine::Call(BlockState& state) const {
@@ -359,11 +436,13 @@ void CpuEngine::Call(BlockState& state) const {
   function(block, Args(&state));
 }
 
-void CpuEngine::WriteBreadcrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot) {
+void CpuEngine::WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot,
+                                uint32_t task) {
   Breadcrumb& breadcrumb = region_->breadcrumbs()[worker];
+  std::atomic_ref<uint32_t>(breadcrumb.task).store(task, std::memory_order_relaxed);
   std::atomic_ref<uint32_t>(breadcrumb.operator_slot)
       .store(operator_slot, std::memory_order_relaxed);
-  std::atomic_ref<uint32_t>(breadcrumb.stamp).store(Stamp(sequence), std::memory_order_release);
+  std::atomic_ref<uint32_t>(breadcrumb.stamp).store(Stamp(token), std::memory_order_release);
   NoteFaultContext(&breadcrumb);
 }
 

@@ -51,7 +51,7 @@ class CpuEngine : public Engine {
   }
 
  private:
-  // A wide task that its owner, the worker that took it, shares with the others. The
+  // A wide task or a range that its owner, the worker that took it, shares with the others. The
   // owner opens it, works on chunks until all are assigned, closes it, waits until `helpers` is 0,
   // and completes it.
   struct Wide {
@@ -59,7 +59,8 @@ class CpuEngine : public Engine {
     std::atomic<uint32_t> helpers{0};
     std::atomic<uint64_t> next_chunk{0};
     std::atomic<uint32_t> status_and_detail{0};
-    uint64_t chunks = 0;
+    std::atomic<uint32_t> failed{0};  // Tasks of a range that did not end OK.
+    uint64_t chunks = 0;              // Of a range: claims.
     TaskDescriptor task;
     uint64_t sequence = 0;
   };
@@ -72,12 +73,18 @@ class CpuEngine : public Engine {
   void Work(uint32_t worker);
   // Takes and runs the next task of the ring. Returns false if there is none.
   bool RunNextTask(uint32_t worker, BlockState& state);
-  void RunWide(uint32_t worker, uint64_t sequence, BlockState& state);
+  void RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, BlockState& state);
   // Works on another worker's wide task. Returns false if there is none.
   bool HelpWithWideTask(uint32_t worker, BlockState& state);
-  void RunChunks(Wide& wide, BlockState& state);
+  void RunChunks(Wide& wide, uint32_t worker, BlockState& state);
+  // Runs the tasks of a claim; returns how many did not end OK.
+  uint32_t RunClaim(const RangeDescriptor& range, uint64_t claim, uint32_t worker,
+                    BlockState& state);
+  // Copies the arguments of the task from its argument block.
+  void LoadArguments(uint64_t sequence, const TaskDescriptor& task, BlockState& state) const;
   void Call(BlockState& state) const;
-  void WriteBreadcrumb(uint32_t worker, uint64_t sequence, uint32_t operator_slot);
+  // `task`: its index, if it is of a range.
+  void WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot, uint32_t task = 0);
   void Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state);
   void SleepUntilDoorbell();
   void WakeSleepers();

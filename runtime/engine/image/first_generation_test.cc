@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 
+#include "kernels/resident/image_files.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "kernels/resident/operator_launch.h"
 #include "runtime/engine/image/cubin.h"
@@ -26,6 +27,13 @@ TEST(FirstGeneration, EveryArchitectureHasALinkedImage) {
     ASSERT_TRUE(image.ok()) << image.status();
     EXPECT_TRUE(LooksLikeTheKernel(*image)) << architecture;
   }
+}
+
+TEST(FirstGeneration, FilesOfAnotherBuildAreRefused) {
+  ImageFiles files = *resident_image_files();
+  EXPECT_TRUE(CheckImageFiles(files).ok());
+  files.checksum = "another";
+  EXPECT_EQ(CheckImageFiles(files).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST(FirstGeneration, LaterMinorVersionUsesTheImageOfAnEarlierOne) {

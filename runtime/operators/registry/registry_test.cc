@@ -103,8 +103,13 @@ TEST(BuiltinOperatorsTest, ChunksFollowTheSplitRule) {
   const SplitRule add = registry->Resolve("add", 0)->version->split;
   EXPECT_EQ(add.Chunks({1024}), 1u);
   EXPECT_EQ(add.Chunks({int64_t{1} << 60}), 1024u);
+  EXPECT_EQ(add.Chunks({int64_t{1} << 60}, 264), 526u);
+  EXPECT_EQ(add.Chunks({int64_t{1} << 60}, 1000), 1024u);
+  EXPECT_EQ(add.Chunks({int64_t{1} << 60}, 1), 1024u);
+  EXPECT_EQ(add.Chunks({4, 32768}, 264), 4u);
   const SplitRule copy_bytes = registry->Resolve("copy_bytes", 0)->version->split;
   EXPECT_EQ(copy_bytes.Chunks({int64_t{1} << 60}), kMaxTaskChunks);
+  EXPECT_EQ(copy_bytes.Chunks({int64_t{1} << 60}, 263), kMaxTaskChunks);
   EXPECT_EQ(add.Chunks({32768}), 1u);
   EXPECT_EQ(add.Chunks({32769}), 2u);
   EXPECT_EQ(add.Chunks({4, 32768}), 4u);
