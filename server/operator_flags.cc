@@ -15,6 +15,19 @@ const FlagRule<Share> kShare = {.holds = [](Share share) { return share.value > 
 
 }  // namespace
 
+// A value of --flux_native.
+struct FluxNative {
+  bool installed = true;
+  operator bool() const { return installed; }
+};
+
+bool AbslParseFlag(absl::string_view text, FluxNative* native, std::string*) {
+  native->installed = text == "installed";
+  return true;
+}
+
+std::string AbslUnparseFlag(FluxNative native) { return native.installed ? "installed" : "off"; }
+
 // For --bake_action, whose rule admits no other texts.
 bool AbslParseFlag(absl::string_view text, BakeAction* action, std::string*) {
   *action = text == "off"    ? BakeAction::kOff
@@ -49,6 +62,10 @@ void AddOperatorFlags(Command& serve, OperatorOptions& options) {
              "concurrent compilations; the others wait", {.low = 1, .high = 256});
   serve.Flag("compile_cache_mib", &compiler.cache_mib,
              "size of the compiled operators that are kept on disk");
+  serve.FlagAs<FluxNative>(
+      "flux_native", &manager.flux_native,
+      "which FLUX programs get native code: installed, or off (the interpreter runs all)",
+      {.one_of = {"installed", "off"}});
   serve.Flag(
       "allow_objects", &manager.allow_objects,
       "whether operators may be installed as PTX or cubins, which cannot be reviewed as source");

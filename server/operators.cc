@@ -26,6 +26,9 @@ absl::StatusOr<std::unique_ptr<Operators>> Operators::Open(const ServeOptions& o
   for (std::string& open : DescribeSandbox().missing) warnings.push_back(std::move(open));
   LiveOperatorManager::Options manager = operator_options.manager;
   manager.task_time_limit = options.task_time_limit;
+  if (!operator_options.state_dir.empty()) {
+    manager.native_quarantine_file = operator_options.state_dir + "/native_quarantine";
+  }
   return absl::WrapUnique(
       new Operators(std::move(state), std::move(compiler), manager, devices, std::move(warnings)));
 }

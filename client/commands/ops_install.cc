@@ -33,6 +33,7 @@ struct InstallFlags {
   absl::Duration task_time = absl::ZeroDuration();
   uint64_t scratch = 0;
   bool allow_spills = false;
+  std::string native = "follows";
   std::optional<uint64_t> revision;
 };
 
@@ -113,6 +114,9 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   installation.TaskTimeLimit(flags.task_time);
   installation.header().mutable_limits()->set_scratch_bytes(flags.scratch);
   installation.header().set_allow_spills(flags.allow_spills);
+  installation.header().set_native(flags.native == "wait"  ? v1::InstallHeader::NATIVE_WAIT
+                                   : flags.native == "off" ? v1::InstallHeader::NATIVE_OFF
+                                                           : v1::InstallHeader::NATIVE_UNSPECIFIED);
   if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
   if (flags.example.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Signature signature, FindSignature(installation.header()));
@@ -196,6 +200,10 @@ void AddOpsInstall(Command& ops) {
   install.Flag("scratch", &flags->scratch, "bytes of scratch memory that it uses; 0: the maximum");
   install.Flag("allow_spills", &flags->allow_spills,
                "move registers to memory if it needs more than the kernel has");
+  install.Flag("native", &flags->native,
+               "native code of a FLUX program: follows (in the background), wait (until it serves), "
+               "or off (the interpreter runs it)",
+               {.one_of = {"follows", "wait", "off"}});
   AddRevisionFlag(install, &flags->revision);
   install.Run("NAME [FILE]...", [flags](const Words& words) { return Install(words, *flags); });
 }

@@ -182,6 +182,12 @@ std::string OperatorText(const v1::Operator& op) {
   absl::StrAppend(&text, "\n", VersionsText(op));
   if (op.has_trial() && op.trial().version() != 0) absl::StrAppend(&text, TrialText(op.trial()));
   for (const v1::OperatorVersion& version : op.versions()) {
+    if (!version.has_native()) continue;
+    const v1::NativeForm& native = version.native();
+    absl::StrAppend(&text, "\nversion ", version.version(), " native: ", EnumName(native.state()),
+                    native.reason().empty() ? "" : absl::StrCat(" (", native.reason(), ")"), "\n");
+  }
+  for (const v1::OperatorVersion& version : op.versions()) {
     if (version.quarantine_reason().empty()) continue;
     absl::StrAppend(&text, "\nversion ", version.version(),
                     " is quarantined: ", version.quarantine_reason(), "\n");

@@ -194,15 +194,23 @@ RESIDENT_HOST_DEVICE i32 SelectArithmetic(u32 opcode, i32 a, i32 b) {
   return static_cast<i32>(bit3 ? above_28 : below_28);
 }
 
-// Runs a program from address 0 with the current contents of the registers.
+// Where a run is between two instructions.
+struct Position {
+  u32 pc;
+  u32 depth;  // Values on the stack.
+  u32 left;   // Cycles until the limit.
+};
+
+// Continues a run at a position with the current contents of the registers and the stack.
+// REQUIRES: position.pc <= code.length, position.depth <= kStackDepth.
 template <typename Code, typename Registers, typename Stack>
-RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& registers,
-                                     const Stack& stack, u32 max_cycles) {
+RESIDENT_HOST_DEVICE Outcome Continue(const Code& code, const Registers& registers,
+                                      const Stack& stack, Position position, u32 max_cycles) {
   // An address that no program has: the check of the address ends the loop.
   constexpr u32 kNowhere = 0xffffffffu;
-  u32 pc = 0;
-  u32 depth = 0;
-  u32 left = max_cycles;
+  u32 pc = position.pc;
+  u32 depth = position.depth;
+  u32 left = position.left;
   u32 error = kErrorPcOutOfBounds;
   while (left != 0) {
     const u32 word = code.word(pc);
@@ -411,6 +419,13 @@ RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& register
   }
   // A run that reaches its end together with the limit is complete.
   return {pc == code.length ? kErrorNone : kErrorCycleLimit, max_cycles};
+}
+
+// Runs a program from address 0 with the current contents of the registers.
+template <typename Code, typename Registers, typename Stack>
+RESIDENT_HOST_DEVICE Outcome Execute(const Code& code, const Registers& registers,
+                                     const Stack& stack, u32 max_cycles) {
+  return Continue(code, registers, stack, {0, 0, max_cycles}, max_cycles);
 }
 
 }  // namespace resident::flux

@@ -55,6 +55,8 @@ struct VersionSpec {
   std::chrono::milliseconds task_time_limit{0};
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
+  // Bytecode: the interpreter always runs it.
+  bool native_off = false;
   // The program, only for kBytecode.
   std::shared_ptr<const std::string> bytecode = nullptr;
 };

@@ -79,6 +79,7 @@ void ToProto(const StoredVersion& version, internal::StoredVersion* stored) {
   stored->set_task_time_limit_ms(spec.task_time_limit.count());
   stored->set_scratch_bytes(spec.scratch_bytes);
   stored->set_allow_spills(spec.allow_spills);
+  stored->set_native_off(spec.native_off);
   stored->set_quarantine_reason(version.quarantine_reason);
   stored->set_body(version.content.body);
   for (const auto& [name, sha256] : version.content.blobs) {
@@ -117,6 +118,7 @@ std::optional<StoredVersion> FromProto(const internal::StoredVersion& stored) {
   version.spec.task_time_limit = std::chrono::milliseconds(stored.task_time_limit_ms());
   version.spec.scratch_bytes = stored.scratch_bytes();
   version.spec.allow_spills = stored.allow_spills();
+  version.spec.native_off = stored.native_off();
   version.content.body = stored.body();
   for (const auto& blob : stored.blobs()) version.content.blobs[blob.name()] = blob.sha256();
   version.quarantine_reason = stored.quarantine_reason();

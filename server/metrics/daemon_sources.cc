@@ -63,6 +63,7 @@ MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const Acc
           .operator_events = [events = std::make_shared<OperatorEventCounter>(
                                   &core.operators)] { return events->counts(); },
           .trials = [&core] { return ListTrials(core); },
+          .native_forms = [&core] { return core.operators.native_counters(); },
           .ready = [&core] { return core.ready(); }};
 }
 

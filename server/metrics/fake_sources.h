@@ -62,6 +62,11 @@ struct FakeSources {
                 [] {
                   return std::vector<TrialSeries>{{"add", 2, 40, 1}};
                 },
+            .native_forms =
+                [] {
+                  return OperatorManager::NativeCounters{
+                      .serving = 3, .mismatches = 0, .quarantined = 1};
+                },
             .ready = [this] { return ready; }};
   }
 };

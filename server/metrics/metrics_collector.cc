@@ -323,6 +323,21 @@ void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& fa
   }
 }
 
+void CollectNativeForms(const MetricsSources& sources, std::vector<MetricFamily>& families) {
+  const OperatorManager::NativeCounters forms = sources.native_forms();
+  families.push_back(Single("resident_flux_native_forms", MetricType::Gauge,
+                            "Installed FLUX programs whose native code serves.",
+                            static_cast<double>(forms.serving)));
+  families.push_back(Single("resident_flux_native_mismatch_total", MetricType::Counter,
+                            "Native code of FLUX programs that was refused because its results "
+                            "differed from the interpreter's.",
+                            static_cast<double>(forms.mismatches)));
+  families.push_back(Single("resident_flux_native_quarantined_total", MetricType::Counter,
+                            "Native code of FLUX programs that was taken out of service because it "
+                            "caused a fault.",
+                            static_cast<double>(forms.quarantined)));
+}
+
 void CollectProcess(std::vector<MetricFamily>& families) {
   const auto process = ReadProcess(getpid());
   if (!process.has_value()) return;
@@ -360,6 +375,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
 
   CollectOperators(sources_.operators(), families);
   CollectChanges(sources_, families);
+  CollectNativeForms(sources_, families);
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {

@@ -79,6 +79,9 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="quarantined"} 0)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_tasks{operator="add",version="2"} 40)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_mismatches{operator="add",version="2"} 1)"));
+  EXPECT_THAT(page, HasSubstr("resident_flux_native_forms 3"));
+  EXPECT_THAT(page, HasSubstr("resident_flux_native_mismatch_total 0"));
+  EXPECT_THAT(page, HasSubstr("resident_flux_native_quarantined_total 1"));
   EXPECT_THAT(page, HasSubstr(R"(resident_generation_changes_total{device="0",outcome="ok"} 3)"));
   EXPECT_THAT(page,
               HasSubstr(R"(resident_generation_changes_total{device="0",outcome="failed"} 1)"));

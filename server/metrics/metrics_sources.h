@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
+#include "runtime/operators/install/operator_manager.h"
 #include "runtime/queue/operator_stats.h"
 #include "server/auth/access.h"
 #include "server/auth/access_files.h"
@@ -65,6 +66,7 @@ struct MetricsSources {
   // that are on trial now.
   std::function<std::map<std::string, uint64_t>()> operator_events;
   std::function<std::vector<TrialSeries>()> trials;
+  std::function<OperatorManager::NativeCounters()> native_forms;
   // Whether the daemon accepts work and a device is usable, for /readyz.
   std::function<bool()> ready;
 };

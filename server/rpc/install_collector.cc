@@ -89,6 +89,10 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
   request_.task_time_limit = std::chrono::milliseconds(header.limits().task_time_ms());
   request_.scratch_bytes = header.limits().scratch_bytes();
   request_.allow_spills = header.allow_spills();
+  if (!v1::InstallHeader::Native_IsValid(header.native())) {
+    return errors::UnknownEnum("InstallHeader.native", header.native(), "NATIVE_WAIT, NATIVE_OFF");
+  }
+  request_.native = static_cast<InstallRequest::Native>(header.native());
   if (header.has_expected_revision()) request_.expected_revision = header.expected_revision();
   switch (header.wait_for()) {
     case v1::VERSION_STATE_UNSPECIFIED:

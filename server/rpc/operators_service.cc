@@ -58,6 +58,10 @@ void Describe(const OperatorView& op, const Core& core,
     v->set_tasks(version.tasks());
     v->set_failed_tasks(version.failed_tasks());
     v->set_kind(OperatorKindName(version.spec.kind));
+    if (version.native.has_value()) {
+      v->mutable_native()->set_state(static_cast<v1::NativeForm::State>(version.native->state));
+      v->mutable_native()->set_reason(ToUtf8(version.native->reason));
+    }
     for (const OperatorResources& use : resources) {
       if (version.slot == kNoSlot || use.operator_slot != version.slot) continue;
       v->mutable_resources()->set_registers(use.registers);

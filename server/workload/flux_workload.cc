@@ -30,6 +30,13 @@ absl::Status FluxWorkload::FindInstalled() {
   return absl::OkStatus();
 }
 
+void FluxWorkload::UseNativeForm() {
+  if (counted_.version->native == nullptr) return;
+  auto code = counted_.version->native->Use(message_.programs().unknown_opcode() ==
+                                            v1::FluxPrograms::UNKNOWN_OPCODE_NOP);
+  if (code != nullptr) flux_run_.version = std::move(code);
+}
+
 absl::Status FluxWorkload::Check() {
   absl::Status status = FindInstalled();
   if (!status.ok()) return status;
@@ -47,6 +54,7 @@ absl::Status FluxWorkload::Check() {
   ASSIGN_OR_RETURN(auto copy_bytes, sources_.registry->Resolve(kCopyBytesOperator, 0));
   copy_bytes_ = std::move(copy_bytes);
   if (!installed) counted_ = flux_run_;
+  UseNativeForm();
   split_ = programs_->Split(place_.session->info(), sources_.task_time_limit);
   return programs_->CheckSplit(split_);
 }
@@ -69,6 +77,7 @@ void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
   batch.version = counted_.version->version;
   batch.stats = counted_.stats(place_.device);
   batch.keep_alive.push_back(counted_.version);
+  batch.keep_alive.push_back(flux_run_.version);
   // The copy in device memory is only an optimization: without it the programs read staging memory.
   const DeviceMemory* staged = nullptr;
   if (programs_->wants_staging()) {

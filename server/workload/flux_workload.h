@@ -31,11 +31,13 @@ class FluxWorkload final : public Workload {
  private:
   // Looks up the installed program, if the message names one.
   absl::Status FindInstalled();
+  // Lets the native form of an installed program run it, if one serves.
+  void UseNativeForm();
 
   const PlanSources& sources_;
   const v1::Batch& message_;   // Until Fill.
   ResolvedOperator counted_;   // The operator whose statistics count the tasks.
-  ResolvedOperator flux_run_;  // Until Fill, as those below.
+  ResolvedOperator flux_run_;  // Or the native form. Until Fill, as those below.
   ResolvedOperator copy_bytes_;
   std::optional<FluxPrograms> programs_;
   FluxSplit split_;

@@ -1,20 +1,32 @@
 // Hazards of the instruction set, one test each: decisions where its sources are incomplete
 // or contradictory, and errors of other implementations. Each is run through the reference
-// interpreter and the operator.
+// interpreter and the operator; at the end, all of them as native code.
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "runtime/flux/assembler.h"
 #include "runtime/flux/host_operator.h"
+#include "tests/flux/native_programs.h"
 #include "tests/flux/reference.h"
 
 namespace resident::flux {
 namespace {
 
 constexpr int32_t kMinInt = std::numeric_limits<int32_t>::min();
+
+// What the tests have run, for the last one.
+struct Case {
+  Bytecode code;
+  RunOptions options;
+};
+std::vector<Case>& Cases() {
+  static auto* const cases = new std::vector<Case>;
+  return *cases;
+}
 
 // Runs both interpreters and returns their result, which must be equal.
 RunResult RunBytes(const Bytecode& code, const RunOptions& options = {}) {
@@ -23,6 +35,7 @@ RunResult RunBytes(const Bytecode& code, const RunOptions& options = {}) {
   EXPECT_EQ(engine.registers, reference.registers);
   EXPECT_EQ(engine.error, reference.error);
   EXPECT_EQ(engine.cycles, reference.cycles);
+  Cases().push_back({code, options});
   return reference;
 }
 
@@ -225,6 +238,26 @@ TEST(FluxHazards, RunsDoNotSeeEachOthersRegistersOrStack) {
   EXPECT_EQ(results.errors[1], 3);
   EXPECT_EQ(results.errors[3], 3);
   EXPECT_EQ(results.registers[1], 0);
+}
+
+// Last: it repeats what the tests above have run. Programs that the translator refuses have long
+// code without branches.
+TEST(FluxHazards, AllOfThemAsNativeCode) {
+  std::vector<NativeProgram> programs;
+  std::vector<RunOptions> options;
+  for (const Case& each : Cases()) {
+    if (each.code.size() > 1000) continue;
+    programs.push_back({each.code, each.options.unknown_nop});
+    options.push_back(each.options);
+  }
+  ASSERT_GT(programs.size(), 100u);
+  const auto native = NativePrograms::Compile(programs);
+  ASSERT_TRUE(native.ok()) << native.status();
+  for (size_t i = 0; i < programs.size(); ++i) {
+    EXPECT_EQ((*native)->Run(i, options[i]), RunReference(programs[i].bytecode, options[i]))
+        << "program " << i << "\n"
+        << (*native)->translation(i).program;
+  }
 }
 
 }  // namespace

@@ -188,10 +188,107 @@ RandomCase RandomProgramGenerator::Next() {
       code.push_back(static_cast<uint8_t>(Below(Below(2) == 0 ? 256 : 0x54)));
     }
   }
-  for (int32_t& value : random.options.initial) value = Below(3) == 0 ? 0 : Value();
+  random.options = Options();
+  return random;
+}
+
+RunOptions RandomProgramGenerator::Options() {
+  RunOptions options;
+  for (int32_t& value : options.initial) value = Below(3) == 0 ? 0 : Value();
   const uint32_t limit = Below(4);
-  random.options.max_cycles = limit == 0 ? Below(20) : limit == 1 ? Below(400) : 2000;
-  random.options.unknown_nop = Below(2) == 0;
+  options.max_cycles = limit == 0 ? Below(20) : limit == 1 ? Below(400) : 2000;
+  options.unknown_nop = Below(2) == 0;
+  return options;
+}
+
+void RandomProgramGenerator::DividingLoop(Bytecode* code) {
+  const uint32_t counter = Below(16);
+  if (Below(2) == 0) Emit(code, {0x18, counter, Below(40)});
+  const size_t start = code->size();
+  for (uint32_t n = Below(3); n > 0; --n) Arithmetic(code, kWorkRegisters);
+  // The divisor changes in each round, and may become 0 or -1.
+  const uint32_t divisor = Below(16);
+  if (Below(4) != 0) Emit(code, {0x08 + Below(2), divisor});
+  Emit(code, {0x23 + Below(2), Below(16), Below(16), divisor});
+  for (uint32_t n = Below(3); n > 0; --n) Arithmetic(code, kWorkRegisters);
+  const size_t back = code->size() - start;
+  if (Below(3) != 0) {
+    Emit(code, {0x46, counter, static_cast<uint32_t>(back), 0});
+  } else {
+    Emit(code, {0x3c + Below(4), counter, static_cast<uint32_t>(256 - back), Below(256)});
+  }
+  if (Below(2) == 0) Arithmetic(code, kWorkRegisters);
+  if (Below(4) != 0) Emit(code, {0x00});
+}
+
+void RandomProgramGenerator::Recursion(Bytecode* code) {
+  const uint32_t n = Below(16);
+  Emit(code, {0x18, n, Below(4) == 0 ? Below(256) : Below(20)});
+  Emit(code, {0x4a, 0, 5 + Below(2), 0});  // CALL the subroutine, sometimes one byte too far.
+  Emit(code, {0x00});
+  // The subroutine: saves registers, calls itself for n - 1, restores them.
+  const size_t start = code->size();
+  const uint32_t saved = Below(3);
+  const size_t skip = code->size();
+  Emit(code, {0x3c + Below(4), n, 0, 0});
+  for (uint32_t i = 0; i < saved; ++i) Emit(code, {0x0c, Below(16)});
+  Emit(code, {0x09, n});
+  for (uint32_t calls = 1 + Below(2); calls > 0; --calls) {
+    const auto distance = static_cast<uint32_t>(start - code->size());
+    Emit(code, {0x4a, Below(256), distance & 255, distance >> 8 & 255});
+    Arithmetic(code, kWorkRegisters);
+  }
+  // Sometimes one too many or too few, so that RET takes a value.
+  const uint32_t restored = saved + (Below(6) == 0 ? Below(3) : 0) - (saved > 0 && Below(6) == 0);
+  for (uint32_t i = 0; i < restored; ++i) Emit(code, {0x0d, Below(16)});
+  (*code)[skip + 2] = static_cast<uint8_t>(code->size() - skip);
+  if (Below(5) == 0) {
+    Emit(code, {0x18, n, Below(static_cast<uint32_t>(code->size()) + 8)});
+    Emit(code, {0x0c, n});
+  }
+  Emit(code, {0x02});
+}
+
+void RandomProgramGenerator::OverlappingCode(Bytecode* code) {
+  // Constants whose bytes are instructions, and branches to every kind of address.
+  for (uint32_t count = 4 + Below(12); count > 0; --count) {
+    switch (Below(5)) {
+      case 0:
+        Emit(code, {0x40, Below(16), 0x08 + Below(6), Below(16)});
+        break;
+      case 1:
+        Emit(code, {0x18, Below(16), Below(0x54)});
+        break;
+      case 2:
+        Emit(code, {0x3c + Below(4), Below(16), Below(24) - 8, Below(0x30)});
+        break;
+      case 3:
+        Emit(code, {Below(2) == 0 ? 0x43u : 0x4au, Below(256), 1 + Below(14), 0});
+        break;
+      default:
+        AnyInstruction(code);
+        break;
+    }
+  }
+}
+
+RandomCase RandomProgramGenerator::NextForTranslation() {
+  RandomCase random;
+  switch (Below(6)) {
+    case 0:
+      DividingLoop(&random.bytecode);
+      break;
+    case 1:
+      Recursion(&random.bytecode);
+      break;
+    case 2:
+      OverlappingCode(&random.bytecode);
+      break;
+    default:
+      return Next();
+  }
+  if (Below(8) == 0) Damage(&random.bytecode);
+  random.options = Options();
   return random;
 }
 

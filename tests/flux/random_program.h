@@ -37,6 +37,11 @@ class RandomProgramGenerator {
   // registers are often at the ends of the range of int32; cycle limits are often small.
   RandomCase Next();
 
+  // Returns a program that is difficult to translate to native code: a loop of one block that
+  // divides, so that it may fail in any round; a recursive subroutine that saves registers on the
+  // stack; branches into the middle of instructions; or what Next returns.
+  RandomCase NextForTranslation();
+
   // The next 64 random bits, and a number below `bound`.
   uint64_t Bits();
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>((Bits() >> 32) * bound >> 32); }
@@ -47,6 +52,10 @@ class RandomProgramGenerator {
   void AnyInstruction(Bytecode* code);
   void Arithmetic(Bytecode* code, uint32_t registers);
   void Damage(Bytecode* code);
+  void DividingLoop(Bytecode* code);
+  void Recursion(Bytecode* code);
+  void OverlappingCode(Bytecode* code);
+  RunOptions Options();
   int32_t Value();
   static void Emit(Bytecode* code, std::initializer_list<uint32_t> bytes);
 

@@ -6,6 +6,7 @@ Thread safety: may be used from several threads.
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import threading
 import time
@@ -42,6 +43,21 @@ def check_process(owner: int) -> None:
                 owner, _process), "call residentd.connect() in each process")
 
 
+# The connections of this process.
+_connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+# The longest that the end of the program waits for its calls.
+_EXIT_SECONDS = 5.0
+
+
+def _end_calls() -> None:
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for connection in list(_connections):
+        connection.end_calls(deadline)
+
+
+atexit.register(_end_calls)
+
+
 class Connection:
     """Runs the steps of operations."""
 
@@ -59,6 +75,12 @@ class Connection:
         self._session_call: Any = None
         self._set_session(("", ""))
         self._closed = False
+        self._close_ended = threading.Event()
+        # The calls whose responses stream, and threads that handle them.
+        self._calls_lock = threading.Lock()
+        self._calls: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self.threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+        _connections.add(self)
         # Without a serializer: requests of run() are bytes.
         run = descriptors.method("Executor.Run")
         self._run = self._channel.unary_unary(run.path,
@@ -140,9 +162,42 @@ class Connection:
         """Starts a call whose responses stream; `request` is a message, or an iterator of messages."""
         check_process(self._process)
         try:
-            return self._callable(method)(request, timeout=timeout, metadata=self._headers)
+            call = self._callable(method)(request, timeout=timeout, metadata=self._headers)
         except ValueError as error:
             raise self._closed_error(error) from None
+        with self._calls_lock:
+            self._calls.add(call)
+        return call
+
+    def end_calls(self, deadline: float) -> None:
+        """Cancels the calls whose responses stream, and waits until no thread handles them. Without this,
+        a program may hang at its end: the interpreter then ends daemon threads, as those of grpcio are,
+        wherever they are. A lock of a call that one of them holds there stays locked, and the call's
+        destructor waits for it."""
+        if os.getpid() != self._process:
+            return
+
+        def remaining() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        if self._closed:
+            self._close_ended.wait(remaining())
+        with self._calls_lock:
+            open_calls = list(self._calls)
+        threads = set(self.threads)
+        for call in open_calls:
+            ended = threading.Event()
+
+            def note_thread() -> None:
+                threads.add(threading.current_thread())
+                ended.set()
+
+            # grpcio's thread calls it when the call has ended.
+            if call.add_callback(note_thread):
+                call.cancel()
+                ended.wait(remaining())
+        for thread in threads - {threading.current_thread()}:
+            thread.join(remaining())
 
     def _closed_error(self, error: ValueError) -> Exception:
         if not self._closed:
@@ -225,7 +280,10 @@ class Connection:
         self._closed = True
         if os.getpid() != self._process:
             return  # The channel belongs to the parent.
-        self._set_session(("", ""))
-        if self._session_call is not None:
-            self._session_call.cancel()
-        self._channel.close()
+        try:
+            self._set_session(("", ""))
+            if self._session_call is not None:
+                self._session_call.cancel()
+            self._channel.close()
+        finally:
+            self._close_ended.set()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .client import Client
 
 _STATES = enum_names("resident.v1.VersionState", "VERSION_STATE_")
+# InstallHeader.Native.
+_NATIVE = ("follows", "wait", "off")
 _STATE_NUMBERS = {name.lower(): number for number, name in _STATES.items()}
 _EVENTS = enum_names("resident.v1.OperatorEvent.Kind", "KIND_")
 _ACTIONS = {"": 0, "off": 1, "warn": 2, "roll_back": 3}
@@ -198,7 +200,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                   files: Optional[Mapping[str, Union[str, bytes]]] = None, signature: str = "",
                   split: str = "", summary: str = "", examples: Sequence[Example] = (),
                   wait: str = "loaded", allow_spills: bool = False, task_time_ms: int = 0,
-                  scratch_bytes: int = 0, expected_revision: Optional[int] = None,
+                  scratch_bytes: int = 0, native: str = "follows", expected_revision: Optional[int] = None,
                   timeout: Optional[float] = None) -> Steps[Installed]:
     """The steps of Operators.install."""
     if [expr, source, bytecode, object_file].count(None) != 3:
@@ -207,8 +209,11 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
     if wait not in ("validated", "loaded", "active"):
         raise InvalidArgument("wait={!r} is unknown".format(wait),
                               "use 'validated', 'loaded' or 'active'")
+    if native not in _NATIVE:
+        raise InvalidArgument("native={!r} is unknown".format(native), "use 'follows', 'wait' or 'off'")
     header = message("InstallHeader")(name=name, summary=summary, signature=signature, split=split,
-                                      allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait])
+                                      allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait],
+                                      native=_NATIVE.index(native))
     header.limits.task_time_ms = task_time_ms
     header.limits.scratch_bytes = scratch_bytes
     if expected_revision is not None:
@@ -336,6 +341,8 @@ class Operators:
         signature, split, summary: see docs/operators.md; an expression needs none.
         examples: Examples on which the version is validated.
         wait: "validated" (nothing is kept), "loaded" (default), "active".
+        native: of bytecode: "follows" (native code follows in the background), "wait" (until it
+        serves), "off" (the interpreter runs it).
         allow_spills, task_time_ms, scratch_bytes, expected_revision, timeout (seconds).
 
         InvalidArgument if the version is refused; details["log"] has the compiler's output.

@@ -73,6 +73,11 @@ class _State:
         # SimpleQueue, because its put() may interrupt its put() in the same thread.
         self.requests: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
 
+    def take_requests(self, threads: "weakref.WeakSet[threading.Thread]") -> Iterator[Any]:
+        """The requests, for grpcio's thread that sends them, which is added to `threads`."""
+        threads.add(threading.current_thread())
+        yield from iter(self.requests.get, None)
+
     def read(self, call: Any) -> None:
         error: BaseException = Unavailable("the daemon ended the stream", "send the batch again")
         try:
@@ -127,10 +132,12 @@ class Stream:
         self._max_in_flight = max_in_flight
         self._state = state = _State(client._operations, max_in_flight)
         self._ids = itertools.count(1)
-        self._call = client._connection.open("Executor.Submit", iter(state.requests.get, None))
+        threads = client._connection.threads
+        self._call = client._connection.open("Executor.Submit", state.take_requests(threads))
         self._reader = threading.Thread(target=state.read, args=(self._call,), name="residentd-stream",
                                         daemon=True)
         self._reader.start()
+        threads.add(self._reader)
         # A stream that nothing refers to any more, not even a batch that is unanswered, ends.
         setattr(weakref.finalize(self, state.requests.put, None), "atexit", False)
 

@@ -17,6 +17,8 @@ namespace {
 
 // File name of an expression's generated source in compiler messages.
 constexpr char kExpressionFile[] = "expression.cc";
+// Interval at which `withdrawn` is polled while an install waits for native code.
+constexpr absl::Duration kWithdrawnPollInterval = absl::Milliseconds(20);
 // Name of a FLUX program in the state folder.
 constexpr char kBytecodePart[] = "program";
 
@@ -68,6 +70,7 @@ absl::Status InstallRun::Prepare() {
   spec_.task_time_limit = request_.task_time_limit;
   spec_.scratch_bytes = request_.scratch_bytes;
   spec_.allow_spills = request_.allow_spills;
+  spec_.native_off = request_.native == InstallRequest::Native::kOff;
   spec_.installed_by = request_.actor;
   spec_.installed_ms = absl::ToUnixMillis(absl::Now());
   build_ = {.operator_name = request_.name,
@@ -185,6 +188,7 @@ absl::Status InstallRun::Load() {
   }
   StateStore::Origin origin{.actor = request_.actor};
   RETURN_IF_ERROR(KeepContent(&origin.content));
+  const std::shared_ptr<const OperatorVersion> version = reserved;
   ASSIGN_OR_RETURN(auto change,
                    registry.Load(std::move(reserved), expected_, [&](const RegistryChange& loaded) {
                      return manager_.sources_.state->Append(loaded, origin);
@@ -192,8 +196,23 @@ absl::Status InstallRun::Load() {
   expected_ = change.revision;
   version_ = change.version;
   RETURN_IF_ERROR(manager_.sources_.state->Sync());
-  Report({.state = VersionState::kLoaded, .version = version_, .revision = expected_});
+  InstallProgress loaded{
+      .state = VersionState::kLoaded, .version = version_, .revision = expected_};
+  if (request_.kind == OperatorKind::kBytecode) loaded.message = RequestNativeForm(version);
+  Report(std::move(loaded));
   return absl::OkStatus();
+}
+
+std::string InstallRun::RequestNativeForm(const std::shared_ptr<const OperatorVersion>& version) {
+  manager_.natives_.Request(version, request_.examples);
+  if (request_.native != InstallRequest::Native::kWait) return "";
+  while (!version->native->WaitUntilDecided(absl::Now() + kWithdrawnPollInterval)) {
+    if (withdrawn_()) return "";
+  }
+  const NativeForm::View form = version->native->view();
+  if (form.state == NativeForm::State::kServing) return "native code serves";
+  return absl::StrCat("no native code: ",
+                      form.reason.empty() ? "the daemon has --flux_native=off" : form.reason);
 }
 
 absl::Status InstallRun::KeepContent(VersionContent* content) const {

@@ -43,6 +43,9 @@ class InstallRun {
   absl::Status Compile();
   absl::Status Validate();
   absl::Status Load();
+  // Requests the version's native code. Returns a note for the progress, if the install waits for
+  // it.
+  std::string RequestNativeForm(const std::shared_ptr<const OperatorVersion>& version);
   // Stores what the version was built from, so that a restarted daemon can build it.
   absl::Status KeepContent(VersionContent* content) const;
   absl::Status Activate();

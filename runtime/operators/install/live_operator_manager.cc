@@ -64,7 +64,14 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
           [this](uint64_t number, const GenerationLoader::Versions& loaded,
                  const GenerationLoader::Versions& members) {
             RecordGeneration(number, loaded.size(), members.size());
-          }) {}
+          }),
+      natives_({.enabled = options.flux_native,
+                .park_deadline = options.park_deadline,
+                .quarantine_file = options.native_quarantine_file},
+               {sources.registry,
+                &loader_,
+                {&builder_, &verdicts_, sources.devices, sources.engines,
+                 options.engine_program}}) {}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
 
@@ -83,7 +90,13 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
       sources_.registry->Activate(request.name, request.version, request.expected_revision,
                                   request.force, CommitAs(request.actor));
   if (change.ok()) StartBake(*change, request.bake);
+  if (change.ok()) RequestNativeForm(request.name, change->active_version);
   return Finish(began, change);
+}
+
+void LiveOperatorManager::RequestNativeForm(const std::string& name, uint32_t version) {
+  const auto resolved = sources_.registry->ResolveProgram(name, version);
+  if (resolved.ok()) natives_.Request(resolved->version, {});
 }
 
 absl::StatusOr<GenerationLoader::Kept> LiveOperatorManager::ReloadStandby(
@@ -113,6 +126,7 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& 
       sources_.registry->Rollback(request.name, request.expected_revision, CommitAs(request.actor));
   // A refused rollback does not end the bake.
   if (change.ok()) bakes_.Forget(request.name, change->revision);
+  if (change.ok()) RequestNativeForm(request.name, change->active_version);
   return Finish(began, change);
 }
 
@@ -276,6 +290,9 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
                                                                const DeviceFault& fault) {
   // A built-in operator is never quarantined. Of several others, the version that was
   // installed last is: older ones have served without a fault.
+  //
+  // The native form of a program is taken out of service, and not the program: the interpreter
+  // runs it.
   std::shared_ptr<const OperatorVersion> faulted;
   std::vector<std::shared_ptr<const OperatorVersion>> overdue;
   for (const uint32_t slot : fault.suspects) {
@@ -297,6 +314,10 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
       if (task.task.operator_slot != version->slot) continue;
       absl::StrAppend(&reason, kArgumentsOfReason, ArgumentsText(task));
       break;
+    }
+    if (version->spec.kind == OperatorKind::kBytecode) {
+      natives_.Quarantine(*version, PublicReason(reason));
+      continue;
     }
     // Fails if the version was removed, or was quarantined by another device's fault.
     const auto change = sources_.registry->Quarantine(version->op->name(), version->version, reason,

@@ -6,6 +6,7 @@
 //   VersionBuilder     compile and inspect, for every target of the devices
 //   VersionValidation  runs the examples on temporary engines
 //   GenerationLoader   loads versions into the kernels of all devices
+//   NativeForms        gives FLUX programs native code, in the background
 //   BakeWatcher        evaluates versions that have just begun to serve
 //
 // Order of a change: it is appended to the state store, made in the registry, where the
@@ -25,6 +26,7 @@
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/bake_watcher.h"
 #include "runtime/operators/install/generation_loader.h"
+#include "runtime/operators/install/native_forms.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/shadow_tally.h"
 #include "runtime/operators/install/validation_verdicts.h"
@@ -53,6 +55,10 @@ class LiveOperatorManager final : public OperatorManager {
                      .min_tasks = 100};
     // --allow_objects: PTX and cubins may be installed.
     bool allow_objects = false;
+    // --flux_native: installed FLUX programs get native code.
+    bool flux_native = true;
+    // File of the native code that caused faults; empty: it is not recorded.
+    std::string native_quarantine_file;
     // Program to run as `PROGRAM engine ...` for validations; empty: this program.
     std::string engine_program;
   };
@@ -92,9 +98,14 @@ class LiveOperatorManager final : public OperatorManager {
   void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) override;
 
   // Cancels installs that wait for a device. Call it before the devices are shut down.
-  void Stop() { loader_.Stop(); }
+  void Stop() {
+    natives_.Stop();
+    loader_.Stop();
+  }
 
-  // An engine was lost: quarantines the version that caused it, if there is one. Returns
+  NativeCounters native_counters() const override { return natives_.counters(); }
+
+  // An engine was lost: quarantines the version (or its native form) that caused it, if there is one. Returns
   // the generation that the next engine starts with; null: the current one. For
   // DeviceControl::OnFault.
   std::shared_ptr<const Generation> OnFault(const Device& device, const DeviceFault& fault);
@@ -122,6 +133,8 @@ class LiveOperatorManager final : public OperatorManager {
   // there for as long as the returned object exists. Waits for a round of the loader.
   // ABORTED, without waiting, if the request is stale.
   absl::StatusOr<GenerationLoader::Kept> ReloadStandby(const SwitchRequest& request);
+  // Builds the native form of a bytecode operator's version again, if it was evicted.
+  void RequestNativeForm(const std::string& name, uint32_t version);
   void RecordGeneration(uint64_t number, uint64_t loaded, uint64_t members);
 
   const Options options_;
@@ -133,6 +146,7 @@ class LiveOperatorManager final : public OperatorManager {
   // Last: their threads call into this object.
   BakeWatcher bakes_;
   GenerationLoader loader_;
+  NativeForms natives_;
 };
 
 }  // namespace resident

@@ -60,6 +60,9 @@ struct InstallRequest {
   std::chrono::milliseconds task_time_limit{0};
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
+  // kBytecode: its native form follows the answer, or the answer waits for it, or there is none.
+  enum class Native : uint8_t { kFollows, kWait, kOff };
+  Native native = Native::kFollows;
   std::optional<uint64_t> expected_revision;
   // kValidated, kLoaded or kActive.
   VersionState wait_for = VersionState::kLoaded;
@@ -173,6 +176,14 @@ class OperatorManager {
     double latency_ratio = 0;  // 0: unknown.
   };
   virtual TrialCounters trial_counters(const std::string& name) const = 0;
+  // The native forms of FLUX programs.
+  struct NativeCounters {
+    uint64_t serving = 0;
+    // Forms whose results differed from the interpreter's when they were validated.
+    uint64_t mismatches = 0;
+    uint64_t quarantined = 0;  // They caused a fault.
+  };
+  virtual NativeCounters native_counters() const { return {}; }
   // The result of a comparison: of `tasks` that ended OK on the active version, `mismatches` had
   // other outputs on `shadow`.
   virtual void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/compile/source_files.h"
 #include "runtime/operators/install/live_operator_manager.h"
 #include "runtime/operators/install/unit_payload.h"
@@ -42,7 +43,15 @@ absl::Status LiveOperatorManager::Restore(std::vector<std::string>* warnings) {
       sources_.registry->RestoreRemoved(stored.name, stored.last_version);
     }
   }
-  return any ? loader_.Reload() : absl::OkStatus();
+  if (any) {
+    RETURN_IF_ERROR(loader_.Reload());
+  }
+  for (const OperatorView& op : sources_.registry->List()) {
+    if (op.op->bytecode() && op.active_version != 0) {
+      RequestNativeForm(op.op->name(), op.active_version);
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(

@@ -107,6 +107,7 @@ absl::Status VersionValidation::RunOn(Trial& trial, const BuiltVersion& built,
     members.push_back({kCheckedSlot, built.checked});
     job.checked_slot = kCheckedSlot;
   }
+  job.active_slot = version_.reference_slot;
   if (version_.active != nullptr) {
     auto payload = std::dynamic_pointer_cast<const UnitPayload>(version_.active->payload);
     // A version with the same content does not need to be compared.

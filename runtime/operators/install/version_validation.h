@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,11 +39,13 @@ class VersionValidation {
     std::string content_hash;
     Signature signature;
     SplitRule split;
-    const std::vector<Example>* examples;
+    const std::vector<Example>* examples = nullptr;
     std::chrono::milliseconds task_time_limit{0};
     // The active version; null: none. Its outputs replace expected outputs that examples
     // omit.
-    std::shared_ptr<const OperatorVersion> active;
+    std::shared_ptr<const OperatorVersion> active = nullptr;
+    // A built-in operator that is used in place of the active version.
+    std::optional<uint32_t> reference_slot = std::nullopt;
   };
   using Steps = std::vector<std::pair<std::string, std::chrono::nanoseconds>>;
 

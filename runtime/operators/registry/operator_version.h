@@ -20,6 +20,7 @@
 #include "runtime/model/split_rule.h"
 #include "runtime/model/version_spec.h"
 #include "runtime/model/version_state.h"
+#include "runtime/operators/registry/native_form.h"
 #include "runtime/queue/operator_stats.h"
 
 namespace resident {
@@ -85,6 +86,11 @@ class OperatorVersion {
   mutable std::atomic<VersionState> state{VersionState::kValidated};
   // Notified when no reference to the version is left.
   std::shared_ptr<absl::Notification> drained = std::make_shared<absl::Notification>();
+
+  // Bytecode: its native code. Null otherwise.
+  std::shared_ptr<NativeForm> native;
+  // The form that this version is the code of; empty if it is none's.
+  std::weak_ptr<NativeForm> native_of;
 
   std::shared_ptr<SlotPool> slots;  // The pool that `slot` returns to; null if it does not return.
 };

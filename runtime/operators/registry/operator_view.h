@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct VersionView {
   VersionSpec spec;
   SplitRule split;
   std::string quarantine_reason;
+  std::optional<NativeForm::View> native;  // Bytecode, if it can be called.
   VersionStats stats;
 
   // Over all devices: tasks that ended, and those of them that did not end OK.

@@ -189,6 +189,7 @@ OperatorView Registry::DescribeEntry(const Entry& entry) const {
     of_version.spec = version.spec;
     of_version.split = version.split;
     of_version.quarantine_reason = reason;
+    if (version.native != nullptr) of_version.native = version.native->view();
     of_version.stats = version.stats;
     view.versions.push_back(std::move(of_version));
   };

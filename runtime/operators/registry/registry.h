@@ -163,6 +163,11 @@ class Registry {
                                                            const VersionSpec& spec,
                                                            std::optional<uint64_t> expected,
                                                            absl::Time deadline);
+  // Returns a version that is the native code of `program`, with a slot of its own. Once the engines
+  // have loaded it, the caller passes it to program.native->Serve. Errors: as for Reserve.
+  absl::StatusOr<std::shared_ptr<OperatorVersion>> ReserveNative(
+      const OperatorVersion& program, std::shared_ptr<const VersionPayload> payload,
+      absl::Time deadline);
   // Makes the reserved version the operator's standby. The previous standby is retired.
   absl::StatusOr<RegistryChange> Load(std::shared_ptr<OperatorVersion> reserved,
                                       std::optional<uint64_t> expected, const Commit& commit);
@@ -257,6 +262,7 @@ class Registry {
   absl::StatusOr<ResolvedOperator> ResolveIn(const Entry& entry, uint32_t version) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
+  absl::Status AssignSlot(const std::shared_ptr<OperatorVersion>& version, absl::Time deadline);
   VersionStats MakeStats(const std::string& name, uint32_t version) const;
   absl::Status CheckInstallLocked(const std::string& name, const VersionSpec& spec,
                                   std::optional<uint64_t> expected) const

@@ -93,13 +93,35 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::Reserve(const std::st
   version->spec = spec;
   version->op = std::make_shared<Operator>(name, spec.signature, std::move(parsed.signature),
                                            /*bytecode=*/spec.kind == OperatorKind::kBytecode);
-  if (spec.kind == OperatorKind::kBytecode) return version;
+  if (spec.kind == OperatorKind::kBytecode) {
+    version->native = std::make_shared<NativeForm>();
+    return version;
+  }
+  RETURN_IF_ERROR(AssignSlot(version, deadline));
+  return version;
+}
+
+absl::Status Registry::AssignSlot(const std::shared_ptr<OperatorVersion>& version,
+                                  absl::Time deadline) {
   const std::optional<uint32_t> slot = slots_->Acquire(deadline);
   if (!slot.has_value()) return errors::NoFreeSlot(slots_->capacity());
   version->slots = slots_;
   version->slot = *slot;
   slots_->SetHolder(*slot, version);
-  return version;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::ReserveNative(
+    const OperatorVersion& program, std::shared_ptr<const VersionPayload> payload,
+    absl::Time deadline) {
+  auto code = std::make_shared<OperatorVersion>();
+  code->op = program.op;
+  code->version = program.version;
+  code->spec = program.spec;
+  code->native_of = program.native;
+  code->payload = std::move(payload);
+  RETURN_IF_ERROR(AssignSlot(code, deadline));
+  return code;
 }
 
 absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> reserved,
@@ -462,7 +484,9 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
     if ((active ? serving->active : serving->standby) != nullptr) {
       return errors::DuplicateVersionRole(op.name, restored.version);
     }
-    if (!bytecode) {
+    if (bytecode) {
+      version->native = std::make_shared<NativeForm>();
+    } else {
       version->slots = slots_;
       if (slots_->AcquireExactly(restored.slot)) {
         version->slot = restored.slot;

@@ -1,0 +1,198 @@
+#include "runtime/operators/install/native_forms.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/base/errors/install_errors.h"
+#include "runtime/base/log.h"
+#include "runtime/base/sha256.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/flux/translator.h"
+#include "runtime/operators/install/native_examples.h"
+
+namespace resident {
+namespace {
+
+// Names in compiler messages; the same for all programs, so that equal programs share a unit.
+constexpr char kFunction[] = "flux_native";
+constexpr char kFile[] = "program.cc";
+
+std::string FormHash(const std::string& bytecode, bool unknown_nop) {
+  Sha256 hash;
+  hash.Field(bytecode).Field(
+      absl::StrCat("native form ", flux::kTranslatorVersion, unknown_nop ? " nop" : ""));
+  return hash.Hex();
+}
+
+// The mode for which programs with unknown opcodes are translated: that of requests that do not say
+// otherwise.
+constexpr bool kUnknownNop = false;
+
+}  // namespace
+
+NativeForms::NativeForms(const Options& options, const Sources& sources)
+    : options_(options),
+      sources_(sources),
+      quarantine_(options.quarantine_file),
+      worker_([this] { Work(); }) {}
+
+NativeForms::~NativeForms() {
+  Stop();
+  worker_.join();
+}
+
+void NativeForms::Stop() {
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+}
+
+void NativeForms::Request(const std::shared_ptr<const OperatorVersion>& program,
+                          std::vector<Example> examples) {
+  if (!options_.enabled || program->native == nullptr || program->spec.native_off) return;
+  absl::MutexLock lock(&mu_);
+  if (stopping() || jobs_.size() >= options_.max_forms || !program->native->Begin()) return;
+  jobs_.push_back({program, program->spec.bytecode, program->native, std::move(examples)});
+}
+
+void NativeForms::Work() {
+  prctl(PR_SET_NAME, "resident-native");
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping() || !jobs_.empty();
+  };
+  while (true) {
+    Job job;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&has_work));
+      if (jobs_.empty()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    const absl::Status built = stopping() ? errors::InstallWithdrawn() : Build(job);
+    if (!built.ok()) job.form->Refuse(std::string(built.message()));
+  }
+}
+
+absl::Status NativeForms::Build(const Job& job) {
+  const std::string hash = FormHash(*job.bytecode, kUnknownNop);
+  if (const std::string reason = quarantine_.Reason(hash); !reason.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("it was quarantined before: ", reason));
+  }
+  ASSIGN_OR_RETURN(const flux::Translation translation,
+                   flux::Translate(*job.bytecode, kUnknownNop));
+  ASSIGN_OR_RETURN(
+      const BuiltVersion built,
+      CompileAndValidate(job, hash, flux::NativeOperatorSource(kFunction, translation)));
+  return Load(job, built, translation.one_mode ? std::optional<bool>(kUnknownNop) : std::nullopt);
+}
+
+absl::StatusOr<BuiltVersion> NativeForms::Compile(const std::string& hash,
+                                                  const std::string& source) const {
+  BuildRequest request;
+  request.operator_name = kFunction;
+  request.content_hash = hash;
+  request.main_file = kFile;
+  request.files = {{kFile, source}};
+  request.allow_spills = true;
+  request.cancelled = [this] { return stopping(); };
+  std::string log;
+  ASSIGN_OR_RETURN(BuiltVersion built, sources_.validation.builder->Build(request, &log));
+  RETURN_IF_ERROR(built.inspected);
+  return built;
+}
+
+absl::StatusOr<BuiltVersion> NativeForms::CompileAndValidate(const Job& job,
+                                                             const std::string& hash,
+                                                             const std::string& source) {
+  ASSIGN_OR_RETURN(const ResolvedOperator flux_run,
+                   sources_.registry->Resolve(kFluxRunOperator, 0));
+  uint64_t seed = 0;
+  if (!absl::SimpleHexAtoi(hash.substr(0, 16), &seed)) return absl::InternalError("not a hash");
+  const std::vector<Example> cases =
+      MakeNativeExamples(*job.bytecode, kUnknownNop, job.examples, seed);
+  // Its engine starts while the compiler works.
+  VersionValidation validation(
+      sources_.validation,
+      VersionValidation::Case{.operator_name = kFunction,
+                              .content_hash = hash,
+                              .signature = flux_run.op->signature(),
+                              .split = flux_run.version->split,
+                              .examples = &cases,
+                              .reference_slot = flux_run.version->slot});
+  ASSIGN_OR_RETURN(BuiltVersion built, Compile(hash, source));
+  VersionValidation::Steps steps;
+  const absl::Status status = validation.Run(built, [this] { return stopping(); }, &steps);
+  if (status.ok()) return built;
+  if (status.code() == absl::StatusCode::kInvalidArgument) {
+    ++mismatches_;
+    quarantine_.Add(hash, std::string(status.message()));
+    LogError("the native code of the FLUX program with hash ", hash,
+             " is not used, since it failed the comparison with flux.run: ", status.message());
+  }
+  return status;
+}
+
+absl::Status NativeForms::Load(const Job& job, const BuiltVersion& built,
+                               std::optional<bool> mode) {
+  std::shared_ptr<const OperatorVersion> program = job.program.lock();
+  if (program == nullptr) return absl::CancelledError("the program was removed");
+  ASSIGN_OR_RETURN(
+      const std::shared_ptr<OperatorVersion> code,
+      sources_.registry->ReserveNative(*program, built.payload,
+                                       absl::Now() + absl::FromChrono(options_.park_deadline)));
+  program.reset();
+  MakeRoom();
+  RETURN_IF_ERROR(sources_.loader->Load(code));
+  // From here on every generation has it.
+  code->state = VersionState::kLoaded;
+  absl::MutexLock lock(&mu_);
+  job.form->Serve(code, mode);
+  forms_.push_back(job.form);
+  return absl::OkStatus();
+}
+
+void NativeForms::MakeRoom() {
+  absl::MutexLock lock(&mu_);
+  std::shared_ptr<NativeForm> oldest;
+  size_t serving = 0;
+  std::erase_if(forms_, [&](const std::weak_ptr<NativeForm>& weak) {
+    std::shared_ptr<NativeForm> form = weak.lock();
+    if (form == nullptr || form->view().state != NativeForm::State::kServing) return true;
+    ++serving;
+    if (oldest == nullptr || form->last_use() < oldest->last_use()) oldest = std::move(form);
+    return false;
+  });
+  if (serving >= options_.max_forms) oldest->Evict();
+}
+
+bool NativeForms::Quarantine(const OperatorVersion& code, const std::string& reason) {
+  const std::shared_ptr<NativeForm> form = code.native_of.lock();
+  code.state.store(VersionState::kQuarantined, std::memory_order_relaxed);
+  if (form == nullptr || !form->Quarantine(reason)) return false;
+  ++quarantined_;
+  const std::string hash = FormHash(*code.spec.bytecode, kUnknownNop);
+  LogError("the native code of ", code.op->name(), " version ", code.version, " (hash ", hash,
+           ") caused a fault; the interpreter runs the program from now on: ", reason);
+  quarantine_.Add(hash, reason);
+  return true;
+}
+
+OperatorManager::NativeCounters NativeForms::counters() const {
+  OperatorManager::NativeCounters counters;
+  counters.mismatches = mismatches_;
+  counters.quarantined = quarantined_;
+  absl::MutexLock lock(&mu_);
+  for (const std::weak_ptr<NativeForm>& weak : forms_) {
+    const std::shared_ptr<NativeForm> form = weak.lock();
+    counters.serving += form != nullptr && form->view().state == NativeForm::State::kServing;
+  }
+  return counters;
+}
+
+}  // namespace resident

@@ -1,0 +1,110 @@
+// NativeForms: gives installed FLUX programs native code (native_form.h), one after the other, on a
+// thread in the background.
+//
+//   Request ─▶ translate ─▶ compile, inspect ─▶ compare with flux.run ─▶ load ─▶ serve
+//                  │              │                     │                  │
+//                  └──────────────┴───── refused ◀──────┴──────────────────┘
+//
+// Nothing waits for a form, except an install that asked for it: until it serves, and after it was
+// refused, evicted or quarantined, the interpreter runs the program, with the same results. A form
+// is built again after a restart, from the cache of compiled code.
+//
+// At most kMaxNativeForms serve; the one that was used least recently makes room for the next.
+//
+// Thread safety: all members may be called from any thread.
+#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_NATIVE_FORMS_H_
+#define RESIDENT_RUNTIME_OPERATORS_INSTALL_NATIVE_FORMS_H_
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/operators/install/form_quarantine.h"
+#include "runtime/operators/install/generation_loader.h"
+#include "runtime/operators/install/version_builder.h"
+#include "runtime/operators/install/version_validation.h"
+#include "runtime/operators/registry/registry.h"
+#include "runtime/operators/validation/example.h"
+
+namespace resident {
+
+class NativeForms {
+ public:
+  struct Options {
+    // --flux_native: whether installed programs get native code.
+    bool enabled = true;
+    std::chrono::milliseconds park_deadline{2'000};
+    // File of the quarantined forms; empty: they are forgotten when the daemon ends.
+    std::string quarantine_file;
+    size_t max_forms = 64;
+  };
+  struct Sources {
+    Registry* registry;
+    GenerationLoader* loader;
+    VersionValidation::Setup validation;
+  };
+
+  NativeForms(const Options& options, const Sources& sources);
+  // Stops.
+  ~NativeForms();
+
+  // Begins to build the form of `program`, unless it exists, was refused or quarantined, or is
+  // off. `examples`: of the install (bytecode_validation.h). If many wait already, nothing
+  // happens: the form can be requested again.
+  void Request(const std::shared_ptr<const OperatorVersion>& program,
+               std::vector<Example> examples);
+
+  // Takes the form of `code` out of service, and does not build it again: it caused a fault. False:
+  // `code` is no form's, or no longer its code.
+  bool Quarantine(const OperatorVersion& code, const std::string& reason);
+
+  // Ends what is being built, and refuses the forms that wait.
+  void Stop();
+
+  OperatorManager::NativeCounters counters() const;
+
+ private:
+  // It does not pin the program, which can be removed meanwhile.
+  struct Job {
+    std::weak_ptr<const OperatorVersion> program;
+    std::shared_ptr<const std::string> bytecode;
+    std::shared_ptr<NativeForm> form;
+    std::vector<Example> examples;
+  };
+
+  void Work();
+  // Builds the form and lets it serve. The error is the reason why it is refused.
+  absl::Status Build(const Job& job);
+  absl::StatusOr<BuiltVersion> Compile(const std::string& hash, const std::string& source) const;
+  // Also compares the code with flux.run, on another engine.
+  absl::StatusOr<BuiltVersion> CompileAndValidate(const Job& job, const std::string& hash,
+                                                  const std::string& source);
+  absl::Status Load(const Job& job, const BuiltVersion& built, std::optional<bool> mode);
+  // Evicts the form that was used least recently if there is no room for another one.
+  void MakeRoom();
+  bool stopping() const { return stopping_.load(); }
+
+  const Options options_;
+  const Sources sources_;
+  FormQuarantine quarantine_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> mismatches_{0};
+  std::atomic<uint64_t> quarantined_{0};
+  mutable absl::Mutex mu_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
+  // Those that serve, and some that do not any more.
+  std::vector<std::weak_ptr<NativeForm>> forms_ ABSL_GUARDED_BY(mu_);
+  std::thread worker_;  // Last: it uses the members above.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_NATIVE_FORMS_H_
