@@ -1,5 +1,6 @@
 #include "server/operator_flags.h"
 
+#include "runtime/base/limits.h"
 #include "runtime/base/share.h"
 
 namespace resident {
@@ -66,6 +67,9 @@ void AddOperatorFlags(Command& serve, OperatorOptions& options) {
       "flux_native", &manager.flux_native,
       "which FLUX programs get native code: installed, or off (the interpreter runs all)",
       {.one_of = {"installed", "off"}});
+  serve.Flag("max_native_forms", &manager.max_native_forms,
+             "largest number of FLUX programs whose native code is in the kernel",
+             {.low = 1, .high = kMaxNativeForms});
   serve.Flag(
       "allow_objects", &manager.allow_objects,
       "whether operators may be installed as PTX or cubins, which cannot be reviewed as source");

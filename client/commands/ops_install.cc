@@ -200,10 +200,11 @@ void AddOpsInstall(Command& ops) {
   install.Flag("scratch", &flags->scratch, "bytes of scratch memory that it uses; 0: the maximum");
   install.Flag("allow_spills", &flags->allow_spills,
                "move registers to memory if it needs more than the kernel has");
-  install.Flag("native", &flags->native,
-               "native code of a FLUX program: follows (in the background), wait (until it serves), "
-               "or off (the interpreter runs it)",
-               {.one_of = {"follows", "wait", "off"}});
+  install.Flag(
+      "native", &flags->native,
+      "native code of a FLUX program: follows (in the background), wait (until it serves), "
+      "or off (the interpreter runs it)",
+      {.one_of = {"follows", "wait", "off"}});
   AddRevisionFlag(install, &flags->revision);
   install.Run("NAME [FILE]...", [flags](const Words& words) { return Install(words, *flags); });
 }

@@ -1,6 +1,6 @@
 // RunNativeProgram: the body of an operator that was generated from one FLUX program
-// (runtime/flux/translator.h). The operator has the arguments of flux_run (run_arguments.h) and gives
-// the same results: registers, errors and cycles.
+// (runtime/flux/translator.h). The operator has the arguments of flux_run (run_arguments.h) and
+// gives the same results: registers, errors and cycles.
 //
 // The generated struct:
 //

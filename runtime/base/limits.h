@@ -115,6 +115,8 @@ inline constexpr uint32_t kMaxInstalledOperators = 448;
 inline constexpr uint32_t kSpareSlots = 64;
 // Installed bytecode operators.
 inline constexpr uint32_t kMaxBytecodeOperators = 4096;
+// FLUX programs whose native code is in the kernel (--max_native_forms).
+inline constexpr uint32_t kMaxNativeForms = 64;
 // A regular batch with fewer tasks does not run as ranges (server/workload/columns.h).
 inline constexpr uint32_t kMinRangeTasks = 256;
 // Versions of an operator that are listed after they have left their slot.

@@ -201,7 +201,8 @@ class FlowGraph::Explorer {
   void MarkJoins() {
     std::vector<int> predecessors(graph_.nodes_.size());
     for (const Node& node : graph_.nodes_) {
-      if (node.next != kNone && ++predecessors[node.next] > 1) graph_.nodes_[node.next].block = true;
+      if (node.next != kNone && ++predecessors[node.next] > 1)
+        graph_.nodes_[node.next].block = true;
     }
   }
 
@@ -223,11 +224,10 @@ std::optional<FlowGraph> FlowGraph::Explore(std::string_view bytecode, bool unkn
   // Stacks of different depth at one address, as in a loop that pushes, end the first form early.
   constexpr size_t kNodesOfByte = 4;
   constexpr size_t kNodesAtLeast = 64;
-  const size_t few = std::min<size_t>(limits.max_nodes,
-                                      kNodesOfByte * bytecode.size() + kNodesAtLeast);
-  auto graph = Explorer(bytecode, unknown_nop, limits, Form::kKnownStack,
-                        static_cast<uint32_t>(few))
-                   .Run();
+  const size_t few =
+      std::min<size_t>(limits.max_nodes, kNodesOfByte * bytecode.size() + kNodesAtLeast);
+  auto graph =
+      Explorer(bytecode, unknown_nop, limits, Form::kKnownStack, static_cast<uint32_t>(few)).Run();
   if (graph.has_value()) return graph;
   return Explorer(bytecode, unknown_nop, limits, Form::kAnyStack, limits.max_nodes).Run();
 }

@@ -44,8 +44,8 @@ class FlowGraph {
     kCall,       // `target`.
     kReturn,     // kKnownStack: `target`, or underflow if the stack is empty.
     kHalt,
-    kError,      // Counts, and ends the run with `error`.
-    kEnd,        // The end of the code, or a truncated instruction: does not count.
+    kError,  // Counts, and ends the run with `error`.
+    kEnd,    // The end of the code, or a truncated instruction: does not count.
   };
 
   // A slot of a known stack that holds a value, not a return address.
@@ -58,10 +58,10 @@ class FlowGraph {
     uint32_t word = 0;           // The decoded instruction (kernels/flux/interpreter.h).
     Flow flow = Flow::kStraight;
     bool no_op = false;
-    uint32_t error = 0;      // Of kError and kEnd.
-    int next = kNone;        // Index of the following node.
-    int target = kNone;      // kNone for a branch: it leaves the code.
-    bool block = false;      // Begins a block: it is the start, a target, or has two predecessors.
+    uint32_t error = 0;  // Of kError and kEnd.
+    int next = kNone;    // Index of the following node.
+    int target = kNone;  // kNone for a branch: it leaves the code.
+    bool block = false;  // Begins a block: it is the start, a target, or has two predecessors.
   };
 
   // nullopt: both forms have more than limits.max_nodes nodes.

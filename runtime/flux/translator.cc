@@ -147,9 +147,8 @@ class Writer {
   void Jump(int to) { Line(fast_, absl::StrCat("goto ", Block(to), ";")); }
   // Of a taken branch. One out of the code is an error at once, on the last cycle too.
   std::string Taken(const Node& from) const {
-    return from.target == FlowGraph::kNone
-               ? Fail("kErrorPcOutOfBounds")
-               : absl::StrCat("goto ", Block(from.target), ";");
+    return from.target == FlowGraph::kNone ? Fail("kErrorPcOutOfBounds")
+                                           : absl::StrCat("goto ", Block(from.target), ";");
   }
   // The instruction fails if the condition holds; `back` cycles of its block did not happen.
   static std::string FailIf(absl::string_view condition, absl::string_view error, size_t back) {
@@ -234,11 +233,11 @@ class Writer {
           Line(to, FailIf("true", "kErrorStackUnderflow", back));
           return false;
         }
-        Line(to, absl::StrCat(R(D(node)), " = ",
-                              node.stack.back() == FlowGraph::kValue
-                                  ? Slot(depth - 1)
-                                  : absl::StrCat(node.stack.back()),
-                              ";"));
+        Line(to,
+             absl::StrCat(R(D(node)), " = ",
+                          node.stack.back() == FlowGraph::kValue ? Slot(depth - 1)
+                                                                 : absl::StrCat(node.stack.back()),
+                          ";"));
         return true;
       case Flow::kCondition:
         Use(node);
@@ -303,8 +302,7 @@ class Writer {
     Line(slow_, "const u32 address = static_cast<u32>(stack.get(--depth));");
     Line(slow_, "switch (address) {");
     for (const int site : graph_.return_sites()) {
-      Line(slow_,
-           absl::StrCat("  case ", node(site).address, ": goto ", Block(site), ";"));
+      Line(slow_, absl::StrCat("  case ", node(site).address, ": goto ", Block(site), ";"));
     }
     Line(slow_, absl::StrCat("  default: ", graph_.returns_to_values()
                                                 ? "leave_to = address; goto leave;"
@@ -342,8 +340,12 @@ std::string ProgramText(size_t bytes, const FlowGraph& graph, bool unknown_nop,
   }
   std::string text = absl::StrCat(
       "struct Program {\n"
-      "  static constexpr u32 kBytes = ", bytes, ";\n"
-      "  static constexpr UnknownOpcodes kUnknownOpcodes = UnknownOpcodes::", unknown, ";\n"
+      "  static constexpr u32 kBytes = ",
+      bytes,
+      ";\n"
+      "  static constexpr UnknownOpcodes kUnknownOpcodes = UnknownOpcodes::",
+      unknown,
+      ";\n"
       "  template <typename Registers, typename Stack>\n"
       "  RESIDENT_HOST_DEVICE static Outcome Run(const RawCode& code, const Registers& registers,\n"
       "                                          const Stack& stack, const u32 max_cycles) {\n"
@@ -372,8 +374,7 @@ std::string ProgramText(size_t bytes, const FlowGraph& graph, bool unknown_nop,
 }
 
 absl::Status TooLarge(absl::string_view what, uint64_t limit) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the program has more than ", limit, " ", what));
+  return absl::ResourceExhaustedError(absl::StrCat("the program has more than ", limit, " ", what));
 }
 
 }  // namespace

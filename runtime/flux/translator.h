@@ -1,6 +1,6 @@
-// Translate: turns a FLUX program into C++ that the host's compiler and NVRTC accept. The native code
-// gives the interpreter's results exactly: all registers, the error and the cycles, at every limit
-// of cycles.
+// Translate: turns a FLUX program into C++ that the host's compiler and NVRTC accept. The native
+// code gives the interpreter's results exactly: all registers, the error and the cycles, at every
+// limit of cycles.
 //
 //   ASSIGN_OR_RETURN(const Translation native, Translate(bytecode, /*unknown_nop=*/false));
 //   std::string source = NativeOperatorSource("my_program", native);
@@ -9,7 +9,8 @@
 //
 //   * Each block of n instructions checks the limit once: `if (left < n) goto slow; left -= n`. Its
 //     slow copy checks before every instruction, and never reaches the last one.
-//   * An instruction that fails at position k of its block returns the n - 1 - k cycles that did not
+//   * An instruction that fails at position k of its block returns the n - 1 - k cycles that did
+//   not
 //     happen.
 //   * If the stack is known at every instruction (flow_graph.h), its slots are variables, and CALL
 //     and RET are jumps. Otherwise the stack is in memory, and a RET selects among the return

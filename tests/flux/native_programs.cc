@@ -37,8 +37,9 @@ void Run(const u8* code, u32 length, bool unknown_nop, i32* registers, i32* stac
   *cycles = outcome.cycles;
 }
 )";
-  std::string table = "extern \"C\" __attribute__((visibility(\"default\"))) void (*const "
-                      "programs[])(const u8*, u32, bool, i32*, i32*, u32, u32*, u32*) = {\n";
+  std::string table =
+      "extern \"C\" __attribute__((visibility(\"default\"))) void (*const "
+      "programs[])(const u8*, u32, bool, i32*, i32*, u32, u32*, u32*) = {\n";
   for (size_t i = 0; i < translations.size(); ++i) {
     const std::string& program = translations[i].program;
     absl::StrAppend(&source, "namespace p", i, " {\n",
@@ -60,10 +61,10 @@ absl::StatusOr<void*> CompileAndLoad(const std::string& source, const std::strin
   ASSIGN_OR_RETURN(const fs::path folder, MakeFolder());
   std::ofstream(folder / "unit.cc") << source;
   // Run without a shell's quoting: the paths are the test's own.
-  const std::string command = absl::StrCat(
-      "c++ -shared -fPIC -std=c++20 -fvisibility=hidden -I. ",
-      optimize, " -o ", (folder / "unit.so").string(), " ", (folder / "unit.cc").string(), " >",
-      (folder / "log").string(), " 2>&1");
+  const std::string command =
+      absl::StrCat("c++ -shared -fPIC -std=c++20 -fvisibility=hidden -I. ", optimize, " -o ",
+                   (folder / "unit.so").string(), " ", (folder / "unit.cc").string(), " >",
+                   (folder / "log").string(), " 2>&1");
   if (system(command.c_str()) != 0) {
     return absl::InternalError(absl::StrCat("the native code does not compile:\n",
                                             ReadFile(folder / "log").substr(0, 4000)));
@@ -77,16 +78,15 @@ absl::StatusOr<void*> CompileAndLoad(const std::string& source, const std::strin
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NativePrograms>> NativePrograms::Compile(
-    const std::vector<NativeProgram>& programs, const std::string& optimize,
-    const Mutate& mutate) {
+    const std::vector<NativeProgram>& programs, const std::string& optimize, const Mutate& mutate) {
   auto native = std::make_unique<NativePrograms>();
   native->programs_ = programs;
   for (const NativeProgram& program : programs) {
-    ASSIGN_OR_RETURN(Translation translation,
-                     Translate(std::string_view(reinterpret_cast<const char*>(
-                                                    program.bytecode.data()),
-                                                program.bytecode.size()),
-                               program.unknown_nop));
+    ASSIGN_OR_RETURN(
+        Translation translation,
+        Translate(std::string_view(reinterpret_cast<const char*>(program.bytecode.data()),
+                                   program.bytecode.size()),
+                  program.unknown_nop));
     native->translations_.push_back(std::move(translation));
   }
   ASSIGN_OR_RETURN(native->library_,
@@ -110,6 +110,22 @@ RunResult NativePrograms::Run(size_t i, const RunOptions& options) const {
                 result.registers.data(), stack.data(), static_cast<uint32_t>(options.max_cycles),
                 &result.error, &result.cycles);
   return result;
+}
+
+uint64_t NativePrograms::RunAll(size_t i, std::span<RegisterValues> registers,
+                                uint64_t max_cycles) const {
+  std::array<int32_t, kStackDepth> stack;
+  const NativeProgram& program = programs_[i];
+  uint64_t sum = 0;
+  for (RegisterValues& values : registers) {
+    uint32_t error = 0;
+    uint32_t cycles = 0;
+    functions_[i](program.bytecode.data(), static_cast<uint32_t>(program.bytecode.size()),
+                  program.unknown_nop, values.data(), stack.data(),
+                  static_cast<uint32_t>(max_cycles), &error, &cycles);
+    sum += cycles;
+  }
+  return sum;
 }
 
 }  // namespace resident::flux

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ class NativePrograms {
 
   // Runs program i; options.unknown_nop must be what it was translated for.
   RunResult Run(size_t i, const RunOptions& options) const;
+
+  // Runs program i once for each element of `registers`, which are its initial registers and
+  // become its final ones. Returns the sum of the cycles.
+  uint64_t RunAll(size_t i, std::span<RegisterValues> registers, uint64_t max_cycles) const;
 
   const Translation& translation(size_t i) const { return translations_[i]; }
 

@@ -43,8 +43,9 @@ std::string Describe(const RunResult& result) {
 std::vector<RunOptions> RunsOf(const RandomCase& random, RandomProgramGenerator& generator) {
   std::vector<RunOptions> runs = {random.options};
   const uint32_t cycles = RunReference(random.bytecode, random.options).cycles;
-  for (const uint64_t limit : {uint64_t{cycles}, uint64_t{cycles} - (cycles != 0),
-                               uint64_t{generator.Below(cycles + 1)}, uint64_t{generator.Below(12)}}) {
+  for (const uint64_t limit :
+       {uint64_t{cycles}, uint64_t{cycles} - (cycles != 0), uint64_t{generator.Below(cycles + 1)},
+        uint64_t{generator.Below(12)}}) {
     runs.push_back(random.options);
     runs.back().max_cycles = limit;
   }

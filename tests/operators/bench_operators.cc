@@ -1,6 +1,7 @@
 // Measures the cost of operator changes from a client of a real daemon:
 //
 //   bench_operators --out=FILE.json [--changes=200] [--operators=64]    (tests/gpu/run runs it)
+//   bench_operators --out=FILE.json --native    FLUX programs as native code (bench_native.h)
 //
 //   installs      time to LOADED, compiled for the first time and from the cache, by step
 //   pauses        the longest gap between the answers of a stream around each change of
@@ -27,6 +28,7 @@
 #include "client/bench/task_stream.h"
 #include "client/operators.h"
 #include "tests/daemon/daemon.h"
+#include "tests/operators/bench_native.h"
 #include "tests/support/bench_report.h"
 #include "tests/support/temp_folder.h"
 
@@ -35,6 +37,7 @@ ABSL_FLAG(int, operators, 64, "operators installed");
 ABSL_FLAG(int, changes, 200, "changes of generation whose pause is measured");
 ABSL_FLAG(int, switches, 1000, "activations and rollbacks");
 ABSL_FLAG(int, seconds, 10, "duration of each throughput run");
+ABSL_FLAG(bool, native, false, "measure native code of FLUX programs instead");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 
 namespace resident::testing {
@@ -314,5 +317,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (absl::GetFlag(FLAGS_native)) return resident::testing::BenchNative(out);
   return resident::testing::Bench().Run();
 }

@@ -37,6 +37,23 @@ out = add(np.ones(1 << 18, np.float32), 1)
 """
 
 
+# Prints a line when the main thread waits for the answer of a call. An interrupt that arrives while grpcio
+# still starts a call leaves the call open until the client ends: grpcio keeps it.
+PRINT_WHEN_WAITING = """
+import linecache, threading, time
+def waits():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None and frame.f_code.co_name != "_blocking":
+        frame = frame.f_back
+    return frame is not None and "next_event" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+def watch():
+    while not waits():
+        time.sleep(0.01)
+    print("waiting", flush=True)
+threading.Thread(target=watch, daemon=True).start()
+"""
+
+
 class Processes(support.PackageTest):
 
     def start(self, then):
@@ -73,13 +90,14 @@ class Processes(support.PackageTest):
                         support.message("ResumeRequest")(device=0), None, "")
 
     def test_an_interrupt_cancels_the_call(self):
-        process = self.start('print("ready", flush=True); sys.stdin.readline()\n'
+        process = self.start('print("ready", flush=True); sys.stdin.readline()\n' + PRINT_WHEN_WAITING +
                              'try:\n  add([1], [2])\n'
                              'except KeyboardInterrupt:\n'
                              '  print("interrupted", flush=True); sys.stdin.readline()')
         self.park()
         process.stdin.write("\n")
         process.stdin.flush()
+        self.assertEqual(process.stdout.readline(), "waiting\n")
         self.wait_for(lambda: self.rd.status().devices[0].queued_tasks == 1)
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.stdout.readline(), "interrupted\n")

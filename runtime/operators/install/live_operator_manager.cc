@@ -65,13 +65,14 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
                  const GenerationLoader::Versions& members) {
             RecordGeneration(number, loaded.size(), members.size());
           }),
-      natives_({.enabled = options.flux_native,
-                .park_deadline = options.park_deadline,
-                .quarantine_file = options.native_quarantine_file},
-               {sources.registry,
-                &loader_,
-                {&builder_, &verdicts_, sources.devices, sources.engines,
-                 options.engine_program}}) {}
+      natives_(
+          {.enabled = options.flux_native,
+           .park_deadline = options.park_deadline,
+           .quarantine_file = options.native_quarantine_file,
+           .max_forms = options.max_native_forms},
+          {sources.registry,
+           &loader_,
+           {&builder_, &verdicts_, sources.devices, sources.engines, options.engine_program}}) {}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
 

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/limits.h"
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/bake_watcher.h"
 #include "runtime/operators/install/generation_loader.h"
@@ -57,6 +58,8 @@ class LiveOperatorManager final : public OperatorManager {
     bool allow_objects = false;
     // --flux_native: installed FLUX programs get native code.
     bool flux_native = true;
+    // --max_native_forms.
+    uint32_t max_native_forms = kMaxNativeForms;
     // File of the native code that caused faults; empty: it is not recorded.
     std::string native_quarantine_file;
     // Program to run as `PROGRAM engine ...` for validations; empty: this program.
@@ -105,8 +108,8 @@ class LiveOperatorManager final : public OperatorManager {
 
   NativeCounters native_counters() const override { return natives_.counters(); }
 
-  // An engine was lost: quarantines the version (or its native form) that caused it, if there is one. Returns
-  // the generation that the next engine starts with; null: the current one. For
+  // An engine was lost: quarantines the version (or its native form) that caused it, if there is
+  // one. Returns the generation that the next engine starts with; null: the current one. For
   // DeviceControl::OnFault.
   std::shared_ptr<const Generation> OnFault(const Device& device, const DeviceFault& fault);
 

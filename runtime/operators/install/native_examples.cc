@@ -62,8 +62,7 @@ std::set<uint64_t> ChooseLimits(const std::string& program, bool unknown_nop,
   uint64_t first = 0;
   uint64_t longest = 0;
   for (size_t i = 0; i < std::min(inputs.size(), kInputsThatAreRun); ++i) {
-    const uint64_t cycles =
-        flux::RunOnHost(bytecode, {inputs[i], kMaxCycles, unknown_nop}).cycles;
+    const uint64_t cycles = flux::RunOnHost(bytecode, {inputs[i], kMaxCycles, unknown_nop}).cycles;
     if (i == 0) first = cycles;
     longest = std::max(longest, cycles);
   }

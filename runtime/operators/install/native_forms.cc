@@ -117,17 +117,17 @@ absl::StatusOr<BuiltVersion> NativeForms::CompileAndValidate(const Job& job,
   const std::vector<Example> cases =
       MakeNativeExamples(*job.bytecode, kUnknownNop, job.examples, seed);
   // Its engine starts while the compiler works.
-  VersionValidation validation(
-      sources_.validation,
-      VersionValidation::Case{.operator_name = kFunction,
-                              .content_hash = hash,
-                              .signature = flux_run.op->signature(),
-                              .split = flux_run.version->split,
-                              .examples = &cases,
-                              .reference_slot = flux_run.version->slot});
+  VersionValidation validation(sources_.validation,
+                               VersionValidation::Case{.operator_name = kFunction,
+                                                       .content_hash = hash,
+                                                       .signature = flux_run.op->signature(),
+                                                       .split = flux_run.version->split,
+                                                       .examples = &cases,
+                                                       .reference_slot = flux_run.version->slot});
   ASSIGN_OR_RETURN(BuiltVersion built, Compile(hash, source));
   VersionValidation::Steps steps;
-  const absl::Status status = validation.Run(built, [this] { return stopping(); }, &steps);
+  const absl::Status status = validation.Run(
+      built, [this] { return stopping(); }, &steps);
   if (status.ok()) return built;
   if (status.code() == absl::StatusCode::kInvalidArgument) {
     ++mismatches_;

@@ -9,7 +9,7 @@
 // refused, evicted or quarantined, the interpreter runs the program, with the same results. A form
 // is built again after a restart, from the cache of compiled code.
 //
-// At most kMaxNativeForms serve; the one that was used least recently makes room for the next.
+// At most Options::max_forms serve; the one that was used least recently makes room for the next.
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_NATIVE_FORMS_H_
@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/base/limits.h"
 #include "runtime/operators/install/form_quarantine.h"
 #include "runtime/operators/install/generation_loader.h"
 #include "runtime/operators/install/version_builder.h"
@@ -44,7 +45,7 @@ class NativeForms {
     std::chrono::milliseconds park_deadline{2'000};
     // File of the quarantined forms; empty: they are forgotten when the daemon ends.
     std::string quarantine_file;
-    size_t max_forms = 64;
+    size_t max_forms = kMaxNativeForms;
   };
   struct Sources {
     Registry* registry;

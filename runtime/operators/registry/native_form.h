@@ -1,5 +1,5 @@
-// NativeForm: the native code of a version that is bytecode: whether it exists, and the slot that has
-// it.
+// NativeForm: the native code of a version that is bytecode: whether it exists, and the slot that
+// has it.
 //
 //               Begin            Serve             Evict
 //   off, evicted ─────▶ compiling ─────▶ serving ─────────▶ evicted
@@ -48,8 +48,8 @@ class NativeForm {
 
   View view() const;
 
-  // The code to run instead of the interpreter; null: there is none for batches with this meaning of
-  // unknown opcodes. Counts as a use.
+  // The code to run instead of the interpreter; null: there is none for batches with this meaning
+  // of unknown opcodes. Counts as a use.
   std::shared_ptr<const OperatorVersion> Use(bool unknown_nop);
   // When Use last returned code, or the code began to serve.
   absl::Time last_use() const;

@@ -16,7 +16,8 @@ namespace {
 
 // The slots of the test operators are reserved even if these are not registered, since the
 // kernel's first generation contains them.
-static_assert(kFirstInstalledSlot + 2 * kMaxInstalledOperators + kSpareSlots <= kMaxOperatorSlots,
+static_assert(kFirstInstalledSlot + 2 * kMaxInstalledOperators + kSpareSlots + kMaxNativeForms <=
+                  kMaxOperatorSlots,
               "two slots for each operator, and spare slots for installs in progress");
 
 // Whether this batch belongs to the share: each batch adds the share to the counter, and is

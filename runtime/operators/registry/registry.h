@@ -163,8 +163,8 @@ class Registry {
                                                            const VersionSpec& spec,
                                                            std::optional<uint64_t> expected,
                                                            absl::Time deadline);
-  // Returns a version that is the native code of `program`, with a slot of its own. Once the engines
-  // have loaded it, the caller passes it to program.native->Serve. Errors: as for Reserve.
+  // Returns a version that is the native code of `program`, with a slot of its own. Once the
+  // engines have loaded it, the caller passes it to program.native->Serve. Errors: as for Reserve.
   absl::StatusOr<std::shared_ptr<OperatorVersion>> ReserveNative(
       const OperatorVersion& program, std::shared_ptr<const VersionPayload> payload,
       absl::Time deadline);
