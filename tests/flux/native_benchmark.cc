@@ -3,9 +3,9 @@
 //
 //   bazel run //tests/flux:native_benchmark
 //
-// "instr/s" counts FLUX instructions of native code. "x_interpreter" is the ratio to the interpreter
-// on the same program and inputs, measured in the same run. "compile_ms" is the time of the host's
-// compiler for the program, with the options of installed operators.
+// "instr/s" counts FLUX instructions of native code. "x_interpreter" is the ratio to the
+// interpreter on the same program and inputs, measured in the same run. "compile_ms" is the time of
+// the host's compiler for the program, with the options of installed operators.
 #include <benchmark/benchmark.h>
 
 #include <chrono>

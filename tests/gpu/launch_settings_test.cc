@@ -52,7 +52,7 @@ TEST_F(LaunchSettingsTest, TheKernelHasTheRequestedBlocksAndThreads) {
   ASSERT_EQ(all % 2, 0u);
   const uint32_t sms = all / 2;
   for (const Settings& settings :
-       {Settings{256, 1, 0}, {128, 4, 0}, {96, 5, 0}, {64, 1, 0}, {32, 6, 0}}) {
+       {Settings{256, 1, 0}, {128, 4, 0}, {96, 4, 0}, {64, 1, 0}, {32, 4, 0}}) {
     SCOPED_TRACE(::testing::PrintToString(settings.flags()));
     const Daemon daemon(settings.flags());
     const v1::DeviceStatus device = daemon.Device();

@@ -103,10 +103,14 @@ class LiveOperatorManagerTest : public ::testing::Test {
   std::unique_ptr<StateStore> state_ = *StateStore::Open({});
   FakeCompiler compiler_;
   FakeDevice device_{0};
+  static LiveOperatorManager::Options Options() {
+    LiveOperatorManager::Options options;
+    options.flux_native = false;  // Native code is compared on an engine.
+    return options;
+  }
   LiveOperatorManager manager_{
-      {},
-      LiveOperatorManager::Sources{
-          registry_.get(), state_.get(), &compiler_, {&device_}, {EngineChoice()}}};
+      Options(), LiveOperatorManager::Sources{
+                     registry_.get(), state_.get(), &compiler_, {&device_}, {EngineChoice()}}};
 };
 
 TEST_F(LiveOperatorManagerTest, ARefusedRollbackDoesNotEndTheBake) {
@@ -190,8 +194,9 @@ TEST_F(LiveOperatorManagerTest, BytecodeIsStoredOnceAndRestored) {
   std::string folder = testing::TempDir() + "/manager.XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const auto install = [&](StateStore* state, Registry* registry) {
-    LiveOperatorManager manager({}, LiveOperatorManager::Sources{
-                                        registry, state, &compiler_, {&device_}, {EngineChoice()}});
+    LiveOperatorManager manager(
+        Options(),
+        LiveOperatorManager::Sources{registry, state, &compiler_, {&device_}, {EngineChoice()}});
     InstallRequest request;
     request.name = "square";
     request.kind = OperatorKind::kBytecode;
@@ -214,8 +219,8 @@ TEST_F(LiveOperatorManagerTest, BytecodeIsStoredOnceAndRestored) {
     auto state = *StateStore::Open({.directory = folder});
     auto registry = *Registry::Create({});
     LiveOperatorManager manager(
-        {}, LiveOperatorManager::Sources{
-                registry.get(), state.get(), &compiler_, {&device_}, {EngineChoice()}});
+        Options(), LiveOperatorManager::Sources{
+                       registry.get(), state.get(), &compiler_, {&device_}, {EngineChoice()}});
     std::vector<std::string> warnings;
     ASSERT_TRUE(manager.Restore(&warnings).ok());
     EXPECT_THAT(warnings, IsEmpty());
