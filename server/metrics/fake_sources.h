@@ -65,7 +65,7 @@ struct FakeSources {
             .native_forms =
                 [] {
                   return OperatorManager::NativeCounters{
-                      .serving = 3, .mismatches = 0, .quarantined = 1};
+                      .serving = 3, .comparisons = 7, .mismatches = 0, .quarantined = 1};
                 },
             .ready = [this] { return ready; }};
   }

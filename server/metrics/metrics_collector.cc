@@ -328,14 +328,18 @@ void CollectNativeForms(const MetricsSources& sources, std::vector<MetricFamily>
   families.push_back(Single("resident_flux_native_forms", MetricType::Gauge,
                             "Installed FLUX programs whose native code serves.",
                             static_cast<double>(forms.serving)));
+  families.push_back(Single("resident_flux_native_comparisons_total", MetricType::Counter,
+                            "Batches of native code that also ran on the interpreter.",
+                            static_cast<double>(forms.comparisons)));
   families.push_back(Single("resident_flux_native_mismatch_total", MetricType::Counter,
-                            "Native code of FLUX programs that was refused because its results "
-                            "differed from the interpreter's.",
+                            "Native code of FLUX programs whose results differed from the "
+                            "interpreter's.",
                             static_cast<double>(forms.mismatches)));
-  families.push_back(Single("resident_flux_native_quarantined_total", MetricType::Counter,
-                            "Native code of FLUX programs that was taken out of service because it "
-                            "caused a fault.",
-                            static_cast<double>(forms.quarantined)));
+  families.push_back(
+      Single("resident_flux_native_quarantined_total", MetricType::Counter,
+             "Native code of FLUX programs that was taken out of service: it differed, "
+             "or caused a fault.",
+             static_cast<double>(forms.quarantined)));
 }
 
 void CollectProcess(std::vector<MetricFamily>& families) {

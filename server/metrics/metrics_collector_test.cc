@@ -80,6 +80,7 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_tasks{operator="add",version="2"} 40)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_mismatches{operator="add",version="2"} 1)"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_forms 3"));
+  EXPECT_THAT(page, HasSubstr("resident_flux_native_comparisons_total 7"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_mismatch_total 0"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_quarantined_total 1"));
   EXPECT_THAT(page, HasSubstr(R"(resident_generation_changes_total{device="0",outcome="ok"} 3)"));

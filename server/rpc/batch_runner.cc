@@ -36,7 +36,7 @@ std::shared_ptr<RequestBatch> BatchRunner::Fill(const v1::Batch& message,
       answer(*held);
       // Before the ticket, because requests that wait for it may need this memory.
       held->keep_alive.clear();
-      held->shadow = nullptr;
+      held->shadow = held->judged = nullptr;
       held->ticket.Release();
     };
     if (held->shadow != nullptr) {

@@ -85,6 +85,7 @@ bool ShadowRunner::Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch,
 
 bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
   RequestBatch& batch = *trial->batch;
+  if (batch.work != nullptr && !batch.work->WantsShadow()) return false;
   const std::shared_ptr<EngineSession> session = devices_[batch.device]->session();
   if (session == nullptr || session->epoch() != batch.epoch) return false;
   uint64_t bytes = 0;
@@ -180,7 +181,8 @@ void ShadowRunner::Finish(const Trial& trial) {
     ++tasks;
     if (differs[i]) ++mismatches;
   }
-  if (tasks != 0) record_(*batch.shadow, tasks, mismatches);
+  const OperatorVersion& judged = batch.judged == nullptr ? *batch.shadow : *batch.judged;
+  if (tasks != 0) record_(judged, tasks, mismatches);
 }
 
 }  // namespace resident

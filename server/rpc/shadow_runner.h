@@ -7,6 +7,9 @@
 //   the twin        the same tasks, on the version on trial, with separate outputs
 //   the comparison  one task of the operator `compare` for each output of each task
 //
+// A sample of the batches that run as native code of a FLUX program has a shadow too: flux.run, the
+// interpreter (server/workload/flux_workload.h).
+//
 // The twin's outputs are never visible to clients. A batch that cannot have a twin (no memory for
 // its outputs, an engine that has ended) is answered without one, and not counted.
 //
@@ -28,10 +31,10 @@ namespace resident {
 
 class ShadowRunner {
  public:
-  // Records a comparison: of `tasks` tasks that ended OK on the active version, `mismatches` had
-  // other outputs on `shadow`, or did not end OK there.
+  // Records a comparison: of `tasks` tasks that ended OK on the batch's version, `mismatches` had
+  // other outputs on the shadow, or did not end OK there. `judged`: the version that it is about.
   using Record =
-      std::function<void(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches)>;
+      std::function<void(const OperatorVersion& judged, uint64_t tasks, uint64_t mismatches)>;
 
   // `after`: threads for building the twin and for the work after its end.
   ShadowRunner(const Registry& registry, std::vector<Device*> devices, WorkerPool& after,

@@ -4,11 +4,18 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/flux/run_arguments.h"
 #include "runtime/base/errors/flux_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {
+namespace {
+
+// A batch of native code also runs on the interpreter only if that takes about this long at most.
+constexpr uint64_t kShadowMs = 1;
+
+}  // namespace
 
 std::string FluxWorkload::FindOperatorName(const v1::FluxPrograms& message) {
   return message.operator_().empty() ? kFluxRunOperator : message.operator_();
@@ -32,9 +39,11 @@ absl::Status FluxWorkload::FindInstalled() {
 
 void FluxWorkload::UseNativeForm() {
   if (counted_.version->native == nullptr) return;
-  auto code = counted_.version->native->Use(message_.programs().unknown_opcode() ==
-                                            v1::FluxPrograms::UNKNOWN_OPCODE_NOP);
-  if (code != nullptr) flux_run_.version = std::move(code);
+  NativeForm::Used used = counted_.version->native->Use(message_.programs().unknown_opcode() ==
+                                                        v1::FluxPrograms::UNKNOWN_OPCODE_NOP);
+  if (used.code == nullptr) return;
+  if (used.compare) interpreter_ = flux_run_.version;
+  flux_run_.version = std::move(used.code);
 }
 
 absl::Status FluxWorkload::Check() {
@@ -55,7 +64,9 @@ absl::Status FluxWorkload::Check() {
   copy_bytes_ = std::move(copy_bytes);
   if (!installed) counted_ = flux_run_;
   UseNativeForm();
-  split_ = programs_->Split(place_.session->info(), sources_.task_time_limit);
+  const EngineInfo& engine = place_.session->info();
+  split_ = programs_->Split(engine, sources_.task_time_limit);
+  shadow_instructions_ = split_.instructions_per_ms * engine.workers * kShadowMs;
   return programs_->CheckSplit(split_);
 }
 
@@ -87,10 +98,26 @@ void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
       batch.keep_alive.push_back(*std::move(memory));
     }
   }
+  // The twin of a task that copies the bytecode would write it a second time.
+  if (interpreter_ != nullptr && staged == nullptr) {
+    batch.shadow = std::move(interpreter_);
+    batch.shadow_outputs = {flux::kRunRegisters, flux::kRunErrors, flux::kRunCycles};
+    batch.judged = flux_run_.version;
+  }
   outputs_ = programs_->Fill(flux_run_, copy_bytes_, split_, *ticket.staging(), staged, batch);
   programs_.reset();
   place_.session = nullptr;
   counted_ = flux_run_ = copy_bytes_ = {};
+}
+
+bool FluxWorkload::WantsShadow() const {
+  uint64_t instructions = 0;
+  for (uint32_t run = 0; run < outputs_.runs; ++run) {
+    uint32_t cycles = 0;
+    std::memcpy(&cycles, outputs_.cycles + sizeof(cycles) * run, sizeof(cycles));
+    instructions += cycles;
+  }
+  return instructions <= shadow_instructions_;
 }
 
 void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {

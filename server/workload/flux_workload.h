@@ -26,6 +26,7 @@ class FluxWorkload final : public Workload {
   absl::Status Check() override;
   Needs ResourcesNeeded() const override;
   void Fill(const Ticket& ticket, RequestBatch& batch) override;
+  bool WantsShadow() const override;
   void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
 
  private:
@@ -38,11 +39,15 @@ class FluxWorkload final : public Workload {
   const v1::Batch& message_;   // Until Fill.
   ResolvedOperator counted_;   // The operator whose statistics count the tasks.
   ResolvedOperator flux_run_;  // Or the native form. Until Fill, as those below.
+  // The interpreter, for a batch of native code that also runs on it.
+  std::shared_ptr<const OperatorVersion> interpreter_;
   ResolvedOperator copy_bytes_;
   std::optional<FluxPrograms> programs_;
   FluxSplit split_;
   Placement place_;
   FluxOutputs outputs_;  // From Fill on.
+  // Instructions that the interpreter executes in kShadowMs.
+  uint64_t shadow_instructions_ = 0;
 };
 
 }  // namespace resident

@@ -81,6 +81,20 @@ class Programs(daemons.DaemonTest):
         self.assertEqual(result["registers"]["R0"], 7)
         self.assertIn("error 1", self.ctl("flux", "run", "-", stdin=source, code=FAILED).out)
 
+    def test_native_code_of_an_installed_program(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".s") as program:
+            program.write(SQUARES)
+            program.flush()
+            install = ["ops", "install", "squares", "--flux=" + program.name, "--wait=active"]
+            self.assertIn("native code serves", self.ctl(*install, "--native=wait").out)
+            self.assertIn("version 1 native: serving", self.ctl("ops", "show", "squares").out)
+            run = ["flux", "run", "--operator=squares", "--initial=10", "--registers=0"]
+            self.assertRegex(self.ctl(*run).out, r"(?m)^R0 +385$")
+            self.ctl(*install, "--native=off")
+            self.assertIn("version 2 native: off", self.ctl("ops", "show", "squares").out)
+            self.assertRegex(self.ctl(*run).out, r"(?m)^R0 +385$")
+        self.ctl("ops", "remove", "squares")
+
     def test_flux_run_takes_hex_limits_and_unknown_opcodes(self):
         loop = "here: JMP here\n"
         result = self.ctl("flux", "run", "-", "--max_cycles=100", "--json", stdin=loop,

@@ -1,5 +1,5 @@
-// BenchNative: measures native code of installed FLUX programs beside the interpreter, through a real
-// daemon (`bench_operators --native`):
+// BenchNative: measures native code of installed FLUX programs beside the interpreter, through a
+// real daemon (`bench_operators --native`):
 //
 //   device    FLUX instructions per second of device time, for one program over many inputs
 //   client    the same by the client's clock, for programs of 20,000 instructions

@@ -147,6 +147,9 @@ TEST_F(NativeFormsTest, AnInstallCanWaitForItAndItsResultsAreExact) {
   }
   EXPECT_EQ(Metric("forms"), "2");
   EXPECT_EQ(Metric("mismatch_total"), "0");
+  // The first batch of each also ran on the interpreter.
+  EXPECT_EQ(Metric("comparisons_total"), "2");
+  EXPECT_EQ(Metric("quarantined_total"), "0");
 }
 
 TEST_F(NativeFormsTest, ItFollowsAnInstallAndBatchesAreExactThroughout) {

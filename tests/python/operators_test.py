@@ -111,6 +111,16 @@ class Operators(support.PackageTest):
         self.rd.operators.install("sum2", bytecode=b"\x20\x00\x00\x01", wait="active")
         np.testing.assert_array_equal(self.rd.flux("sum2", [[1, 2], [5, 6]]).registers, [[3], [11]])
 
+    def test_native_code_of_bytecode(self):
+        for native, state in (("wait", "serving"), ("off", "off")):
+            self.rd.operators.install("sum3", bytecode=b"\x20\x00\x00\x01", wait="active", native=native)
+            described = self.rd.operators.describe("sum3")
+            self.assertEqual(described.native[max(described.versions)], state)
+            np.testing.assert_array_equal(self.rd.flux("sum3", [[1, 2]]).registers, [[3]])
+        self.assertEqual(self.rd.operators.describe("add").native, {})
+        self.refused(residentd.InvalidArgument, "native='on'", self.rd.operators.install, "sum3",
+                     bytecode=b"\x00", native="on")
+
     def test_watch_yields_changes(self):
         seen = []
         with self.rd.operators.watch("watched") as watch:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .client import Client
 
 _STATES = enum_names("resident.v1.VersionState", "VERSION_STATE_")
+# NativeForm.State.
+_NATIVE_STATES = ("unspecified", "off", "compiling", "serving", "refused", "quarantined", "evicted")
 # InstallHeader.Native.
 _NATIVE = ("follows", "wait", "off")
 _STATE_NUMBERS = {name.lower(): number for number, name in _STATES.items()}
@@ -110,6 +112,10 @@ class OperatorInfo:
         self.revision = int(operator.revision)
         # Number of each version to its state: "active", "loaded", "previous", ...
         self.versions: Dict[int, str] = {v.version: str(v.state) for v in operator.versions}
+        # Number of each version that is bytecode to the state of its native code: "serving", "compiling", ...
+        self.native: Dict[int, str] = {
+            v.version: _NATIVE_STATES[v.native.state] for v in operator.versions if v.HasField("native")
+        }
 
     def __repr__(self) -> str:
         return "<operator {}({}): version {} serves>".format(self.name, self.signature,

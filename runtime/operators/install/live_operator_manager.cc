@@ -257,9 +257,13 @@ void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression
   RecordEvent(std::move(event));
 }
 
-void LiveOperatorManager::RecordShadow(const OperatorVersion& shadow, uint64_t tasks,
+void LiveOperatorManager::RecordShadow(const OperatorVersion& judged, uint64_t tasks,
                                        uint64_t mismatches) {
-  shadows_.Add(shadow, tasks, mismatches);
+  if (judged.spec.kind == OperatorKind::kBytecode && judged.slot != kNoSlot) {
+    natives_.RecordComparison(judged, mismatches);
+  } else {
+    shadows_.Add(judged, tasks, mismatches);
+  }
 }
 
 OperatorManager::TrialCounters LiveOperatorManager::trial_counters(const std::string& name) const {

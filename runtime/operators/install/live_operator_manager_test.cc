@@ -99,6 +99,19 @@ class LiveOperatorManagerTest : public ::testing::Test {
     return slot;
   }
 
+  // Lets a form serve for the program; returns its code.
+  std::shared_ptr<const OperatorVersion> ServeNative(const OperatorVersion& program) {
+    auto payload = std::make_shared<UnitPayload>();
+    payload->symbol = "resident_op_0123456789abcdef";
+    payload->units[device_.snapshot().info.traits.compile_target] = {
+        std::make_shared<const std::string>("unit"), {}};
+    auto code = *registry_->ReserveNative(program, payload, absl::InfiniteFuture());
+    code->state = VersionState::kLoaded;
+    EXPECT_TRUE(program.native->Begin());
+    program.native->Serve(code, std::nullopt);
+    return code;
+  }
+
   std::unique_ptr<Registry> registry_ = *Registry::Create({});
   std::unique_ptr<StateStore> state_ = *StateStore::Open({});
   FakeCompiler compiler_;
@@ -188,6 +201,37 @@ TEST_F(LiveOperatorManagerTest, AStaleForcedActivationIsRefusedBeforeItWaitsForA
   stale.expected_revision = 1;
   EXPECT_EQ(manager_.Activate(stale).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(device_.loads(), 0u);
+}
+
+TEST_F(LiveOperatorManagerTest, NativeCodeThatDiffersInServiceIsTakenOutOfService) {
+  Install("square", VersionState::kActive);
+  const auto program = registry_->ResolveProgram("square", 0)->version;
+  const auto code = ServeNative(*program);
+  manager_.RecordShadow(*code, /*tasks=*/1, /*mismatches=*/0);
+  EXPECT_EQ(program->native->Use(false).code, code);
+  manager_.RecordShadow(*code, 1, 1);
+  EXPECT_EQ(program->native->Use(false).code, nullptr);
+  EXPECT_EQ(program->native->view().state, NativeForm::State::kQuarantined);
+  EXPECT_EQ(Active("square"), 1u);
+  const OperatorManager::NativeCounters counters = manager_.native_counters();
+  EXPECT_EQ(counters.comparisons, 2u);
+  EXPECT_EQ(counters.mismatches, 1u);
+  EXPECT_EQ(counters.quarantined, 1u);
+}
+
+TEST_F(LiveOperatorManagerTest, AFaultOfNativeCodeQuarantinesItAndNotTheProgram) {
+  Install("square", VersionState::kActive);
+  const auto program = registry_->ResolveProgram("square", 0)->version;
+  DeviceFault fault;
+  fault.reason = EngineEndReason::kFault;
+  fault.cause = "it stored to a bad address";
+  fault.suspects = {ServeNative(*program)->slot};
+  const auto replacement = manager_.OnFault(device_, fault);
+  EXPECT_THAT(FakeDevice::ListSlots(replacement), IsEmpty());
+  EXPECT_EQ(program->native->view().state, NativeForm::State::kQuarantined);
+  EXPECT_THAT(program->native->view().reason, HasSubstr("it stored to a bad address"));
+  EXPECT_EQ(Active("square"), 1u);
+  EXPECT_EQ(registry_->Describe("square")->versions[0].state, VersionState::kActive);
 }
 
 TEST_F(LiveOperatorManagerTest, BytecodeIsStoredOnceAndRestored) {

@@ -178,13 +178,21 @@ bool NativeForms::Quarantine(const OperatorVersion& code, const std::string& rea
   ++quarantined_;
   const std::string hash = FormHash(*code.spec.bytecode, kUnknownNop);
   LogError("the native code of ", code.op->name(), " version ", code.version, " (hash ", hash,
-           ") caused a fault; the interpreter runs the program from now on: ", reason);
+           ") is out of service, and the interpreter runs the program: ", reason);
   quarantine_.Add(hash, reason);
   return true;
 }
 
+void NativeForms::RecordComparison(const OperatorVersion& code, uint64_t mismatches) {
+  ++comparisons_;
+  if (mismatches == 0) return;
+  ++mismatches_;
+  Quarantine(code, "in service, its results differed from the interpreter's");
+}
+
 OperatorManager::NativeCounters NativeForms::counters() const {
   OperatorManager::NativeCounters counters;
+  counters.comparisons = comparisons_;
   counters.mismatches = mismatches_;
   counters.quarantined = quarantined_;
   absl::MutexLock lock(&mu_);

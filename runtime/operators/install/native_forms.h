@@ -63,9 +63,12 @@ class NativeForms {
   void Request(const std::shared_ptr<const OperatorVersion>& program,
                std::vector<Example> examples);
 
-  // Takes the form of `code` out of service, and does not build it again: it caused a fault. False:
-  // `code` is no form's, or no longer its code.
+  // Takes the form of `code` out of service, and does not build it again. False: `code` is no
+  // form's, or no longer its code.
   bool Quarantine(const OperatorVersion& code, const std::string& reason);
+
+  // The result of a comparison of `code` with the interpreter, in service.
+  void RecordComparison(const OperatorVersion& code, uint64_t mismatches);
 
   // Ends what is being built, and refuses the forms that wait.
   void Stop();
@@ -97,6 +100,7 @@ class NativeForms {
   const Sources sources_;
   FormQuarantine quarantine_;
   std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> comparisons_{0};
   std::atomic<uint64_t> mismatches_{0};
   std::atomic<uint64_t> quarantined_{0};
   mutable absl::Mutex mu_;

@@ -179,14 +179,18 @@ class OperatorManager {
   // The native forms of FLUX programs.
   struct NativeCounters {
     uint64_t serving = 0;
-    // Forms whose results differed from the interpreter's when they were validated.
+    // Batches that also ran on the interpreter.
+    uint64_t comparisons = 0;
+    // Forms whose results differed from the interpreter's, when they were validated or in service.
     uint64_t mismatches = 0;
-    uint64_t quarantined = 0;  // They caused a fault.
+    // Forms that were taken out of service: they differed, or caused a fault.
+    uint64_t quarantined = 0;
   };
   virtual NativeCounters native_counters() const { return {}; }
-  // The result of a comparison: of `tasks` that ended OK on the active version, `mismatches` had
-  // other outputs on `shadow`.
-  virtual void RecordShadow(const OperatorVersion& shadow, uint64_t tasks, uint64_t mismatches) = 0;
+  // The result of a comparison of `tasks` tasks, of which `mismatches` had other outputs. `judged`:
+  // the version on trial, which was compared with the active one; or the native code of a program,
+  // which was compared with the interpreter, and is taken out of service if it differs.
+  virtual void RecordShadow(const OperatorVersion& judged, uint64_t tasks, uint64_t mismatches) = 0;
 };
 
 }  // namespace resident

@@ -12,11 +12,11 @@ NativeForm::View NativeForm::view() const {
   return view_;
 }
 
-std::shared_ptr<const OperatorVersion> NativeForm::Use(bool unknown_nop) {
+NativeForm::Used NativeForm::Use(bool unknown_nop) {
   absl::MutexLock lock(&mu_);
-  if (code_ == nullptr || mode_.value_or(unknown_nop) != unknown_nop) return nullptr;
+  if (code_ == nullptr || mode_.value_or(unknown_nop) != unknown_nop) return {};
   last_use_ = absl::Now();
-  return code_;
+  return {code_, uses_++ % kUsesOfComparison == 0};
 }
 
 absl::Time NativeForm::last_use() const {

@@ -49,8 +49,14 @@ class NativeForm {
   View view() const;
 
   // The code to run instead of the interpreter; null: there is none for batches with this meaning
-  // of unknown opcodes. Counts as a use.
-  std::shared_ptr<const OperatorVersion> Use(bool unknown_nop);
+  // of unknown opcodes. `compare`: this batch, one of kUsesOfComparison, should also run on the
+  // interpreter.
+  struct Used {
+    std::shared_ptr<const OperatorVersion> code;
+    bool compare = false;
+  };
+  static constexpr uint64_t kUsesOfComparison = 10'000;
+  Used Use(bool unknown_nop);
   // When Use last returned code, or the code began to serve.
   absl::Time last_use() const;
 
@@ -78,6 +84,7 @@ class NativeForm {
   std::shared_ptr<const OperatorVersion> code_ ABSL_GUARDED_BY(mu_);
   std::optional<bool> mode_ ABSL_GUARDED_BY(mu_);
   absl::Time last_use_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace resident

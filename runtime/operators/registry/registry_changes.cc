@@ -118,6 +118,8 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::ReserveNative(
   code->op = program.op;
   code->version = program.version;
   code->spec = program.spec;
+  // As for the interpreter: a batch is split into tasks that take less than the daemon's limit.
+  code->spec.task_time_limit = std::chrono::milliseconds(0);
   code->native_of = program.native;
   code->payload = std::move(payload);
   RETURN_IF_ERROR(AssignSlot(code, deadline));
