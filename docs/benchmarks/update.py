@@ -19,6 +19,7 @@ DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/life_of_a_task.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
+NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
@@ -140,6 +141,14 @@ def flux_cpu():
     rows = [[f["name"], quantity(f["instr/s"], "instr/s"), quantity(f["reference/s"], "instr/s"),
              "{:.2f}".format(f["x_reference"])] for f in load(FLUX_CPU)["figures"]]
     return table(["FLUX on one core", "residentd", "reference interpreter", "ratio"], rows)
+
+
+def native():
+    return figures(NATIVE)
+
+
+def native_cpu():
+    return figures(NATIVE_CPU)
 
 
 def library():
@@ -292,15 +301,16 @@ def life():
 TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
           "short": short, "life": life, "generation": generation, "recovery": recovery,
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
-          "library": library, "library_cpu": library_cpu}
+          "native": native, "native_cpu": native_cpu, "library": library, "library_cpu": library_cpu}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        found = [name for name in (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY,
-                                   LIBRARY_CPU, GENERATION, OPERATORS, SOAK) if (folder / name).exists()]
+        known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU, NATIVE,
+                 NATIVE_CPU, GENERATION, OPERATORS, SOAK)
+        found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
         for name in found:

@@ -22,7 +22,6 @@
 namespace resident::flux {
 namespace {
 
-constexpr u32 kFastWords = (kBlockMemoryBytes - kRegisterBytes) / 4;
 // The tables of kRound use this memory, because its decoded words are in scratch memory.
 static_assert(2 * kThreads <= kFastWords, "the slot table does not fit");
 

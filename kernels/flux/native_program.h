@@ -7,14 +7,16 @@
 //   struct Program {
 //     static constexpr u32 kBytes = 21;                 // Length of the program.
 //     static constexpr UnknownOpcodes kUnknownOpcodes = UnknownOpcodes::kNone;
-//     template <typename Registers, typename Stack>
-//     RESIDENT_HOST_DEVICE static Outcome Run(const RawCode& code, const Registers& registers,
+//     static constexpr bool kLeaves = false;            // It may leave a run to the interpreter.
+//     template <typename Code, typename Registers, typename Stack>
+//     RESIDENT_HOST_DEVICE static Outcome Run(const Code& code, const Registers& registers,
 //                                             const Stack& stack, u32 max_cycles);
 //   };
 //
 // Run does what Execute does with the program's code. It uses `stack` only if the program's stack
 // does not fit into variables, and `code` only for a run that it leaves to the interpreter, because
-// a RET took an address that is no known return address.
+// a RET took an address that is no known return address. Such a program is decoded to fast memory,
+// as flux_run does, so that a run that was left is not slower than an interpreted one.
 #ifndef RESIDENT_KERNELS_FLUX_NATIVE_PROGRAM_H_
 #define RESIDENT_KERNELS_FLUX_NATIVE_PROGRAM_H_
 
@@ -58,12 +60,27 @@ RESIDENT_HOST_DEVICE bool FindNativeProgram(const Block& block, const Args& args
   return false;
 }
 
+// Decodes the program to fast memory, if it may leave runs to the interpreter. (collective)
+template <typename Program>
+RESIDENT_HOST_DEVICE DecodedCode<FastWords> DecodeNativeProgram(const Block& block,
+                                                                const RawCode& code) {
+  if constexpr (!Program::kLeaves) return {FastWords(block.memory<u32>()), 0};
+  static_assert(!Program::kLeaves || Program::kBytes < kFastWords, "");
+  const FastWords words(block.memory<u32>(kRegisterBytes, Program::kBytes + 1));
+  for (u32 pc = block.thread(); pc <= Program::kBytes; pc += block.threads()) {
+    words.store(pc, code.word(pc));
+  }
+  block.barrier();
+  return {words, Program::kBytes};
+}
+
 template <typename Program>
 RESIDENT_HOST_DEVICE void RunNativeProgram(Block& block, const Args& args) {
   const Programs programs(args);
-  RawCode code;
+  RawCode raw;
   if (!CheckArguments(block, args, programs)) return;
-  if (!FindNativeProgram<Program>(block, args, programs, &code)) return;
+  if (!FindNativeProgram<Program>(block, args, programs, &raw)) return;
+  const DecodedCode<FastWords> code = DecodeNativeProgram<Program>(block, raw);
   const u32 limit = static_cast<u32>(args.scalar<i64>(kRunMaxCycles));
   const Range range = block.share(args.scalar<i64>(kRunCount), kLanes);
   const LaneGroup group(block);

@@ -25,6 +25,8 @@ inline constexpr u32 kThreads = Block::kMaxThreads;
 inline constexpr u32 kLanes = kThreads < 32 ? kThreads : 32;
 
 inline constexpr u32 kRegisterBytes = kRegisters * kThreads * 4;
+// Decoded words that fit behind the registers.
+inline constexpr u32 kFastWords = (kBlockMemoryBytes - kRegisterBytes) / 4;
 
 // The lanes that work together, and the calling thread's position among them.
 struct LaneGroup {

@@ -346,8 +346,11 @@ std::string ProgramText(size_t bytes, const FlowGraph& graph, bool unknown_nop,
       "  static constexpr UnknownOpcodes kUnknownOpcodes = UnknownOpcodes::",
       unknown,
       ";\n"
-      "  template <typename Registers, typename Stack>\n"
-      "  RESIDENT_HOST_DEVICE static Outcome Run(const RawCode& code, const Registers& registers,\n"
+      "  static constexpr bool kLeaves = ",
+      leaves ? "true" : "false",
+      ";\n"
+      "  template <typename Code, typename Registers, typename Stack>\n"
+      "  RESIDENT_HOST_DEVICE static Outcome Run(const Code& code, const Registers& registers,\n"
       "                                          const Stack& stack, const u32 max_cycles) {\n"
       "    u32 left = max_cycles;\n"
       "    u32 error = kErrorNone;\n");
@@ -384,6 +387,9 @@ absl::StatusOr<Translation> Translate(std::string_view bytecode, bool unknown_no
   const auto graph = FlowGraph::Explore(bytecode, unknown_nop, limits.flow);
   if (!graph.has_value()) {
     return TooLarge("instructions that a run can reach", limits.flow.max_nodes);
+  }
+  if (graph->returns_to_values() && bytecode.size() > limits.max_leaving_bytes) {
+    return TooLarge("bytes, and may return to addresses that it pushed", limits.max_leaving_bytes);
   }
   Writer writer(*graph, limits.max_source_bytes);
   if (!writer.Write()) return TooLarge("bytes of generated source", limits.max_source_bytes);

@@ -9,9 +9,8 @@
 //
 //   * Each block of n instructions checks the limit once: `if (left < n) goto slow; left -= n`. Its
 //     slow copy checks before every instruction, and never reaches the last one.
-//   * An instruction that fails at position k of its block returns the n - 1 - k cycles that did
-//   not
-//     happen.
+//   * An instruction that fails at position k of its block gives back the n - 1 - k cycles of the
+//     block that did not happen.
 //   * If the stack is known at every instruction (flow_graph.h), its slots are variables, and CALL
 //     and RET are jumps. Otherwise the stack is in memory, and a RET selects among the return
 //     addresses. A RET that takes another address, which was pushed, leaves the run to the
@@ -42,6 +41,8 @@ struct TranslationLimits {
   // max_nodes: instructions of the native code.
   FlowLimits flow;
   uint32_t max_blocks = 400;
+  // Of a program that may leave runs to the interpreter, which then needs it in fast memory.
+  uint32_t max_leaving_bytes = 6000;
   uint32_t max_source_bytes = 256 << 10;
 };
 

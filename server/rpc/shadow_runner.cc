@@ -85,7 +85,7 @@ bool ShadowRunner::Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch,
 
 bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
   RequestBatch& batch = *trial->batch;
-  if (batch.work != nullptr && !batch.work->WantsShadow()) return false;
+  if (batch.work != nullptr && !batch.work->WantsShadow(batch)) return false;
   const std::shared_ptr<EngineSession> session = devices_[batch.device]->session();
   if (session == nullptr || session->epoch() != batch.epoch) return false;
   uint64_t bytes = 0;

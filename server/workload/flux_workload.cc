@@ -67,6 +67,7 @@ absl::Status FluxWorkload::Check() {
   const EngineInfo& engine = place_.session->info();
   split_ = programs_->Split(engine, sources_.task_time_limit);
   shadow_instructions_ = split_.instructions_per_ms * engine.workers * kShadowMs;
+  shadow_instructions_of_run_ = engine.traits.run_instructions_per_ms * kShadowMs;
   return programs_->CheckSplit(split_);
 }
 
@@ -110,11 +111,15 @@ void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
   counted_ = flux_run_ = copy_bytes_ = {};
 }
 
-bool FluxWorkload::WantsShadow() const {
+bool FluxWorkload::WantsShadow(const RequestBatch& batch) const {
+  const bool all_ok = std::all_of(batch.status.begin(), batch.status.end(),
+                                  [](TaskStatus status) { return status == TaskStatus::kOk; });
+  if (!all_ok) return false;
   uint64_t instructions = 0;
   for (uint32_t run = 0; run < outputs_.runs; ++run) {
     uint32_t cycles = 0;
     std::memcpy(&cycles, outputs_.cycles + sizeof(cycles) * run, sizeof(cycles));
+    if (cycles > shadow_instructions_of_run_) return false;
     instructions += cycles;
   }
   return instructions <= shadow_instructions_;

@@ -26,7 +26,7 @@ class FluxWorkload final : public Workload {
   absl::Status Check() override;
   Needs ResourcesNeeded() const override;
   void Fill(const Ticket& ticket, RequestBatch& batch) override;
-  bool WantsShadow() const override;
+  bool WantsShadow(const RequestBatch& batch) const override;
   void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
 
  private:
@@ -46,8 +46,9 @@ class FluxWorkload final : public Workload {
   FluxSplit split_;
   Placement place_;
   FluxOutputs outputs_;  // From Fill on.
-  // Instructions that the interpreter executes in kShadowMs.
+  // Instructions that the interpreter executes in kShadowMs: all runs together, and one of them.
   uint64_t shadow_instructions_ = 0;
+  uint64_t shadow_instructions_of_run_ = 0;
 };
 
 }  // namespace resident

@@ -31,7 +31,7 @@ class Workload {
   // Creates the tasks, with the resources of `ticket`. The message is not needed afterwards.
   virtual void Fill(const Ticket& ticket, RequestBatch& batch) = 0;
   // Whether a batch with a shadow should run on it. REQUIRES: as for BuildResult.
-  virtual bool WantsShadow() const { return true; }
+  virtual bool WantsShadow(const RequestBatch&) const { return true; }
   // Copies the batch's results out of staging memory. REQUIRES: Fill was called; every task has an
   // outcome.
   virtual void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const = 0;

@@ -241,8 +241,10 @@ TEST(Translator, RefusesWhatExceedsItsLimits) {
   Bytecode branches;
   for (int i = 0; i < 400; ++i) branches.insert(branches.end(), {0x3c, 0, 4, 0});
   EXPECT_EQ(refusal(branches), "the program has more than 400 blocks between branches");
-  EXPECT_EQ(refusal(Bytecode(100, 0x01), {.flow = {}, .max_blocks = 400, .max_source_bytes = 100}),
-            "the program has more than 100 bytes of generated source");
+  EXPECT_EQ(
+      refusal(Bytecode(100, 0x01),
+              {.flow = {}, .max_blocks = 400, .max_leaving_bytes = 0, .max_source_bytes = 100}),
+      "the program has more than 100 bytes of generated source");
 }
 
 }  // namespace

@@ -22,7 +22,6 @@ using client::FluxBatch;
 using client::Installation;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kGiga = 1e9;
 constexpr uint32_t kRunsOnGpu = 1 << 20;
 constexpr uint32_t kRunsOnCpu = 8'192;
 constexpr int kRepetitions = 15;  // Batches of each form.
@@ -160,17 +159,15 @@ class Bench {
   void Device(const Program& program, const std::string& name) {
     const auto [native, interpreted] = Both(program, name);
     report_.Add(absl::StrCat("native, ", program.name, ", device"),
-                native.instructions / Percentile(native.device_s, 0.5) / kGiga, "G instr/s",
-                "interpreter",
-                interpreted.instructions / Percentile(interpreted.device_s, 0.5) / kGiga);
+                native.instructions / Percentile(native.device_s, 0.5), "instr/s", "interpreter",
+                interpreted.instructions / Percentile(interpreted.device_s, 0.5));
   }
 
   void Client(const Program& program, const std::string& name) {
     const auto [native, interpreted] = Both(program, name);
     report_.Add(absl::StrCat("native, ", program.name, ", client"),
-                native.instructions / Percentile(native.client_s, 0.5) / kGiga, "G instr/s",
-                "interpreter",
-                interpreted.instructions / Percentile(interpreted.client_s, 0.5) / kGiga);
+                native.instructions / Percentile(native.client_s, 0.5), "instr/s", "interpreter",
+                interpreted.instructions / Percentile(interpreted.client_s, 0.5));
   }
 
   // A program with a branch in every fourth instruction, and different in each call.

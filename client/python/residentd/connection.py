@@ -49,9 +49,17 @@ _connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 _EXIT_SECONDS = 5.0
 
 
+def _copy(items: "weakref.WeakSet[T]") -> List[T]:
+    while True:
+        try:
+            return list(items)
+        except RuntimeError:  # Another thread has changed it meanwhile.
+            pass
+
+
 def _end_calls() -> None:
     deadline = time.monotonic() + _EXIT_SECONDS
-    for connection in list(_connections):
+    for connection in _copy(_connections):
         connection.end_calls(deadline)
 
 
@@ -184,7 +192,7 @@ class Connection:
             self._close_ended.wait(remaining())
         with self._calls_lock:
             open_calls = list(self._calls)
-        threads = set(self.threads)
+        threads = set(_copy(self.threads))
         for call in open_calls:
             ended = threading.Event()
 

@@ -198,18 +198,21 @@ absl::Status InstallRun::Load() {
   RETURN_IF_ERROR(manager_.sources_.state->Sync());
   InstallProgress loaded{
       .state = VersionState::kLoaded, .version = version_, .revision = expected_};
-  if (request_.kind == OperatorKind::kBytecode) loaded.message = RequestNativeForm(version);
+  if (request_.kind == OperatorKind::kBytecode) {
+    manager_.natives_.Request(version, request_.examples);
+    native_ = version->native;
+  }
+  if (request_.wait_for == VersionState::kLoaded) loaded.message = AwaitNativeForm();
   Report(std::move(loaded));
   return absl::OkStatus();
 }
 
-std::string InstallRun::RequestNativeForm(const std::shared_ptr<const OperatorVersion>& version) {
-  manager_.natives_.Request(version, request_.examples);
-  if (request_.native != InstallRequest::Native::kWait) return "";
-  while (!version->native->WaitUntilDecided(absl::Now() + kWithdrawnPollInterval)) {
+std::string InstallRun::AwaitNativeForm() {
+  if (native_ == nullptr || request_.native != InstallRequest::Native::kWait) return "";
+  while (!native_->WaitUntilDecided(absl::Now() + kWithdrawnPollInterval)) {
     if (withdrawn_()) return "";
   }
-  const NativeForm::View form = version->native->view();
+  const NativeForm::View form = native_->view();
   if (form.state == NativeForm::State::kServing) return "native code serves";
   return absl::StrCat("no native code: ",
                       form.reason.empty() ? "the daemon has --flux_native=off" : form.reason);
@@ -233,7 +236,10 @@ absl::Status InstallRun::Activate() {
   activate.expected_revision = expected_;
   activate.actor = request_.actor;
   ASSIGN_OR_RETURN(const auto active, manager_.Activate(activate));
-  Report({.state = VersionState::kActive, .version = version_, .revision = active.revision});
+  Report({.state = VersionState::kActive,
+          .version = version_,
+          .revision = active.revision,
+          .message = AwaitNativeForm()});
   return absl::OkStatus();
 }
 

@@ -43,9 +43,8 @@ class InstallRun {
   absl::Status Compile();
   absl::Status Validate();
   absl::Status Load();
-  // Requests the version's native code. Returns a note for the progress, if the install waits for
-  // it.
-  std::string RequestNativeForm(const std::shared_ptr<const OperatorVersion>& version);
+  // If the install waits for native code, returns a note for the progress.
+  std::string AwaitNativeForm();
   // Stores what the version was built from, so that a restarted daemon can build it.
   absl::Status KeepContent(VersionContent* content) const;
   absl::Status Activate();
@@ -68,6 +67,7 @@ class InstallRun {
   std::unique_ptr<VersionValidation> validation_;
   BuiltVersion built_;
   uint32_t version_ = 0;
+  std::shared_ptr<NativeForm> native_;  // Bytecode, once it is loaded.
 };
 
 }  // namespace resident

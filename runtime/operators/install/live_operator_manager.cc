@@ -217,9 +217,11 @@ void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOpti
   const VersionView* before = view.ok() ? view->Find(against) : nullptr;
   const VersionView* now = view.ok() ? view->Find(change.version) : nullptr;
   const BakeCounters served = ReadCounters(change.name, change.version);
+  // One version of a program may run as native code while the other one is interpreted.
+  const bool comparable = before != nullptr && !(view->op->bytecode() && options_.flux_native);
   bakes_.Watch(
       change.name, change.version, change.revision, WithDefaults(wanted, options_.bake),
-      before == nullptr ? 0 : P99Ns(*before),
+      comparable ? P99Ns(*before) : 0,
       [this, name = change.name, version = change.version, served,
        earlier = now == nullptr ? std::vector<DurationHistogram::Counts>() : CountLatencies(*now)] {
         BakeCounters counters = ReadCounters(name, version, earlier);

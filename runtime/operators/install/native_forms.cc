@@ -30,6 +30,9 @@ std::string FormHash(const std::string& bytecode, bool unknown_nop) {
   return hash.Hex();
 }
 
+// Programs that wait.
+constexpr size_t kMaxWaiting = 256;
+
 // The mode for which programs with unknown opcodes are translated: that of requests that do not say
 // otherwise.
 constexpr bool kUnknownNop = false;
@@ -56,7 +59,11 @@ void NativeForms::Request(const std::shared_ptr<const OperatorVersion>& program,
                           std::vector<Example> examples) {
   if (!options_.enabled || program->native == nullptr || program->spec.native_off) return;
   absl::MutexLock lock(&mu_);
-  if (stopping() || jobs_.size() >= options_.max_forms || !program->native->Begin()) return;
+  if (stopping() || !program->native->Begin()) return;
+  if (jobs_.size() >= kMaxWaiting) {
+    program->native->Refuse("many other programs waited. Fix: activate the version again later");
+    return;
+  }
   jobs_.push_back({program, program->spec.bytecode, program->native, std::move(examples)});
 }
 
@@ -74,7 +81,8 @@ void NativeForms::Work() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    const absl::Status built = stopping() ? errors::InstallWithdrawn() : Build(job);
+    absl::Status built = errors::InstallWithdrawn();
+    if (!stopping() && !job.program.expired()) built = Build(job);
     if (!built.ok()) job.form->Refuse(std::string(built.message()));
   }
 }
@@ -89,7 +97,8 @@ absl::Status NativeForms::Build(const Job& job) {
   ASSIGN_OR_RETURN(
       const BuiltVersion built,
       CompileAndValidate(job, hash, flux::NativeOperatorSource(kFunction, translation)));
-  return Load(job, built, translation.one_mode ? std::optional<bool>(kUnknownNop) : std::nullopt);
+  return Load(job, hash, built,
+              translation.one_mode ? std::optional<bool>(kUnknownNop) : std::nullopt);
 }
 
 absl::StatusOr<BuiltVersion> NativeForms::Compile(const std::string& hash,
@@ -131,14 +140,13 @@ absl::StatusOr<BuiltVersion> NativeForms::CompileAndValidate(const Job& job,
   if (status.ok()) return built;
   if (status.code() == absl::StatusCode::kInvalidArgument) {
     ++mismatches_;
-    quarantine_.Add(hash, std::string(status.message()));
     LogError("the native code of the FLUX program with hash ", hash,
              " is not used, since it failed the comparison with flux.run: ", status.message());
   }
   return status;
 }
 
-absl::Status NativeForms::Load(const Job& job, const BuiltVersion& built,
+absl::Status NativeForms::Load(const Job& job, const std::string& hash, const BuiltVersion& built,
                                std::optional<bool> mode) {
   std::shared_ptr<const OperatorVersion> program = job.program.lock();
   if (program == nullptr) return absl::CancelledError("the program was removed");
@@ -147,13 +155,15 @@ absl::Status NativeForms::Load(const Job& job, const BuiltVersion& built,
       sources_.registry->ReserveNative(*program, built.payload,
                                        absl::Now() + absl::FromChrono(options_.park_deadline)));
   program.reset();
-  MakeRoom();
   RETURN_IF_ERROR(sources_.loader->Load(code));
   // From here on every generation has it.
   code->state = VersionState::kLoaded;
-  absl::MutexLock lock(&mu_);
-  job.form->Serve(code, mode);
-  forms_.push_back(job.form);
+  {
+    absl::MutexLock lock(&mu_);
+    job.form->Serve(code, mode);
+    forms_.push_back({job.form, hash});
+  }
+  MakeRoom();
   return absl::OkStatus();
 }
 
@@ -161,26 +171,33 @@ void NativeForms::MakeRoom() {
   absl::MutexLock lock(&mu_);
   std::shared_ptr<NativeForm> oldest;
   size_t serving = 0;
-  std::erase_if(forms_, [&](const std::weak_ptr<NativeForm>& weak) {
-    std::shared_ptr<NativeForm> form = weak.lock();
+  std::erase_if(forms_, [&](const Made& made) {
+    std::shared_ptr<NativeForm> form = made.form.lock();
     if (form == nullptr || form->view().state != NativeForm::State::kServing) return true;
     ++serving;
     if (oldest == nullptr || form->last_use() < oldest->last_use()) oldest = std::move(form);
     return false;
   });
-  if (serving >= options_.max_forms) oldest->Evict();
+  if (serving > options_.max_forms) oldest->Evict();
 }
 
-bool NativeForms::Quarantine(const OperatorVersion& code, const std::string& reason) {
-  const std::shared_ptr<NativeForm> form = code.native_of.lock();
+void NativeForms::Quarantine(const OperatorVersion& code, const std::string& reason) {
   code.state.store(VersionState::kQuarantined, std::memory_order_relaxed);
-  if (form == nullptr || !form->Quarantine(reason)) return false;
-  ++quarantined_;
   const std::string hash = FormHash(*code.spec.bytecode, kUnknownNop);
+  // First, so that none is built again.
+  quarantine_.Add(hash, reason);
   LogError("the native code of ", code.op->name(), " version ", code.version, " (hash ", hash,
            ") is out of service, and the interpreter runs the program: ", reason);
-  quarantine_.Add(hash, reason);
-  return true;
+  std::vector<std::shared_ptr<NativeForm>> forms = {code.native_of.lock()};
+  {
+    absl::MutexLock lock(&mu_);
+    for (const Made& made : forms_) {
+      if (made.hash == hash) forms.push_back(made.form.lock());
+    }
+  }
+  for (const std::shared_ptr<NativeForm>& form : forms) {
+    if (form != nullptr && form->Quarantine(reason)) ++quarantined_;
+  }
 }
 
 void NativeForms::RecordComparison(const OperatorVersion& code, uint64_t mismatches) {
@@ -196,8 +213,8 @@ OperatorManager::NativeCounters NativeForms::counters() const {
   counters.mismatches = mismatches_;
   counters.quarantined = quarantined_;
   absl::MutexLock lock(&mu_);
-  for (const std::weak_ptr<NativeForm>& weak : forms_) {
-    const std::shared_ptr<NativeForm> form = weak.lock();
+  for (const Made& made : forms_) {
+    const std::shared_ptr<NativeForm> form = made.form.lock();
     counters.serving += form != nullptr && form->view().state == NativeForm::State::kServing;
   }
   return counters;

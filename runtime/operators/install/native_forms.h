@@ -57,15 +57,14 @@ class NativeForms {
   // Stops.
   ~NativeForms();
 
-  // Begins to build the form of `program`, unless it exists, was refused or quarantined, or is
-  // off. `examples`: of the install (bytecode_validation.h). If many wait already, nothing
-  // happens: the form can be requested again.
+  // Begins to build the form of `program`, unless it exists, was quarantined, or is off.
+  // `examples`: of the install (bytecode_validation.h). It is refused if many wait already.
   void Request(const std::shared_ptr<const OperatorVersion>& program,
                std::vector<Example> examples);
 
-  // Takes the form of `code` out of service, and does not build it again. False: `code` is no
-  // form's, or no longer its code.
-  bool Quarantine(const OperatorVersion& code, const std::string& reason);
+  // Takes `code`, and the forms of all equal programs, out of service, and does not build them
+  // again.
+  void Quarantine(const OperatorVersion& code, const std::string& reason);
 
   // The result of a comparison of `code` with the interpreter, in service.
   void RecordComparison(const OperatorVersion& code, uint64_t mismatches);
@@ -91,8 +90,9 @@ class NativeForms {
   // Also compares the code with flux.run, on another engine.
   absl::StatusOr<BuiltVersion> CompileAndValidate(const Job& job, const std::string& hash,
                                                   const std::string& source);
-  absl::Status Load(const Job& job, const BuiltVersion& built, std::optional<bool> mode);
-  // Evicts the form that was used least recently if there is no room for another one.
+  absl::Status Load(const Job& job, const std::string& hash, const BuiltVersion& built,
+                    std::optional<bool> mode);
+  // Evicts the form that was used least recently if more serve than may.
   void MakeRoom();
   bool stopping() const { return stopping_.load(); }
 
@@ -106,7 +106,11 @@ class NativeForms {
   mutable absl::Mutex mu_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
   // Those that serve, and some that do not any more.
-  std::vector<std::weak_ptr<NativeForm>> forms_ ABSL_GUARDED_BY(mu_);
+  struct Made {
+    std::weak_ptr<NativeForm> form;
+    std::string hash;  // Of its code; equal programs have the same.
+  };
+  std::vector<Made> forms_ ABSL_GUARDED_BY(mu_);
   std::thread worker_;  // Last: it uses the members above.
 };
 

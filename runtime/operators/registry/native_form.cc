@@ -31,7 +31,10 @@ std::shared_ptr<const OperatorVersion> NativeForm::Enter(State state, std::strin
 
 bool NativeForm::Begin() {
   absl::MutexLock lock(&mu_);
-  if (view_.state != State::kOff && view_.state != State::kEvicted) return false;
+  if (view_.state != State::kOff && view_.state != State::kEvicted &&
+      view_.state != State::kRefused) {
+    return false;
+  }
   Enter(State::kCompiling, "");
   return true;
 }
@@ -60,10 +63,10 @@ bool NativeForm::Evict() {
 bool NativeForm::Quarantine(std::string reason) {
   std::shared_ptr<const OperatorVersion> code;
   absl::MutexLock lock(&mu_);
-  if (view_.state != State::kServing) return false;
+  if (view_.state != State::kServing && view_.state != State::kEvicted) return false;
   code = Enter(State::kQuarantined, std::move(reason));
   // A replacement engine starts without it (generation_loader.h).
-  code->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
+  if (code != nullptr) code->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
   return true;
 }
 

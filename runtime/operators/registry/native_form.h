@@ -1,12 +1,12 @@
 // NativeForm: the native code of a version that is bytecode: whether it exists, and the slot that
 // has it.
 //
-//               Begin            Serve             Evict
-//   off, evicted ─────▶ compiling ─────▶ serving ─────────▶ evicted
-//                           │               │
-//                    Refuse │               │ Quarantine
-//                           ▼               ▼
-//                        refused       quarantined
+//                        Begin            Serve             Evict
+//   off, evicted, refused ─────▶ compiling ─────▶ serving ─────────▶ evicted
+//                                    │               │                  │
+//                             Refuse │               └── Quarantine ────┘
+//                                    ▼                       ▼
+//                                 refused               quarantined
 //
 // The form is no version: results name the bytecode's version, whichever of its forms ran, and
 // the tasks are counted there. Its code is an OperatorVersion with a slot of its own, which the
@@ -60,7 +60,7 @@ class NativeForm {
   // When Use last returned code, or the code began to serve.
   absl::Time last_use() const;
 
-  // off, evicted -> compiling. False: it has another state.
+  // off, evicted, refused -> compiling. False: it has another state.
   bool Begin();
   // compiling -> serving. `mode`: the only meaning of unknown opcodes that the code serves.
   void Serve(std::shared_ptr<const OperatorVersion> code, std::optional<bool> mode);
@@ -68,7 +68,7 @@ class NativeForm {
   void Refuse(std::string reason);
   // serving -> evicted. False: it has another state.
   bool Evict();
-  // serving -> quarantined. False: it has another state.
+  // serving, evicted -> quarantined. False: it has another state.
   bool Quarantine(std::string reason);
 
   // Waits until it is not compiling. False: the deadline has passed.

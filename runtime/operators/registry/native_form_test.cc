@@ -49,13 +49,13 @@ TEST(NativeForm, OneOfManyUsesIsCompared) {
   EXPECT_EQ(compared, 2u);
 }
 
-TEST(NativeForm, ARefusedOneIsNotMadeAgain) {
+TEST(NativeForm, ARefusedOneCanBeTriedAgain) {
   NativeForm form;
   form.Begin();
   form.Refuse("too long");
   EXPECT_EQ(form.view().state, State::kRefused);
   EXPECT_EQ(form.view().reason, "too long");
-  EXPECT_FALSE(form.Begin());
+  EXPECT_TRUE(form.Begin());
 }
 
 TEST(NativeForm, AnEvictedOneReleasesItsCodeAndIsMadeAgain) {
@@ -73,7 +73,7 @@ TEST(NativeForm, AnEvictedOneReleasesItsCodeAndIsMadeAgain) {
 
 TEST(NativeForm, AQuarantinedOneIsNotMadeAgainAndItsCodeIsMarked) {
   NativeForm form;
-  EXPECT_FALSE(form.Quarantine("it was not serving"));
+  EXPECT_FALSE(form.Quarantine("it never served"));
   form.Begin();
   const auto code = Code();
   form.Serve(code, std::nullopt);
