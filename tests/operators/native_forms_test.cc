@@ -206,19 +206,28 @@ TEST_F(NativeFormsTest, AFaultTakesTheFormOutOfServiceAndNotTheProgram) {
   const Bytecode code = MustAssemble(kForever);
   MustInstall(Program("forever", code));
   const pid_t engine = daemon_->engine_pid();
-  std::thread caller([&] {
-    FluxBatch batch;
-    // Runs for a second or more.
-    batch.Operator("forever").Runs(OnGpu() ? 1'000'000 : 20'000).MaxCycles(1'000'000);
-    const auto result = client_->Run(batch);
-    ASSERT_TRUE(result.ok()) << result.status();
-    ASSERT_EQ(result->message().status_size(), 1);
-    EXPECT_EQ(result->message().status(0), v1::TASK_STATUS_ABORTED);
-  });
-  ASSERT_TRUE(Eventually([&] { return daemon_->Device().ring().in_flight() > 0; }));
+  // Batches one after the other from several threads, so that one always runs.
+  std::atomic<bool> done{false};
+  std::atomic<int> aborted{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 6; ++i) {
+    callers.emplace_back([&] {
+      while (!done) {
+        FluxBatch batch;
+        batch.Operator("forever").Runs(OnGpu() ? 200'000 : 500).MaxCycles(1'000'000);
+        const auto result = client_->Run(batch);
+        if (result.ok() && result->message().status_size() == 1) {
+          aborted += result->message().status(0) == v1::TASK_STATUS_ABORTED;
+        }
+      }
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon_->Device().ring().in_flight() > 1; }));
   kill(engine, SIGSEGV);
-  ASSERT_TRUE(daemon_->AwaitAnotherEngine(engine));
-  caller.join();
+  EXPECT_TRUE(daemon_->AwaitAnotherEngine(engine));
+  done = true;
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_GT(aborted, 0);
   EXPECT_TRUE(
       Eventually([&] { return Native("forever").state() == v1::NativeForm::STATE_QUARANTINED; }));
   EXPECT_THAT(Native("forever").reason(), HasSubstr("running: forever version 1"));
