@@ -96,7 +96,8 @@ std::string Compute(const Node& node) {
     case kCmpGt:
       return compare(">");
     default:
-      return "";
+      // Does not compile, so that an instruction without a translation is never skipped.
+      return absl::StrCat("no_translation_of_opcode_", node.word & 0xff, ";");
   }
 }
 

@@ -213,9 +213,19 @@ std::string InstallRun::AwaitNativeForm() {
     if (withdrawn_()) return "";
   }
   const NativeForm::View form = native_->view();
-  if (form.state == NativeForm::State::kServing) return "native code serves";
-  return absl::StrCat("no native code: ",
-                      form.reason.empty() ? "the daemon has --flux_native=off" : form.reason);
+  switch (form.state) {
+    case NativeForm::State::kServing:
+      return "native code serves";
+    case NativeForm::State::kOff:
+      return "no native code: the daemon has --flux_native=off";
+    case NativeForm::State::kEvicted:
+      return "native code was made, and evicted: --max_native_forms others were used meanwhile";
+    case NativeForm::State::kCompiling:
+    case NativeForm::State::kRefused:
+    case NativeForm::State::kQuarantined:
+      break;
+  }
+  return absl::StrCat("no native code: ", form.reason);
 }
 
 absl::Status InstallRun::KeepContent(VersionContent* content) const {

@@ -33,6 +33,10 @@ std::vector<DurationHistogram::Counts> CountLatencies(const VersionView& version
   return counts;
 }
 
+bool HasNativeForm(const VersionView& version) {
+  return version.native.has_value() && version.native->state != NativeForm::State::kOff;
+}
+
 // The p99 of the device with the highest one, without the tasks in `earlier`.
 uint64_t P99Ns(const VersionView& version,
                const std::vector<DurationHistogram::Counts>& earlier = {}) {
@@ -217,8 +221,9 @@ void LiveOperatorManager::StartBake(const RegistryChange& change, const BakeOpti
   const VersionView* before = view.ok() ? view->Find(against) : nullptr;
   const VersionView* now = view.ok() ? view->Find(change.version) : nullptr;
   const BakeCounters served = ReadCounters(change.name, change.version);
-  // One version of a program may run as native code while the other one is interpreted.
-  const bool comparable = before != nullptr && !(view->op->bytecode() && options_.flux_native);
+  // Of versions with native code, one may be interpreted while the other one is not.
+  const bool comparable =
+      before != nullptr && !HasNativeForm(*before) && (now == nullptr || !HasNativeForm(*now));
   bakes_.Watch(
       change.name, change.version, change.revision, WithDefaults(wanted, options_.bake),
       comparable ? P99Ns(*before) : 0,

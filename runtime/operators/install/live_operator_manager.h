@@ -60,7 +60,8 @@ class LiveOperatorManager final : public OperatorManager {
     bool flux_native = true;
     // --max_native_forms.
     uint32_t max_native_forms = kMaxNativeForms;
-    // File of the native code that caused faults; empty: it is not recorded.
+    // File of the native code that caused faults or gave other results than the interpreter in
+    // service; empty: it is not recorded.
     std::string native_quarantine_file;
     // Program to run as `PROGRAM engine ...` for validations; empty: this program.
     std::string engine_program;

@@ -219,6 +219,23 @@ TEST_F(LiveOperatorManagerTest, NativeCodeThatDiffersInServiceIsTakenOutOfServic
   EXPECT_EQ(counters.quarantined, 1u);
 }
 
+TEST_F(LiveOperatorManagerTest, VersionsWithNativeCodeAreNotComparedByTheirLatency) {
+  for (const bool native : {false, true}) {
+    const std::string name = native ? "native" : "interpreted";
+    InstallTwo(name);
+    if (native) ServeNative(*registry_->ResolveProgram(name, 1)->version);
+    Run(name, 1, 100, 1'000);
+    ASSERT_TRUE(manager_.Activate(MakeSwitch(name, BakeAction::kRollBack)).ok());
+    Run(name, 2, 100, 1'000'000);
+    // Also regresses in another way, which is looked at after the latency.
+    if (native) Compare(name, 100, 100);
+    ASSERT_TRUE(Eventually([&] { return Active(name) == 1; }));
+    const std::vector<OperatorEvent> events = manager_.EventsBefore(0, name, 1);
+    ASSERT_EQ(events.size(), 1u);
+    EXPECT_THAT(events[0].message, HasSubstr(native ? "shadowed tasks differ" : "p99"));
+  }
+}
+
 TEST_F(LiveOperatorManagerTest, AFaultOfNativeCodeQuarantinesItAndNotTheProgram) {
   Install("square", VersionState::kActive);
   const auto program = registry_->ResolveProgram("square", 0)->version;

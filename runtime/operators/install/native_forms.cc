@@ -30,6 +30,10 @@ std::string FormHash(const std::string& bytecode, bool unknown_nop) {
   return hash.Hex();
 }
 
+absl::Status QuarantinedBefore(const std::string& reason) {
+  return absl::FailedPreconditionError(absl::StrCat("it was quarantined before: ", reason));
+}
+
 // Programs that wait.
 constexpr size_t kMaxWaiting = 256;
 
@@ -90,7 +94,7 @@ void NativeForms::Work() {
 absl::Status NativeForms::Build(const Job& job) {
   const std::string hash = FormHash(*job.bytecode, kUnknownNop);
   if (const std::string reason = quarantine_.Reason(hash); !reason.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("it was quarantined before: ", reason));
+    return QuarantinedBefore(reason);
   }
   ASSIGN_OR_RETURN(const flux::Translation translation,
                    flux::Translate(*job.bytecode, kUnknownNop));
@@ -160,6 +164,11 @@ absl::Status NativeForms::Load(const Job& job, const std::string& hash, const Bu
   code->state = VersionState::kLoaded;
   {
     absl::MutexLock lock(&mu_);
+    // An equal program's form was quarantined meanwhile. Quarantine looks for this form after it
+    // has recorded the reason.
+    if (const std::string reason = quarantine_.Reason(hash); !reason.empty()) {
+      return QuarantinedBefore(reason);
+    }
     job.form->Serve(code, mode);
     forms_.push_back({job.form, hash});
   }

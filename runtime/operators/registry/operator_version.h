@@ -82,7 +82,8 @@ class OperatorVersion {
   SplitRule split;
   VersionStats stats;  // Empty until it is loaded.
   std::shared_ptr<const VersionPayload> payload;
-  // For listings only; running a task does not read it.
+  // Running a task does not read it. The generation loader does: it leaves quarantined versions out
+  // of the generations of new engines.
   mutable std::atomic<VersionState> state{VersionState::kValidated};
   // Notified when no reference to the version is left.
   std::shared_ptr<absl::Notification> drained = std::make_shared<absl::Notification>();
