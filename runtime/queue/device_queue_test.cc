@@ -16,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "runtime/queue/operator_stats.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/queue_test.h"
 
 namespace resident {
 namespace {
@@ -28,41 +29,9 @@ using testing::EngineHarness;
 using testing::OperatorSlot;
 using testing::Scalar;
 
-// One engine for all tests of this program, because a GPU takes long to start. Each test
-// creates a new ring; the engine is parked between two tests.
-class DeviceQueueTest : public ::testing::Test {
+class DeviceQueueTest : public testing::QueueTest {
  protected:
-  static void SetUpTestSuite() { harness_ = new EngineHarness({}); }
-  static void TearDownTestSuite() {
-    delete harness_;
-    harness_ = nullptr;
-  }
-
-  void SetUp() override {
-    epoch_ = queue_.SetRing(harness_->NewRing());
-    queue_.AddClient(1);
-    queue_.AddClient(2);
-  }
-
-  void TearDown() override {
-    // Parks, so that the next ring starts where this one ended.
-    ASSERT_TRUE(queue_.BeginPark().ok());
-    ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
-    ASSERT_TRUE(harness_->engine().Resume().ok());
-  }
-
-  struct Pending {
-    std::shared_ptr<Batch> batch = std::make_shared<Batch>();
-    absl::Notification done;
-    void Wait() { done.WaitForNotification(); }
-  };
-
-  std::shared_ptr<Pending> NewBatch() {
-    auto pending = std::make_shared<Pending>();
-    pending->batch->epoch = epoch_;
-    pending->batch->done = [p = pending.get()](Batch&) { p->done.Notify(); };
-    return pending;
-  }
+  static void SetUpTestSuite() { StartEngine({}); }
 
   // `count` tasks that each add 1 to one shared counter.
   std::shared_ptr<Pending> CountBatch(uint64_t counter, int count) {
@@ -81,13 +50,7 @@ class DeviceQueueTest : public ::testing::Test {
     }
     return pending;
   }
-
-  static EngineHarness* harness_;
-  DeviceQueue queue_{DeviceQueue::Options{}};
-  uint64_t epoch_ = 0;
 };
-
-EngineHarness* DeviceQueueTest::harness_ = nullptr;
 
 TEST_F(DeviceQueueTest, LoneTaskReturnsItsResult) {
   constexpr int kN = 1000;

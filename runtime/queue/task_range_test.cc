@@ -18,6 +18,7 @@
 #include "runtime/queue/device_queue.h"
 #include "runtime/queue/operator_stats.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/queue_test.h"
 
 namespace resident {
 namespace {
@@ -29,44 +30,21 @@ using testing::EngineHarness;
 using testing::OperatorSlot;
 using testing::Scalar;
 
-class TaskRangeTest : public ::testing::Test {
+class TaskRangeTest : public testing::QueueTest {
  protected:
   static void SetUpTestSuite() {
     EngineHarness::Options options;
     options.staging_bytes = uint64_t{128} << 20;
-    harness_ = new EngineHarness(options);
+    StartEngine(options);
   }
-  static void TearDownTestSuite() {
-    delete harness_;
-    harness_ = nullptr;
-  }
-
-  void SetUp() override {
-    epoch_ = queue_.SetRing(harness_->NewRing());
-    queue_.AddClient(1);
-    queue_.AddClient(2);
-  }
-
-  void TearDown() override {
-    // Parks, so that the next ring starts where this one ended.
-    ASSERT_TRUE(queue_.BeginPark().ok());
-    ASSERT_TRUE(harness_->engine().AwaitPark(std::chrono::seconds(60)).ok());
-    ASSERT_TRUE(harness_->engine().Resume().ok());
-  }
-
-  struct Pending {
-    std::shared_ptr<Batch> batch = std::make_shared<Batch>();
-    absl::Notification done;
-  };
 
   std::shared_ptr<Pending> Run(std::shared_ptr<Pending> pending, ClientId client = 1) {
     Start(pending, client);
-    pending->done.WaitForNotification();
+    pending->Wait();
     return pending;
   }
   void Start(const std::shared_ptr<Pending>& pending, ClientId client = 1) {
-    pending->batch->epoch = epoch_;
-    pending->batch->done = [p = pending.get()](Batch&) { p->done.Notify(); };
+    Prepare(*pending);
     ASSERT_TRUE(queue_.Enqueue(client, pending->batch).ok());
   }
 
@@ -134,13 +112,8 @@ class TaskRangeTest : public ::testing::Test {
     return pending;
   }
 
-  static EngineHarness* harness_;
-  DeviceQueue queue_{DeviceQueue::Options{}};
-  uint64_t epoch_ = 0;
   std::mt19937_64 random_{std::random_device{}()};
 };
-
-EngineHarness* TaskRangeTest::harness_ = nullptr;
 
 constexpr uint32_t kPoison = 0xf1f2f3f4;
 
@@ -231,7 +204,7 @@ TEST_F(TaskRangeTest, ManyClientsRangesAndTasksAllComplete) {
     all.push_back(i % 3 == 2 ? OneByOne(*pending->batch->range) : pending);
     Start(all.back(), i % 2 == 0 ? 1 : 2);
   }
-  for (const auto& pending : all) pending->done.WaitForNotification();
+  for (const auto& pending : all) pending->Wait();
   EXPECT_EQ(std::count(cells.as<float>(), cells.as<float>() + kCount, 20.0f), kCount);
 }
 
