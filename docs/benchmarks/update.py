@@ -20,6 +20,7 @@ KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
 NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
+NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
@@ -147,6 +148,12 @@ def native():
     return figures(NATIVE)
 
 
+def native_core():
+    rows = [[f["name"], quantity(f["instr/s"], "instr/s"), quantity(f["interpreter/s"], "instr/s"),
+             "{:.2f}".format(f["x_interpreter"])] for f in load(NATIVE_CORE)["figures"]]
+    return table(["native code on one core", "residentd", "interpreter", "ratio"], rows)
+
+
 def native_cpu():
     return figures(NATIVE_CPU)
 
@@ -164,9 +171,10 @@ def copy(folder, name):
     data = json.loads((folder / name).read_text())
     if name in (DAEMON, DAEMON_CPU):
         data = without_raw(data)
-    if name == FLUX_CPU:
-        keys = ("name", "iterations", "instr/s", "reference/s", "x_reference")
-        data = {"figures": [{key: run[key] for key in keys} for run in data["benchmarks"]]}
+    keys = {FLUX_CPU: ("name", "iterations", "instr/s", "reference/s", "x_reference"),
+            NATIVE_CORE: ("name", "iterations", "instr/s", "interpreter/s", "x_interpreter", "compile_ms")}
+    if name in keys:
+        data = {"figures": [{key: run[key] for key in keys[name]} for run in data["benchmarks"]]}
     (HERE / name).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -301,7 +309,8 @@ def life():
 TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
           "short": short, "life": life, "generation": generation, "recovery": recovery,
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
-          "native": native, "native_cpu": native_cpu, "library": library, "library_cpu": library_cpu}
+          "native": native, "native_cpu": native_cpu,
+          "native_core": native_core, "library": library, "library_cpu": library_cpu}
 
 
 def main():
@@ -309,7 +318,7 @@ def main():
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU, NATIVE,
-                 NATIVE_CPU, GENERATION, OPERATORS, SOAK)
+                 NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])

@@ -201,6 +201,43 @@ TEST(NativeFlux, PassesAllVectors) {
   }
 }
 
+// Calls and branches in a program that is as large as the translator permits, with its stack in
+// memory.
+TEST(NativeFlux, TheLargestProgramCompilesAndIsExact) {
+  Bytecode code;
+  // R1 counts the rounds of a loop that contains all else, and R15 is 1.
+  code.insert(code.end(), {0x18, 1, 3, 0x18, 15, 1});
+  const size_t start = code.size();
+  // CALL the RET behind the next instruction, which is JMP over the RET.
+  code.insert(code.end(), {0x4a, 0, 8, 0, 0x43, 0, 5, 0, 0x02});
+  for (uint8_t i = 0; i < 196; ++i) {
+    const auto r = static_cast<uint8_t>(2 + i % 12);
+    code.insert(code.end(), {0x20, r, r, 15, 0x22, 14, r, r, 0x26, 13, 14, r});
+    code.insert(code.end(), {0x3c, static_cast<uint8_t>(i % 2 == 0 ? 15 : r), 8, 0});
+    code.insert(code.end(), {0x27, 12, 13, r});
+  }
+  // A loop that pushes has a stack that is not known.
+  code.insert(code.end(), {0x0c, 2, 0x09, 1});
+  const auto back = static_cast<uint32_t>(start) - static_cast<uint32_t>(code.size());
+  code.insert(code.end(), {0x3c, 1, 8, 0});
+  code.insert(code.end(),
+              {0x43, 0, static_cast<uint8_t>(back - 4), static_cast<uint8_t>((back - 4) >> 8)});
+  const auto translation = Translate(View(code), false);
+  ASSERT_TRUE(translation.ok()) << translation.status();
+  EXPECT_EQ(translation->form, FlowGraph::Form::kAnyStack);
+  EXPECT_GT(translation->instructions, 980u);
+  EXPECT_GT(translation->blocks, 390u);
+  const auto native = NativePrograms::Compile({{code, false}}, "-O3");
+  ASSERT_TRUE(native.ok()) << native.status();
+  RandomProgramGenerator generator(5);
+  for (int i = 0; i < 200; ++i) {
+    RunOptions options = generator.Next().options;
+    options.unknown_nop = false;
+    options.max_cycles = generator.Below(4000);
+    ASSERT_EQ((*native)->Run(0, options), RunReference(code, options)) << i;
+  }
+}
+
 TEST(Translator, KnowsTheStackOfCallsAndNotOfRecursion) {
   const auto form = [](const char* text) {
     const auto translation = Translate(View(*Assemble(text)), false);

@@ -63,12 +63,6 @@ const Program kPrograms[] = {
 };
 const Program kLong = {"sum of 20,001", kSum, FiveThousand, true, 21'000};
 
-template <typename T>
-T Must(absl::StatusOr<T> value, const std::string& what) {
-  if (!value.ok()) Fail(absl::StrCat(what, ": ", value.status().ToString()));
-  return *std::move(value);
-}
-
 class Bench {
  public:
   Bench()

@@ -49,12 +49,6 @@ using Micros = std::chrono::duration<double, std::micro>;
 
 constexpr int kInstalls = 20;
 
-template <typename T>
-T Must(absl::StatusOr<T> value, const char* what) {
-  if (!value.ok()) Fail(absl::StrCat(what, ": ", value.status().ToString()));
-  return *std::move(value);
-}
-
 // out = factor * x. `nonce` changes the content.
 Installation Times(const std::string& name, int factor, int nonce) {
   const std::string source =

@@ -8,14 +8,23 @@
 #define RESIDENT_TESTS_SUPPORT_BENCH_REPORT_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
 namespace resident::testing {
 
 // Ends the benchmark with status 1, without stopping its threads and its kernel.
 [[noreturn]] void Fail(const std::string& why);
+
+// The value; ends the benchmark with `what` and the error if there is none.
+template <typename T>
+T Must(absl::StatusOr<T> value, const std::string& what) {
+  if (!value.ok()) Fail(what + ": " + value.status().ToString());
+  return *std::move(value);
+}
 
 // By rank: 0.5 is the median, 1 the largest value. Without values: 0.
 double Percentile(std::vector<double> values, double p);
