@@ -28,25 +28,50 @@ double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
 
-double InterpreterRate(const Bytecode& program, const std::vector<RegisterValues>& inputs) {
+// The inputs of the next kRuns runs: R1 is 0, or another number each time, up to kMaxInput, so that
+// the processor cannot learn the branches of the runs.
+class Inputs {
+ public:
+  explicit Inputs(bool varied) : varied_(varied), values_(kRuns) {}
+
+  std::vector<RegisterValues>& Next() {
+    for (RegisterValues& input : values_) {
+      input = {};
+      if (!varied_) continue;
+      next_ = (next_ + kStep) % kMaxInput;
+      input[1] = static_cast<int32_t>(next_ + 1);
+    }
+    return values_;
+  }
+
+ private:
+  static constexpr uint32_t kMaxInput = 100'003;  // A prime: each number occurs once in a cycle.
+  static constexpr uint32_t kStep = 40'503;
+
+  const bool varied_;
+  uint32_t next_ = 0;
+  std::vector<RegisterValues> values_;
+};
+
+double InterpreterRate(const Bytecode& program, Inputs inputs) {
   HostBatch batch;
   batch.bytecode = program;
   batch.count = kRuns;
   batch.initial_width = 16;
-  for (const RegisterValues& input : inputs) {
-    batch.initial.insert(batch.initial.end(), input.begin(), input.end());
-  }
   uint64_t instructions = 0;
   const auto start = Clock::now();
   do {
+    batch.initial.clear();
+    for (const RegisterValues& input : inputs.Next()) {
+      batch.initial.insert(batch.initial.end(), input.begin(), input.end());
+    }
     for (const uint32_t cycles : RunOnHost(batch).cycles) instructions += cycles;
   } while (Seconds(start) < 0.5);
   return static_cast<double>(instructions) / Seconds(start);
 }
 
 void Native(benchmark::State& state, const Bytecode& program, bool varied) {
-  std::vector<RegisterValues> inputs(kRuns);
-  for (size_t i = 0; i < kRuns; ++i) inputs[i][1] = varied ? static_cast<int32_t>(i * 97 + 1) : 0;
+  Inputs inputs(varied);
   const auto compiling = Clock::now();
   const auto native = NativePrograms::Compile({{program, /*unknown_nop=*/false}}, "-O3");
   const double compile_s = Seconds(compiling);
@@ -58,7 +83,7 @@ void Native(benchmark::State& state, const Bytecode& program, bool varied) {
   uint64_t instructions = 0;
   const auto start = Clock::now();
   for (auto _ : state) {
-    std::vector<RegisterValues> registers = inputs;
+    std::vector<RegisterValues>& registers = inputs.Next();
     instructions += (*native)->RunAll(0, registers, kMaxCycles);
     benchmark::DoNotOptimize(registers.data());
   }
