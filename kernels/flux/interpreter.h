@@ -1,46 +1,36 @@
 // The FLUX virtual machine: one source for GPU threads and CPU workers.
 //
-// A program is *decoded* first: each byte address gets one word, for the instruction
-// that starts there, so that a jump to any address works. Decoding also performs all
-// checks that do not depend on the run: truncated instructions, unknown opcodes, bad
-// registers. The loop then needs one load for each instruction, one switch, and one
-// comparison that detects all bad addresses. A decoded program of n bytes has n + 1
-// words: the last one ends the run.
+// A program is *decoded* first: each byte address gets one executable word
+// (instruction_word.h), for the instruction that starts there, so that a jump to any address
+// works. The loop then needs one load for each instruction, one dispatch, and one comparison for a
+// branch that leaves the code. A decoded program of n bytes has n + 1 words: the last one ends the
+// run.
 //
-//   word    bits 0-7 operation | 8-15 rd | 16-23 rs or imm8 | 24-31 rt
-//           imm16 is in bits 16-31
+// The caller chooses where a program, its registers and its stack are (RowCode, ColumnCode,
+// RawCode, RegisterFile and Stack below):
 //
-// The caller chooses where a program, its registers and its stack are (DecodedCode,
-// RawCode, RegisterFile and Stack below are the usual choices):
+//   Outcome o = Execute(RowCode{words, length}, registers, stack, max_cycles);
 //
-//   Outcome o = Execute(DecodedCode{words, length}, registers, stack, max_cycles);
+// On a GPU all arithmetic operations are one path through the loop, in which each is computed and
+// one is selected: lanes of a warp that execute different programs then do not diverge. Everything
+// else is computed inside its case of the switch only.
 //
-// Structure of the loop: operands are loaded before the switch and the destination is
-// written after it, so that lanes of a warp with different instructions execute both
-// together and diverge only in the operation itself.
+// runs_together.h executes several runs of one program at a time, for as long as they take the same
+// path.
 //
 // Thread safety: Execute accesses only its arguments.
 //
 // Invariants:
 //   1. pc <= length at the top of the loop, so a word exists for it.
 //   2. depth <= kStackDepth.
-//   3. Register indices are below 16: decoding checks them, and they are masked for
-//      instructions that have none.
+//   3. Register numbers are below 16: decoding checks them, and they are masked.
 #ifndef RESIDENT_KERNELS_FLUX_INTERPRETER_H_
 #define RESIDENT_KERNELS_FLUX_INTERPRETER_H_
 
-#include "kernels/flux/isa.h"
-#include "kernels/layout/platform.h"
+#include "kernels/flux/instruction_word.h"
+#include "kernels/flux/word_memory.h"
 
 namespace resident::flux {
-
-// Operations of decoded words that are not opcodes. Bits 16-31 are the error.
-enum DecodedOperation : u8 {
-  // Ends the run; counts as a cycle.
-  kStopOperation = 0x54,
-  // Ends the run before an instruction; does not count as a cycle.
-  kEndOperation = 0x55,
-};
 
 // The result of Execute.
 struct Outcome {
@@ -48,89 +38,10 @@ struct Outcome {
   u32 cycles;  // Instructions executed.
 };
 
-// Returns the decoded word of an instruction. `bytes` are the four bytes at its address,
-// the first one in the lowest bits; bytes past the program's end are ignored. `remaining`
-// is the number of bytes from its address to the end of the program.
-RESIDENT_HOST_DEVICE u32 Decode(u32 bytes, u32 remaining, bool unknown_nop) {
-  const u32 opcode = bytes & 0xff;
-  const u32 length = LengthOf(opcode);
-  if (remaining == 0) return kEndOperation | kErrorNone << 16;
-  if (length > remaining) return kEndOperation | kErrorPcOutOfBounds << 16;
-  if (!IsValid(opcode)) {
-    // A no-op is decoded as a jump to the next instruction.
-    return unknown_nop ? kJmp | length << 16 : kStopOperation | kErrorInvalidOpcode << 16;
-  }
-  u32 registers = HasRegister(opcode) ? 0xf000u : 0;
-  if (HasTwoRegisters(opcode)) registers |= 0xf00000u;
-  if (HasThreeRegisters(opcode)) registers |= 0xf0000000u;
-  if ((bytes & registers) != 0) return kStopOperation | kErrorBadRegister << 16;
-  if (opcode >= kTell) return kStopOperation | kErrorAgentMessaging << 16;
-  if (opcode == kNop || opcode == kStripconf) return kJmp | length << 16;
-  // An instruction without a register uses R0, which is then written back unchanged.
-  return HasRegister(opcode) ? bytes : bytes & 0xffff00ffu;
-}
-
-// Words in a block's fast memory. On a GPU this is shared memory, and it is accessed with
-// its own instructions, because an access through a generic pointer first has to determine
-// the kind of memory. All accesses to a word must use this class.
-class FastWords {
- public:
-  RESIDENT_HOST_DEVICE explicit FastWords(u32* words)
-#if defined(__CUDA_ARCH__)
-      : words_(static_cast<u32>(__cvta_generic_to_shared(words))){}
-#else
-      : words_(words) {
-  }
-#endif
-        RESIDENT_HOST_DEVICE u32 load(u32 i) const {
-#if defined(__CUDA_ARCH__)
-    u32 value;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(words_ + 4 * i));
-    return value;
-#else
-    return words_[i];
-#endif
-  }
-  RESIDENT_HOST_DEVICE void store(u32 i, u32 value) const {
-#if defined(__CUDA_ARCH__)
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(words_ + 4 * i), "r"(value));
-#else
-    words_[i] = value;
-#endif
-  }
-  RESIDENT_HOST_DEVICE FastWords operator+(u32 i) const {
-    FastWords moved = *this;
-#if defined(__CUDA_ARCH__)
-    moved.words_ += 4 * i;
-#else
-    moved.words_ += i;
-#endif
-    return moved;
-  }
-
- private:
-#if defined(__CUDA_ARCH__)
-  u32 words_;
-#else
-  u32* words_;
-#endif
-};
-
-// The same for device memory.
-class DeviceWords {
- public:
-  RESIDENT_HOST_DEVICE explicit DeviceWords(u32* words) : words_(words) {}
-  RESIDENT_HOST_DEVICE u32 load(u32 i) const { return words_[i]; }
-  RESIDENT_HOST_DEVICE void store(u32 i, u32 value) const { words_[i] = value; }
-  RESIDENT_HOST_DEVICE DeviceWords operator+(u32 i) const { return DeviceWords(words_ + i); }
-
- private:
-  u32* words_;
-};
-
-// A decoded program: length + 1 words.
+// A decoded program: length + 1 adjacent words.
 template <typename Words>
-struct DecodedCode {
+struct RowCode {
+  static constexpr bool kDecodesOnDemand = false;
   Words words;
   u32 length;
   RESIDENT_HOST_DEVICE u32 word(u32 pc) const { return words.load(pc); }
@@ -139,6 +50,7 @@ struct DecodedCode {
 // A program as bytes: each instruction is decoded when it is executed. Slower, but needs no
 // memory.
 struct RawCode {
+  static constexpr bool kDecodesOnDemand = false;
   const u8* bytes;
   u32 length;
   bool unknown_nop;
@@ -146,18 +58,66 @@ struct RawCode {
     const u32 remaining = length - pc;
     u32 value = 0;
     for (u32 i = 0; i < 4 && i < remaining; ++i) value |= static_cast<u32>(bytes[pc + i]) << 8 * i;
-    return Decode(value, remaining, unknown_nop);
+    return Prepare(Decode(value, remaining, unknown_nop));
   }
 };
 
+// A decoded program with `stride` words between adjacent addresses: [address][thread] on a GPU, so
+// that the threads of a warp access adjacent words while they are at the same address. Only the
+// instructions that follow each other from address 0 are decoded at first (DecodeColumn). The
+// others, which lie inside of these and which programs rarely branch to, are decoded when they are
+// executed.
+template <typename Words>
+struct ColumnCode {
+  static constexpr bool kDecodesOnDemand = true;
+  Words words;
+  u32 stride;
+  RawCode raw;
+  u32 length;
+  RESIDENT_HOST_DEVICE u32 word(u32 pc) const { return words.load(pc * stride); }
+  RESIDENT_HOST_DEVICE void DecodeAt(u32 pc) const { words.store(pc * stride, raw.word(pc)); }
+};
+
+// Decodes a program of `length` bytes for a ColumnCode. `bytes_at(pc)` returns the four bytes at an
+// address, of which those past the end of the program may have any value.
+template <typename Words, typename BytesAt>
+RESIDENT_HOST_DEVICE void DecodeColumn(Words words, u32 stride, u32 length, bool unknown_nop,
+                                       BytesAt bytes_at) {
+  u32 behind = 0;  // The end of the last decoded instruction.
+  for (u32 pc = 0; pc <= length; ++pc) {
+    u32 word = static_cast<u32>(Operation::kUndecoded);
+    if (pc == behind) {
+      const u32 bytes = pc == length ? 0 : bytes_at(pc);
+      word = Prepare(Decode(bytes, length - pc, unknown_nop));
+      behind = pc + LengthOf(bytes & 0xff);
+    }
+    words.store(pc * stride, word);
+  }
+}
+
 // Sixteen registers, `kStride` words apart: [register][thread] on a GPU, so that the
-// threads of a warp have no bank conflicts in shared memory.
+// threads of a warp have no bank conflicts in shared memory. A register is named by the executable
+// word and the position of its number in it.
 template <u32 kStride>
 struct RegisterFile {
   FastWords words;
+
+  RESIDENT_HOST_DEVICE u32 destination(u32 word) const { return words.load(Row<8>(word)); }
+  RESIDENT_HOST_DEVICE u32 first(u32 word) const { return words.load(Row<16>(word)); }
+  RESIDENT_HOST_DEVICE u32 second(u32 word) const { return words.load(Row<24>(word)); }
+  RESIDENT_HOST_DEVICE void set_destination(u32 word, u32 value) const {
+    words.store(Row<8>(word), value);
+  }
+
+  // The register with a number.
   RESIDENT_HOST_DEVICE i32 get(u32 r) const { return static_cast<i32>(words.load(r * kStride)); }
   RESIDENT_HOST_DEVICE void set(u32 r, i32 value) const {
     words.store(r * kStride, static_cast<u32>(value));
+  }
+
+  template <u32 kBit>
+  RESIDENT_HOST_DEVICE static u32 Row(u32 word) {
+    return ((word >> kBit) & 15) * kStride;
   }
 };
 
@@ -165,20 +125,26 @@ struct RegisterFile {
 template <u32 kStride>
 struct Stack {
   i32* values;
-  RESIDENT_HOST_DEVICE i32 get(u32 i) const { return values[i * kStride]; }
-  RESIDENT_HOST_DEVICE void set(u32 i, i32 value) const { values[i * kStride] = value; }
+  RESIDENT_HOST_DEVICE i32 get(u32 i) const { return values[Address(i)]; }
+  RESIDENT_HOST_DEVICE void set(u32 i, i32 value) const { values[Address(i)] = value; }
+
+  // Keeps a GPU's compiler from computing the address in every iteration of the interpreter's loop.
+  RESIDENT_HOST_DEVICE static u32 Address(u32 i) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("" : "+r"(i));
+#endif
+    return i * kStride;
+  }
 };
 
-// Result of a three-register instruction other than DIV and MOD: computes all of them and
-// selects one. On a GPU, lanes that execute different programs then do not diverge, and
-// there is no chain of branches if all execute the same program.
-RESIDENT_HOST_DEVICE i32 SelectArithmetic(u32 opcode, i32 a, i32 b) {
-  const u32 ua = static_cast<u32>(a);  // Unsigned, so that arithmetic wraps.
-  const u32 ub = static_cast<u32>(b);
-  const bool bit0 = (opcode & 1) != 0;
-  const bool bit1 = (opcode & 2) != 0;
-  const bool bit2 = (opcode & 4) != 0;
-  const bool bit3 = (opcode & 8) != 0;
+// Result of an arithmetic operation: computes all of them and selects one.
+RESIDENT_HOST_DEVICE u32 SelectArithmetic(u32 word, u32 ua, u32 ub) {
+  const i32 a = static_cast<i32>(ua);
+  const i32 b = static_cast<i32>(ub);
+  const bool bit0 = (word & 1) != 0;
+  const bool bit1 = (word & 2) != 0;
+  const bool bit2 = (word & 4) != 0;
+  const bool bit3 = (word & 8) != 0;
   const u32 add_sub = ua + (bit0 ? 0 - ub : ub);
   const u32 or_xor = bit0 ? ua ^ ub : ua | ub;
   const u32 shl_shr = bit0 ? static_cast<u32>(a >> (ub & 31)) : ua << (ub & 31);
@@ -191,7 +157,7 @@ RESIDENT_HOST_DEVICE i32 SelectArithmetic(u32 opcode, i32 a, i32 b) {
   const u32 from_2c = bit1 ? gt_ne : eq_lt;
   const u32 below_28 = bit2 ? from_24 : from_20;
   const u32 above_28 = bit2 ? from_2c : from_28;
-  return static_cast<i32>(bit3 ? above_28 : below_28);
+  return bit3 ? above_28 : below_28;
 }
 
 // Where a run is between two instructions.
@@ -206,215 +172,127 @@ struct Position {
 template <typename Code, typename Registers, typename Stack>
 RESIDENT_HOST_DEVICE Outcome Continue(const Code& code, const Registers& registers,
                                       const Stack& stack, Position position, u32 max_cycles) {
-  // An address that no program has: the check of the address ends the loop.
-  constexpr u32 kNowhere = 0xffffffffu;
   u32 pc = position.pc;
   u32 depth = position.depth;
   u32 left = position.left;
-  u32 error = kErrorPcOutOfBounds;
+  const auto end = [&](u32 error) { return Outcome{error, max_cycles - left}; };
   while (left != 0) {
     const u32 word = code.word(pc);
     --left;
-    const u32 rd = (word >> 8) & 15;
-    i32 d = registers.get(rd);
-    const i32 a = registers.get((word >> 16) & 15);
-    const i32 b = registers.get((word >> 24) & 15);
-    // Unsigned, so that arithmetic wraps.
-    const u32 ud = static_cast<u32>(d);
-    const u32 ua = static_cast<u32>(a);
-    const u32 ub = static_cast<u32>(b);
-    const i32 imm8 = static_cast<i8>(word >> 16);
-    const i32 imm16 = static_cast<i32>(word) >> 16;
-    u32 next = pc + 4;
-    switch (static_cast<u8>(word)) {
-      case kHalt:
-        error = kErrorNone;
-        next = kNowhere;
-        break;
-      case kStopOperation:
-        error = static_cast<u32>(imm16);
-        next = kNowhere;
-        break;
-      case kEndOperation:
-        ++left;
-        error = static_cast<u32>(imm16);
-        next = kNowhere;
-        break;
-
-      case kInc:
-        d = static_cast<i32>(ud + 1);
-        next = pc + 2;
-        break;
-      case kDec:
-        d = static_cast<i32>(ud - 1);
-        next = pc + 2;
-        break;
-      case kNot:
-        d = ~d;
-        next = pc + 2;
-        break;
-      case kNeg:
-        d = static_cast<i32>(0 - ud);
-        next = pc + 2;
-        break;
-      case kMovi:
-        d = imm8;
-        next = pc + 3;
-        break;
-      case kAddi:
-        d = static_cast<i32>(ud + static_cast<u32>(imm8));
-        next = pc + 3;
-        break;
-      case kSubi:
-        d = static_cast<i32>(ud - static_cast<u32>(imm8));
-        next = pc + 3;
-        break;
-      case kMovi16:
-        d = imm16;
-        break;
-      case kMov:
-        d = a;
-        break;
-
-      case kDiv:
-      case kMod: {
-        if (b == 0) {
-          error = kErrorDivisionByZero;
-          next = kNowhere;
-          break;
-        }
-        // INT_MIN / -1 wraps to INT_MIN; the division itself would trap on a CPU.
-        const u32 quotient = b == -1 ? 0 - ua : static_cast<u32>(a / (b == -1 ? 1 : b));
-        const u32 remainder = ua - quotient * ub;
-        d = static_cast<i32>((word & 0xff) == kDiv ? quotient : remainder);
-        break;
-      }
 #if defined(__CUDA_ARCH__)
-      case kAdd:
-      case kSub:
-      case kMul:
-      case kAnd:
-      case kOr:
-      case kXor:
-      case kShl:
-      case kShr:
-      case kMin:
-      case kMax:
-      case kCmpEq:
-      case kCmpLt:
-      case kCmpGt:
-      case kCmpNe:
-        d = SelectArithmetic(word & 0xff, a, b);
-        break;
-#else
+    if ((word & kArithmeticBit) != 0) {
+      registers.set_destination(
+          word, SelectArithmetic(word, registers.first(word), registers.second(word)));
+      pc += 4;
+      continue;
+    }
+#endif
+    u32 next;
+    switch (OperationOf(word)) {
+      case Operation::kEnd:
+        ++left;
+        return end(word >> 16);
+      case Operation::kStop:
+        return end(word >> 16);
+      case Operation::kHalt:
+        return end(kErrorNone);
+
+      case Operation::kMoveImmediate:
+        registers.set_destination(word, ImmediateIn(word));
+        pc += LengthIn(word);
+        continue;
+      case Operation::kAddImmediate:
+        registers.set_destination(word, registers.destination(word) + ImmediateIn(word));
+        pc += LengthIn(word);
+        continue;
+      case Operation::kMove:
+        registers.set_destination(word, registers.first(word));
+        pc += 4;
+        continue;
+      case Operation::kNot:
+        registers.set_destination(word, ~registers.destination(word));
+        pc += 2;
+        continue;
+      case Operation::kNeg:
+        registers.set_destination(word, 0 - registers.destination(word));
+        pc += 2;
+        continue;
+
+      case Operation::kDivide:
+      case Operation::kRemainder: {
+        const u32 a = registers.first(word);
+        const u32 b = registers.second(word);
+        if (b == 0) return end(kErrorDivisionByZero);
+        const u32 quotient = Quotient(a, b);
+        registers.set_destination(
+            word, OperationOf(word) == Operation::kDivide ? quotient : a - quotient * b);
+        pc += 4;
+        continue;
+      }
+#if !defined(__CUDA_ARCH__)
       // On a CPU, branch prediction makes the direct computation faster.
-      case kAdd:
-        d = static_cast<i32>(ua + ub);
-        break;
-      case kSub:
-        d = static_cast<i32>(ua - ub);
-        break;
-      case kMul:
-        d = static_cast<i32>(ua * ub);
-        break;
-      case kAnd:
-        d = a & b;
-        break;
-      case kOr:
-        d = a | b;
-        break;
-      case kXor:
-        d = a ^ b;
-        break;
-      case kShl:
-        d = static_cast<i32>(ua << (ub & 31));
-        break;
-      case kShr:
-        d = a >> (ub & 31);
-        break;
-      case kMin:
-        d = a < b ? a : b;
-        break;
-      case kMax:
-        d = a > b ? a : b;
-        break;
-      case kCmpEq:
-        d = a == b;
-        break;
-      case kCmpLt:
-        d = a < b;
-        break;
-      case kCmpGt:
-        d = a > b;
-        break;
-      case kCmpNe:
-        d = a != b;
-        break;
+#define RESIDENT_FLUX_CASE(operation, result)                  \
+  case Operation::operation: {                                 \
+    const u32 a = registers.first(word);                       \
+    const u32 b = registers.second(word);                      \
+    registers.set_destination(word, static_cast<u32>(result)); \
+    pc += 4;                                                   \
+    continue;                                                  \
+  }
+        RESIDENT_FLUX_ARITHMETIC(RESIDENT_FLUX_CASE)
+#undef RESIDENT_FLUX_CASE
 #endif
 
-      case kPush:
-        next = pc + 2;
-        if (depth == kStackDepth) {
-          error = kErrorStackOverflow;
-          next = kNowhere;
-          break;
-        }
-        stack.set(depth++, d);
+      case Operation::kPush:
+        if (depth == kStackDepth) return end(kErrorStackOverflow);
+        stack.set(depth++, static_cast<i32>(registers.destination(word)));
+        pc += 2;
+        continue;
+      case Operation::kPop:
+        if (depth == 0) return end(kErrorStackUnderflow);
+        registers.set_destination(word, static_cast<u32>(stack.get(--depth)));
+        pc += 2;
+        continue;
+      case Operation::kCall:
+        if (depth == kStackDepth) return end(kErrorStackOverflow);
+        stack.set(depth++, static_cast<i32>(pc + 4));
+        next = pc + ImmediateIn(word);
         break;
-      case kPop:
-        next = pc + 2;
-        if (depth == 0) {
-          error = kErrorStackUnderflow;
-          next = kNowhere;
-          break;
-        }
-        d = stack.get(--depth);
-        break;
-      case kCall:
-        if (depth == kStackDepth) {
-          error = kErrorStackOverflow;
-          next = kNowhere;
-          break;
-        }
-        stack.set(depth++, static_cast<i32>(next));
-        next = pc + static_cast<u32>(imm16);
-        break;
-      case kRet:
-        if (depth == 0) {
-          error = kErrorStackUnderflow;
-          next = kNowhere;
-          break;
-        }
+      case Operation::kReturn:
+        if (depth == 0) return end(kErrorStackUnderflow);
         next = static_cast<u32>(stack.get(--depth));
         break;
 
-      case kJz:
-        if (d == 0) next = pc + static_cast<u32>(imm8);
+      case Operation::kJz:
+        next = pc + (registers.destination(word) == 0 ? ImmediateIn(word) : 4);
         break;
-      case kJnz:
-        if (d != 0) next = pc + static_cast<u32>(imm8);
+      case Operation::kJnz:
+        next = pc + (registers.destination(word) != 0 ? ImmediateIn(word) : 4);
         break;
-      case kJlt:
-        if (d < 0) next = pc + static_cast<u32>(imm8);
+      case Operation::kJlt:
+        next = pc + (static_cast<i32>(registers.destination(word)) < 0 ? ImmediateIn(word) : 4);
         break;
-      case kJgt:
-        if (d > 0) next = pc + static_cast<u32>(imm8);
+      case Operation::kJgt:
+        next = pc + (static_cast<i32>(registers.destination(word)) > 0 ? ImmediateIn(word) : 4);
         break;
-      case kJmp:
-        next = pc + static_cast<u32>(imm16);
+      case Operation::kJump:
+        next = pc + ImmediateIn(word);
         break;
-      case kLoop:
-        d = static_cast<i32>(ud - 1);
-        if (d > 0) next = pc - (word >> 16);
+      case Operation::kLoop: {
+        const u32 d = registers.destination(word) - 1;
+        registers.set_destination(word, d);
+        next = static_cast<i32>(d) > 0 ? pc - (word >> 16) : pc + 4;
         break;
+      }
 
       default:
-        // Decoded words have no other operations.
-        next = kNowhere;
-        break;
+        // Executable words have no other operations than kUndecoded.
+        ++left;
+        if constexpr (!Code::kDecodesOnDemand) return end(kErrorInvalidOpcode);
+        if constexpr (Code::kDecodesOnDemand) code.DecodeAt(pc);
+        continue;
     }
-    registers.set(rd, d);
-    if (next > code.length) return {error, max_cycles - left};
+    if (next > code.length) return end(kErrorPcOutOfBounds);
     pc = next;
   }
   // A run that reaches its end together with the limit is complete.

@@ -28,15 +28,6 @@ namespace resident::flux {
 // meaning of them (kRunUnknownNop).
 enum class UnknownOpcodes : u8 { kNone, kAreErrors, kAreNoOps };
 
-// DIV and MOD of operands whose divisor is not 0. The quotient of INT_MIN and -1 wraps to INT_MIN;
-// the division itself would trap on a CPU.
-RESIDENT_HOST_DEVICE u32 Quotient(u32 a, u32 b) {
-  return b == 0xffffffffu ? 0 - a : static_cast<u32>(static_cast<i32>(a) / static_cast<i32>(b));
-}
-RESIDENT_HOST_DEVICE u32 Remainder(u32 a, u32 b) {
-  return b == 0xffffffffu ? 0 : static_cast<u32>(static_cast<i32>(a) % static_cast<i32>(b));
-}
-
 // Fails the task if its programs are not the one that was translated. Returns its bytes.
 template <typename Program>
 RESIDENT_HOST_DEVICE bool FindNativeProgram(const Block& block, const Args& args,
@@ -62,8 +53,8 @@ RESIDENT_HOST_DEVICE bool FindNativeProgram(const Block& block, const Args& args
 
 // Decodes the program to fast memory, if it may leave runs to the interpreter. (collective)
 template <typename Program>
-RESIDENT_HOST_DEVICE DecodedCode<FastWords> DecodeNativeProgram(const Block& block,
-                                                                const RawCode& code) {
+RESIDENT_HOST_DEVICE RowCode<FastWords> DecodeNativeProgram(const Block& block,
+                                                            const RawCode& code) {
   if constexpr (!Program::kLeaves) return {FastWords(block.memory<u32>()), 0};
   static_assert(!Program::kLeaves || Program::kBytes < kFastWords, "");
   const FastWords words(block.memory<u32>(kRegisterBytes, Program::kBytes + 1));
@@ -80,7 +71,7 @@ RESIDENT_HOST_DEVICE void RunNativeProgram(Block& block, const Args& args) {
   RawCode raw;
   if (!CheckArguments(block, args, programs)) return;
   if (!FindNativeProgram<Program>(block, args, programs, &raw)) return;
-  const DecodedCode<FastWords> code = DecodeNativeProgram<Program>(block, raw);
+  const RowCode<FastWords> code = DecodeNativeProgram<Program>(block, raw);
   const u32 limit = static_cast<u32>(args.scalar<i64>(kRunMaxCycles));
   const Range range = block.share(args.scalar<i64>(kRunCount), kLanes);
   const LaneGroup group(block);
@@ -93,9 +84,7 @@ RESIDENT_HOST_DEVICE void RunNativeProgram(Block& block, const Args& args) {
     group.sync();
     if (group.lane < n) {
       const Outcome outcome = Program::Run(code, RegistersOf(block), StackOf(block), limit);
-      const i64 run = begin + group.lane;
-      args.tensor<u8>(kRunErrors).data()[run] = static_cast<u8>(outcome.error);
-      args.tensor<u32>(kRunCycles).data()[run] = outcome.cycles;
+      StoreOutcome(args, begin + group.lane, outcome);
     }
     group.sync();
     StoreWanted(args, group, registers, begin, n);

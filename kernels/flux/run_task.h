@@ -8,25 +8,39 @@
 //
 // Memory layout (T = Block::kMaxThreads; with fewer threads some entries are unused):
 //
-//   block.memory()   registers [16][T]
-//   block.scratch()  stacks [256][T]
+//   block.memory()   registers [16][T][runs]
+//   block.scratch()  stacks [256][T][runs]
 //
+// `runs` is the number of runs that a thread executes at a time, 1 or kRunsTogether.
 // What lies behind them belongs to the operator.
 #ifndef RESIDENT_KERNELS_FLUX_RUN_TASK_H_
 #define RESIDENT_KERNELS_FLUX_RUN_TASK_H_
 
 #include "kernels/flux/interpreter.h"
 #include "kernels/flux/run_arguments.h"
+#include "kernels/flux/runs_together.h"
 #include "kernels/sdk/operator.h"
 
 namespace resident::flux {
 
 inline constexpr u32 kThreads = Block::kMaxThreads;
 inline constexpr u32 kLanes = kThreads < 32 ? kThreads : 32;
+inline constexpr u32 kMaxGroups = kThreads / kLanes;
 
-inline constexpr u32 kRegisterBytes = kRegisters * kThreads * 4;
-// Decoded words that fit behind the registers.
-inline constexpr u32 kFastWords = (kBlockMemoryBytes - kRegisterBytes) / 4;
+// Runs of one program that a thread executes at a time (runs_together.h). On a GPU their registers
+// must fit into a block's memory, and leave space for the program.
+inline constexpr u32 kRunsTogether = kThreads == 1 ? 8 : 2;
+
+// Bytes of the registers, and decoded words that fit behind them, if each thread executes `runs`
+// runs at a time.
+RESIDENT_HOST_DEVICE constexpr u32 RegisterBytes(u32 runs) {
+  return kRegisters * kThreads * runs * 4;
+}
+RESIDENT_HOST_DEVICE constexpr u32 FastWordsBehind(u32 runs) {
+  return (kBlockMemoryBytes - RegisterBytes(runs)) / 4;
+}
+inline constexpr u32 kRegisterBytes = RegisterBytes(1);
+inline constexpr u32 kFastWords = FastWordsBehind(1);
 
 // The lanes that work together, and the calling thread's position among them.
 struct LaneGroup {
@@ -41,6 +55,21 @@ struct LaneGroup {
   RESIDENT_HOST_DEVICE void sync() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp();
+#endif
+  }
+  // The largest value of the lanes; the value of lane `from`. (All lanes of the group.)
+  RESIDENT_HOST_DEVICE u32 max(u32 value) const {
+#if defined(__CUDA_ARCH__)
+    return __reduce_max_sync(0xffffffffu, value);
+#else
+    return value;
+#endif
+  }
+  RESIDENT_HOST_DEVICE u32 broadcast(u32 value, u32 from) const {
+#if defined(__CUDA_ARCH__)
+    return __shfl_sync(0xffffffffu, value, static_cast<int>(from));
+#else
+    return value;
 #endif
   }
 };
@@ -156,43 +185,61 @@ RESIDENT_HOST_DEVICE bool CheckArguments(const Block& block, const Args& args,
   return false;
 }
 
-// Loads the initial registers of the group's runs [begin, begin + n).
+// Loads the initial registers of the group's runs [begin, begin + n), of which each lane has kRuns
+// adjacent ones.
+template <u32 kRuns = 1>
 RESIDENT_HOST_DEVICE void LoadInitial(const Args& args, const LaneGroup& group, FastWords to,
                                       i64 begin, u32 n) {
+  constexpr u32 kRow = kThreads * kRuns;
   const u32 width = static_cast<u32>(args.scalar<i64>(kRunInitialWidth));
   const bool shared = args.scalar<i64>(kRunInitialShared) != 0;
   const i32* from = args.tensor<const i32>(kRunInitial).data();
-  for (u32 r = width; r < kRegisters; ++r) to.store(r * kThreads + group.lane, 0);
-  if (shared) {
-    for (u32 r = 0; r < width; ++r) {
-      to.store(r * kThreads + group.lane, static_cast<u32>(from[r]));
+  for (u32 s = group.lane; s < n; s += kLanes) {
+    for (u32 r = shared ? 0 : width; r < kRegisters; ++r) {
+      to.store(r * kRow + s, r < width ? static_cast<u32>(from[r]) : 0);
     }
-    return;
   }
+  if (shared) return;
   from += begin * width;
   for (u32 e = group.lane; e < n * width; e += kLanes) {
-    to.store(e % width * kThreads + e / width, static_cast<u32>(from[e]));
+    to.store(e % width * kRow + e / width, static_cast<u32>(from[e]));
   }
 }
 
 // Stores the wanted registers of the group's runs [begin, begin + n).
+template <u32 kRuns = 1>
 RESIDENT_HOST_DEVICE void StoreWanted(const Args& args, const LaneGroup& group, FastWords from,
                                       i64 begin, u32 n) {
+  constexpr u32 kRow = kThreads * kRuns;
   const u32 count = static_cast<u32>(args.scalar<i64>(kRunWantedCount));
   const u64 wanted = args.scalar<u64>(kRunWanted);
   i32* to = args.tensor<i32>(kRunRegisters).data() + begin * count;
   for (u32 e = group.lane; e < n * count; e += kLanes) {
     const u32 r = static_cast<u32>(wanted >> 4 * (e % count)) & 15;
-    to[e] = static_cast<i32>(from.load(r * kThreads + e / count));
+    to[e] = static_cast<i32>(from.load(r * kRow + e / count));
   }
 }
 
-// The registers and the stack of the run on the calling thread.
+// Stores how run i ended.
+RESIDENT_HOST_DEVICE void StoreOutcome(const Args& args, i64 i, Outcome outcome) {
+  args.tensor<u8>(kRunErrors).data()[i] = static_cast<u8>(outcome.error);
+  args.tensor<u32>(kRunCycles).data()[i] = outcome.cycles;
+}
+
+// The registers and the stack of the run, or of the runs, on the calling thread.
 RESIDENT_HOST_DEVICE RegisterFile<kThreads> RegistersOf(const Block& block) {
   return {FastWords(block.memory<u32>()) + block.thread()};
 }
 RESIDENT_HOST_DEVICE Stack<kThreads> StackOf(const Block& block) {
   return {block.scratch<i32>() + block.thread()};
+}
+using RegisterFilesOfThread = RegisterFiles<kRunsTogether, kThreads * kRunsTogether>;
+using StacksOfThread = Stacks<kRunsTogether, kThreads * kRunsTogether>;
+RESIDENT_HOST_DEVICE RegisterFilesOfThread RegisterFilesOf(const Block& block) {
+  return {FastWords(block.memory<u32>()) + block.thread() * kRunsTogether};
+}
+RESIDENT_HOST_DEVICE StacksOfThread StacksOf(const Block& block) {
+  return {block.scratch<i32>() + block.thread() * kRunsTogether};
 }
 
 }  // namespace resident::flux

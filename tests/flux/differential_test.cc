@@ -53,7 +53,7 @@ TEST(FluxDifferential, OneByOne) {
 
 TEST(FluxDifferential, AsBatches) {
   RandomProgramGenerator generator(42);
-  for (int b = 0; b < 100; ++b) {
+  for (int b = 0; b < 300; ++b) {
     HostBatch batch;
     batch.offsets = {0};
     batch.wanted.clear();
@@ -63,20 +63,23 @@ TEST(FluxDifferential, AsBatches) {
     batch.unknown_nop = generator.Below(2) == 0;
     batch.chunks = 1 + generator.Below(5);
     std::vector<Bytecode> programs;
-    const uint32_t count = 1 + generator.Below(300);
+    // One program over many inputs, programs selected by index, or one program for each run.
+    const bool one = b % 3 == 0;
+    const bool indexed = b % 3 == 1;
+    const uint32_t count = one ? 1 : 1 + generator.Below(300);
     for (uint32_t p = 0; p < count; ++p) {
       const RandomCase random = generator.Next();
       programs.push_back(random.bytecode);
       batch.bytecode.insert(batch.bytecode.end(), random.bytecode.begin(), random.bytecode.end());
       batch.offsets.push_back(static_cast<uint32_t>(batch.bytecode.size()));
     }
-    // Half of the batches select programs by index.
-    const bool indexed = b % 2 == 0;
-    batch.count = indexed ? 1 + generator.Below(500) : count;
+    batch.count = one || indexed ? 1 + generator.Below(500) : count;
     std::vector<RunOptions> options;
     for (int64_t i = 0; i < batch.count; ++i) {
       if (indexed) batch.index.push_back(generator.Below(count));
-      options.push_back(generator.Next().options);
+      // Half of the runs have the same input as the run before.
+      options.push_back(i > 0 && generator.Below(2) == 0 ? options.back()
+                                                         : generator.Next().options);
       batch.initial.insert(batch.initial.end(), options.back().initial.begin(),
                            options.back().initial.end());
       options.back().max_cycles = batch.max_cycles;
@@ -85,7 +88,7 @@ TEST(FluxDifferential, AsBatches) {
     const HostResults results = RunOnHost(batch);
     ASSERT_EQ(results.status, CompletionStatus::kOk);
     for (int64_t i = 0; i < batch.count; ++i) {
-      const Bytecode& program = programs[indexed ? batch.index[i] : i];
+      const Bytecode& program = programs[one ? 0 : indexed ? batch.index[i] : i];
       const RunResult expected = RunReference(program, options[i]);
       RunResult actual;
       for (size_t r = 0; r < 16; ++r) actual.registers[15 - r] = results.registers[i * 16 + r];

@@ -53,6 +53,25 @@ void OneProgram(benchmark::State& state, const Bytecode& program) {
   Measure(state, batch, reference);
 }
 
+// One run at a time.
+void OneRun(benchmark::State& state, const Bytecode& program) {
+  const double reference = ReferenceRate(program);
+  HostBatch batch;
+  batch.bytecode = program;
+  batch.count = 1;
+  Measure(state, batch, reference);
+}
+
+// One program whose branches depend on its 1,024 inputs, which are all different.
+void VariedInputs(benchmark::State& state) {
+  HostBatch batch;
+  batch.bytecode = kCollatzOfInput;
+  batch.count = 1024;
+  batch.initial_width = 2;
+  for (int32_t i = 0; i < 1024; ++i) batch.initial.insert(batch.initial.end(), {0, 90 + i});
+  Measure(state, batch, ReferenceRate(kCollatz));
+}
+
 // 1,024 different programs, each run once for about 100 instructions: each must be decoded
 // first.
 void ManyPrograms(benchmark::State& state) {
@@ -72,6 +91,10 @@ void ManyPrograms(benchmark::State& state) {
 BENCHMARK_CAPTURE(OneProgram, sum, kSum);
 BENCHMARK_CAPTURE(OneProgram, collatz, kCollatz);
 BENCHMARK_CAPTURE(OneProgram, calls, kCalls);
+BENCHMARK_CAPTURE(OneRun, sum, kSum);
+BENCHMARK_CAPTURE(OneRun, collatz, kCollatz);
+BENCHMARK_CAPTURE(OneRun, calls, kCalls);
+BENCHMARK(VariedInputs);
 BENCHMARK(ManyPrograms);
 
 }  // namespace
