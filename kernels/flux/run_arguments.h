@@ -15,11 +15,14 @@
 // Memory: bytecode, offsets, index and initial may be host memory that is mapped
 // into the device: each byte of bytecode and initial that a chunk needs is read
 // once, by adjacent threads. (Exception: programs too large to be staged, about
-// 50 KiB on a GPU, or 1.6 KiB if each run has its own program, are read each time they
+// 50 KiB on a GPU, or 6 KiB if each run has its own program, are read each time they
 // run; they should be in device memory.) Outputs may be mapped host memory too.
 //
-// Chunks: any number; a multiple of 256 runs each is best. Each chunk stages its
-// programs, so for one program with many inputs use chunks of several thousand runs.
+// Chunks: any number. If all runs of a chunk execute the same program, 512 runs or
+// more are best on a GPU, where each thread then executes two at a time; otherwise a
+// multiple of 256. Each chunk stages its programs, so for one program with many inputs
+// use chunks of a thousand runs or more. Runs that select the same program by index
+// should be adjacent.
 #ifndef RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_
 #define RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/flux/run_arguments.h"
@@ -9,6 +10,7 @@
 #include "runtime/base/errors/flux_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/workload/copy_task.h"
+#include "server/workload/run_order.h"
 
 namespace resident {
 namespace {
@@ -109,10 +111,11 @@ bool FluxPrograms::wants_staging() const {
 }
 
 FluxSplit FluxPrograms::Split(const EngineInfo& engine, std::chrono::milliseconds time_limit) {
-  FluxSplit split = SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
+  FluxWork work = {runs_, programs_, max_cycles_, /*grouped=*/indexed()};
+  FluxSplit split = SplitFlux(work, engine, time_limit);
   if (!message_.has_max_cycles() && max_cycles_ > split.max_cycles_of_run) {
-    max_cycles_ = split.max_cycles_of_run;
-    split = SplitFlux({runs_, programs_, max_cycles_}, engine, time_limit);
+    work.max_cycles = max_cycles_ = split.max_cycles_of_run;
+    split = SplitFlux(work, engine, time_limit);
   }
   return split;
 }
@@ -130,18 +133,35 @@ absl::Status FluxPrograms::CheckSplit(const FluxSplit& split) const {
   return errors::FluxTooMuchWork(runs_, max_cycles_, tasks, kMaxBatchDescriptorBytes / kTaskBytes);
 }
 
+std::vector<uint32_t> FluxPrograms::CopyInputs(const StagingMemory& staging) const {
+  const auto copy = [&](uint64_t at, const void* data, uint64_t bytes) {
+    if (bytes != 0) std::memcpy(staging.host + at, data, bytes);
+  };
+  copy(bytecode_at_, bytecode_.data(), bytecode_.size());
+  copy(offsets_at_, message_.offsets().data(), uint64_t{4} * message_.offsets_size());
+  const std::string& initial = message_.initial();
+  const uint32_t* const index = message_.program_index().data();
+  std::vector<uint32_t> order;
+  if (indexed()) order = OrderByProgram({index, runs_}, programs_);
+  if (order.empty()) {
+    copy(index_at_, index, indexed() ? uint64_t{4} * runs_ : 0);
+    copy(initial_at_, initial.data(), initial.size());
+    return order;
+  }
+  GatherRows(order, index, 4, staging.host + index_at_);
+  if (initial_shared_) {
+    copy(initial_at_, initial.data(), initial.size());
+  } else if (!initial.empty()) {
+    GatherRows(order, initial.data(), size_t{4} * message_.initial_width(),
+               staging.host + initial_at_);
+  }
+  return order;
+}
+
 FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedOperator& copy_bytes,
                                const FluxSplit& split, const StagingMemory& staging,
                                const DeviceMemory* staged, RequestBatch& batch) const {
-  const auto copy_in = [&](uint64_t at, const void* data, uint64_t bytes) {
-    if (bytes != 0) std::memcpy(staging.host + at, data, bytes);
-  };
-  const uint64_t bytecode_bytes = bytecode_.size();
-  copy_in(bytecode_at_, bytecode_.data(), bytecode_bytes);
-  copy_in(offsets_at_, message_.offsets().data(), uint64_t{4} * message_.offsets_size());
-  copy_in(index_at_, message_.program_index().data(), uint64_t{4} * message_.program_index_size());
-  copy_in(initial_at_, message_.initial().data(), message_.initial().size());
-
+  std::vector<uint32_t> order = CopyInputs(staging);
   const size_t run_tasks = split.tasks(runs_);
   const size_t first_run_task = staged == nullptr ? 0 : 1;
   batch.tasks.resize(first_run_task + run_tasks);
@@ -152,7 +172,7 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
   batch.task_bound_ns = split.task_bound_ns({runs_, programs_, max_cycles_});
   batch.long_tasks = split.long_tasks;
   if (staged != nullptr) {
-    FillCopyTask(copy_bytes, staging.address + bytecode_at_, staged->address, bytecode_bytes,
+    FillCopyTask(copy_bytes, staging.address + bytecode_at_, staged->address, bytecode_.size(),
                  batch.tasks[0], batch.arguments.data());
   }
   const uint64_t bytecode = staged == nullptr ? staging.address + bytecode_at_ : staged->address;
@@ -168,7 +188,8 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
           .wanted = wanted_count_,
           .registers = staging.host + registers_at_,
           .errors = staging.host + errors_at_,
-          .cycles = staging.host + cycles_at_};
+          .cycles = staging.host + cycles_at_,
+          .order = std::move(order)};
 }
 
 void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit& split,
@@ -184,15 +205,14 @@ void FluxPrograms::FillRunTask(const ResolvedOperator& flux_run, const FluxSplit
   // Data with one entry for each run starts at this task's first run. In every task, offsets are
   // relative to the start of all bytecode. A single program, or programs that are selected by
   // index, are the same for every task.
-  const bool indexed = message_.program_index_size() != 0;
-  const bool program_of_its_own = !indexed && programs_ > 1;
+  const bool program_of_its_own = !indexed() && programs_ > 1;
   const uint64_t width = initial_shared_ ? 0 : message_.initial_width();
   tensor(flux::kRunBytecode, DType::kU8, bytecode, bytecode_.size());
   tensor(flux::kRunOffsets, DType::kU32,
          staging + offsets_at_ + (program_of_its_own ? 4 * first : 0),
          program_of_its_own ? runs + 1 : message_.offsets_size());
-  tensor(flux::kRunIndex, DType::kU32, staging + index_at_ + (indexed ? 4 * first : 0),
-         indexed ? runs : 0);
+  tensor(flux::kRunIndex, DType::kU32, staging + index_at_ + (indexed() ? 4 * first : 0),
+         indexed() ? runs : 0);
   tensor(flux::kRunInitial, DType::kI32, staging + initial_at_ + 4 * first * width,
          initial_shared_ ? message_.initial().size() / 4 : runs * width);
   tensor(flux::kRunRegisters, DType::kI32, staging + registers_at_ + 4 * first * wanted_count_,

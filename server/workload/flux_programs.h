@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
@@ -29,6 +30,8 @@ struct FluxOutputs {
   const uint8_t* registers = nullptr;
   const uint8_t* errors = nullptr;
   const uint8_t* cycles = nullptr;
+  // The run of the client at each position of these results; empty: the same (run_order.h).
+  std::vector<uint32_t> order;
 };
 
 class FluxPrograms {
@@ -64,6 +67,8 @@ class FluxPrograms {
   uint64_t descriptor_bytes(const FluxSplit& split) const;
   // Bytes of registers, errors and cycles.
   uint64_t answer_bytes() const { return uint64_t{runs_} * (4 * wanted_count_ + 1 + 4); }
+  // Bytes of the order of the runs.
+  uint64_t order_bytes() const { return indexed() ? uint64_t{4} * (runs_ + programs_) : 0; }
 
   // Fills in the tasks that run the programs, and one before them that copies the
   // bytecode when `staged` is not null.
@@ -72,8 +77,12 @@ class FluxPrograms {
                    RequestBatch& batch) const;
 
  private:
+  bool indexed() const { return message_.program_index_size() != 0; }
   // Checks the programs' offsets and counts the programs.
   absl::Status CheckOffsets();
+  // Copies the inputs to staging memory. Returns the order of the runs there; empty: that of the
+  // message.
+  std::vector<uint32_t> CopyInputs(const StagingMemory& staging) const;
   // Returns the offset of `bytes` in staging memory.
   uint64_t Reserve(uint64_t bytes);
   // The task of runs [first, first + runs); `staging` and `bytecode` are addresses.

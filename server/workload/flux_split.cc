@@ -8,9 +8,13 @@ namespace {
 using std::chrono::milliseconds;
 
 // A chunk has at least one run for each thread of a GPU's largest block, unless that takes too
-// long. For one program over many inputs it has enough runs to be worth staging the program.
+// long. If all its runs execute the same program, each thread executes two at a time, so that twice
+// as many are better once every block has that many; and it may have enough runs to be worth
+// staging the program.
 constexpr uint64_t kRunsOfBlock = 256;
+constexpr uint64_t kRunsOfBlockTogether = 2 * kRunsOfBlock;
 constexpr uint64_t kMaxRunsOfChunk = 4096;
+constexpr uint64_t kMaxGroupedRunsOfChunk = 1024;
 constexpr uint64_t kChunksOfWorker = 4;
 // The least chunk of a task that one work unit may have to execute alone, as a part of that task.
 constexpr uint64_t kPartsOfTask = 16;
@@ -55,18 +59,23 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   if (lanes > 1 && split.runs_of_task > kRunsOfBlock) {
     split.runs_of_task -= split.runs_of_task % kRunsOfBlock;
   }
-  // Runs of a chunk.
-  const uint64_t min_runs =
-      std::clamp(instructions / cycles / parts / lanes * lanes, lanes, kRunsOfBlock);
+  // Runs of a chunk: those that end in time, and the least.
+  const uint64_t in_time = std::max(instructions / cycles / parts / lanes * lanes, lanes);
+  const uint64_t min_runs = std::min(in_time, kRunsOfBlock);
   split.long_tasks = cycles / std::max<uint64_t>(1, traits.run_instructions_per_ms) > kLongRunMs;
   if (split.long_tasks && traits.units_share_task) {
     split.runs_of_task = split.runs_of_chunk = min_runs;
     return split;
   }
-  const uint64_t max_runs = !differ ? kMaxRunsOfChunk : lanes > 1 ? min_runs : kRunsOfBlock;
   const uint64_t runs = std::min(work.runs, split.runs_of_task);
-  split.runs_of_chunk =
-      std::clamp(Up(runs / (kChunksOfWorker * workers), min_runs), min_runs, max_runs);
+  uint64_t max_runs = lanes > 1 ? min_runs : kRunsOfBlock;
+  if (work.grouped) max_runs = std::max(max_runs, std::min(in_time, kMaxGroupedRunsOfChunk));
+  if (!differ) max_runs = kMaxRunsOfChunk;
+  uint64_t least = min_runs;
+  if (lanes > 1 && runs / workers >= kRunsOfBlockTogether && in_time >= kRunsOfBlockTogether) {
+    least = std::min(kRunsOfBlockTogether, max_runs);
+  }
+  split.runs_of_chunk = std::clamp(Up(runs / (kChunksOfWorker * workers), least), least, max_runs);
   return split;
 }
 

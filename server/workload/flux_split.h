@@ -36,6 +36,7 @@ struct FluxWork {
   uint64_t runs = 0;
   uint64_t programs = 1;  // The number of different programs.
   uint64_t max_cycles = 0;
+  bool grouped = false;  // Runs of the same program are adjacent.
 };
 
 struct FluxSplit {

@@ -133,5 +133,20 @@ TEST(FluxSplitTest, TheCyclesOfARunAreLimitedToWhatEndsInTime) {
   EXPECT_EQ(max_cycles(1, Gpu(264), 0), UINT64_MAX);
 }
 
+TEST(FluxSplitTest, ChunksOfOneProgramHaveTwoRunsForEachThreadWhereAllBlocksHaveThem) {
+  const auto chunk = [](uint64_t runs, uint64_t programs, bool grouped) {
+    return SplitFlux({runs, programs, 3003, grouped}, Gpu(264), kDefaultLimit).runs_of_chunk;
+  };
+  EXPECT_EQ(chunk(65'536, 1, false), 256u);
+  EXPECT_EQ(chunk(264 * 512, 1, false), 512u);
+  EXPECT_EQ(chunk(264 * 512, 16, true), 512u);
+  EXPECT_EQ(chunk(264 * 512, 16, false), 256u);
+  EXPECT_EQ(chunk(1 << 24, 16, true), 1024u);
+  // A chunk whose programs may all differ still ends in time.
+  const FluxSplit slow = SplitFlux({1 << 20, 16, kDefaultCycles, true}, Gpu(264), kDefaultLimit);
+  EXPECT_EQ(slow.runs_of_chunk,
+            SplitFlux({1 << 20, 16, kDefaultCycles}, Gpu(264), kDefaultLimit).runs_of_chunk);
+}
+
 }  // namespace
 }  // namespace resident

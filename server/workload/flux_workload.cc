@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/errors/flux_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/workload/result_builder.h"
+#include "server/workload/run_order.h"
 
 namespace resident {
 namespace {
@@ -78,7 +80,7 @@ Needs FluxWorkload::ResourcesNeeded() const {
   needs.tasks = programs_->max_tasks(split_);
   needs.staging_bytes = programs_->staging_bytes();
   needs.host_bytes = programs_->descriptor_bytes(split_) + needs.tasks * kTaskOutcomeBytes +
-                     programs_->answer_bytes();
+                     programs_->answer_bytes() + programs_->order_bytes();
   return needs;
 }
 
@@ -140,14 +142,21 @@ void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* resul
   }
   v1::FluxResults* flux = result->mutable_flux();
   const size_t runs = outputs_.runs;
-  flux->mutable_registers()->assign(reinterpret_cast<const char*>(outputs_.registers),
-                                    runs * outputs_.wanted * 4);
-  flux->mutable_cycles()->assign(reinterpret_cast<const char*>(outputs_.cycles), runs * 4);
+  const auto column = [&](const uint8_t* values, size_t bytes_of_run, std::string* to) {
+    if (outputs_.order.empty()) {
+      to->assign(reinterpret_cast<const char*>(values), runs * bytes_of_run);
+    } else if (bytes_of_run != 0) {
+      to->resize(runs * bytes_of_run);
+      ScatterRows(outputs_.order, values, bytes_of_run, to->data());
+    }
+  };
+  column(outputs_.registers, size_t{4} * outputs_.wanted, flux->mutable_registers());
+  column(outputs_.cycles, 4, flux->mutable_cycles());
   // If the first byte is 0 and memcmp with the array shifted by one finds no difference, there are
   // no errors, and none are sent.
   const uint8_t* const errors = outputs_.errors;
   const bool clean = errors[0] == 0 && std::memcmp(errors, errors + 1, runs - 1) == 0;
-  if (!clean) flux->mutable_errors()->assign(reinterpret_cast<const char*>(errors), runs);
+  if (!clean) column(errors, 1, flux->mutable_errors());
 }
 
 }  // namespace resident

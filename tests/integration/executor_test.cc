@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -270,6 +271,43 @@ TEST_F(ExecutorTest, FluxRunsSelectTheirProgramByIndex) {
   for (const uint32_t program : {1, 0, 1, 1}) batch.mutable_programs()->add_program_index(program);
   batch.mutable_programs()->set_count(4);
   EXPECT_EQ(Integers(MustRun(batch).flux().registers()), (std::vector<int32_t>{2, 1, 2, 2}));
+}
+
+// The daemon groups the runs of a program; every column of the answer is in the client's order.
+TEST_F(ExecutorTest, ResultsOfProgramsSelectedByIndexAreInTheOrderOfTheRequest) {
+  constexpr int32_t kRuns = 5000;
+  // Program 0 adds 100 to R0, program 1 adds twice, program 2 divides by zero after two cycles.
+  v1::Batch batch = Programs({std::string("\x18\x02\x64\x20\x00\x00\x02\x00", 8),
+                              std::string("\x18\x02\x64\x20\x00\x00\x02\x20\x00\x00\x02\x00", 12),
+                              std::string("\x09\x00\x23\x00\x00\x03\x00", 7)});
+  std::mt19937 random(std::random_device{}());
+  std::vector<int32_t> initial;
+  std::vector<uint32_t> index;
+  for (int32_t i = 0; i < kRuns; ++i) {
+    index.push_back(random() % 3);
+    initial.insert(initial.end(), {i, static_cast<int32_t>(random())});
+    batch.mutable_programs()->add_program_index(index.back());
+  }
+  batch.mutable_programs()->set_count(kRuns);
+  batch.mutable_programs()->set_initial_width(2);
+  batch.mutable_programs()->set_initial(
+      std::string(reinterpret_cast<const char*>(initial.data()), initial.size() * 4));
+  batch.mutable_programs()->add_wanted(1);
+  batch.mutable_programs()->add_wanted(0);
+  batch.mutable_programs()->set_max_cycles(100);
+  const v1::BatchResult result = MustRun(batch);
+  const std::vector<int32_t> registers = Integers(result.flux().registers());
+  const std::vector<int32_t> cycles = Integers(result.flux().cycles());
+  ASSERT_EQ(registers.size(), 2u * kRuns);
+  ASSERT_EQ(result.flux().errors().size(), static_cast<size_t>(kRuns));
+  constexpr int32_t kAdded[] = {100, 200, -1};
+  constexpr int32_t kCycles[] = {3, 4, 2};
+  for (int32_t i = 0; i < kRuns; ++i) {
+    ASSERT_EQ(registers[2 * i], initial[2 * i + 1]) << i;
+    ASSERT_EQ(registers[2 * i + 1], i + kAdded[index[i]]) << i;
+    ASSERT_EQ(cycles[i], kCycles[index[i]]) << i;
+    ASSERT_EQ(result.flux().errors()[i], index[i] == 2 ? 1 : 0) << i;
+  }
 }
 
 TEST_F(ExecutorTest, StreamAnswersEveryBatchAndEndsWhenTheClientHalfCloses) {

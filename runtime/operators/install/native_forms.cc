@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -32,6 +33,16 @@ std::string FormHash(const std::string& bytecode, bool unknown_nop) {
 
 absl::Status QuarantinedBefore(const std::string& reason) {
   return absl::FailedPreconditionError(absl::StrCat("it was quarantined before: ", reason));
+}
+
+// ", compile 61 ms, ...".
+std::string StepsText(const VersionValidation::Steps& steps) {
+  std::string text;
+  for (const auto& [name, took] : steps) {
+    absl::StrAppend(&text, ", ", name, " ",
+                    std::chrono::duration_cast<std::chrono::milliseconds>(took).count(), " ms");
+  }
+  return text;
 }
 
 // Programs that wait.
@@ -113,6 +124,8 @@ absl::StatusOr<BuiltVersion> NativeForms::Compile(const std::string& hash,
   request.main_file = kFile;
   request.files = {{kFile, source}};
   request.allow_spills = true;
+  // Its only accesses to memory are those of kernels/flux, which flux.run makes too.
+  request.with_checked = false;
   request.cancelled = [this] { return stopping(); };
   std::string log;
   ASSIGN_OR_RETURN(BuiltVersion built, sources_.validation.builder->Build(request, &log));
@@ -141,7 +154,12 @@ absl::StatusOr<BuiltVersion> NativeForms::CompileAndValidate(const Job& job,
   VersionValidation::Steps steps;
   const absl::Status status = validation.Run(
       built, [this] { return stopping(); }, &steps);
-  if (status.ok()) return built;
+  if (status.ok()) {
+    LogInfo("the native code of the FLUX program with hash ", hash,
+            " gives the results of flux.run: ", built.cached ? "from the cache" : "compiled",
+            StepsText(built.compile_steps), StepsText(built.inspect_steps), StepsText(steps));
+    return built;
+  }
   if (status.code() == absl::StatusCode::kInvalidArgument) {
     ++mismatches_;
     LogError("the native code of the FLUX program with hash ", hash,

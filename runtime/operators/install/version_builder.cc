@@ -68,10 +68,11 @@ VersionBuilder::VersionBuilder(Compiler* compiler, const std::vector<DeviceContr
 
 absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
                                                    std::string* log) const {
+  const bool with_checked = request.with_checked && request.kind != OperatorKind::kObject;
   std::vector<Compilation> compilations;
   for (const std::string& target : targets_) {
     compilations.push_back({target, /*checked=*/false, {}});
-    if (request.kind != OperatorKind::kObject) compilations.push_back({target, true, {}});
+    if (with_checked) compilations.push_back({target, true, {}});
   }
   std::vector<std::thread> threads;
   for (size_t i = 1; i < compilations.size(); ++i) {
@@ -105,7 +106,7 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
   built.log = *log;
   if (!built.inspected.ok()) return built;
   built.payload = std::move(payload);
-  if (request.kind != OperatorKind::kObject) built.checked = std::move(checked);
+  if (with_checked) built.checked = std::move(checked);
   return built;
 }
 

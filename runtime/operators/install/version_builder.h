@@ -35,6 +35,8 @@ struct BuildRequest {
   std::string main_file;  // kObject: the object's file.
   std::map<std::string, std::string> files;
   bool allow_spills = false;
+  // Whether the version is also compiled with the SDK's checks. Objects never are.
+  bool with_checked = true;
   uint64_t scratch_bytes = 0;
   // Like CompileJob's, but called from any thread.
   std::function<bool()> cancelled = nullptr;
@@ -45,7 +47,7 @@ struct BuiltVersion {
   // numbers. Then only `log`, `cached` and `compile_steps` are set.
   absl::Status inspected;
   std::shared_ptr<const UnitPayload> payload;
-  // The same with the SDK's checks, for validation; null for objects.
+  // The same with the SDK's checks, for validation; null if the request does not want it.
   std::shared_ptr<const UnitPayload> checked;
   // The output of all compilers.
   std::string log;
