@@ -185,6 +185,35 @@ RESIDENT_HOST_DEVICE bool CheckArguments(const Block& block, const Args& args,
   return false;
 }
 
+// The elements of a table with `width` columns that a lane accesses: every kLanes-th one.
+class TableWalk {
+ public:
+  // REQUIRES: width != 0.
+  RESIDENT_HOST_DEVICE TableWalk(u32 lane, u32 width)
+      : row_(lane / width),
+        column_(lane % width),
+        width_(width),
+        rows_(kLanes / width),
+        columns_(kLanes % width) {}
+  RESIDENT_HOST_DEVICE u32 row() const { return row_; }
+  RESIDENT_HOST_DEVICE u32 column() const { return column_; }
+  // Without a division, which would take longer than a short program.
+  RESIDENT_HOST_DEVICE void Next() {
+    row_ += rows_;
+    column_ += columns_;
+    if (column_ < width_) return;
+    column_ -= width_;
+    ++row_;
+  }
+
+ private:
+  u32 row_;
+  u32 column_;
+  u32 width_;
+  u32 rows_;
+  u32 columns_;
+};
+
 // Loads the initial registers of the group's runs [begin, begin + n), of which each lane has kRuns
 // adjacent ones.
 template <u32 kRuns = 1>
@@ -199,10 +228,11 @@ RESIDENT_HOST_DEVICE void LoadInitial(const Args& args, const LaneGroup& group, 
       to.store(r * kRow + s, r < width ? static_cast<u32>(from[r]) : 0);
     }
   }
-  if (shared) return;
+  if (shared || width == 0) return;
   from += begin * width;
-  for (u32 e = group.lane; e < n * width; e += kLanes) {
-    to.store(e % width * kRow + e / width, static_cast<u32>(from[e]));
+  TableWalk walk(group.lane, width);
+  for (u32 e = group.lane; e < n * width; e += kLanes, walk.Next()) {
+    to.store(walk.column() * kRow + walk.row(), static_cast<u32>(from[e]));
   }
 }
 
@@ -213,10 +243,12 @@ RESIDENT_HOST_DEVICE void StoreWanted(const Args& args, const LaneGroup& group, 
   constexpr u32 kRow = kThreads * kRuns;
   const u32 count = static_cast<u32>(args.scalar<i64>(kRunWantedCount));
   const u64 wanted = args.scalar<u64>(kRunWanted);
+  if (count == 0) return;
   i32* to = args.tensor<i32>(kRunRegisters).data() + begin * count;
-  for (u32 e = group.lane; e < n * count; e += kLanes) {
-    const u32 r = static_cast<u32>(wanted >> 4 * (e % count)) & 15;
-    to[e] = static_cast<i32>(from.load(r * kRow + e / count));
+  TableWalk walk(group.lane, count);
+  for (u32 e = group.lane; e < n * count; e += kLanes, walk.Next()) {
+    const u32 r = static_cast<u32>(wanted >> 4 * walk.column()) & 15;
+    to[e] = static_cast<i32>(from.load(r * kRow + walk.row()));
   }
 }
 
