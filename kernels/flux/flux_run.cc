@@ -246,12 +246,22 @@ RESIDENT_HOST_DEVICE void RunPlacedTogether(const Block& block, const Args& args
     // The last lane may have fewer runs; it then executes them one after the other.
     Position position = {0, 0, limit};
     if (first + kRunsTogether <= n) position = RunTogether(code, registers, stacks, limit);
+    Several<kRunsTogether> errors = {};
+    Several<kRunsTogether> cycles = {};
     RESIDENT_UNROLL(1)
     for (u32 k = 0; k < kRunsTogether && first + k < n; ++k) {
-      StoreOutcome(args, begin + first + k,
-                   Continue(code, registers.of_run(k), stacks.of_run(k), position, limit));
+      const Outcome outcome =
+          Continue(code, registers.of_run(k), stacks.of_run(k), position, limit);
+      // With constant indices, so that the values stay in registers.
+      RESIDENT_UNROLL(kRunsTogether)
+      for (u32 at = 0; at < kRunsTogether; ++at) {
+        if (at != k) continue;
+        errors.of[at] = outcome.error;
+        cycles.of[at] = outcome.cycles;
+      }
     }
     group.sync();
+    StoreOutcomes(args, group, begin, n, errors, cycles);
     StoreWanted<kRunsTogether>(args, group, of_group, begin, n);
     group.sync();
   }
@@ -286,7 +296,7 @@ RESIDENT_HOST_DEVICE Columns DecodeOwn(const Block& block, const LaneGroup& grou
     programs.Stage({lowest, highest - lowest}, staged, group.lane, kLanes);
   }
   for (u32 s = 0; s < n && !close; ++s) {
-    programs.Stage({group.broadcast(at, s), group.broadcast(text.length, s)}, staged + s * slot,
+    programs.Stage({group.value_of(at, s), group.value_of(text.length, s)}, staged + s * slot,
                    group.lane, kLanes);
   }
   group.sync();

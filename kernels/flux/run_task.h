@@ -57,7 +57,8 @@ struct LaneGroup {
     __syncwarp();
 #endif
   }
-  // The largest value of the lanes; the value of lane `from`. (All lanes of the group.)
+  // The largest value of the lanes; the value of lane `from`, which each lane may choose. (All
+  // lanes of the group.)
   RESIDENT_HOST_DEVICE u32 max(u32 value) const {
 #if defined(__CUDA_ARCH__)
     return __reduce_max_sync(0xffffffffu, value);
@@ -65,7 +66,7 @@ struct LaneGroup {
     return value;
 #endif
   }
-  RESIDENT_HOST_DEVICE u32 broadcast(u32 value, u32 from) const {
+  RESIDENT_HOST_DEVICE u32 value_of(u32 value, u32 from) const {
 #if defined(__CUDA_ARCH__)
     return __shfl_sync(0xffffffffu, value, static_cast<int>(from));
 #else
@@ -256,6 +257,27 @@ RESIDENT_HOST_DEVICE void StoreWanted(const Args& args, const LaneGroup& group, 
 RESIDENT_HOST_DEVICE void StoreOutcome(const Args& args, i64 i, Outcome outcome) {
   args.tensor<u8>(kRunErrors).data()[i] = static_cast<u8>(outcome.error);
   args.tensor<u32>(kRunCycles).data()[i] = outcome.cycles;
+}
+
+// Stores how the group's runs [begin, begin + n) ended, of which each lane has kRuns adjacent ones.
+// Adjacent lanes write adjacent values: each separate piece of mapped host memory would be a
+// transfer of its own. (all lanes of the group)
+template <u32 kRuns>
+RESIDENT_HOST_DEVICE void StoreOutcomes(const Args& args, const LaneGroup& group, i64 begin, u32 n,
+                                        const Several<kRuns>& errors,
+                                        const Several<kRuns>& cycles) {
+  RESIDENT_UNROLL(kRuns)
+  for (u32 j = 0; j < kRuns; ++j) {
+    const u32 s = j * kLanes + group.lane;
+    Outcome outcome = {0, 0};
+    RESIDENT_UNROLL(kRuns)
+    for (u32 k = 0; k < kRuns; ++k) {
+      const u32 error = group.value_of(errors.of[k], s / kRuns);
+      const u32 executed = group.value_of(cycles.of[k], s / kRuns);
+      if (s % kRuns == k) outcome = {error, executed};
+    }
+    if (s < n) StoreOutcome(args, begin + s, outcome);
+  }
 }
 
 // The registers and the stack of the run, or of the runs, on the calling thread.

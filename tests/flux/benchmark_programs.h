@@ -38,6 +38,32 @@ inline const Bytecode kCalls = {0x40, 1, 0xe8, 3,  //  0 MOVI16 R1, 1000
                                 0x0d, 2,           // 18 POP R2
                                 0x02};             // 20 RET
 
+// R0 = sum of i * i over i = R1 .. 1: a LOOP with four instructions in each round.
+inline const Bytecode kSumOfInput = {0x18, 0, 0,      //  0 MOVI R0, 0
+                                     0x22, 2, 1,  1,  //  3 MUL R2, R1, R1
+                                     0x20, 0, 0,  2,  //  7 ADD R0, R0, R2
+                                     0x26, 3, 2,  0,  // 11 OR R3, R2, R0
+                                     0x46, 1, 12, 0,  // 15 LOOP R1, 3
+                                     0x00};
+
+// The same as kCalls, for a number of rounds that is given in R1.
+inline const Bytecode kCallsOfInput = {0x4a, 0, 9, 0,  //  0 CALL 9
+                                       0x46, 1, 4, 0,  //  4 LOOP R1, 0
+                                       0x00,           //  8 HALT
+                                       0x0c, 1,        //  9 PUSH R1
+                                       0x19, 0, 3,     // 11 ADDI R0, 3
+                                       0x0d, 2,        // 14 POP R2
+                                       0x02};          // 16 RET
+
+// R1 = greatest common divisor of R1 and R2, R0 = the number of steps: divisions.
+inline const Bytecode kGcdOfInput = {0x3c, 2, 22,   0,     //  0 JZ R2, 22
+                                     0x24, 3, 1,    2,     //  4 MOD R3, R1, R2
+                                     0x3a, 1, 2,    0,     //  8 MOV R1, R2
+                                     0x3a, 2, 3,    0,     // 12 MOV R2, R3
+                                     0x08, 0,              // 16 INC R0
+                                     0x43, 0, 0xee, 0xff,  // 18 JMP 0
+                                     0x00};
+
 // The same as kCollatz, for a number that is given in R1.
 inline const Bytecode kCollatzOfInput = [] {
   Bytecode code = kCollatz;

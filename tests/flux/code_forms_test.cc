@@ -10,6 +10,7 @@
 #include "kernels/flux/interpreter.h"
 #include "kernels/flux/runs_together.h"
 #include "runtime/flux/disassembler.h"
+#include "tests/flux/program_runs.h"
 #include "tests/flux/random_program.h"
 #include "tests/flux/reference.h"
 
@@ -17,13 +18,6 @@ namespace resident::flux {
 namespace {
 
 constexpr int kPrograms = 40'000;
-
-std::string Describe(const RunResult& result) {
-  std::string text = "error " + std::to_string(result.error) + ", cycles " +
-                     std::to_string(result.cycles) + ", registers";
-  for (const int32_t value : result.registers) text += " " + std::to_string(value);
-  return text;
-}
 
 u32 BytesAt(const Bytecode& program, u32 pc) {
   u32 bytes = 0xaaaaaaaa;  // Bytes behind the end have no effect.

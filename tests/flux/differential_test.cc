@@ -9,6 +9,7 @@
 
 #include "runtime/flux/disassembler.h"
 #include "runtime/flux/host_operator.h"
+#include "tests/flux/program_runs.h"
 #include "tests/flux/random_program.h"
 #include "tests/flux/reference.h"
 
@@ -16,13 +17,6 @@ namespace resident::flux {
 namespace {
 
 constexpr int kPrograms = 200'000;
-
-std::string Describe(const RunResult& result) {
-  std::string text = "error " + std::to_string(result.error) + ", cycles " +
-                     std::to_string(result.cycles) + ", registers";
-  for (const int32_t value : result.registers) text += " " + std::to_string(value);
-  return text;
-}
 
 std::string Report(const Bytecode& code, const RunOptions& options) {
   const Bytecode small = Shrink(code, [&](const Bytecode& candidate) {

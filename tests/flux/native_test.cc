@@ -17,6 +17,7 @@
 #include "runtime/flux/translator.h"
 #include "runtime/flux/vectors.h"
 #include "tests/flux/native_programs.h"
+#include "tests/flux/program_runs.h"
 #include "tests/flux/random_program.h"
 #include "tests/flux/reference.h"
 
@@ -24,37 +25,9 @@ namespace resident::flux {
 namespace {
 
 constexpr size_t kProgramsOfUnit = 250;
-// Run again with this many other inputs and limits.
-constexpr int kRunsOfProgram = 7;
 
 std::string_view View(const Bytecode& bytecode) {
   return {reinterpret_cast<const char*>(bytecode.data()), bytecode.size()};
-}
-
-std::string Describe(const RunResult& result) {
-  std::string text = "error " + std::to_string(result.error) + ", cycles " +
-                     std::to_string(result.cycles) + ", registers";
-  for (const int32_t value : result.registers) text += " " + std::to_string(value);
-  return text;
-}
-
-// The inputs and limits with which a program runs: those of the case, the limits around the cycles
-// that it takes, small limits, and other inputs.
-std::vector<RunOptions> RunsOf(const RandomCase& random, RandomProgramGenerator& generator) {
-  std::vector<RunOptions> runs = {random.options};
-  const uint32_t cycles = RunReference(random.bytecode, random.options).cycles;
-  for (const uint64_t limit :
-       {uint64_t{cycles}, uint64_t{cycles} - (cycles != 0), uint64_t{generator.Below(cycles + 1)},
-        uint64_t{generator.Below(12)}}) {
-    runs.push_back(random.options);
-    runs.back().max_cycles = limit;
-  }
-  while (runs.size() < kRunsOfProgram) {
-    runs.push_back(generator.Next().options);
-    runs.back().unknown_nop = random.options.unknown_nop;
-    runs.back().max_cycles = 3000;
-  }
-  return runs;
 }
 
 struct Tally {

@@ -138,7 +138,8 @@ void SetRegion(Choices& choose, uint64_t bytes, Tensor* tensor) {
   parameters["shared_memory_byte_size"].set_int64_param(
       choose.Below(8) == 0 ? choose.Number() : static_cast<int64_t>(bytes));
   if (choose.Below(3) == 0) {
-    parameters["shared_memory_offset"].set_int64_param(8 * choose.Number());
+    const uint64_t offset = 8 * static_cast<uint64_t>(choose.Number());  // It may wrap.
+    parameters["shared_memory_offset"].set_int64_param(static_cast<int64_t>(offset));
   }
 }
 

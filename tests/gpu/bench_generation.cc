@@ -1,13 +1,5 @@
-// Measures the pause of a change of generation, as clients that wait for answers see it.
-//
-//   bench_generation --out=FILE.json       (tests/gpu/run runs it)
-//
-// A device with its own engine process serves a client that sends one task at a time and a
-// client with a stream of batches, while a generation of 64 installed operators is changed
-// repeatedly, with one new operator each time. Every answer is checked: it must be from a
-// version in its slot. For each change: the longest gap between answers around it, and its
-// parts. Then the rate of tasks with a change every second, and without changes. Prints a
-// table and writes the figures as JSON.
+#include "tests/gpu/bench_generation.h"
+
 #include <unistd.h>
 
 #include <atomic>
@@ -20,15 +12,12 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 #include "tests/support/bench_report.h"
 #include "tests/units/versions.h"
 
-ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
-ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(int, changes, 300, "changes of generation to measure");
 ABSL_FLAG(int, operators, 64, "operators to install, at most 64");
 
@@ -252,20 +241,16 @@ class Bench {
   std::map<uint32_t, uint32_t> versions_;  // By slot.
 };
 
-int Main() {
+}  // namespace
+
+int BenchGeneration(const std::string& out) {
   DeviceHarness harness;
   const EngineInfo info = harness.device().snapshot().info;
   std::printf("%s; %s\n", info.name.c_str(), info.detail.c_str());
   BenchReport report;
   Bench(&harness, &report).Run();
-  report.Write(absl::GetFlag(FLAGS_out), {{"device", info.name}, {"detail", info.detail}});
+  report.Write(out, {{"device", info.name}, {"detail", info.detail}});
   return 0;
 }
 
-}  // namespace
 }  // namespace resident
-
-int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return resident::Main();
-}

@@ -1,13 +1,5 @@
-// Measures how long a client of lone tasks waits for its next answer when the engine is
-// killed, with and without a spare engine, in one run.
-//
-//   bench_recovery --out=FILE.json         (tests/gpu/run runs it)
-//
-// Each kill is the first failure of a new device, with the daemon's default sizes, so that
-// there is no back-off. The client sends one task at a time, in staging memory; a task that
-// fails is sent again as soon as there is an engine. Every answer is checked. The gap is
-// the time from the last answer before the kill to the first one of the next engine. Prints
-// a table and writes the figures as JSON.
+#include "tests/gpu/bench_recovery.h"
+
 #include <signal.h>
 
 #include <atomic>
@@ -20,14 +12,11 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 #include "tests/support/bench_report.h"
 
-ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
-ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(int, kills, 10, "kills with a spare engine, and as many without");
 
 namespace resident {
@@ -150,7 +139,9 @@ void KillOnce(bool spare, Figures* figures, EngineInfo* info) {
   for (const auto& [name, ms] : phases) figures->phase_ms[name].push_back(ms);
 }
 
-int Main() {
+}  // namespace
+
+int BenchRecovery(const std::string& out) {
   Figures with, without;
   EngineInfo info;
   for (int i = 0; i < absl::GetFlag(FLAGS_kills); ++i) {
@@ -173,14 +164,8 @@ int Main() {
       report.Add(absl::StrCat(which, ": ", name, ", p50"), Percentile(ms, 0.5), "ms");
     }
   }
-  report.Write(absl::GetFlag(FLAGS_out), {{"device", info.name}, {"detail", info.detail}});
+  report.Write(out, {{"device", info.name}, {"detail", info.detail}});
   return 0;
 }
 
-}  // namespace
 }  // namespace resident
-
-int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return resident::Main();
-}

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -21,10 +22,13 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/flux/run_arguments.h"
+#include "runtime/engine/generation.h"
 #include "runtime/queue/device_queue.h"
+#include "tests/gpu/bench_flux.h"
 #include "tests/gpu/cuda_baselines.h"
+#include "tests/gpu/device_tasks.h"
 #include "tests/support/bench_report.h"
 #include "tests/support/engine_harness.h"
 
@@ -44,54 +48,31 @@ using Micros = std::chrono::duration<double, std::micro>;
 constexpr uint64_t kN = 1024;
 constexpr uint64_t kVectorBytes = kN * 4;
 
+bool Selected(const std::string& part) {
+  const std::string& only = absl::GetFlag(FLAGS_only);
+  return only.empty() || only.find(part) != std::string::npos;
+}
+
 class Bench {
  public:
   Bench(EngineHarness* harness, BenchReport* report)
       : harness_(*harness), report_(*report), ring_(harness->NewRing()) {}
 
-  void Run(const Baselines& baselines) {
-    const std::string& only = absl::GetFlag(FLAGS_only);
-    const auto selected = [&](const char* part) {
-      return only.empty() || only.find(part) != std::string::npos;
-    };
-    if (selected("lone")) LoneTask(baselines);
-    if (selected("burst")) Burst();
-    if (selected("sustained")) Sustained(baselines);
-    if (selected("ranges")) {
+  void Run(const Baselines& baselines, bool native_flux) {
+    if (Selected("lone")) LoneTask(baselines);
+    if (Selected("burst")) Burst();
+    if (Selected("sustained")) Sustained(baselines);
+    if (Selected("ranges")) {
       Ranges(64, uint64_t{1} << 20);
       Ranges(1024, uint64_t{1} << 17);
     }
-    if (selected("sides")) Sides();
-    if (selected("wide")) Wide(baselines);
-    if (selected("flux")) Flux();
+    if (Selected("sides")) Sides();
+    if (Selected("wide")) Wide(baselines);
+    if (Selected("flux")) BenchFlux(device_, report_, Rounds(10), native_flux);
   }
 
  private:
   int Rounds(int rounds) const { return absl::GetFlag(FLAGS_quick) ? rounds / 10 + 1 : rounds; }
-
-  // Submits one task and waits for it.
-  TaskCompletion RunTask(const TaskDescriptor& task, const std::vector<Argument>& arguments = {}) {
-    const uint64_t sequence = *ring_->Reserve();
-    std::copy(arguments.begin(), arguments.end(), ring_->arguments(sequence)->arguments);
-    ring_->Publish(sequence, task);
-    TaskCompletion result{};
-    while (ring_->Consume([&](uint64_t, const TaskCompletion& c) { result = c; }) == 0) {
-    }
-    if (result.status != CompletionStatus::kOk) {
-      Fail(absl::StrCat("a task ended with status ", static_cast<int>(result.status), ", detail ",
-                        result.detail));
-    }
-    return result;
-  }
-
-  // Copies bytes between staging memory and device memory.
-  void Copy(uint64_t to, uint64_t from, uint64_t bytes) {
-    if (bytes == 0) return;
-    const uint32_t chunks = static_cast<uint32_t>(std::max<uint64_t>(1, bytes / 65536));
-    RunTask(ArgumentTask(OperatorSlot("copy_bytes"), 2, chunks),
-            {DenseTensor(from, DType::kU8, {static_cast<int64_t>(bytes)}),
-             DenseTensor(to, DType::kU8, {static_cast<int64_t>(bytes)})});
-  }
 
   // Creates `count` vectors in device memory with random contents; returns their address
   // and sets `values`.
@@ -99,31 +80,13 @@ class Bench {
     std::normal_distribution<float> normal;
     values->resize(count * kN);
     for (float& v : *values) v = normal(random_);
-    return Upload(values->data(), values->size() * 4);
-  }
-
-  uint64_t Upload(const void* data, uint64_t bytes) {
-    const uint64_t memory = harness_.Memory(bytes);
-    for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
-      const uint64_t part = std::min(kStagingBytes, bytes - done);
-      std::memcpy(staging_.host, static_cast<const char*>(data) + done, part);
-      Copy(memory + done, staging_.address, part);
-    }
-    return memory;
-  }
-
-  void Download(void* data, uint64_t memory, uint64_t bytes) {
-    for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
-      const uint64_t part = std::min(kStagingBytes, bytes - done);
-      Copy(staging_.address, memory + done, part);
-      std::memcpy(static_cast<char*>(data) + done, staging_.host, part);
-    }
+    return device_.Upload(values->data(), values->size() * 4);
   }
 
   void CheckAdd(const std::vector<float>& x, const std::vector<float>& y, double alpha,
                 uint64_t out) {
     std::vector<float> got(x.size());
-    Download(got.data(), out, got.size() * 4);
+    device_.Download(got.data(), out, got.size() * 4);
     double error = 0, norm = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const double expected = static_cast<double>(x[i]) + alpha * static_cast<double>(y[i]);
@@ -137,13 +100,13 @@ class Bench {
   void LoneTask(const Baselines& baselines) {
     std::vector<float> x, y, poison(kN, 1e30f);
     const uint64_t xa = RandomVectors(1, &x), ya = RandomVectors(1, &y);
-    const uint64_t out = Upload(poison.data(), kVectorBytes);
+    const uint64_t out = device_.Upload(poison.data(), kVectorBytes);
     TaskDescriptor task = CompactTask(OperatorSlot("add"), kN, {xa, ya, out, Bits(0.5)});
     task.flags |= kTaskDeviceOutputs;
     std::vector<double> us, device_us;
     for (int i = 0; i < Rounds(50'000); ++i) {
       const auto start = Clock::now();
-      const TaskCompletion completion = RunTask(task);
+      const TaskCompletion completion = device_.RunTask(task);
       const double took = Micros(Clock::now() - start).count();
       if (i >= 500) {
         us.push_back(took);
@@ -167,7 +130,7 @@ class Bench {
     constexpr int kBurst = 64;
     std::vector<float> x, y, poison(kBurst * kN, 1e30f);
     const uint64_t xa = RandomVectors(kBurst, &x), ya = RandomVectors(kBurst, &y);
-    const uint64_t out = Upload(poison.data(), poison.size() * 4);
+    const uint64_t out = device_.Upload(poison.data(), poison.size() * 4);
     std::vector<TaskDescriptor> tasks;
     for (uint64_t i = 0; i < kBurst; ++i) {
       tasks.push_back(CompactTask(
@@ -191,7 +154,7 @@ class Bench {
     constexpr uint64_t kSets = 8192;  // 96 MiB of distinct buffers: more than the L2 cache.
     std::vector<float> x, y, poison(kSets * kN, 1e30f);
     const uint64_t xa = RandomVectors(kSets, &x), ya = RandomVectors(kSets, &y);
-    const uint64_t out = Upload(poison.data(), poison.size() * 4);
+    const uint64_t out = device_.Upload(poison.data(), poison.size() * 4);
     std::vector<TaskDescriptor> tasks;
     for (uint64_t i = 0; i < kSets; ++i) {
       tasks.push_back(CompactTask(
@@ -259,13 +222,14 @@ class Bench {
     const uint64_t xa = harness_.Memory(all * 4), ya = harness_.Memory(all * 4);
     const uint64_t out = harness_.Memory(all * 4);
     for (uint64_t at = 0; at < all; at += kPattern) {
-      Copy(xa + at * 4, px, kPattern * 4);
-      Copy(ya + at * 4, py, kPattern * 4);
+      device_.Copy(xa + at * 4, px, kPattern * 4);
+      device_.Copy(ya + at * 4, py, kPattern * 4);
     }
     const auto check = [&](double alpha) {
       for (uint64_t at = 0; at < all; at += kPattern) CheckAdd(x, y, alpha, out + at * 4);
-      RunTask(ArgumentTask(OperatorSlot("fill"), 2, 256),
-              {DenseTensor(out, DType::kF32, {static_cast<int64_t>(all)}), Scalar(Bits(1e30))});
+      device_.RunTask(
+          ArgumentTask(OperatorSlot("fill"), 2, 256),
+          {DenseTensor(out, DType::kF32, {static_cast<int64_t>(all)}), Scalar(Bits(1e30))});
     };
     const uint64_t bytes = elements * 4;
     const RangeColumn columns[4] = {
@@ -312,7 +276,7 @@ class Bench {
   // Shows where the time of sustained tasks is spent: the cost of a task on the host's
   // thread, and the device's rate if it does not wait for the host.
   void Sides() {
-    const uint64_t in = Upload(std::vector<float>(2 * kN, 1.0f).data(), 2 * kVectorBytes);
+    const uint64_t in = device_.Upload(std::vector<float>(2 * kN, 1.0f).data(), 2 * kVectorBytes);
     const uint64_t out = harness_.Memory(8192 * kVectorBytes);
     const uint32_t tasks = ring_->slots() / 2;
     const uint32_t slot_add = OperatorSlot("add");
@@ -357,19 +321,20 @@ class Bench {
     const uint64_t xa = harness_.Memory(kElements * 4), ya = harness_.Memory(kElements * 4);
     const uint64_t out = harness_.Memory(kElements * 4);
     for (uint64_t i = 0; i < kElements / kPattern; ++i) {
-      Copy(xa + i * kPattern * 4, px, kPattern * 4);
-      Copy(ya + i * kPattern * 4, py, kPattern * 4);
+      device_.Copy(xa + i * kPattern * 4, px, kPattern * 4);
+      device_.Copy(ya + i * kPattern * 4, py, kPattern * 4);
     }
     const auto tensor = [](uint64_t at) {
       return DenseTensor(at, DType::kF32, {static_cast<int64_t>(kElements)});
     };
-    RunTask(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30))});
+    device_.RunTask(ArgumentTask(OperatorSlot("fill"), 2, 4096), {tensor(out), Scalar(Bits(1e30))});
     for (uint32_t grain : {8192u, 32768u, 131072u}) {
       std::vector<double> us;
       for (int i = 0; i < Rounds(30) + 3; ++i) {
         const auto start = Clock::now();
-        RunTask(ArgumentTask(OperatorSlot("add"), 4, static_cast<uint32_t>(kElements / grain)),
-                {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0))});
+        device_.RunTask(
+            ArgumentTask(OperatorSlot("add"), 4, static_cast<uint32_t>(kElements / grain)),
+            {tensor(xa), tensor(ya), tensor(out), Scalar(Bits(3.0))});
         if (i >= 3) us.push_back(Micros(Clock::now() - start).count());
       }
       report_.Add(absl::StrCat("wide add of 256 Mi, chunks of ", grain),
@@ -381,111 +346,10 @@ class Bench {
     }
   }
 
-  void Flux() {
-    // Sum of i * i for i from n to 1: a LOOP with four instructions per round.
-    const std::string body = std::string("\x18\x00\x00", 3) +      // MOVI R0, 0
-                             std::string("\x22\x02\x01\x01", 4) +  // loop: MUL R2, R1, R1
-                             std::string("\x20\x00\x00\x02", 4) +  // ADD R0, R0, R2
-                             std::string("\x26\x03\x02\x00", 4) +  // OR R3, R2, R0
-                             std::string("\x46\x01\x0c\x00", 4) +  // LOOP R1, loop
-                             std::string("\x00", 1);               // HALT
-    constexpr uint32_t kRuns = 1u << 20;
-    std::vector<int32_t> initial(2 * kRuns);
-    std::uniform_int_distribution<int32_t> rounds(900, 1000);
-    for (uint32_t i = 0; i < kRuns; ++i) initial[2 * i + 1] = 1000;
-    RunFlux("FLUX, one program over 1 Mi inputs", body, {}, initial, kRuns, 1024);
-
-    for (uint32_t i = 0; i < kRuns; ++i) initial[2 * i + 1] = rounds(random_);
-    RunFlux("FLUX, one program over 1 Mi inputs, uneven", body, {}, initial, kRuns, 1024);
-
-    // 1 Mi different programs: random arithmetic on random registers, in a loop.
-    std::string bytecode;
-    std::vector<uint32_t> offsets;
-    std::uniform_int_distribution<int> op(0x20, 0x2f), reg(2, 15);
-    for (uint32_t i = 0; i < kRuns; ++i) {
-      offsets.push_back(static_cast<uint32_t>(bytecode.size()));
-      for (int k = 0; k < 8; ++k) {
-        int code = op(random_);
-        if (code == 0x23 || code == 0x24) code = 0x20;  // No division by zero.
-        for (int byte : {code, reg(random_), reg(random_), reg(random_)}) {
-          bytecode.push_back(static_cast<char>(byte));
-        }
-      }
-      bytecode += std::string("\x46\x01\x20\x00", 4);  // LOOP R1, -32
-      bytecode += std::string("\x3a\x00\x02\x00", 4);  // MOV R0, R2
-      bytecode += std::string("\x00", 1);
-    }
-    offsets.push_back(static_cast<uint32_t>(bytecode.size()));
-    initial.assign(16 * kRuns, 0);
-    for (uint32_t i = 0; i < kRuns; ++i) {
-      for (int r = 2; r < 16; ++r) initial[16 * i + r] = static_cast<int32_t>(random_());
-      initial[16 * i + 1] = 50;
-    }
-    RunFlux("FLUX, 1 Mi different programs", bytecode, offsets, initial, kRuns, 256);
-  }
-
-  void RunFlux(const std::string& what, const std::string& bytecode,
-               const std::vector<uint32_t>& offsets, const std::vector<int32_t>& initial,
-               uint32_t runs, uint32_t runs_per_chunk) {
-    const auto count = [](size_t n) { return static_cast<int64_t>(n); };
-    std::vector<uint32_t> poison(runs, 0xdeadbeef);
-    const uint64_t code = Upload(bytecode.data(), bytecode.size());
-    const uint64_t offs = Upload(offsets.data(), offsets.size() * 4);
-    const uint64_t init = Upload(initial.data(), initial.size() * 4);
-    const uint64_t regs = Upload(poison.data(), runs * 4);
-    const uint64_t errs = Upload(poison.data(), runs);
-    const uint64_t cycs = Upload(poison.data(), runs * 4);
-    const std::vector<Argument> arguments = {
-        DenseTensor(code, DType::kU8, {count(bytecode.size())}),
-        DenseTensor(offs, DType::kU32, {count(offsets.size())}),
-        DenseTensor(0, DType::kU32, {0}),
-        DenseTensor(init, DType::kI32, {count(initial.size())}),
-        DenseTensor(regs, DType::kI32, {runs}),
-        DenseTensor(errs, DType::kU8, {runs}),
-        DenseTensor(cycs, DType::kU32, {runs}),
-        Scalar(runs),
-        Scalar(initial.size() / runs),
-        Scalar(0),
-        Scalar(0),
-        Scalar(1),
-        Scalar(1'000'000),
-        Scalar(0),
-    };
-    std::vector<double> us;
-    for (int i = 0; i < Rounds(10) + 1; ++i) {
-      const auto start = Clock::now();
-      RunTask(
-          ArgumentTask(OperatorSlot("flux.run"), 14, (runs + runs_per_chunk - 1) / runs_per_chunk),
-          arguments);
-      if (i >= 1) us.push_back(Micros(Clock::now() - start).count());
-    }
-    std::vector<uint32_t> cycles(runs);
-    std::vector<uint8_t> errors(runs);
-    std::vector<int32_t> results(runs);
-    Download(cycles.data(), cycs, runs * 4);
-    Download(errors.data(), errs, runs);
-    Download(results.data(), regs, runs * 4);
-    double instructions = 0;
-    for (uint32_t i = 0; i < runs; ++i) {
-      if (errors[i] != 0)
-        Fail(absl::StrCat("run ", i, " of ", what, " ended with error ", errors[i]));
-      instructions += cycles[i];
-      if (offsets.empty()) {
-        uint32_t sum = 0;
-        for (uint32_t k = initial[2 * i + 1]; k > 0; --k) sum += k * k;
-        if (static_cast<uint32_t>(results[i]) != sum)
-          Fail(absl::StrCat("run ", i, " of ", what, " is wrong"));
-      }
-    }
-    report_.Add(what, instructions / Percentile(us, 0.5) * 1e6, "instr/s");
-  }
-
-  static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
-
   EngineHarness& harness_;
   BenchReport& report_;
   std::shared_ptr<HostRing> ring_;
-  EngineHarness::Span staging_ = harness_.Staging(kStagingBytes);
+  DeviceTasks device_{harness_, ring_};
   std::mt19937 random_{std::random_device{}()};
 };
 
@@ -498,10 +362,27 @@ int Main() {
   options.engine.threads_per_block = absl::GetFlag(FLAGS_threads_per_block);
   options.engine.blocks_per_sm = absl::GetFlag(FLAGS_blocks_per_sm);
   options.engine.memory_bytes = uint64_t{16} << 30;
+  // The target of native code is known when the engine has started.
+  options.engine.start_parked = true;
   EngineHarness harness(options);
   std::printf("%s; %s\n", harness.info().name.c_str(), harness.info().detail.c_str());
+  auto generation = std::make_shared<const Generation>();
+  bool native_flux = false;
+  if (Selected("flux")) {
+    auto native = NativeFluxGeneration(harness.info().traits.compile_target);
+    native_flux = native.ok();
+    if (native_flux) {
+      generation = *std::move(native);
+    } else if (absl::IsUnavailable(native.status())) {
+      std::printf("no figures of native FLUX: %s\n",
+                  std::string(native.status().message()).c_str());
+    } else {
+      Fail(native.status().ToString());
+    }
+  }
+  harness.Launch(generation);
   BenchReport report;
-  Bench(&harness, &report).Run(baselines);
+  Bench(&harness, &report).Run(baselines, native_flux);
   report.Write(absl::GetFlag(FLAGS_out),
                {{"device", harness.info().name}, {"detail", harness.info().detail}});
   // The kernel never ends by itself; exiting without stopping it is what a killed engine

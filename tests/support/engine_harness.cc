@@ -1,5 +1,6 @@
 #include "tests/support/engine_harness.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,8 @@
 
 namespace resident::testing {
 namespace {
+
+constexpr auto kLaunchTimeout = std::chrono::seconds(60);
 
 [[noreturn]] void Abort(const std::string& why) {
   std::fprintf(stderr, "engine harness: %s\n", why.c_str());
@@ -38,6 +41,13 @@ EngineHarness::EngineHarness(Options options) {
   auto info = engine_->Start(options.engine);
   if (!info.ok()) Abort(info.status().ToString());
   info_ = *info;
+}
+
+void EngineHarness::Launch(std::shared_ptr<const Generation> generation) {
+  const auto preloaded = engine_->Preload(std::move(generation));
+  if (!preloaded.ok()) Abort(preloaded.status().ToString());
+  const auto times = engine_->Switch(/*change=*/1, /*launch=*/true, kLaunchTimeout);
+  if (!times.ok()) Abort(times.status().ToString());
 }
 
 EngineHarness::~EngineHarness() = default;

@@ -34,6 +34,10 @@ class EngineHarness {
 
   // Starts the engine; aborts the test program with a message if it cannot.
   explicit EngineHarness(Options options);
+  // Loads a generation and starts the kernel with it, so that it can be made when the target of its
+  // operators is known. Aborts like the constructor. REQUIRES: options.engine.start_parked; the
+  // first call.
+  void Launch(std::shared_ptr<const Generation> generation);
   ~EngineHarness();
 
   Engine& engine() { return *engine_; }
