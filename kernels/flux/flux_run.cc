@@ -35,14 +35,17 @@ static_assert(kDecodedAt + u64{kDecodedWords} * 4 <= kScratchBytes, "");
 // A staged program keeps its alignment, which needs up to 3 more bytes on each side.
 constexpr u32 kAlignmentBytes = 8;
 
-// What a group has of both.
-constexpr u32 kStagedWordsOfGroup = kStagedWords / kMaxGroups;
-constexpr u32 kDecodedWordsOfGroup = kDecodedWords / kMaxGroups;
+// Programs that are selected by index are staged for the whole chunk if they have this many runs on
+// average.
+constexpr i64 kRunsOfSharedProgram = 4;
+// A group whose programs are so large that fewer of its lanes could run at a time does not stage
+// them.
+constexpr u32 kFewestLanes = kLanes < 4 ? kLanes : 4;
 // With kRunsTogether the stacks also cover the staged bytes, which are decoded by then.
 static_assert(kStackBytes * kRunsTogether <= kScratchBytes, "");
 
 // The four bytes at byte `at` of staged text; bytes from `end` on may have any value.
-RESIDENT_HOST_DEVICE u32 StagedBytes(const u32* staged, u32 at, u32 end) {
+RESIDENT_HOST_DEVICE u32 FourBytesAt(const u32* staged, u32 at, u32 end) {
   const u32 shift = 8 * (at & 3);
   const u32* const word = staged + at / 4;
   u32 bytes = word[0] >> shift;
@@ -57,7 +60,7 @@ template <typename Words>
 RESIDENT_HOST_DEVICE void DecodeRow(const u32* staged, u32 at, u32 length, bool unknown_nop,
                                     Words to, u32 worker, u32 workers) {
   for (u32 pc = worker; pc <= length; pc += workers) {
-    const u32 bytes = pc == length ? 0 : StagedBytes(staged, at + pc, at + length);
+    const u32 bytes = pc == length ? 0 : FourBytesAt(staged, at + pc, at + length);
     to.store(pc, Prepare(Decode(bytes, length - pc, unknown_nop)));
   }
 }
@@ -121,10 +124,11 @@ RESIDENT_HOST_DEVICE bool FindSelected(const Block& block, const Programs& progr
   *last = programs.size();
   if (!programs.indexed() && programs.size() == 1) return true;
   if (!programs.indexed()) {
-    // One thread has no use for adjacent words of several programs, and stages them all at once.
+    // One thread has no use for adjacent words of several programs, and few programs would leave
+    // lanes idle: these are staged all at once.
     *first = range.begin;
     *last = range.end;
-    return kThreads == 1;
+    return kThreads == 1 || range.size() < kLanes;
   }
   u64 lowest = ~0ull;
   u64 highest = 0;
@@ -163,6 +167,9 @@ RESIDENT_HOST_DEVICE bool PlaceChunk(const Block& block, const Programs& program
   const bool together = last - first == 1 && range.size() > block.threads() &&
                         words <= FastWordsBehind(kRunsTogether);
   const bool fast = words <= kFastWords;
+  // If most runs have a program of their own, columns are faster than rows in scratch memory.
+  const bool shared = last - first <= range.size() / kRunsOfSharedProgram;
+  if (kThreads > 1 && !fast && programs.indexed() && !shared) return false;
   const Text whole = {head.begin, static_cast<u32>(bytes)};
   const u32 fast_at = together ? RegisterBytes(kRunsTogether) : kRegisterBytes;
   const bool staged = fast ? StageChunk(block, programs, first, last, whole, unknown_nop,
@@ -270,7 +277,7 @@ RESIDENT_HOST_DEVICE void RunPlacedTogether(const Block& block, const Args& args
 // Where a group's own programs were decoded: the word at `pc` of lane l is words[pc * lanes + l].
 struct Columns {
   DeviceWords words;
-  u32 lanes;  // The first ones; 0: not even one program fits.
+  u32 lanes;  // The first ones; 0: the programs are too large.
 };
 
 // Stages and decodes the programs of the first lanes of a group, `text` on each; it is empty on
@@ -278,20 +285,26 @@ struct Columns {
 RESIDENT_HOST_DEVICE Columns DecodeOwn(const Block& block, const LaneGroup& group,
                                        const Programs& programs, Text text, u32 n,
                                        bool unknown_nop) {
+  // What a group has of both.
+  const u32 staged_words = kStagedWords / group.groups;
+  const u32 decoded_words = kDecodedWords / group.groups;
   const DeviceWords words =
-      DeviceWords(block.scratch<u32>(kDecodedAt)) + group.group * kDecodedWordsOfGroup;
-  u32* const staged = block.scratch<u32>(kStagedAt) + group.group * kStagedWordsOfGroup;
+      DeviceWords(block.scratch<u32>(kDecodedAt)) + group.group * decoded_words;
+  u32* const staged = block.scratch<u32>(kStagedAt) + group.group * staged_words;
   const u32 at = static_cast<u32>(text.begin);
   const u32 largest = group.max(text.length);
   const u32 lowest = ~group.max(text.length == 0 ? 0 : ~at);
   const u32 highest = group.max(text.length == 0 ? 0 : at + text.length);
-  const u32 of_words = kDecodedWordsOfGroup / (largest + 1);
+  const u32 wanted = n;
+  const u32 of_words = decoded_words / (largest + 1);
   if (of_words < n) n = of_words;
 
-  // Programs that lie close together are staged with what lies between them.
-  const bool close = highest - lowest + kAlignmentBytes <= kStagedWordsOfGroup * 4;
+  // Programs that lie close together are staged with what lies between them. (`highest` is below
+  // `lowest` if all are empty.)
+  const bool close = largest == 0 || highest - lowest <= staged_words * 4 - kAlignmentBytes;
   const u32 slot = (largest + kAlignmentBytes) / 4;
-  if (!close && kStagedWordsOfGroup / slot < n) n = kStagedWordsOfGroup / slot;
+  if (!close && staged_words / slot < n) n = staged_words / slot;
+  if (n < kFewestLanes && n < wanted) return {words, 0};
   if (close && largest != 0) {
     programs.Stage({lowest, highest - lowest}, staged, group.lane, kLanes);
   }
@@ -305,7 +318,7 @@ RESIDENT_HOST_DEVICE Columns DecodeOwn(const Block& block, const LaneGroup& grou
     const u32 skew =
         close ? at - lowest + programs.Misalignment(lowest) : programs.Misalignment(at);
     DecodeColumn(words + group.lane, n, text.length, unknown_nop,
-                 [&](u32 pc) { return StagedBytes(own, skew + pc, skew + text.length); });
+                 [&](u32 pc) { return FourBytesAt(own, skew + pc, skew + text.length); });
   }
   return {words, n};
 }
@@ -337,10 +350,10 @@ RESIDENT_HOST_DEVICE void RunOwn(const Block& block, const Args& args, Range ran
         const RegisterFile<kThreads> registers = RegistersOf(block);
         const Stack<kThreads> stack = StackOf(block);
         const Outcome outcome =
-            columns.lanes == 0 ? Execute(raw, registers, stack, limit)
-                               : Execute(ColumnCode<DeviceWords>{columns.words + group.lane,
-                                                                 columns.lanes, raw, text.length},
-                                         registers, stack, limit);
+            columns.lanes == 0
+                ? Execute(raw, registers, stack, limit)
+                : Execute(ColumnCode<DeviceWords>{columns.words + group.lane, columns.lanes, raw},
+                          registers, stack, limit);
         StoreOutcome(args, run, outcome);
       }
       group.sync();

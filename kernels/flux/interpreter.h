@@ -73,7 +73,7 @@ struct ColumnCode {
   Words words;
   u32 stride;
   RawCode raw;
-  u32 length;
+  u32 length = raw.length;
   RESIDENT_HOST_DEVICE u32 word(u32 pc) const { return words.load(pc * stride); }
   RESIDENT_HOST_DEVICE void DecodeAt(u32 pc) const { words.store(pc * stride, raw.word(pc)); }
 };

@@ -9,20 +9,21 @@
 //
 // Program p is bytecode[offsets[p], offsets[p + 1]); if offsets is empty, all of
 // bytecode is one program. The host checks offsets and index before submission. The
-// operator checks them again and never reads outside bytecode; if they are invalid, it
-// ends with CompletionStatus::kInvalidArgument and the argument's index as detail.
+// operator checks those that its runs use again and never reads outside bytecode; if they are
+// invalid, it ends with CompletionStatus::kInvalidArgument and the argument's index as detail.
 //
 // Memory: bytecode, offsets, index and initial may be host memory that is mapped
-// into the device: each byte of bytecode and initial that a chunk needs is read
-// once, by adjacent threads. (Exception: programs too large to be staged, about
-// 50 KiB on a GPU, or 6 KiB if each run has its own program, are read each time they
-// run; they should be in device memory.) Outputs may be mapped host memory too.
+// into the device: each byte of initial, and of bytecode in general, is read once for each
+// chunk, by adjacent threads. Exceptions: an instruction that lies inside of another one is read
+// again when a branch leads there, if each run has its own program; and programs too large to be
+// staged, about 50 KiB on a GPU, or 1.6 KiB if each run has its own program, are read each time
+// they run, and should be in device memory. Outputs may be mapped host memory too.
 //
-// Chunks: any number. If all runs of a chunk execute the same program, 512 runs or
-// more are best on a GPU, where each thread then executes two at a time; otherwise a
-// multiple of 256. Each chunk stages its programs, so for one program with many inputs
-// use chunks of a thousand runs or more. Runs that select the same program by index
-// should be adjacent.
+// Chunks: any number. If all runs of a chunk execute the same program, of up to 2,047 bytes, 512
+// runs or more are best on a GPU: each thread executes two at a time if there are more runs than
+// threads. Otherwise a multiple of 256 is best. Each chunk stages its programs, so for one program
+// with many inputs use chunks of a thousand runs or more. Runs that select the same program by
+// index should be adjacent.
 #ifndef RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_
 #define RESIDENT_KERNELS_FLUX_RUN_ARGUMENTS_H_
 

@@ -25,7 +25,6 @@ namespace resident::flux {
 
 inline constexpr u32 kThreads = Block::kMaxThreads;
 inline constexpr u32 kLanes = kThreads < 32 ? kThreads : 32;
-inline constexpr u32 kMaxGroups = kThreads / kLanes;
 
 // Runs of one program that a thread executes at a time (runs_together.h). On a GPU their registers
 // must fit into a block's memory, and leave space for the program.

@@ -8,9 +8,10 @@
 
 namespace resident::flux {
 
-// Adjacent words: one of each run that a thread executes at a time.
+// Adjacent words: one of each run that a thread executes at a time. Two are accessed together on a
+// GPU; scratch memory and block memory have the alignment for it.
 template <u32 kCount>
-struct alignas(4 * kCount) Several {
+struct alignas(kCount == 2 ? 8 : 4) Several {
   u32 of[kCount];
 };
 

@@ -18,8 +18,11 @@ namespace {
 constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + flux::kRunArguments * sizeof(Argument);
 
 constexpr uint32_t kRegisters = 16;
-// Programs larger than this on average are not staged in fast memory by the operator
-// (kernels/flux/run_arguments.h), which then reads them in place.
+// With this many runs of each program, on average, runs of the same program are counted as
+// adjacent.
+constexpr uint32_t kRunsOfGroup = 4;
+// Programs larger than this on average may be read in place by the operator, several times
+// (kernels/flux/run_arguments.h).
 constexpr uint64_t kSmallProgramBytes = 64;
 constexpr uint64_t kSmallBytecodeBytes = 64 * 1024;
 
@@ -111,7 +114,8 @@ bool FluxPrograms::wants_staging() const {
 }
 
 FluxSplit FluxPrograms::Split(const EngineInfo& engine, std::chrono::milliseconds time_limit) {
-  FluxWork work = {runs_, programs_, max_cycles_, /*grouped=*/indexed()};
+  const bool grouped = indexed() && runs_ / kRunsOfGroup >= programs_;
+  FluxWork work = {runs_, programs_, max_cycles_, grouped};
   FluxSplit split = SplitFlux(work, engine, time_limit);
   if (!message_.has_max_cycles() && max_cycles_ > split.max_cycles_of_run) {
     work.max_cycles = max_cycles_ = split.max_cycles_of_run;

@@ -59,8 +59,9 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   if (lanes > 1 && split.runs_of_task > kRunsOfBlock) {
     split.runs_of_task -= split.runs_of_task % kRunsOfBlock;
   }
-  // Runs of a chunk: those that end in time, and the least.
-  const uint64_t in_time = std::max(instructions / cycles / parts / lanes * lanes, lanes);
+  // Runs of a chunk: those that end in time, in whole blocks, and the least.
+  uint64_t in_time = std::max(instructions / cycles / parts / lanes * lanes, lanes);
+  if (in_time > kRunsOfBlock) in_time -= in_time % kRunsOfBlock;
   const uint64_t min_runs = std::min(in_time, kRunsOfBlock);
   split.long_tasks = cycles / std::max<uint64_t>(1, traits.run_instructions_per_ms) > kLongRunMs;
   if (split.long_tasks && traits.units_share_task) {

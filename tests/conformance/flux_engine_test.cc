@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/flux/isa.h"
 #include "runtime/flux/disassembler.h"
 #include "runtime/flux/host_operator.h"
 #include "tests/flux/engine_runs.h"
@@ -51,8 +52,9 @@ class FluxEngine {
     return engine_.Run(batch, runs);
   }
 
+  // As one of many programs, so that it is placed as in a large batch.
   RunResult RunOne(const Bytecode& bytecode, const RunOptions& options) {
-    return Run({{bytecode, options}})[0];
+    return Run(std::vector<Case>(64, {bytecode, options}))[0];
   }
 
  private:
@@ -92,11 +94,43 @@ TEST(FluxOnTheEngine, RandomProgramsAgreeWithTheReference) {
       });
       FAIL() << "seed " << seed << ", program " << done + i << ", shrunk:\n"
              << Disassemble(small) << "reference: " << Describe(RunReference(small, options))
-             << "\nengine:    " << Describe(engine.RunOne(small, options));
+             << "\nengine:    " << Describe(engine.RunOne(small, options))
+             << "\nin the batch, program:\n"
+             << Disassemble(cases[i].bytecode) << "reference: " << Describe(expected)
+             << "\nengine:    " << Describe(results[i]);
     }
   }
   for (size_t error = 0; error < errors.size(); ++error) {
     EXPECT_GT(errors[error], 0) << "no program ended with error " << error;
+  }
+}
+
+// Programs of which only some of a warp's lanes can be staged, or none, among small ones.
+TEST(FluxOnTheEngine, LargeProgramsAmongSmallOnesAgreeWithTheReference) {
+  FluxEngine& engine = SharedEngine();
+  const uint64_t seed = std::random_device{}();
+  RandomProgramGenerator generator(seed);
+  for (const size_t bytes : {250u, 600u, 1'500u, 2'500u, 6'400u, 7'000u, 20'000u, 60'000u}) {
+    for (const uint32_t one_in : {1u, 8u, 200u}) {
+      std::vector<Case> cases(bytes < 10'000 ? 300 : 60);
+      for (Case& c : cases) {
+        const RandomCase random = generator.NextForTranslation();
+        // No-ops, then the program: its branches are relative.
+        if (generator.Below(one_in) == 0) c.bytecode.assign(bytes, kNop);
+        c.bytecode.insert(c.bytecode.end(), random.bytecode.begin(), random.bytecode.end());
+        c.options = random.options;
+        c.options.max_cycles = bytes + 500;
+        c.options.unknown_nop = false;
+      }
+      const std::vector<RunResult> results = engine.Run(cases);
+      for (size_t i = 0; i < cases.size(); ++i) {
+        const RunResult expected = RunReference(cases[i].bytecode, cases[i].options);
+        ASSERT_EQ(results[i], expected)
+            << "seed " << seed << ", one program in " << one_in << " with " << bytes
+            << " bytes more, program " << i << " of " << cases[i].bytecode.size() << " bytes\n"
+            << "reference: " << Describe(expected) << "\nengine:    " << Describe(results[i]);
+      }
+    }
   }
 }
 

@@ -91,7 +91,7 @@ TEST(FluxCodeForms, AllGiveTheResultsOfTheReference) {
     DecodeColumn(words, stride, length, options.unknown_nop,
                  [&](u32 pc) { return BytesAt(program, pc); });
     const std::vector<u32> before = column;
-    ASSERT_EQ(RunWith(ColumnCode<DeviceWords>{words, stride, raw, length}, options), expected)
+    ASSERT_EQ(RunWith(ColumnCode<DeviceWords>{words, stride, raw}, options), expected)
         << "a column\n"
         << Disassemble(program);
     if (column != before) ++on_demand;

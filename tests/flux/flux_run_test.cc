@@ -151,13 +151,18 @@ TEST(FluxRun, OffsetsBeyondTheBytesAreRefused) {
   ExpectRefused(batch, kRunOffsets);
 }
 
-TEST(FluxRun, OffsetsBeyondTheBytesAreRefusedInEveryPlacement) {
-  // With an index and more programs than runs, each round stages its own program.
+TEST(FluxRun, OffsetsOfSelectedProgramsBeyondTheBytesAreRefused) {
+  // With more programs than runs, each run stages its own.
   HostBatch batch;
   batch.bytecode = {0x08, 0x00};
   for (uint32_t p = 0; p < 50; ++p) batch.offsets.push_back(p < 25 ? 0 : 1000 + p);
   batch.index = {3, 30};
   batch.count = 2;
+  ExpectRefused(batch, kRunOffsets);
+  // Otherwise all are staged that lie between those selected.
+  batch.offsets = {0, 2, 5, 2};
+  batch.index = {0, 2, 0, 2};
+  batch.count = 4;
   ExpectRefused(batch, kRunOffsets);
 }
 

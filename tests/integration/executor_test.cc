@@ -280,7 +280,9 @@ TEST_F(ExecutorTest, ResultsOfProgramsSelectedByIndexAreInTheOrderOfTheRequest) 
   v1::Batch batch = Programs({std::string("\x18\x02\x64\x20\x00\x00\x02\x00", 8),
                               std::string("\x18\x02\x64\x20\x00\x00\x02\x20\x00\x00\x02\x00", 12),
                               std::string("\x09\x00\x23\x00\x00\x03\x00", 7)});
-  std::mt19937 random(std::random_device{}());
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
   std::vector<int32_t> initial;
   std::vector<uint32_t> index;
   for (int32_t i = 0; i < kRuns; ++i) {
