@@ -61,5 +61,30 @@ TEST_F(VersionBuilderTest, ABuildChecksForCancellation) {
   }
 }
 
+TEST_F(VersionBuilderTest, OnlyARequestThatWantsItIsCompiledWithChecks) {
+  for (const bool with_checked : {true, false}) {
+    for (const OperatorKind kind : {OperatorKind::kSource, OperatorKind::kObject}) {
+      std::atomic<int> compilations = 0;
+      BuildRequest request;
+      request.operator_name = "times";
+      request.kind = kind;
+      request.main_file = "times.cc";
+      request.files["times.cc"] = "";
+      request.with_checked = with_checked;
+      request.cancelled = [&] {
+        ++compilations;
+        return false;
+      };
+      std::string log;
+      const auto built = builder_.Build(request, &log);
+      ASSERT_TRUE(built.ok()) << built.status();
+      EXPECT_NE(built->payload, nullptr);
+      const bool checked = with_checked && kind == OperatorKind::kSource;
+      EXPECT_EQ(built->checked != nullptr, checked);
+      EXPECT_EQ(compilations, checked ? 2 : 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace resident
