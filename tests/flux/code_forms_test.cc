@@ -27,34 +27,41 @@ u32 BytesAt(const Bytecode& program, u32 pc) {
   return bytes;
 }
 
-// The registers and stacks of kRuns runs.
+// The registers and stacks of kRuns runs. Their address is a multiple of that of Several and of no
+// larger power of two, so that an access which needs more is found by the sanitizers.
 template <u32 kRuns>
-struct Machine {
-  alignas(64) std::array<u32, kRegisters * kRuns> registers;
-  alignas(64) std::array<i32, kStackDepth * kRuns> stack;
+class Machine {
+ public:
+  u32* registers() { return registers_.data() + kSkew; }
+  i32* stack() { return stack_.data() + kSkew; }
 
   void Load(u32 run, const RunOptions& options) {
     for (u32 r = 0; r < kRegisters; ++r) {
-      registers[r * kRuns + run] = static_cast<u32>(options.initial[r]);
+      registers()[r * kRuns + run] = static_cast<u32>(options.initial[r]);
     }
   }
-  RunResult Result(u32 run, Outcome outcome) const {
+  RunResult Result(u32 run, Outcome outcome) {
     RunResult result;
     for (u32 r = 0; r < kRegisters; ++r) {
-      result.registers[r] = static_cast<i32>(registers[r * kRuns + run]);
+      result.registers[r] = static_cast<i32>(registers()[r * kRuns + run]);
     }
     result.error = outcome.error;
     result.cycles = outcome.cycles;
     return result;
   }
+
+ private:
+  static constexpr u32 kSkew = alignof(Several<kRuns>) / 4;
+  alignas(64) std::array<u32, kRegisters * kRuns + kSkew> registers_;
+  alignas(64) std::array<i32, kStackDepth * kRuns + kSkew> stack_;
 };
 
 template <typename Code>
 RunResult RunWith(const Code& code, const RunOptions& options) {
   Machine<1> machine;
   machine.Load(0, options);
-  const RegisterFile<1> registers{FastWords(machine.registers.data())};
-  const Stack<1> stack{machine.stack.data()};
+  const RegisterFile<1> registers{FastWords(machine.registers())};
+  const Stack<1> stack{machine.stack()};
   return machine.Result(0, Execute(code, registers, stack, static_cast<u32>(options.max_cycles)));
 }
 
@@ -131,8 +138,8 @@ void ExpectRunsTogetherEqualTheReference(uint64_t seed, Together* together) {
 
     Machine<kRuns> machine;
     for (u32 k = 0; k < kRuns; ++k) machine.Load(k, options[k]);
-    const RegisterFiles<kRuns, kRuns> registers{FastWords(machine.registers.data())};
-    const Stacks<kRuns, kRuns> stacks{machine.stack.data()};
+    const RegisterFiles<kRuns, kRuns> registers{FastWords(machine.registers())};
+    const Stacks<kRuns, kRuns> stacks{machine.stack()};
     const Position position = RunTogether(code, registers, stacks, limit);
     together->cycles_together += kRuns * (limit - position.left);
     for (u32 k = 0; k < kRuns; ++k) {
