@@ -23,7 +23,8 @@ class DeviceTasks {
   // Takes 32 MiB of the harness's staging memory.
   DeviceTasks(EngineHarness& harness, std::shared_ptr<HostRing> ring);
 
-  // Submits one task and waits for it.
+  // Submits one task and waits for it. It wakes no worker, which would be part of the time of a
+  // lone task: the kernel of a GPU looks for tasks all the time.
   TaskCompletion RunTask(const TaskDescriptor& task, const std::vector<Argument>& arguments = {});
 
   // Device memory, which is never freed.
