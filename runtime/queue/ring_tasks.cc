@@ -152,9 +152,8 @@ bool RingTasks::SubmitPiece(const Entry& entry) {
   const TaskRange& range = *entry.batch->range;
   ArgumentBlock* const block = ring_->arguments(*sequence);
   const uint32_t n = static_cast<uint32_t>(range.arguments.size());
-  std::memcpy(block->arguments, range.arguments.data(), n * sizeof(Argument));
-  std::memcpy(static_cast<void*>(ColumnsOf(block, n)), range.columns.data(),
-              n * sizeof(RangeColumn));
+  std::ranges::copy(range.arguments, block->arguments);
+  std::ranges::copy(range.columns, ColumnsOf(block, n));
   RangeDescriptor descriptor = range.descriptor;
   descriptor.flags |= kTaskRange;
   descriptor.arguments = static_cast<u8>(n);

@@ -269,7 +269,7 @@ TEST_F(TaskRangeTest, ALoneTaskOvertakesAnotherClientsRange) {
   auto range = CompactRange("test.spin", 20'000 * workers, 1,
                             {Progression(out.address, 0), Progression(100'000, 0)});
   Start(range);
-  while (range->batch->submitted == 0) std::this_thread::yield();
+  while (queue_.counters().in_flight == 0) std::this_thread::yield();
   auto lone = CompactRange("test.count", 1, 1, {Progression(out.address, 0)});
   Run(lone, 2);
   EXPECT_FALSE(range->done.HasBeenNotified());
