@@ -373,17 +373,6 @@ RESIDENT_NOINLINE void WriteTile(const Block& block, const AttentionTask& task,
   });
 }
 
-RESIDENT_NOINLINE TileOfPart FindTile(const AttentionTask& task, i64 item) {
-  const i64 tile = task.parts > 0 ? item / task.parts : item;
-  const i64 group = tile / task.tiles;
-  i64 index = tile % task.tiles;
-  // The tiles that see the most keys are computed first, so that no block ends long after others.
-  if (task.prefill) index = task.tiles - 1 - index;
-  const i64 first_row = index * task.item_rows;
-  return {group / task.kv_heads, group % task.kv_heads, first_row,
-          Smallest(task.rows - first_row, task.item_rows), task.parts > 0 ? item % task.parts : 0};
-}
-
 RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
                                   const TileOfPart& tile) {
   TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
@@ -440,16 +429,27 @@ RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
 
 #if RESIDENT_WARPS
 
-// Computes the rows of an item.
+// Computes tiles on tensor cores, and those with results that are not finite in another way.
 template <typename T>
-RESIDENT_NOINLINE void AttendOnTensorCores(const Block& block, const AttentionTask& task,
-                                           const TileOfPart& rows) {
-  if (task.prefill && PrefillTile<T>(block, rows)) return;
+RESIDENT_DEVICE void AttendToTiles(const Block& block, const AttentionTask& task, StreamWork work) {
   RESIDENT_UNROLL(1)
-  for (i64 first = 0; first < rows.row_count; first += kMaxTileRows) {
-    const TileOfPart tile = {rows.batch, rows.kv_head, rows.first_row + first,
-                             Smallest(rows.row_count - first, kMaxTileRows), rows.part};
-    if (!StreamTile<T>(block, tile)) AttendTile(block, task, tile);
+  while (StreamTiles<T>(block, task, work)) {
+    AttendTile(block, task, work.Tile(task, work.tiles.begin - 1));
+  }
+}
+
+template <typename T>
+RESIDENT_DEVICE void AttendOnTensorCores(const Block& block, const AttentionTask& task,
+                                         const Range& items) {
+  if (!task.prefill) {
+    AttendToTiles<T>(block, task, {items, nullptr});
+    return;
+  }
+  RESIDENT_UNROLL(1)
+  for (i64 i = items.begin; i < items.end; ++i) {
+    const TileOfPart item = FindTile(task, i);
+    if (PrefillTile<T>(block, item)) continue;
+    AttendToTiles<T>(block, task, {{0, (item.row_count + kMaxTileRows - 1) / kMaxTileRows}, &item});
   }
 }
 
@@ -477,15 +477,26 @@ RESIDENT_DEVICE bool ReadMask(const Tensor<const Any>& mask, const i64 (&shape)[
   return true;
 }
 
-// Fills `task`, of which the outputs are set. `scalars`: index of the argument `scale`.
-RESIDENT_NOINLINE void ReadAttention(const Args& args, u32 scalars, i64 parts,
-                                     [[maybe_unused]] u32 threads, AttentionTask& task) {
+// REQUIRES: x > 0, y >= 0.
+RESIDENT_DEVICE bool Divides(i64 x, i64 y) { return Quotient(y, x) * x == y; }
+
+// Reads argument i, a tensor of four dimensions, by a thread of another warp than the arguments
+// before it.
+RESIDENT_DEVICE void ReadOperand(const Block& block, const Args& args, u32 i, Operand& operand) {
+  if (block.thread() == (i + 1) * kWarpThreads % block.threads()) {
+    operand.Read(args.tensor<const Any>(i));
+  }
+}
+
+// (one thread) Reads shapes and scalars, and refuses what does not fit. `scalars`: index of the
+// argument `scale`.
+RESIDENT_NOINLINE void ReadShapes(const Args& args, u32 scalars, i64 parts, AttentionTask& task) {
   const auto q = args.tensor<const Any>(0);
   const auto k = args.tensor<const Any>(1);
   const auto v = args.tensor<const Any>(2);
-  const i64 batches = q.shape(0);
   const i64 length = k.shape(2);
   const i64 kv_len = args.scalar<i64>(scalars + 2);
+  task.batches = q.shape(0);
   task.heads = q.shape(1);
   task.queries = q.shape(2);
   task.kv_heads = k.shape(1);
@@ -493,27 +504,30 @@ RESIDENT_NOINLINE void ReadAttention(const Args& args, u32 scalars, i64 parts,
   task.parts = parts;
   task.scale = args.scalar<float>(scalars);
   task.causal = args.scalar<i32>(scalars + 1);
-  task.items = 0;
+  task.depth = static_cast<i32>(q.shape(3));
+  task.columns = static_cast<i32>(v.shape(3));
   task.refusal = 0;
   if (q.shape(3) > kMaxHeadDim || v.shape(3) > kMaxHeadDim) {
     task.refusal = kHeadDimTooLarge;
-  } else if (task.kv_heads == 0 ? task.heads != 0 : task.heads % task.kv_heads != 0) {
+  } else if (task.kv_heads == 0 ? task.heads != 0 : !Divides(task.kv_heads, task.heads)) {
     task.refusal = kHeadsDoNotDivide;
   } else if (kv_len < -1 || kv_len > length) {
     task.refusal = kBadKeyCount;
   } else if (task.causal != 0 && task.causal != 1) {
     task.refusal = kBadCausal;
-  } else if (!ReadMask(args.tensor<const Any>(3), {batches, task.heads, task.queries, length},
+  } else if (!ReadMask(args.tensor<const Any>(3), {task.batches, task.heads, task.queries, length},
                        task.mask)) {
     task.refusal = kBadMaskShape;
   }
+}
+
+// (one thread) Plans the tiles, when all operands have been read.
+RESIDENT_NOINLINE void PlanTiles([[maybe_unused]] u32 threads, AttentionTask& task) {
+  task.items = 0;
   if (task.refusal != 0 || task.heads == 0) return;
-  task.q.Read(q);
-  task.k.Read(k);
-  task.v.Read(v);
-  task.depth = static_cast<i32>(q.shape(3));
-  task.columns = static_cast<i32>(v.shape(3));
-  task.rows = task.queries * (task.heads / task.kv_heads);
+  if (task.columns == 0 && task.parts == 0) return;  // There is nothing to write.
+  task.shared_heads = Quotient(task.heads, task.kv_heads);
+  task.rows = task.queries * task.shared_heads;
   task.tile_rows = task.rows <= 1 ? 1 : task.rows <= 4 ? 4 : task.rows <= 8 ? 8 : 16;
   task.tile_keys = task.tile_rows <= 4 ? 256 : 1024 / task.tile_rows;
   task.slice = task.tile_rows == 16 ? 32 : 16;
@@ -521,13 +535,27 @@ RESIDENT_NOINLINE void ReadAttention(const Args& args, u32 scalars, i64 parts,
   task.prefill = false;
   task.item_rows = task.tile_rows;
 #if RESIDENT_WARPS
-  if (CanPrefill(task)) {
+  if (CanPrefill(task, threads)) {
     task.prefill = true;
-    task.item_rows = 16 * PrefillRowGroups(static_cast<i32>(threads));
+    task.item_rows = kPrefillRows;
   }
 #endif
-  task.tiles = (task.rows + task.item_rows - 1) / task.item_rows;
-  task.items = batches * task.kv_heads * task.tiles * (parts > 0 ? parts : 1);
+  task.tiles = Quotient(task.rows + task.item_rows - 1, task.item_rows);
+  task.items = task.batches * task.kv_heads * task.tiles * (task.parts > 0 ? task.parts : 1);
+}
+
+// (collective) Fills `task`, except for the outputs: read(task) reads these.
+template <typename F>
+RESIDENT_DEVICE void ReadAttention(const Block& block, const Args& args, u32 scalars, i64 parts,
+                                   AttentionTask& task, F read) {
+  ReadOperand(block, args, 0, task.q);
+  ReadOperand(block, args, 1, task.k);
+  ReadOperand(block, args, 2, task.v);
+  read(task);
+  if (block.thread() == 0) ReadShapes(args, scalars, parts, task);
+  block.barrier();
+  if (block.thread() == 0) PlanTiles(block.threads(), task);
+  block.barrier();
 }
 
 // Runs the task in the block's memory.
@@ -537,20 +565,19 @@ RESIDENT_DEVICE void Attend(Block& block, const AttentionTask& task) {
     return;
   }
   const Range items = block.share(task.items);
+#if RESIDENT_WARPS
+  if (task.stream) {
+    if (task.k.dtype == DType::kF16) {
+      AttendOnTensorCores<Half>(block, task, items);
+    } else {
+      AttendOnTensorCores<BFloat16>(block, task, items);
+    }
+    return;
+  }
+#endif
   RESIDENT_UNROLL(1)
   for (i64 item = items.begin; item < items.end; ++item) {
-    const TileOfPart tile = FindTile(task, item);
-#if RESIDENT_WARPS
-    if (task.stream) {
-      if (task.k.dtype == DType::kF16) {
-        AttendOnTensorCores<Half>(block, task, tile);
-      } else {
-        AttendOnTensorCores<BFloat16>(block, task, tile);
-      }
-      continue;
-    }
-#endif
-    AttendTile(block, task, tile);
+    AttendTile(block, task, FindTile(task, item));
   }
 }
 
@@ -565,32 +592,28 @@ using resident::DType;
 using resident::attention::Attend;
 using resident::attention::AttentionTask;
 using resident::attention::ReadAttention;
+using resident::attention::ReadOperand;
 
 RESIDENT_OPERATOR(attention)(Block& block, const Args& args) {
   auto& task = *block.memory<AttentionTask>();
-  if (block.thread() == 0) {
-    const auto out = args.tensor<const Any>(4);
-    task.out.Read(out);
-    ReadAttention(args, 5, 0, block.threads(), task);
-    if (out.size() == 0) task.items = 0;
-  }
-  block.barrier();
+  const auto read = [&](AttentionTask& to) { ReadOperand(block, args, 4, to.out); };
+  ReadAttention(block, args, 5, 0, task, read);
   Attend(block, task);
 }
 
 RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
   auto& task = *block.memory<AttentionTask>();
-  if (block.thread() == 0) {
-    const auto acc = args.tensor<const Any>(4);
-    const auto largest = args.tensor<const Any>(5);
-    task.out.address = AddressOf(acc);
-    task.out.dtype = DType::kF32;
-    ReadAttention(args, 7, acc.shape(3), block.threads(), task);
-    task.largest = AddressOf(largest);
-    task.sum = AddressOf(args.tensor<const Any>(6));
-    if (largest.size() == 0) task.items = 0;
-  }
-  block.barrier();
+  const auto acc = args.tensor<const Any>(4);
+  const auto read = [&](AttentionTask& to) {
+    if (block.thread() != 0) return;
+    to.out.address = AddressOf(acc);
+    to.out.dtype = DType::kF32;
+    to.largest = AddressOf(args.tensor<const Any>(5));
+    to.sum = AddressOf(args.tensor<const Any>(6));
+  };
+  ReadAttention(block, args, 7, acc.shape(3), task, read);
+  // Without parts nothing is computed, but what does not fit is refused.
+  if (acc.shape(3) == 0 && task.refusal == 0) return;
   Attend(block, task);
 }
 

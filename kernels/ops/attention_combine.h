@@ -20,6 +20,35 @@ struct CombineTask {
 
 #if RESIDENT_WARPS
 
+// Adds 32 parts of a row, or `count` if these are fewer, times their weights to the calling lane's
+// columns: those of `values`, and every 32nd one from there on. Lane p has the weight of part p.
+template <i32 kColumns>
+RESIDENT_DEVICE void AddParts(const float* values, i64 columns, i64 existing, i32 count,
+                              float own_weight, float (&totals)[kColumns]) {
+  constexpr i32 kAhead = 8;  // Parts whose values are read before the first of them is used.
+  RESIDENT_UNROLL(1)
+  for (i32 first = 0; first < count; first += kAhead) {
+    float part[kAhead][kColumns];
+    RESIDENT_UNROLL(8)
+    for (i32 p = 0; p < kAhead; ++p) {
+      RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < kColumns; ++i) {
+        const bool there = first + p < count && 32 * i < existing;
+        part[p][i] = there ? values[p * columns + 32 * i] : 0.0f;
+      }
+    }
+    RESIDENT_UNROLL(8)
+    for (i32 p = 0; p < kAhead; ++p) {
+      const float w = Shuffle(own_weight, static_cast<u32>(first + p) % kWarpThreads);
+      // The values of an empty part may be infinite or NaN.
+      const bool empty = first + p >= count || IsHidden(w);
+      RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < kColumns; ++i) totals[i] += empty ? 0.0f : w * part[p][i];
+    }
+    values += kAhead * columns;
+  }
+}
+
 // Merges the parts of rows: a warp has a row, a lane has every 32nd part, then every 32nd column.
 RESIDENT_NOINLINE void CombineRows(const Block& block, const CombineTask& task, Range rows) {
   const i64 parts = task.parts;
@@ -29,56 +58,57 @@ RESIDENT_NOINLINE void CombineRows(const Block& block, const CombineTask& task, 
   for (i64 row = rows.begin + block.thread() / 32; row < rows.end; row += block.threads() / 32) {
     const float* const largest = task.largest + row * parts;
     const float* const sums = task.sums + row * parts;
-    float top = -math::infinity();
+    // The lane's parts of a row with at most 32 parts are read once.
+    struct Part {
+      float largest;
+      float sum;
+    };
+    const auto read = [=](i64 p) {
+      Part part = {-math::infinity(), 0.0f};
+      if (p < parts) part = {largest[p], sums[p]};
+      return part;
+    };
+    const auto is_empty = [](const Part& part) {
+      return part.sum == 0.0f || part.largest == -math::infinity();
+    };
+    const Part first_part = read(lane);
+    float top = is_empty(first_part) ? -math::infinity() : first_part.largest;
     RESIDENT_UNROLL(1)
-    for (i64 p = lane; p < parts; p += 32) {
-      const float score = largest[p];
-      if (sums[p] != 0.0f && score != -math::infinity()) top = Larger(top, score);
+    for (i64 p = lane + 32; p < parts; p += 32) {
+      const Part part = read(p);
+      if (!is_empty(part)) top = Larger(top, part.largest);
     }
     top = CombineLanes(top, [](float a, float b) { return Larger(a, b); });
     const float base = BaseOf(top);
     // -0 for an empty part.
-    const auto weight = [=](i64 p) {
-      if (p >= parts || sums[p] == 0.0f || largest[p] == -math::infinity()) return -0.0f;
-      return math::exp(largest[p] - base);
+    const auto weigh = [=](const Part& part) {
+      return is_empty(part) ? -0.0f : math::exp(part.largest - base);
     };
-    float sum = 0.0f;
+    const float first_weight = weigh(first_part);
+    float sum = is_empty(first_part) ? 0.0f : first_weight * first_part.sum;
     RESIDENT_UNROLL(1)
-    for (i64 p = lane; p < parts; p += 32) {
-      const float w = weight(p);
-      if (!IsHidden(w)) sum += w * sums[p];
+    for (i64 p = lane + 32; p < parts; p += 32) {
+      const Part part = read(p);
+      if (!is_empty(part)) sum += weigh(part) * part.sum;
     }
     sum = CombineLanes(sum, [](float a, float b) { return a + b; });
 
     constexpr i32 kColumns = 4;  // Of a lane at once.
     RESIDENT_UNROLL(1)
-    for (i64 first = 0; first < columns; first += 32 * kColumns) {
+    for (i64 first = lane; first - lane < columns; first += 32 * kColumns) {
       float totals[kColumns] = {};
       RESIDENT_UNROLL(1)
-      for (i64 first_part = 0; first_part < parts; first_part += 32) {
-        const float own_weight = weight(first_part + lane);
-        const i32 count = static_cast<i32>(Smallest(parts - first_part, 32));
-        const float* values = task.acc + (row * parts + first_part) * columns + first + lane;
-        RESIDENT_UNROLL(4)
-        for (i32 p = 0; p < count; ++p) {
-          const float w = Shuffle(own_weight, static_cast<u32>(p));
-          RESIDENT_UNROLL(4)
-          for (i32 i = 0; i < kColumns; ++i) {
-            const bool there = first + lane + 32 * i < columns && !IsHidden(w);
-            totals[i] += w * (there ? values[32 * i] : 0.0f);
-          }
-          values += columns;
-        }
+      for (i64 part = 0; part < parts; part += 32) {
+        AddParts(task.acc + (row * parts + part) * columns + first, columns, columns - first,
+                 static_cast<i32>(Smallest(parts - part, 32)),
+                 part == 0 ? first_weight : weigh(read(part + lane)), totals);
       }
-      RESIDENT_UNROLL(1)
+      RESIDENT_UNROLL(4)
       for (i32 i = 0; i < kColumns; ++i) {
-        const i64 column = first + lane + 32 * i;
-        if (column >= columns) break;
-        float total = totals[0];
-        if (i == 1) total = totals[1];
-        if (i == 2) total = totals[2];
-        if (i == 3) total = totals[3];
-        StoreFloat(task.out, task.dtype, row * columns + column, sum == 0.0f ? 0.0f : total / sum);
+        const i64 column = first + 32 * i;
+        if (column >= columns) continue;
+        StoreFloat(task.out, task.dtype, row * columns + column,
+                   sum == 0.0f ? 0.0f : totals[i] / sum);
       }
     }
   }

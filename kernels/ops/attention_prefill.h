@@ -1,13 +1,18 @@
 // Attention of many rows of 16-bit elements, on tensor cores.
 //
-// A block has tiles of 16 rows for each group of warps, whose queries remain in fast memory, and
-// brings 32 keys and their values there at a time. A warp computes 16 rows for 16 keys at once:
-// the scores become the weights, in registers, and these are the left operand of the product with
-// the values. If there are enough warps, two of them share the rows, each with every second 16
-// keys, and merge their results at the end.
+// A block computes 64 rows, 32 keys at a time. Half of its warps have 16 rows each: their queries
+// are in registers, and the warp computes the scores of the keys, which become the weights. Another
+// half of the warps have 32 rows and half of the columns each, and add the weighted values. Each
+// fragment of keys or values that is loaded is thus used for several products. The weights go from
+// the former to the latter by way of the block's memory, one tile of keys later:
 //
-// The keys of the next tile are copied during the product with the values, and the values during
-// the product with the keys, so that each tile has two barriers.
+//   scores     weights of tile i      |  store them        |  weights of tile i + 1  | ...
+//   values     values of tile i - 1   |                    |  values of tile i       | ...
+//   all                               |  start copies      |
+//                                  barrier              barrier
+//
+// The copies that are started are those of the keys of tile i + 2 and of the values of tile i + 1,
+// in place of those of the tiles i and i - 1.
 //
 // The weights are rounded to 16 bits, so that this is only for results of 16 bits. Results that are
 // not finite must be computed again in another way: a hidden key has weight 0, and 0 times a value
@@ -24,38 +29,36 @@
 namespace resident::attention {
 
 inline constexpr i32 kPrefillKeys = 32;
-inline constexpr i32 kPrefillStep = 16;  // Keys of a warp at once.
 inline constexpr i32 kPrefillDim = 128;  // Elements of queries and values, at most.
-inline constexpr i32 kMaxPrefillRows = 64;
+inline constexpr i32 kPrefillRows = 64;
+inline constexpr u32 kPrefillThreads = 256;
+inline constexpr i32 kScoreWarps = kPrefillRows / 16;
 
 struct PrefillRows {
-  i64 query[kMaxPrefillRows];  // Offset in q, in bytes.
-  i64 out[kMaxPrefillRows];    // Offset in out, in elements.
-  i32 limit[kMaxPrefillRows];  // Keys from this one on are hidden.
+  i64 query[kPrefillRows];     // Offset in q, in bytes.
+  i64 out[kPrefillRows];       // Offset in out, in elements.
+  i32 limit[kPrefillRows];     // Keys from this one on are hidden.
+  float growth[kPrefillRows];  // The factor of the totals before the values of a tile are added.
+  float sum[kPrefillRows];     // Of the weights, at the end.
 };
 
 inline constexpr u32 kPrefillRowBytes = 2 * kPrefillDim;
+inline constexpr u32 kPrefillTileBytes = kPrefillKeys * kPrefillRowBytes;
+inline constexpr u32 kWeightRowBytes = 2 * kPrefillKeys;
+// The block's memory: two tiles of keys, two of values, and the weights. At first the queries are
+// in place of the keys.
 inline constexpr u32 kPrefillRowsOffset = kTileRowsEnd;
-inline constexpr u32 kPrefillQueriesOffset = kPrefillRowsOffset + 1280;
-inline constexpr u32 kPrefillKeysOffset =
-    kPrefillQueriesOffset + kMaxPrefillRows * kPrefillRowBytes;
-inline constexpr u32 kPrefillValuesOffset = kPrefillKeysOffset + kPrefillKeys * kPrefillRowBytes;
-inline constexpr u32 kPrefillEnd = kPrefillValuesOffset + kPrefillKeys * kPrefillRowBytes;
-static_assert(sizeof(PrefillRows) <= 1280 && kPrefillQueriesOffset % 128 == 0, "");
-// The totals of the second warp of each pair, and its largest scores and sums, are merged there.
-static_assert(kPrefillEnd - kPrefillQueriesOffset >= 4 * 16 * kPrefillDim * sizeof(float), "");
-static_assert(kPrefillEnd + 4 * 4 * 32 * sizeof(float) <= kBlockMemoryBytes, "");
+inline constexpr u32 kPrefillTilesOffset = kPrefillRowsOffset + 1792;
+inline constexpr u32 kPrefillWeightsOffset = kPrefillTilesOffset + 4 * kPrefillTileBytes;
+inline constexpr u32 kPrefillEnd = kPrefillWeightsOffset + kPrefillRows * kWeightRowBytes;
+static_assert(sizeof(PrefillRows) <= 1792 && kPrefillTilesOffset % 128 == 0, "");
+static_assert(kPrefillRows * kPrefillRowBytes <= 2 * kPrefillTileBytes, "");
+static_assert(kPrefillEnd <= kBlockMemoryBytes, "");
 
-// The warps that share 16 rows, and the sets of 16 rows of a block of so many threads.
-RESIDENT_DEVICE i32 PrefillKeyGroups(i32 threads) { return threads / 32 % 2 == 0 ? 2 : 1; }
-RESIDENT_DEVICE i32 PrefillRowGroups(i32 threads) {
-  const i32 groups = threads / 32 / PrefillKeyGroups(threads);
-  return groups < kMaxPrefillRows / 16 ? groups : kMaxPrefillRows / 16;
-}
-
-RESIDENT_DEVICE bool CanPrefill(const AttentionTask& task) {
-  // Tensors of 16 bits, without a mask, of more rows than StreamTile computes at once.
-  if (!task.stream || task.parts != 0 || task.mask.address != 0 || task.rows <= kMaxTileRows) {
+RESIDENT_DEVICE bool CanPrefill(const AttentionTask& task, u32 threads) {
+  // Tensors of 16 bits, without a mask, of more rows than the tiles of attention_stream.h.
+  if (threads != kPrefillThreads || !task.stream || task.parts != 0 || task.mask.address != 0 ||
+      task.rows <= kMaxTileRows) {
     return false;
   }
   // The weighted values are added by tensor cores, which do not round to nearest.
@@ -81,93 +84,127 @@ RESIDENT_DEVICE MemoryAddress StepAt(MemoryAddress at, u32 i) {
 
 RESIDENT_DEVICE void StartPrefillRows(const Block& block, const AttentionTask& task,
                                       PrefillRows& rows, const TileOfPart& tile) {
-  RESIDENT_UNROLL(1)
-  for (i32 r = static_cast<i32>(block.thread()); r < kMaxPrefillRows;
-       r += static_cast<i32>(block.threads())) {
-    const Query query = FindQuery(task, tile.kv_head, tile.first_row + r);
-    const i64 visible = VisibleKeys(task, query);
-    rows.limit[r] = r < tile.row_count && visible > 0 ? static_cast<i32>(visible) : 0;
-    rows.query[r] = 2 * task.q.Offset(tile.batch, query.head, query.position);
-    rows.out[r] = task.out.Offset(tile.batch, query.head, query.position);
-  }
+  const i32 r = static_cast<i32>(block.thread());
+  if (r >= kPrefillRows) return;
+  const Query query = FindQuery(task, tile.kv_head, tile.first_row + r);
+  const i64 visible = VisibleKeys(task, query);
+  rows.limit[r] = r < tile.row_count && visible > 0 ? static_cast<i32>(visible) : 0;
+  rows.query[r] = 2 * task.q.Offset(tile.batch, query.head, query.position);
+  rows.out[r] = task.out.Offset(tile.batch, query.head, query.position);
 }
 
-// The copies of a thread: one chunk of every (threads / 16)-th row.
+// The copies of a thread: one chunk of every 16th row.
 struct PrefillCopies {
-  const TileOfPart& tile;
-  i32 chunk;
-  i32 first_row;
-  i32 row_step;
-  i32 end;  // Of the keys.
+  static constexpr i32 kRowStep = kPrefillThreads / 16;
 
-  RESIDENT_DEVICE PrefillCopies(const Block& block, const TileOfPart& rows, i32 keys)
-      : tile(rows),
-        chunk(static_cast<i32>(block.thread()) % 16),
-        first_row(static_cast<i32>(block.thread()) / 16),
-        row_step(static_cast<i32>(block.threads()) / 16),
-        end(keys) {}
+  MemoryAddress tiles;
+  u32 place;  // Of the thread's first chunk in a tile. The swizzle of its other rows is the same.
+  i32 row;    // The thread's first one, counted from the key that the next copy begins with.
+  i32 end;    // Of the keys.
+  bool of_keys;  // Whether there are elements of keys, and of values, in the thread's chunk.
+  bool of_values;
+  u64 keys;  // The thread's chunk of the first row of the next copy.
+  u64 values;
+  i64 key_distance;  // Bytes from one of the thread's rows to its next one.
+  i64 value_distance;
 
-  // The place of the thread's chunk of a row.
-  RESIDENT_DEVICE u32 PlaceIn(i32 row) const {
-    return static_cast<u32>(row) * kPrefillRowBytes +
-           16 * Swizzle<16>(static_cast<u32>(row), static_cast<u32>(chunk));
+  RESIDENT_DEVICE PrefillCopies(const Block& block, const AttentionTask& task,
+                                const TileOfPart& tile, MemoryAddress memory, i32 last)
+      : tiles(memory), end(last) {
+    const u32 chunk = block.thread() % 16;
+    const u32 first = block.thread() / 16;
+    place = first * kPrefillRowBytes + 16 * Swizzle<16>(first, chunk);
+    row = static_cast<i32>(first);
+    of_keys = static_cast<i32>(8 * chunk) < task.depth;
+    of_values = static_cast<i32>(8 * chunk) < task.columns;
+    keys = task.k.address +
+           static_cast<u64>(2 * (task.k.Offset(tile.batch, tile.kv_head, first) + 8 * chunk));
+    values = task.v.address +
+             static_cast<u64>(2 * (task.v.Offset(tile.batch, tile.kv_head, first) + 8 * chunk));
+    key_distance = 2 * kRowStep * task.k.strides[2];
+    value_distance = 2 * kRowStep * task.v.strides[2];
   }
-  RESIDENT_DEVICE void CopyQueries(MemoryAddress to, const AttentionTask& task,
-                                   const PrefillRows& rows, i32 count) const {
-    if (8 * chunk >= task.depth) return;
-    RESIDENT_UNROLL(1)
-    for (i32 row = first_row; row < count; row += row_step) {
-      const bool there = row < static_cast<i32>(tile.row_count);
-      CopyAsync(to + PlaceIn(row),
-                task.q.address + (there ? static_cast<u64>(rows.query[row] + 16 * chunk) : 0),
-                there ? kChunkBytes : 0);
-    }
-  }
-  // kPrefillKeys keys, or their values, from key `first` on.
-  RESIDENT_DEVICE void CopyTile(MemoryAddress to, const Operand& operand, i32 width,
-                                i32 first) const {
-    if (first < end && 8 * chunk < width) {
-      const u64 from =
-          operand.address +
-          static_cast<u64>(2 * (operand.Offset(tile.batch, tile.kv_head, 0) + 8 * chunk));
+
+  RESIDENT_DEVICE void Queries(const Block& block, const AttentionTask& task,
+                               const PrefillRows& rows, i64 row_count) const {
+    if (of_keys) {
+      const u32 chunk = block.thread() % 16;
       RESIDENT_UNROLL(1)
-      for (i32 row = first_row; row < kPrefillKeys; row += row_step) {
-        CopyAsync(to + PlaceIn(row),
-                  from + static_cast<u64>(2 * i64{first + row} * operand.strides[2]),
-                  first + row < end ? kChunkBytes : 0);
+      for (i32 i = 0; i < kPrefillRows; i += kRowStep) {
+        const bool there = row + i < row_count;
+        CopyAsync(
+            tiles + place + static_cast<u32>(i) * kPrefillRowBytes,
+            task.q.address + (there ? static_cast<u64>(rows.query[row + i]) + u64{16 * chunk} : 0),
+            there ? kChunkBytes : 0);
       }
     }
     CommitCopies();
   }
+
+  // Tile `stage` of four: two of keys, then two of values.
+  RESIDENT_DEVICE void CopyTile(u32 stage, bool exists, i32 first, u64& from, i64 distance) const {
+    static_assert(kPrefillKeys == 2 * kRowStep, "");
+    const MemoryAddress to = tiles + stage * kPrefillTileBytes + place;
+    const i32 left = end - first - row;
+    if (exists && end > first) {
+      CopyAsync(to, from, left > 0 ? kChunkBytes : 0);
+      CopyAsync(to + kRowStep * kPrefillRowBytes, from + static_cast<u64>(distance),
+                left > kRowStep ? kChunkBytes : 0);
+    }
+    from += static_cast<u64>(2 * distance);
+  }
+  // The next tile of keys, which begins with key `first`.
+  RESIDENT_DEVICE void Keys(i32 first) {
+    CopyTile(static_cast<u32>(first / kPrefillKeys) % 2, of_keys, first, keys, key_distance);
+  }
+  RESIDENT_DEVICE void Values(i32 first) {
+    CopyTile(2 + static_cast<u32>(first / kPrefillKeys) % 2, of_values, first, values,
+             value_distance);
+  }
+
+  // Waits for the copies of the previous call, and starts the next ones (see above) for the tile
+  // that begins with key `first`.
+  RESIDENT_DEVICE void Advance(i32 first) {
+    WaitForCopies<0>();
+    Keys(first + 2 * kPrefillKeys);
+    Values(first + kPrefillKeys);
+    CommitCopies();
+  }
 };
 
-// --- Steps of 16 keys ---------------------------------------------------------------------------
+// --- Scores -------------------------------------------------------------------------------------
+
+inline constexpr i32 kScoreFragments = kPrefillKeys / 8;
 
 // Rows g and g + 8 of a warp.
 struct PrefillSums {
   float largest[2];
   float sum[2];
+  float growth[2];  // In this tile.
 };
 
-// The products of the warp's rows with 16 keys.
+// The products of the warp's rows with the keys of a tile.
 template <typename T>
-RESIDENT_DEVICE void MultiplyKeys(i32 depth, MemoryAddress query_at, MemoryAddress key_at,
-                                  Accumulator (&scores)[2]) {
-  RESIDENT_UNROLL(4)
-  for (u32 d = 0; d < static_cast<u32>(depth) / 16; ++d) {
-    LeftFragment query;
-    RightFragment key[2];
-    LoadLeft(query, StepAt(query_at, d));
-    LoadRight(key[0], key[1], StepAt(key_at, d));
-    MultiplyAdd<T>(scores[0], query, key[0]);
-    MultiplyAdd<T>(scores[1], query, key[1]);
+RESIDENT_DEVICE void MultiplyKeys(i32 depth, const LeftFragment (&queries)[kPrefillDim / 16],
+                                  MemoryAddress key_at, Accumulator (&scores)[kScoreFragments]) {
+  RESIDENT_UNROLL(8)
+  for (u32 d = 0; d < kPrefillDim / 16; ++d) {
+    if (16 * d >= static_cast<u32>(depth)) break;
+    RESIDENT_UNROLL(2)
+    for (u32 n = 0; n < kScoreFragments; n += 2) {
+      RightFragment key[2];
+      LoadRight(key[0], key[1], StepAt(key_at, d) + 8 * n * kPrefillRowBytes);
+      MultiplyAdd<T>(scores[n], queries[d], key[0]);
+      MultiplyAdd<T>(scores[n + 1], queries[d], key[1]);
+    }
   }
 }
 
 // Hides keys from `limits` of the two rows on. `first_key`: of the lane.
-RESIDENT_DEVICE void HideKeys(i32 first_key, const i32 (&limits)[2], Accumulator (&scores)[2]) {
-  RESIDENT_UNROLL(2)
-  for (i32 n = 0; n < 2; ++n) {
+RESIDENT_DEVICE void HideKeys(i32 first_key, const i32 (&limits)[2],
+                              Accumulator (&scores)[kScoreFragments]) {
+  RESIDENT_UNROLL(4)
+  for (i32 n = 0; n < kScoreFragments; ++n) {
     RESIDENT_UNROLL(4)
     for (i32 i = 0; i < 4; ++i) {
       if (first_key + 8 * n + i % 2 >= limits[i / 2]) scores[n].v[i] = -math::infinity();
@@ -175,123 +212,258 @@ RESIDENT_DEVICE void HideKeys(i32 first_key, const i32 (&limits)[2], Accumulator
   }
 }
 
-// Replaces scores by weights, whose sums it adds, and the totals by what they are with the new
-// largest scores.
+// Replaces scores by weights, whose sums it adds.
 template <typename T>
-RESIDENT_DEVICE void WeighScores(Accumulator (&scores)[2], PrefillSums& rows,
-                                 Accumulator (&totals)[kPrefillDim / 8]) {
-  float growth[2];
+RESIDENT_DEVICE void WeighScores(Accumulator (&scores)[kScoreFragments], PrefillSums& rows) {
   RESIDENT_UNROLL(2)
   for (i32 j = 0; j < 2; ++j) {
-    float top = LargerNumber(LargerNumber(scores[0].v[2 * j], scores[0].v[2 * j + 1]),
-                             LargerNumber(scores[1].v[2 * j], scores[1].v[2 * j + 1]));
+    float top = LargerNumber(scores[0].v[2 * j], scores[0].v[2 * j + 1]);
+    RESIDENT_UNROLL(4)
+    for (i32 n = 1; n < kScoreFragments; ++n) {
+      top = LargerNumber(top, LargerNumber(scores[n].v[2 * j], scores[n].v[2 * j + 1]));
+    }
     top = LargerNumber(top, ShuffleXor(top, 1));
     top = LargerNumber(top, ShuffleXor(top, 2));
     top = LargerNumber(top, rows.largest[j]);
     const float base = BaseOf(top);
-    growth[j] = PowerOfTwo(rows.largest[j] - base);
+    rows.growth[j] = PowerOfTwo(rows.largest[j] - base);
     rows.largest[j] = top;
-    rows.sum[j] *= growth[j];
-    RESIDENT_UNROLL(2)
-    for (i32 n = 0; n < 2; ++n) {
+    float sum = rows.sum[j] * rows.growth[j];
+    RESIDENT_UNROLL(4)
+    for (i32 n = 0; n < kScoreFragments; ++n) {
       RESIDENT_UNROLL(2)
       for (i32 i = 2 * j; i < 2 * j + 2; ++i) {
         // The scale is part of both the sum and the totals.
         scores[n].v[i] = PowerOfTwo(scores[n].v[i] - base) * kWeightScale<T>;
-        rows.sum[j] += scores[n].v[i];
+        sum += scores[n].v[i];
+      }
+    }
+    rows.sum[j] = sum;
+  }
+}
+
+// What a warp that computes scores does. Rows: from 16 * group on.
+template <typename T>
+RESIDENT_DEVICE void ComputeScores(const Block& block, const AttentionTask& task, PrefillRows& rows,
+                                   PrefillCopies& copies, i32 group, i32 row_count) {
+  const u32 lane = LaneOf(block);
+  const i32 g = static_cast<i32>(lane) / 4;
+  const i32 t = static_cast<i32>(lane) % 4;
+  const u32 query_row = 16 * static_cast<u32>(group) + LeftRow(lane);
+  const MemoryAddress query_at =
+      copies.tiles + query_row * kPrefillRowBytes + 16 * Swizzle<16>(query_row, LeftChunk(lane));
+  LeftFragment queries[kPrefillDim / 16];
+  RESIDENT_UNROLL(8)
+  for (u32 d = 0; d < kPrefillDim / 16; ++d) {
+    if (16 * d < static_cast<u32>(task.depth)) LoadLeft(queries[d], StepAt(query_at, d));
+  }
+  block.barrier();  // The queries are in registers.
+  copies.Keys(0);
+  CommitCopies();
+  copies.Keys(kPrefillKeys);
+  copies.Values(0);
+  CommitCopies();
+  WaitForCopies<1>();
+  block.barrier();  // The first keys have arrived.
+
+  const MemoryAddress key_place =
+      RightRow(lane) * kPrefillRowBytes + 16 * Swizzle<16>(RightRow(lane), RightChunk(lane));
+  // The words of the lane's two rows for fragment n are at `weights_at` ^ 16 n.
+  const i32 row = 16 * group + g;
+  const MemoryAddress weights_at =
+      copies.tiles + 4 * kPrefillTileBytes + static_cast<u32>(row) * kWeightRowBytes +
+      16 * Swizzle<4>(static_cast<u32>(row), 0) + 4 * static_cast<u32>(t);
+  const i32 limits[2] = {rows.limit[row], rows.limit[row + 8]};
+  const i32 warp_rows = row_count - 16 * group;
+  // Keys that all of the warp's rows see, and that any of them sees.
+  const i32 visible_to_all = warp_rows >= 16 ? rows.limit[16 * group] : 0;
+  const i32 visible =
+      warp_rows <= 0 ? 0 : rows.limit[16 * group + (warp_rows < 16 ? warp_rows : 16) - 1];
+  // The scores are multiplied by log2(e), so that weights are powers of two.
+  const float scale = task.scale * kLog2OfE;
+  PrefillSums sums = {{-math::infinity(), -math::infinity()}, {0.0f, 0.0f}, {1.0f, 1.0f}};
+  const i32 depth = task.depth;
+  RESIDENT_UNROLL(1)
+  for (i32 first = 0; first < copies.end; first += kPrefillKeys) {
+    Accumulator scores[kScoreFragments] = {};
+    if (first < visible) {
+      MultiplyKeys<T>(
+          depth, queries,
+          copies.tiles + static_cast<u32>(first / kPrefillKeys) % 2 * kPrefillTileBytes + key_place,
+          scores);
+      RESIDENT_UNROLL(4)
+      for (i32 n = 0; n < kScoreFragments; ++n) {
+        RESIDENT_UNROLL(4)
+        for (i32 i = 0; i < 4; ++i) scores[n].v[i] *= scale;
+      }
+      if (first + kPrefillKeys > visible_to_all) HideKeys(first + 2 * t, limits, scores);
+      WeighScores<T>(scores, sums);
+    } else {
+      sums.growth[0] = sums.growth[1] = 1.0f;
+    }
+    block.barrier();  // The keys, and the weights and values of the previous tile, have been used.
+    RESIDENT_UNROLL(4)
+    for (u32 n = 0; n < kScoreFragments; ++n) {
+      RESIDENT_UNROLL(2)
+      for (u32 j = 0; j < 2; ++j) {
+        *PointerInMemory<u32>((weights_at ^ (16 * n)) + 8 * j * kWeightRowBytes) =
+            Pack<T>(scores[n].v[2 * j], scores[n].v[2 * j + 1]);
+      }
+    }
+    if (t == 0) {
+      rows.growth[row] = sums.growth[0];
+      rows.growth[row + 8] = sums.growth[1];
+    }
+    copies.Advance(first);
+    block.barrier();  // The weights are stored, and the next keys and this tile's values are there.
+  }
+  RESIDENT_UNROLL(2)
+  for (i32 j = 0; j < 2; ++j) {
+    float sum = sums.sum[j];
+    sum += ShuffleXor(sum, 1);
+    sum += ShuffleXor(sum, 2);
+    if (t == 0) rows.sum[row + 8 * j] = sum;
+  }
+  block.barrier();  // The sums are stored.
+}
+
+// --- Values -------------------------------------------------------------------------------------
+
+inline constexpr i32 kValueRowTiles = 2;  // Of 16 rows.
+inline constexpr i32 kValueColumns = kPrefillDim / 2;
+
+using PrefillTotals = Accumulator[kValueRowTiles][kValueColumns / 8];
+
+// Adds the weighted values of a tile. `columns`: of the warp that exist. `growth`: of the lane's
+// rows.
+template <typename T>
+RESIDENT_DEVICE void AddWeighted(i32 columns, const float* growth, MemoryAddress weights_at,
+                                 MemoryAddress value_at, PrefillTotals& totals) {
+  float factor[kValueRowTiles][2];
+  bool grows = false;
+  RESIDENT_UNROLL(2)
+  for (i32 r = 0; r < kValueRowTiles; ++r) {
+    RESIDENT_UNROLL(2)
+    for (i32 j = 0; j < 2; ++j) {
+      factor[r][j] = growth[16 * r + 8 * j];
+      grows |= factor[r][j] != 1.0f;
+    }
+  }
+  if (AnyLane(grows)) {
+    RESIDENT_UNROLL(2)
+    for (i32 r = 0; r < kValueRowTiles; ++r) {
+      RESIDENT_UNROLL(8)
+      for (i32 n = 0; n < kValueColumns / 8; ++n) {
+        RESIDENT_UNROLL(4)
+        for (i32 i = 0; i < 4; ++i) totals[r][n].v[i] *= factor[r][i / 2];
       }
     }
   }
-  if (AnyLane(growth[0] != 1.0f || growth[1] != 1.0f)) {
-    RESIDENT_UNROLL(16)
-    for (i32 n = 0; n < kPrefillDim / 8; ++n) {
-      RESIDENT_UNROLL(4)
-      for (i32 i = 0; i < 4; ++i) totals[n].v[i] *= growth[i / 2];
-    }
-  }
-}
-
-// Adds the weighted values of 16 keys.
-template <typename T>
-RESIDENT_DEVICE void AddWeighted(i32 columns, const LeftFragment& weights, MemoryAddress value_at,
-                                 Accumulator (&totals)[kPrefillDim / 8]) {
-  RESIDENT_UNROLL(8)
-  for (u32 e = 0; e < kPrefillDim / 16; ++e) {
-    if (16 * e >= static_cast<u32>(columns)) continue;
-    RightFragment value[2];
-    LoadRightTransposed(value[0], value[1], StepAt(value_at, e));
-    MultiplyAdd<T>(totals[2 * e], weights, value[0]);
-    MultiplyAdd<T>(totals[2 * e + 1], weights, value[1]);
-  }
-}
-
-// --- Results ------------------------------------------------------------------------------------
-
-// Merges the results of the two warps that share rows; the first one gets them.
-RESIDENT_DEVICE void MergeKeyGroups(const Block& block, bool active, i32 key_group, i32 row_group,
-                                    PrefillSums& rows, Accumulator (&totals)[kPrefillDim / 8]) {
-  const i32 lane = static_cast<i32>(block.thread()) % 32;
-  const i32 place = active ? row_group : 0;
-  float* const other = block.memory<float>(kPrefillQueriesOffset) + place * 16 * kPrefillDim + lane;
-  float* const other_rows = block.memory<float>(kPrefillEnd) + place * 4 * 32 + lane;
-  block.barrier();  // Queries, keys and values have been used.
-  if (active && key_group == 1) {
-    RESIDENT_UNROLL(2)
-    for (i32 j = 0; j < 2; ++j) {
-      other_rows[64 * j] = rows.largest[j];
-      other_rows[64 * j + 32] = rows.sum[j];
-    }
-    RESIDENT_UNROLL(16)
-    for (i32 n = 0; n < kPrefillDim / 8; ++n) {
-      RESIDENT_UNROLL(4)
-      for (i32 i = 0; i < 4; ++i) other[32 * (4 * n + i)] = totals[n].v[i];
-    }
-  }
-  block.barrier();
-  if (!active || key_group != 0) return;
-  float own_factor[2];
-  float other_factor[2];
   RESIDENT_UNROLL(2)
-  for (i32 j = 0; j < 2; ++j) {
-    const float base = BaseOf(LargerNumber(rows.largest[j], other_rows[64 * j]));
-    own_factor[j] = PowerOfTwo(rows.largest[j] - base);
-    other_factor[j] = PowerOfTwo(other_rows[64 * j] - base);
-    rows.sum[j] = rows.sum[j] * own_factor[j] + other_rows[64 * j + 32] * other_factor[j];
-  }
-  RESIDENT_UNROLL(16)
-  for (i32 n = 0; n < kPrefillDim / 8; ++n) {
+  for (u32 step = 0; step < kPrefillKeys / 16; ++step) {
+    LeftFragment weights[kValueRowTiles];
+    RESIDENT_UNROLL(2)
+    for (u32 r = 0; r < kValueRowTiles; ++r) {
+      LoadLeft(weights[r], (weights_at ^ (32 * step)) + 16 * r * kWeightRowBytes);
+    }
     RESIDENT_UNROLL(4)
-    for (i32 i = 0; i < 4; ++i) {
-      totals[n].v[i] =
-          totals[n].v[i] * own_factor[i / 2] + other[32 * (4 * n + i)] * other_factor[i / 2];
+    for (u32 e = 0; e < kValueColumns / 16; ++e) {
+      if (16 * e >= static_cast<u32>(columns)) continue;
+      RightFragment value[2];
+      LoadRightTransposed(value[0], value[1], (value_at ^ (32 * e)) + 16 * step * kPrefillRowBytes);
+      RESIDENT_UNROLL(2)
+      for (u32 r = 0; r < kValueRowTiles; ++r) {
+        MultiplyAdd<T>(totals[r][2 * e], weights[r], value[0]);
+        MultiplyAdd<T>(totals[r][2 * e + 1], weights[r], value[1]);
+      }
     }
   }
 }
 
-// Writes the lane's columns of rows `row` and row + 8, where they exist. Returns 1 if one is not
-// finite.
-RESIDENT_DEVICE u32 WriteRows(const AttentionTask& task, const PrefillRows& rows, i32 row,
-                              i32 row_count, i32 t, const PrefillSums& sums,
-                              const Accumulator (&totals)[kPrefillDim / 8]) {
+// Writes two adjacent elements of out, whose numbers are the offset and the next one. The first
+// column is even.
+template <typename T>
+RESIDENT_DEVICE void StorePair(const AttentionTask& task, i64 offset, float low, float high) {
+  const i64 stride = task.out.strides[3];
+  T* const to = ElementAt<T>(task.out.address, offset);
+  if (stride == 1 && reinterpret_cast<u64>(to) % sizeof(u32) == 0) {
+    *reinterpret_cast<u32*>(to) = Pack<T>(low, high);
+  } else {
+    to[0] = T(low);
+    to[stride] = T(high);
+  }
+}
+
+// What a warp that adds values does. Rows: from first_row on, columns: from first_column on.
+// Returns 1 if a result is not finite.
+template <typename T>
+RESIDENT_DEVICE u32 ComputeTotals(const Block& block, const AttentionTask& task,
+                                  const PrefillRows& rows, PrefillCopies& copies, i32 first_row,
+                                  i32 first_column, i32 row_count) {
+  const u32 lane = LaneOf(block);
+  const i32 g = static_cast<i32>(lane) / 4;
+  const i32 t = static_cast<i32>(lane) % 4;
+  block.barrier();  // The queries are in registers.
+  copies.Keys(0);
+  CommitCopies();
+  copies.Keys(kPrefillKeys);
+  copies.Values(0);
+  CommitCopies();
+  WaitForCopies<1>();
+  block.barrier();  // The first keys have arrived.
+
+  const u32 weight_row = static_cast<u32>(first_row) + LeftRow(lane);
+  const MemoryAddress weights_at = copies.tiles + 4 * kPrefillTileBytes +
+                                   weight_row * kWeightRowBytes +
+                                   16 * Swizzle<4>(weight_row, LeftChunk(lane));
+  const MemoryAddress values_at =
+      copies.tiles + 2 * kPrefillTileBytes + RightTransposedRow(lane) * kPrefillRowBytes +
+      16 * Swizzle<16>(RightTransposedRow(lane),
+                       static_cast<u32>(first_column) / 8 + RightTransposedChunk(lane));
+  const float* const growth = rows.growth + first_row + g;
+  const i32 columns = task.columns - first_column;
+  PrefillTotals totals = {};
+  RESIDENT_UNROLL(1)
+  for (i32 first = 0; first < copies.end; first += kPrefillKeys) {
+    // The previous tile.
+    if (first > 0) {
+      const u32 stage = static_cast<u32>(first / kPrefillKeys - 1) % 2;
+      AddWeighted<T>(columns, growth, weights_at, values_at + stage * kPrefillTileBytes, totals);
+    }
+    block.barrier();  // The keys, and the weights and values of the previous tile, have been used.
+    copies.Advance(first);
+    block.barrier();  // The weights are stored, and the next keys and this tile's values are there.
+  }
+  if (copies.end > 0) {
+    const u32 stage = static_cast<u32>((copies.end - 1) / kPrefillKeys) % 2;
+    AddWeighted<T>(columns, growth, weights_at, values_at + stage * kPrefillTileBytes, totals);
+  }
+  block.barrier();  // The sums are stored.
+
   const i64 stride = task.out.strides[3];
   u32 not_finite = 0;
   RESIDENT_UNROLL(2)
-  for (i32 j = 0; j < 2; ++j) {
-    if (row + 8 * j >= row_count) continue;
-    const i64 out = rows.out[row + 8 * j];
-    const float inverse = sums.sum[j] == 0.0f ? 0.0f : 1.0f / sums.sum[j];
-    RESIDENT_UNROLL(16)
-    for (i32 n = 0; n < kPrefillDim / 8; ++n) {
-      RESIDENT_UNROLL(2)
-      for (i32 i = 0; i < 2; ++i) {
-        const i32 column = 8 * n + 2 * t + i;
-        if (column >= task.columns) continue;
-        const float total = sums.sum[j] == 0.0f ? 0.0f : totals[n].v[2 * j + i] * inverse;
-        if (total - total != 0.0f) not_finite = 1;
+  for (i32 r = 0; r < kValueRowTiles; ++r) {
+    RESIDENT_UNROLL(2)
+    for (i32 j = 0; j < 2; ++j) {
+      const i32 row = first_row + 16 * r + 8 * j + g;
+      if (row >= row_count) continue;
+      const float sum = rows.sum[row];
+      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const i64 out = rows.out[row] + (first_column + 2 * t) * stride;
+      RESIDENT_UNROLL(8)
+      for (i32 n = 0; n < kValueColumns / 8; ++n) {
+        if (8 * n >= columns) continue;
+        float value[2];
+        RESIDENT_UNROLL(2)
+        for (i32 i = 0; i < 2; ++i) {
+          value[i] = sum == 0.0f ? 0.0f : totals[r][n].v[2 * j + i] * inverse;
+          if (value[i] - value[i] != 0.0f) not_finite = 1;
+        }
         if (task.out.dtype == DType::kF16) {
-          *ElementAt<Half>(task.out.address, out + column * stride) = Half(total);
+          StorePair<Half>(task, out + 8 * n * stride, value[0], value[1]);
         } else {
-          *ElementAt<BFloat16>(task.out.address, out + column * stride) = BFloat16(total);
+          StorePair<BFloat16>(task, out + 8 * n * stride, value[0], value[1]);
         }
       }
     }
@@ -301,107 +473,32 @@ RESIDENT_DEVICE u32 WriteRows(const AttentionTask& task, const PrefillRows& rows
 
 // --- Tiles --------------------------------------------------------------------------------------
 
-// Computes the rows of `tile`, at most 16 for each row group. False: a result is not finite.
+// Computes the rows of `tile`, at most kPrefillRows. False: a result is not finite.
 template <typename T>
-RESIDENT_NOINLINE bool PrefillTile(const Block& block, const TileOfPart& tile) {
+RESIDENT_NOINLINE bool PrefillTile(const Block& shared, const TileOfPart& tile) {
+  const Block block = shared;
   const AttentionTask& task = *block.memory<AttentionTask>();
   PrefillRows& rows = *block.memory<PrefillRows>(kPrefillRowsOffset);
-  const i32 threads = static_cast<i32>(block.threads());
-  const i32 lane = static_cast<i32>(block.thread()) % 32;
-  const i32 warp = static_cast<i32>(block.thread()) / 32;
-  const i32 t = lane % 4;
-  const i32 key_groups = PrefillKeyGroups(threads);
-  const i32 key_group = warp % key_groups;
-  const i32 row_group = warp / key_groups;
-  const bool active = row_group < PrefillRowGroups(threads);
+  const i32 warp = static_cast<i32>(WarpOf(block));
   const i32 row_count = static_cast<i32>(tile.row_count);
-
   block.barrier();  // The previous tile has been written.
   StartPrefillRows(block, task, rows, tile);
   block.barrier();
-  const i32 end = rows.limit[row_count - 1];
-  const MemoryAddress queries =
-      AddressInMemory(block.memory<u8>(kPrefillQueriesOffset, 64 * kPrefillRowBytes));
-  const MemoryAddress keys = queries + kMaxPrefillRows * kPrefillRowBytes;
-  const MemoryAddress values = keys + kPrefillKeys * kPrefillRowBytes;
-  const PrefillCopies copies(block, tile, end);
-  copies.CopyQueries(queries, task, rows, 16 * PrefillRowGroups(threads));
-  copies.CopyTile(keys, task.k, task.depth, 0);
-  copies.CopyTile(values, task.v, task.columns, 0);
-
-  // The lane's rows of chunks.
-  const u32 l = static_cast<u32>(lane);
-  const u32 query_row = 16 * static_cast<u32>(row_group) + LeftRow(l);
-  const MemoryAddress query_at =
-      queries + query_row * kPrefillRowBytes + 16 * Swizzle<16>(query_row, LeftChunk(l));
-  const u32 key_place =
-      RightRow(l) * kPrefillRowBytes + 16 * Swizzle<16>(RightRow(l), RightChunk(l));
-  const u32 value_place = RightTransposedRow(l) * kPrefillRowBytes +
-                          16 * Swizzle<16>(RightTransposedRow(l), RightTransposedChunk(l));
-
-  // Rows g and g + 8. The scores are multiplied by log2(e), so that weights are powers of two.
-  const i32 row = 16 * (active ? row_group : 0) + lane / 4;
-  const i32 limits[2] = {active ? rows.limit[row] : 0, active ? rows.limit[row + 8] : 0};
-  const i32 warp_rows = row_count - 16 * row_group;
-  // Keys that all of the warp's rows see, and that any of them sees.
-  const i32 visible_to_all = active && warp_rows >= 16 ? rows.limit[16 * row_group] : 0;
-  const i32 visible = !active || warp_rows <= 0
-                          ? 0
-                          : rows.limit[16 * row_group + (warp_rows < 16 ? warp_rows : 16) - 1];
-  const float scale = task.scale * kLog2OfE;
-  PrefillSums sums = {{-math::infinity(), -math::infinity()}, {0.0f, 0.0f}};
-  Accumulator totals[kPrefillDim / 8] = {};
-  WaitForCopies<1>();
-  block.barrier();
-  RESIDENT_UNROLL(1)
-  for (i32 first = 0; first < end; first += kPrefillKeys) {
-    // With one key group, the warp has the tile's steps in turn.
-    RESIDENT_UNROLL(1)
-    for (i32 part = key_group; part < kPrefillKeys / kPrefillStep; part += key_groups) {
-      const i32 first_key = first + part * kPrefillStep;
-      const u32 step_place = static_cast<u32>(part * kPrefillStep) * kPrefillRowBytes;
-      const bool some = first_key < visible;
-      LeftFragment weights;
-      if (some) {
-        Accumulator scores[2] = {};
-        MultiplyKeys<T>(task.depth, query_at, keys + step_place + key_place, scores);
-        RESIDENT_UNROLL(2)
-        for (i32 n = 0; n < 2; ++n) {
-          RESIDENT_UNROLL(4)
-          for (i32 i = 0; i < 4; ++i) scores[n].v[i] *= scale;
-        }
-        if (first_key + kPrefillStep > visible_to_all) {
-          HideKeys(first_key + 2 * t, limits, scores);
-        }
-        WeighScores<T>(scores, sums, totals);
-        weights = ToLeft<T>(scores[0], scores[1]);
-      }
-      if (part == key_group) {
-        WaitForCopies<0>();
-        block.barrier();  // The values have arrived.
-      }
-      if (part + key_groups >= kPrefillKeys / kPrefillStep) {
-        if (key_groups == 1) block.barrier();  // The keys have been used.
-        copies.CopyTile(keys, task.k, task.depth, first + kPrefillKeys);
-      }
-      if (some) AddWeighted<T>(task.columns, weights, values + step_place + value_place, totals);
-    }
-    WaitForCopies<0>();
-    block.barrier();  // The next keys have arrived, and the values have been used.
-    copies.CopyTile(values, task.v, task.columns, first + kPrefillKeys);
+  const MemoryAddress tiles =
+      AddressInMemory(block.memory<u8>(kPrefillTilesOffset, kPrefillEnd - kPrefillTilesOffset));
+  PrefillCopies copies(block, task, tile, tiles, rows.limit[row_count - 1]);
+  copies.Queries(block, task, rows, tile.row_count);
+  WaitForCopies<0>();
+  block.barrier();  // The queries have arrived.
+  u32 not_finite = 0;
+  if (warp < kScoreWarps) {
+    ComputeScores<T>(block, task, rows, copies, warp, row_count);
+  } else {
+    const i32 part = warp - kScoreWarps;
+    not_finite = ComputeTotals<T>(block, task, rows, copies, part / 2 * 16 * kValueRowTiles,
+                                  part % 2 * kValueColumns, row_count);
   }
   WaitForCopies<0>();
-
-  RESIDENT_UNROLL(2)
-  for (i32 j = 0; j < 2; ++j) {
-    sums.sum[j] += ShuffleXor(sums.sum[j], 1);
-    sums.sum[j] += ShuffleXor(sums.sum[j], 2);
-  }
-  if (key_groups == 2) MergeKeyGroups(block, active, key_group, row_group, sums, totals);
-  u32 not_finite = 0;
-  if (active && key_group == 0) {
-    not_finite = WriteRows(task, rows, row, row_count, t, sums, totals);
-  }
   return block.reduce(not_finite, [](u32 a, u32 b) { return a | b; }) == 0;
 }
 

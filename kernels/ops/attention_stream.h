@@ -63,47 +63,20 @@ struct WarpRows {
   i64 out[kMaxTileRows];  // Where the row begins in `out`.
 };
 
-// In the block's memory: WarpRows, the queries, units. At the end each warp's units are its totals
-// of 8 rows and 128 columns.
+// In the block's memory: WarpRows, the queries, units. At the end each warp's totals of 8 rows and
+// 128 columns are there instead of units; the distance of rows avoids conflicts between banks.
 inline constexpr u32 kWarpRowsOffset = kTileRowsEnd;
 inline constexpr u32 kStreamQueriesOffset = kWarpRowsOffset + 1152;
 inline constexpr u32 kStreamQueriesBytes = 2 * kMaxHeadDim * kSetRows;
 inline constexpr u32 kUnitsOffset = kStreamQueriesOffset + kStreamQueriesBytes;
 inline constexpr i32 kTotalColumns = 128;
+inline constexpr i32 kTotalPitch = kTotalColumns + 1;
+inline constexpr i32 kTotalsOfWarp = kSetRows * kTotalPitch;
 static_assert(sizeof(WarpRows) <= 1152, "");
-static_assert(2 * kUnitBytes == sizeof(float) * kSetRows * kTotalColumns, "");
-static_assert(kUnitsOffset + 8 * 2 * kUnitBytes <= kBlockMemoryBytes, "");
+static_assert(kUnitsOffset + kMaxWarps * 2 * kUnitBytes <= kBlockMemoryBytes, "");
+static_assert(kUnitsOffset + kMaxWarps * kTotalsOfWarp * sizeof(float) <= kBlockMemoryBytes, "");
 
 // --- Fragments ----------------------------------------------------------------------------------
-
-struct alignas(8) Bytes8 {
-  u32 words[2];
-};
-
-// Loads from the block's memory.
-RESIDENT_DEVICE Bytes16 Load16(MemoryAddress address) {
-#if RESIDENT_GPU
-  Bytes16 bytes;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(bytes.words[0]), "=r"(bytes.words[1]), "=r"(bytes.words[2]),
-                 "=r"(bytes.words[3])
-               : "r"(address));
-  return bytes;
-#else
-  return *reinterpret_cast<const Bytes16*>(address);
-#endif
-}
-RESIDENT_DEVICE Bytes8 Load8(MemoryAddress address) {
-#if RESIDENT_GPU
-  Bytes8 bytes;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-               : "=r"(bytes.words[0]), "=r"(bytes.words[1])
-               : "r"(address));
-  return bytes;
-#else
-  return *reinterpret_cast<const Bytes8*>(address);
-#endif
-}
 
 // Transposes an 8 x 8 matrix of 16-bit elements: lane l has row l / 4, columns 2 (l % 4) and
 // 2 (l % 4) + 1, of the argument and of the result.
@@ -381,9 +354,11 @@ RESIDENT_DEVICE void AddUnitOfValues(UnitCopies& copies, const SetWeights (&weig
 
 // The largest score of row r for all warps' keys.
 RESIDENT_DEVICE float LargestOf(const WarpRows& results, i32 warps, i32 r) {
-  float top = -math::infinity();
-  RESIDENT_UNROLL(1)
-  for (i32 w = 0; w < warps; ++w) top = LargerNumber(top, results.largest[w][r]);
+  float top = results.largest[0][r];
+  RESIDENT_UNROLL(8)
+  for (i32 w = 1; w < kMaxWarps; ++w) {
+    if (w < warps) top = LargerNumber(top, results.largest[w][r]);
+  }
   return top;
 }
 
@@ -430,12 +405,13 @@ RESIDENT_DEVICE u32 WriteTotals(const AttentionTask& task, const StreamThread& m
   for (i32 i = me.thread; i < kSetRows * kTotalColumns; i += me.threads) {
     const i32 r = first_result + i / kTotalColumns;
     const i32 column = first_column + i % kTotalColumns;
+    const i32 at = i / kTotalColumns * kTotalPitch + i % kTotalColumns;
     if (first_row + r >= tile.row_count || column >= task.columns) continue;
     const float row_sum = rows.sum[first_row + r];
     float all = 0.0f;
     if (row_sum != 0.0f) {
       RESIDENT_UNROLL(4)
-      for (i32 w = 0; w < warps; ++w) all += totals[w * kSetRows * kTotalColumns + i];
+      for (i32 w = 0; w < warps; ++w) all += totals[w * kTotalsOfWarp + at];
       if (all - all != 0.0f) not_finite = 1;
       if (task.parts == 0) all /= row_sum;
     }
@@ -446,15 +422,34 @@ RESIDENT_DEVICE u32 WriteTotals(const AttentionTask& task, const StreamThread& m
 
 // --- Tiles --------------------------------------------------------------------------------------
 
-// Computes rows [first_row, first_row + 8 kSets) of a tile for keys [begin, end). False: a result
-// is not finite. kBlocks: of 64 columns.
+// The keys of a tile that any of its rows sees.
+struct KeysOfTile {
+  i32 begin;
+  i32 end;
+
+  RESIDENT_DEVICE KeysOfTile(const AttentionTask& task, const TileOfPart& tile)
+      : begin(static_cast<i32>(PartBegin(task, tile.part))) {
+    const Query last = FindQuery(task, tile.kv_head, tile.first_row + tile.row_count - 1);
+    const i64 visible = Smallest(PartBegin(task, tile.part + 1), VisibleKeys(task, last));
+    end = visible < begin ? begin : static_cast<i32>(visible);
+  }
+};
+
+// Computes rows [first_row, first_row + 8 kSets) of a tile. False: a result is not finite. kBlocks:
+// of 64 columns.
 template <typename T, i32 kSets, i32 kBlocks>
-RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i32 first_row,
-                                  i32 begin, i32 end) {
+RESIDENT_DEVICE bool StreamRows(const Block& block, const TileOfPart& tile, i32 first_row) {
   const AttentionTask& task = *block.memory<AttentionTask>();
   TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
   const StreamThread me(block);
+  const KeysOfTile keys(task, tile);
+  const i32 begin = keys.begin;
+  const i32 end = keys.end;
+  block.barrier();  // The previous rows have been written.
+  // The copies are started first, because they take the longest.
   UnitCopies copies(block, me, tile, begin, end);
+  StartRows(block, task, rows, tile, kMaxTileRows);
+  block.barrier();
   const MemoryAddress own_queries =
       StageFragments<kSets>(block, me, rows, tile, first_row, copies.key_units);
   block.barrier();
@@ -514,7 +509,7 @@ RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i3
   block.barrier();
   u32 not_finite = MergeSums(task, me, rows, results, tile, first_row, kSets * kSetRows);
   float* const block_totals = block.memory<float>(kUnitsOffset);
-  float* const own_totals = block_totals + me.warp * kSetRows * kTotalColumns;
+  float* const own_totals = block_totals + me.warp * kTotalsOfWarp;
   RESIDENT_UNROLL(4)
   for (i32 set = 0; set < kSets; ++set) {
     float factor[2];
@@ -534,7 +529,7 @@ RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i3
           const float(&total)[4] = totals[set][2 * half + b][i].v;
           RESIDENT_UNROLL(4)
           for (i32 e = 0; e < 4; ++e) {
-            own_totals[(2 * me.t + e % 2) * kTotalColumns + b * kUnitElements + me.g * 8 + 2 * i +
+            own_totals[(2 * me.t + e % 2) * kTotalPitch + b * kUnitElements + me.g * 8 + 2 * i +
                        e / 2] = total[e] * factor[e % 2];
           }
         }
@@ -547,29 +542,45 @@ RESIDENT_NOINLINE bool StreamRows(const Block& block, const TileOfPart& tile, i3
   return block.reduce(not_finite, [](u32 a, u32 b) { return a | b; }) == 0;
 }
 
-// Computes a tile. False: a result is not finite.
-template <typename T>
-RESIDENT_NOINLINE bool StreamTile(const Block& block, const TileOfPart& tile) {
+// The tiles that a block computes: those of a range of items, or those of the rows of one item.
+struct StreamWork {
+  Range tiles;
+  const TileOfPart* item;  // Null: tiles are items.
+
+  RESIDENT_DEVICE TileOfPart Tile(const AttentionTask& task, i64 i) const {
+    if (item == nullptr) return FindTile(task, i);
+    const i64 first = i * kMaxTileRows;
+    return {item->batch, item->kv_head, item->first_row + first,
+            Smallest(item->row_count - first, kMaxTileRows), item->part};
+  }
+};
+
+// Computes tiles from `tiles.begin` on, which it increments; ends early behind a tile of which a
+// result is not finite, and returns true. It is a function with a loop, because a call saves and
+// restores many registers.
+template <typename T, i32 kSets, i32 kBlocks>
+RESIDENT_NOINLINE bool StreamTilesOf(const Block& shared, StreamWork& work) {
+  const Block block = shared;
   const AttentionTask& task = *block.memory<AttentionTask>();
-  TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
-  block.barrier();  // The previous tile has been written.
-  StartRows(block, task, rows, tile, kMaxTileRows);
-  block.barrier();
-  const i32 begin = static_cast<i32>(PartBegin(task, tile.part));
-  i32 end = static_cast<i32>(PartBegin(task, tile.part + 1));
-  if (rows.limit[tile.row_count - 1] < end) {
-    end = rows.limit[tile.row_count - 1] < begin ? begin
-                                                 : static_cast<i32>(rows.limit[tile.row_count - 1]);
+  RESIDENT_UNROLL(1)
+  while (work.tiles.begin < work.tiles.end) {
+    const TileOfPart tile = work.Tile(task, work.tiles.begin++);
+    bool finite = true;
+    RESIDENT_UNROLL(1)
+    for (i32 first_row = 0; first_row < static_cast<i32>(tile.row_count);
+         first_row += kSets * kSetRows) {
+      finite = StreamRows<T, kSets, kBlocks>(block, tile, first_row) && finite;
+    }
+    if (!finite) return true;
   }
-  if (task.depth <= 128 && task.columns <= 128) {
-    if (tile.row_count <= kSetRows) return StreamRows<T, 1, 2>(block, tile, 0, begin, end);
-    return StreamRows<T, 2, 2>(block, tile, 0, begin, end);
-  }
-  bool finite = StreamRows<T, 1, 4>(block, tile, 0, begin, end);
-  if (tile.row_count > kSetRows) {
-    finite = StreamRows<T, 1, 4>(block, tile, kSetRows, begin, end) && finite;
-  }
-  return finite;
+  return false;
+}
+
+template <typename T>
+RESIDENT_DEVICE bool StreamTiles(const Block& block, const AttentionTask& task, StreamWork& work) {
+  if (task.depth > 128 || task.columns > 128) return StreamTilesOf<T, 1, 4>(block, work);
+  if (task.rows <= kSetRows) return StreamTilesOf<T, 1, 2>(block, work);
+  return StreamTilesOf<T, 2, 2>(block, work);
 }
 
 #endif  // RESIDENT_WARPS

@@ -30,14 +30,16 @@ struct AttentionTask {
   Operand out;   // For parts: acc, without strides.
   u64 largest;   // Parts only.
   u64 sum;       // Parts only.
+  i64 batches;
   i64 heads;
   i64 queries;
   i64 kv_heads;
-  i64 keys;   // The first ones of each head, which are used.
-  i64 parts;  // 0: the operator attention.
-  i64 rows;   // Of a group.
-  i64 tiles;  // Of a group.
-  i64 items;  // All tiles of all parts.
+  i64 shared_heads;  // Heads of q that share a head of k.
+  i64 keys;          // The first ones of each head, which are used.
+  i64 parts;         // 0: the operator attention.
+  i64 rows;          // Of a group.
+  i64 tiles;         // Of a group.
+  i64 items;         // All tiles of all parts.
   float scale;
   i32 depth;    // Elements of q and k.
   i32 columns;  // Elements of v.
@@ -84,8 +86,27 @@ struct Query {
   i64 head;
 };
 RESIDENT_DEVICE Query FindQuery(const AttentionTask& task, i64 kv_head, i64 row) {
-  const i64 shared = task.heads / task.kv_heads;
-  return {row / shared, kv_head * shared + row % shared};
+  const i64 shared = task.shared_heads;
+  const i64 position = Quotient(row, shared);
+  return {position, kv_head * shared + row - position * shared};
+}
+
+// The tile, or with parts one of its parts, that is item `item`.
+RESIDENT_DEVICE TileOfPart FindTile(const AttentionTask& task, i64 item) {
+  i64 tile = item;
+  i64 part = 0;
+  if (task.parts > 0) {
+    tile = Quotient(item, task.parts);
+    part = item - tile * task.parts;
+  }
+  const i64 group = Quotient(tile, task.tiles);
+  i64 index = tile - group * task.tiles;
+  // A tile that sees many keys, then one that sees few: chunks of several tiles are alike.
+  if (task.prefill) index = index % 2 == 0 ? task.tiles - 1 - index / 2 : index / 2;
+  const i64 batch = Quotient(group, task.kv_heads);
+  const i64 first_row = index * task.item_rows;
+  return {batch, group - batch * task.kv_heads, first_row,
+          Smallest(task.rows - first_row, task.item_rows), part};
 }
 
 // The keys that a query sees: at position s those up to keys - S + s, if the attention is causal.
@@ -97,7 +118,8 @@ RESIDENT_DEVICE i64 VisibleKeys(const AttentionTask& task, const Query& query) {
 // Where part `part` of the keys begins.
 RESIDENT_DEVICE i64 PartBegin(const AttentionTask& task, i64 part) {
   const i64 parts = task.parts > 0 ? task.parts : 1;
-  return part * (task.keys / parts) + Smallest(part, task.keys % parts);
+  const i64 size = Quotient(task.keys, parts);
+  return part * size + Smallest(part, task.keys - size * parts);
 }
 
 // The index of a query's result for a part, in `largest` and `sum`.

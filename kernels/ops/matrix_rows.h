@@ -14,7 +14,10 @@ struct alignas(4 * sizeof(T)) Quad {
   T v[4];
 };
 
-// 16 bytes, which are read or written at once.
+// 8 and 16 bytes, which are read or written at once.
+struct alignas(8) Bytes8 {
+  u32 words[2];
+};
 struct alignas(16) Bytes16 {
   u32 words[4];
 };
@@ -57,12 +60,6 @@ RESIDENT_DEVICE void VisitFloat(DType dtype, F f) {
 }
 
 RESIDENT_DEVICE i64 Smallest(i64 x, i64 y) { return x < y ? x : y; }
-
-// REQUIRES: x >= 0, y > 0. A division of 64 bits is slow on a GPU.
-RESIDENT_DEVICE i64 Quotient(i64 x, i64 y) {
-  if (((x | y) >> 32) == 0) return static_cast<i64>(static_cast<u32>(x) / static_cast<u32>(y));
-  return x / y;
-}
 
 // Calls f(i, row, column) for each element i of the range of a matrix with `columns` columns,
 // distributed over the block's threads; adjacent threads have adjacent elements.

@@ -50,6 +50,7 @@
 #ifndef RESIDENT_KERNELS_OPS_TENSOR_CORES_H_
 #define RESIDENT_KERNELS_OPS_TENSOR_CORES_H_
 
+#include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/warp.h"
 #include "kernels/sdk/block.h"
 #include "kernels/sdk/half.h"
@@ -217,6 +218,34 @@ RESIDENT_DEVICE void WaitForCopies() {
     std::memcpy(copy.to, copy.from, copy.bytes);
   }
   copies.pending = std::move(later);
+#endif
+}
+
+// --- Loads of a thread's own chunks --------------------------------------------------------------
+
+// 8 or 16 bytes of the block's memory, such as a chunk that the calling thread has copied: after
+// WaitForCopies it may read its own chunks without a barrier.
+RESIDENT_DEVICE Bytes16 Load16(MemoryAddress address) {
+#if RESIDENT_GPU
+  Bytes16 bytes;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bytes.words[0]), "=r"(bytes.words[1]), "=r"(bytes.words[2]),
+                 "=r"(bytes.words[3])
+               : "r"(address));
+  return bytes;
+#else
+  return *reinterpret_cast<const Bytes16*>(address);
+#endif
+}
+RESIDENT_DEVICE Bytes8 Load8(MemoryAddress address) {
+#if RESIDENT_GPU
+  Bytes8 bytes;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(bytes.words[0]), "=r"(bytes.words[1])
+               : "r"(address));
+  return bytes;
+#else
+  return *reinterpret_cast<const Bytes8*>(address);
 #endif
 }
 

@@ -63,6 +63,12 @@ struct alignas(128) BlockState {
 
 RESIDENT_SDK_BEGIN
 
+// REQUIRES: x >= 0, y > 0. A division of 64 bits is slow on a GPU.
+RESIDENT_HOST_DEVICE i64 Quotient(i64 x, i64 y) {
+  if (((x | y) >> 32) == 0) return static_cast<i64>(static_cast<u32>(x) / static_cast<u32>(y));
+  return x / y;
+}
+
 #if RESIDENT_CHECKED
 // Bytes of scratch memory that the operator's install allows.
 #if defined(RESIDENT_SCRATCH_LIMIT)
@@ -131,9 +137,9 @@ class Block {
   // at multiples of `align` items.
   RESIDENT_HOST_DEVICE Range share(i64 n, i64 align = 1) const {
     if (chunk_count() == 1) return {0, n};  // Avoids the divisions for a lone small task.
-    const i64 units = (n + align - 1) / align;
-    const i64 base = units / chunk_count();
-    const i64 more = units % chunk_count();
+    const i64 units = align == 1 ? n : (n + align - 1) / align;
+    const i64 base = Quotient(units, chunk_count());
+    const i64 more = units - base * chunk_count();
     const i64 c = chunk();
     const i64 begin = (c * base + (c < more ? c : more)) * align;
     const i64 end = begin + (base + (c < more ? 1 : 0)) * align;
@@ -187,8 +193,7 @@ class Block {
     }
     return total;
 #elif defined(RESIDENT_EMULATED_THREADS)
-    static_assert(kMaxThreads * sizeof(T) <= sizeof(BlockState::reduce), "");
-    T* const partial = reinterpret_cast<T*>(state()->reduce);
+    T* const partial = reinterpret_cast<T*>(emulated::ReduceMemory::words);
     barrier();  // The reads of the previous reduction have finished.
     partial[thread()] = value;
     barrier();

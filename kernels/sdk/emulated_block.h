@@ -29,6 +29,11 @@ inline void Barrier() { State::barrier->arrive_and_wait(); }
 // Waits for the threads of the calling thread's warp.
 inline void WarpBarrier() { State::warp_barriers[State::thread / kWarpThreads]->arrive_and_wait(); }
 
+// What the threads of a reduction exchange. (A GPU's threads first combine their values in warps.)
+struct ReduceMemory {
+  static inline unsigned long long words[RESIDENT_EMULATED_THREADS];
+};
+
 // Calls `run` in each of the block's threads, and returns when all have returned.
 inline void RunBlock(unsigned threads, const std::function<void()>& run) {
   State::barrier = std::make_unique<std::barrier<>>(threads);

@@ -1,0 +1,214 @@
+// Attention of many rows in blocks of 8 emulated warps (attention_prefill.h; tests/conformance has
+// blocks of one warp): some warps compute scores, others add values, a tile of keys later.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/tensor_cores.h"
+#include "kernels/sdk/operator.h"
+
+extern "C" void resident_operator_attention(resident::Block& block, const resident::Args& args);
+
+namespace resident {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Sizes {
+  i64 heads;
+  i64 kv_heads;
+  i64 queries;
+  i64 keys;
+  i64 depth;
+  i64 columns;
+  bool causal = true;
+  i64 used_keys = -1;  // The argument kv_len.
+};
+
+// A dense tensor [1, N, S, D] of 16-bit elements.
+template <typename T>
+struct Matrices {
+  struct alignas(16) Chunk {
+    T elements[8];
+  };
+  i64 shape[4];
+  std::vector<Chunk> chunks;
+
+  Matrices(i64 heads, i64 rows, i64 width)
+      : shape{1, heads, rows, width}, chunks(static_cast<size_t>((heads * rows * width + 7) / 8)) {}
+  T* data() { return chunks[0].elements; }
+  T& At(i64 head, i64 row, i64 column) {
+    return data()[(head * shape[2] + row) * shape[3] + column];
+  }
+  void Fill(std::mt19937_64& random) {
+    std::normal_distribution<float> normal;
+    for (i64 i = 0; i < shape[1] * shape[2] * shape[3]; ++i) data()[i] = T(normal(random));
+  }
+  Argument ToArgument() {
+    Argument argument{};
+    argument.tensor.address = reinterpret_cast<u64>(data());
+    argument.tensor.dtype = sizeof(T) == 2 && T(1.0f).bits == 0x3c00 ? DType::kF16 : DType::kBF16;
+    argument.tensor.rank = 4;
+    i64 stride = 1;
+    for (int d = 3; d >= 0; --d) {
+      argument.tensor.shape[d] = shape[d];
+      argument.tensor.strides[d] = stride;
+      stride *= shape[d];
+    }
+    return argument;
+  }
+};
+
+class AttentionWarpsTest : public ::testing::Test {
+ protected:
+  // Runs the chunks of the task, and compares its result with a reference in float64.
+  template <typename T>
+  void Check(const Sizes& sizes, i64 chunks = 1, float hidden_value = 0.0f) {
+    SCOPED_TRACE(std::to_string(sizes.heads) + " / " + std::to_string(sizes.kv_heads) + " heads, " +
+                 std::to_string(sizes.queries) + " queries, " + std::to_string(sizes.keys) +
+                 " keys, " + std::to_string(sizes.depth) + " x " + std::to_string(sizes.columns) +
+                 (sizes.causal ? ", causal" : ""));
+    Matrices<T> q(sizes.heads, sizes.queries, sizes.depth);
+    Matrices<T> k(sizes.kv_heads, sizes.keys, sizes.depth);
+    Matrices<T> v(sizes.kv_heads, sizes.keys, sizes.columns);
+    Matrices<T> out(sizes.heads, sizes.queries, sizes.columns);
+    q.Fill(random_);
+    k.Fill(random_);
+    v.Fill(random_);
+    const i64 used = sizes.used_keys < 0 ? sizes.keys : sizes.used_keys;
+    if (hidden_value != 0.0f) {
+      for (i64 head = 0; head < sizes.kv_heads; ++head) {
+        v.At(head, sizes.keys - 1, 0) = T(hidden_value);
+      }
+    }
+    for (i64 i = 0; i < sizes.heads * sizes.queries * sizes.columns; ++i) out.data()[i] = T(-77.0f);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(sizes.depth));
+    const u64 before = emulated::Products::count;
+    Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), out.ToArgument(), scale, sizes, chunks);
+    EXPECT_NE(emulated::Products::count, before) << "it did not use tensor cores";
+
+    double error = 0;
+    double norm = 0;
+    for (i64 head = 0; head < sizes.heads; ++head) {
+      const i64 kv_head = head / (sizes.heads / sizes.kv_heads);
+      for (i64 s = 0; s < sizes.queries; ++s) {
+        const i64 visible = sizes.causal ? std::min(used - sizes.queries + s + 1, used) : used;
+        std::vector<double> weights;
+        double sum = 0;
+        for (i64 key = 0; key < visible; ++key) {
+          double product = 0;
+          for (i64 d = 0; d < sizes.depth; ++d) {
+            product += static_cast<double>(static_cast<float>(q.At(head, s, d))) *
+                       static_cast<double>(static_cast<float>(k.At(kv_head, key, d)));
+          }
+          weights.push_back(std::exp(product * static_cast<double>(scale)));
+          sum += weights.back();
+        }
+        for (i64 column = 0; column < sizes.columns; ++column) {
+          double want = 0;
+          for (i64 key = 0; key < visible; ++key) {
+            want += weights[static_cast<size_t>(key)] *
+                    static_cast<double>(static_cast<float>(v.At(kv_head, key, column)));
+          }
+          if (visible > 0) want /= sum;
+          const double got = static_cast<float>(out.At(head, s, column));
+          if (!std::isfinite(want)) {
+            EXPECT_FALSE(std::isfinite(got)) << "head " << head << ", query " << s;
+            continue;
+          }
+          ASSERT_TRUE(std::isfinite(got)) << "head " << head << ", query " << s << ", " << column;
+          error += (got - want) * (got - want);
+          norm += want * want;
+        }
+      }
+    }
+    EXPECT_LE(std::sqrt(error), (sizeof(T) == 2 && T(1.0f).bits == 0x3c00 ? 2e-3 : 1e-2) *
+                                    std::sqrt(norm));
+  }
+
+  static void Run(const Argument& q, const Argument& k, const Argument& v, const Argument& out,
+                  float scale, const Sizes& sizes, i64 chunks) {
+    const auto state = std::make_unique<BlockState>();
+    const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
+    state->scratch = scratch.get();
+    state->descriptor = {};
+    state->descriptor.set_argument_count(8);
+    Argument* const arguments = state->arguments.arguments;
+    arguments[0] = q;
+    arguments[1] = k;
+    arguments[2] = v;
+    arguments[3] = {};  // No mask.
+    arguments[3].tensor.dtype = DType::kF32;
+    arguments[3].tensor.rank = 1;
+    arguments[4] = out;
+    arguments[5].scalar_bits = bit_cast<u32>(scale);
+    arguments[6].scalar_bits = sizes.causal ? 1 : 0;
+    arguments[7].scalar_bits = static_cast<u64>(sizes.used_keys);
+    state->chunk_count = static_cast<u64>(chunks);
+    state->status_and_detail = 0;
+    for (i64 chunk = 0; chunk < chunks; ++chunk) {
+      state->chunk = static_cast<u64>(chunk);
+      emulated::RunBlock(Block::kMaxThreads, [&] {
+        Block block(state.get());
+        const Args args(state.get());
+        resident_operator_attention(block, args);
+      });
+    }
+    EXPECT_EQ(state->status_and_detail, 0u);
+  }
+
+  const u64 seed_ = std::random_device{}();
+  std::mt19937_64 random_{seed_};
+  const ::testing::ScopedTrace trace_{__FILE__, __LINE__, "seed " + std::to_string(seed_)};
+};
+
+TEST_F(AttentionWarpsTest, NumbersOfKeysAroundTheTiles) {
+  for (const i64 keys : {1, 31, 32, 33, 63, 64, 65, 96, 130}) {
+    Check<BFloat16>({1, 1, 20, keys, 32, 32, false});
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(AttentionWarpsTest, CausalRowsAroundTheTiles) {
+  for (const i64 queries : {17, 63, 64, 65, 100}) {
+    Check<BFloat16>({1, 1, queries, queries, 64, 64});
+    Check<Half>({1, 1, queries, queries + 37, 64, 64});
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(AttentionWarpsTest, HeadDimensions) {
+  for (const i64 size : {16, 48, 80, 112, 128}) {
+    Check<BFloat16>({1, 1, 33, 70, size, 128});
+    Check<Half>({1, 1, 33, 70, 128, size});
+    if (HasFailure()) return;
+  }
+}
+
+// The rows of a tile are those of several heads. The chunks divide the tiles.
+TEST_F(AttentionWarpsTest, SharedHeadsAndChunks) {
+  for (const i64 kv_heads : {1, 2, 4}) Check<BFloat16>({4, kv_heads, 45, 60, 32, 48}, 3);
+}
+
+// Rows that see no key are 0; keys behind kv_len are hidden.
+TEST_F(AttentionWarpsTest, HiddenKeys) {
+  Check<BFloat16>({1, 1, 80, 50, 32, 32});
+  Check<Half>({2, 1, 30, 90, 32, 32, true, 41});
+}
+
+// A value that is infinite or NaN is in the results of the rows that see it, and in no other.
+TEST_F(AttentionWarpsTest, ValuesThatAreNotFinite) {
+  for (const float value : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    Check<BFloat16>({1, 1, 40, 40, 32, 32}, 1, value);
+    Check<Half>({1, 1, 40, 64, 32, 32, true, 60}, 1, value);
+  }
+}
+
+}  // namespace
+}  // namespace resident
