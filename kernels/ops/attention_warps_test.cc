@@ -128,8 +128,8 @@ class AttentionWarpsTest : public ::testing::Test {
         }
       }
     }
-    EXPECT_LE(std::sqrt(error), (sizeof(T) == 2 && T(1.0f).bits == 0x3c00 ? 2e-3 : 1e-2) *
-                                    std::sqrt(norm));
+    EXPECT_LE(std::sqrt(error),
+              (sizeof(T) == 2 && T(1.0f).bits == 0x3c00 ? 2e-3 : 1e-2) * std::sqrt(norm));
   }
 
   static void Run(const Argument& q, const Argument& k, const Argument& v, const Argument& out,

@@ -27,6 +27,7 @@
 #include "runtime/engine/generation.h"
 #include "runtime/queue/device_queue.h"
 #include "tests/gpu/bench_flux.h"
+#include "tests/gpu/bench_small_tasks.h"
 #include "tests/gpu/cuda_baselines.h"
 #include "tests/gpu/device_tasks.h"
 #include "tests/support/bench_report.h"
@@ -36,7 +37,7 @@ ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
 ABSL_FLAG(uint32_t, threads_per_block, 0, "the daemon's flag");
 ABSL_FLAG(uint32_t, blocks_per_sm, 0, "the daemon's flag");
 ABSL_FLAG(std::string, only, "",
-          "parts to run: lone, burst, sustained, ranges, sides, wide, flux; all by default");
+          "parts to run: lone, burst, sustained, ranges, small, sides, wide, flux; all by default");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(bool, quick, false, "fewer rounds, for a quick try");
 
@@ -66,6 +67,7 @@ class Bench {
       Ranges(64, uint64_t{1} << 20);
       Ranges(1024, uint64_t{1} << 17);
     }
+    if (Selected("small")) BenchSmallTasks(harness_, *ring_, device_, report_, Rounds(20));
     if (Selected("sides")) Sides();
     if (Selected("wide")) Wide(baselines);
     if (Selected("flux")) BenchFlux(device_, report_, Rounds(10), native_flux);
