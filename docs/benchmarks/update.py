@@ -22,7 +22,6 @@ FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
 NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
-SMALL_TASKS = "bench_small_tasks.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
@@ -165,10 +164,6 @@ def library():
 
 def library_cpu():
     return figures(LIBRARY_CPU)
-
-
-def small_tasks():
-    return figures(SMALL_TASKS)
 
 
 def copy(folder, name):
@@ -315,16 +310,15 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "short": short, "life": life, "generation": generation, "recovery": recovery,
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
-          "native_core": native_core, "library": library, "library_cpu": library_cpu,
-          "small_tasks": small_tasks}
+          "native_core": native_core, "library": library, "library_cpu": library_cpu}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
-                 SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK)
+        known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU, NATIVE,
+                 NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
