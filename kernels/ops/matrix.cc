@@ -1,10 +1,11 @@
 // The family "matrix": products of matrices with vectors, and matrices whose elements are stored in
 // few bits. gemm.cc has products of matrices.
 //
-// The weights are read once, so that a product is as fast as the memory. On a GPU each warp
-// computes kRowsOfWarp outputs, and a lane reads 16 bytes of each row at a time (MultiplyByWarps);
-// rows that are not aligned are read by all threads of the block (MultiplyByBlocks), as by the CPU
-// engine.
+// The weights are read once, so that a product is as fast as the memory. On a GPU, tensor cores
+// multiply vectors of 16-bit elements (gemv_tensor_cores.h). For other vectors each warp computes
+// kRowsOfWarp outputs, and a lane reads 16 bytes of each row at a time (MultiplyByWarps). Rows that
+// are not aligned are read by all threads of the block (MultiplyByBlocks), as by the CPU engine.
+#include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
 #include "kernels/ops/warp.h"
@@ -13,6 +14,7 @@
 using resident::AddressOf;
 using resident::Any;
 using resident::Args;
+using resident::BFloat16;
 using resident::bit_cast;
 using resident::Block;
 using resident::Bytes16;
@@ -29,12 +31,20 @@ using resident::Quotient;
 using resident::Range;
 using resident::Smallest;
 using resident::StoreFloat;
+using resident::StoreOutput;
 using resident::Tensor;
 using resident::u16;
 using resident::u32;
 using resident::u64;
 using resident::u8;
+using resident::VectorProduct;
 using resident::VisitFloat;
+#if RESIDENT_WARPS
+using resident::BytesFormat;
+using resident::DenseFormat;
+using resident::NibblesFormat;
+using resident::TensorTask;
+#endif
 
 namespace {
 
@@ -139,19 +149,6 @@ struct DenseWeights {
   }
 };
 
-// The operands of y = x * w^T + bias, without w.
-struct VectorProduct {
-  u64 x;
-  u64 bias;  // 0: none.
-  u64 out;
-  DType x_dtype;
-  DType bias_dtype;
-  DType out_dtype;
-  i64 vectors;
-  i64 rows;
-  i64 depth;
-};
-
 // The sum of the products. Partial sums make the additions independent.
 [[maybe_unused]] RESIDENT_DEVICE float Dot(const float* a, const float* b, i64 count) {
   constexpr i32 kPartials = 16;
@@ -165,11 +162,6 @@ struct VectorProduct {
     for (i32 k = 0; k < width; ++k) partial[k] += partial[k + width];
   }
   return partial[0];
-}
-
-RESIDENT_DEVICE void StoreOutput(const VectorProduct& p, i64 vector, i64 row, float sum) {
-  if (p.bias != 0) sum += LoadFloat(p.bias, p.bias_dtype, row);
-  StoreFloat(p.out, p.out_dtype, vector * p.rows + row, sum);
 }
 
 // The calling thread's part of the sums of `count` rows, for columns [begin, end), whose elements
@@ -304,24 +296,18 @@ RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 v
   });
 }
 
-// (warp) The sums of rows row to row + kRowsOfWarp - 1, in which each weight is multiplied by its
-// scale before it is multiplied by x. Lane r gets the sum of row + r.
+// (warp) The sum of a row, in which each weight is multiplied by its scale before it is multiplied
+// by x.
 template <typename Weights>
 RESIDENT_NOINLINE float SumOfScaled(const VectorProduct& p, const Weights& weights, i64 vector,
                                     i64 row, u32 lane) {
-  float own = 0.0f;
+  float sum = 0.0f;
   RESIDENT_UNROLL(1)
-  for (u32 r = 0; r < kRowsOfWarp; ++r) {
-    float sum = 0.0f;
-    RESIDENT_UNROLL(1)
-    for (i64 k = lane; k < p.depth; k += kWarpThreads) {
-      sum += LoadFloat(p.x, p.x_dtype, vector * p.depth + k) *
-             weights.One(row + r, k, weights.GroupOf(k));
-    }
-    sum = resident::CombineLanes(sum, [](float a, float b) { return a + b; });
-    if (lane == r) own = sum;
+  for (i64 k = lane; k < p.depth; k += kWarpThreads) {
+    sum +=
+        LoadFloat(p.x, p.x_dtype, vector * p.depth + k) * weights.One(row, k, weights.GroupOf(k));
   }
-  return own;
+  return resident::CombineLanes(sum, [](float a, float b) { return a + b; });
 }
 
 // The calling lane's parts of the sums of kRowsOfWarp rows.
@@ -427,8 +413,11 @@ RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& 
         // here, as a sum that is not finite remains so.
         const bool finite = sum - sum == 0.0f;
         if (resident::AnyLane(!finite)) {
-          const float scaled = SumOfScaled(p, weights, vector, row, lane);
-          if (!finite) sum = scaled;
+          RESIDENT_UNROLL(1)
+          for (u32 r = 0; r < kRowsOfWarp; ++r) {
+            const float scaled = SumOfScaled(p, weights, vector, row + r, lane);
+            if (lane == r && !finite) sum = scaled;
+          }
         }
       }
       if (lane < kRowsOfWarp && row + lane >= own_row && row + lane < end_row) {
@@ -455,9 +444,7 @@ RESIDENT_DEVICE void MultiplyVectors(const Block& block, const VectorProduct& p,
 // Details of INVALID_ARGUMENT.
 constexpr u16 kBadBias = 1;
 
-}  // namespace
-
-RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
+RESIDENT_NOINLINE void MultiplyDense(const Block& block, const Args& args) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> w = args.tensor<const Any>(1);
   const Tensor<const Any> bias = args.tensor<const Any>(2);
@@ -482,6 +469,50 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
     using T = decltype(element);
     MultiplyVectors(block, p, DenseWeights<T>{ElementAt<const T>(AddressOf(w), 0), depth});
   });
+}
+
+#if RESIDENT_WARPS
+
+RESIDENT_DEVICE i64 VectorsOf(i64 outputs, i64 rows) {
+  return outputs == rows ? 1 : Quotient(outputs, rows);
+}
+
+// Reads the arguments of gemv. After a barrier task.fits is false if tensor cores cannot multiply
+// them, or if they are refused.
+RESIDENT_NOINLINE TensorTask& ReadDense(const Block& block, const Args& args) {
+  TensorTask& task = TensorTask::Read<4>(block, args);
+  if (block.thread() != 0) return task;
+  const auto& [x, w, bias, out, none] = task.operands;
+  const i64 rows = w.shape[0];
+  const bool has_bias = bias.size != 0;
+  task.fits = false;
+  if (has_bias && (bias.rank != 1 || bias.shape[0] != rows)) return task;
+  if (out.size == 0 || x.dtype != w.dtype || w.dtype == DType::kF32) return task;
+  task.product = {x.address, has_bias ? bias.address : 0, out.address, x.dtype,   bias.dtype,
+                  out.dtype, VectorsOf(out.size, rows),   rows,        w.shape[1]};
+  task.data = w.address;
+  task.Prepare<16>(block);
+  return task;
+}
+
+#endif  // RESIDENT_WARPS
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
+#if RESIDENT_WARPS
+  TensorTask& task = ReadDense(block, args);
+  block.barrier();
+  if (task.fits) {
+    if (task.product.x_dtype == DType::kF16) {
+      resident::MultiplyByTensorCores<DenseFormat<Half>>(block, task);
+    } else {
+      resident::MultiplyByTensorCores<DenseFormat<BFloat16>>(block, task);
+    }
+    return;
+  }
+#endif
+  MultiplyDense(block, args);
 }
 
 // --- gemv_quant, dequant ------------------------------------------------------------------------
@@ -725,9 +756,7 @@ RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, const We
   });
 }
 
-}  // namespace
-
-RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
+RESIDENT_NOINLINE void MultiplyQuantized(const Block& block, const Args& args) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> out = args.tensor<const Any>(4);
   const i64 group = args.scalar<i64>(5);
@@ -740,6 +769,105 @@ RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
                            out.size() / rows, rows,        depth};
   VisitWeights(args, bits, 1, depth, group,
                [&](const auto& weights) { MultiplyVectors(block, p, weights); });
+}
+
+#if RESIDENT_WARPS
+
+// Reads the arguments of gemv_quant. After a barrier task.fits is false if tensor cores cannot
+// multiply them, or if they are refused.
+RESIDENT_NOINLINE TensorTask& ReadQuantized(const Block& block, const Args& args) {
+  TensorTask& task = TensorTask::Read<5>(block, args);
+  if (block.thread() != 0) return task;
+  const auto& [x, q, scales, zeros, out] = task.operands;
+  const i64 rows = q.shape[0];
+  const i64 depth = x.last_shape;
+  const i64 groups = scales.shape[1];
+  const i64 group = Smallest(args.scalar<i64>(5), depth);
+  const i32 bits = q.shape[1] == depth ? 8 : 4;
+  const bool has_zeros = zeros.size != 0;
+  task.fits = false;
+  if (out.size == 0 || x.dtype == DType::kF32 || depth >> 31 != 0) return task;
+  // As CheckWeights, for the shapes that Prepare accepts.
+  if (q.shape[1] * 8 != depth * bits || group < 1) return task;
+  if (groups >> 31 != 0 || groups * group < depth || (groups - 1) * group >= depth) return task;
+  if (has_zeros &&
+      (zeros.rank != 2 || zeros.shape[0] != scales.shape[0] || zeros.shape[1] != groups)) {
+    return task;
+  }
+  task.product = {
+      x.address, 0,    out.address, x.dtype, DType::kF32, out.dtype, VectorsOf(out.size, rows),
+      rows,      depth};
+  task.is_signed = bits == 8 && q.dtype == DType::kI8;
+  task.data = q.address;
+  task.scales = scales.address;
+  task.zeros = has_zeros ? zeros.address : 0;
+  task.groups = groups;
+  task.group = group;
+  task.zero = has_zeros && !task.is_signed ? 0.0f : static_cast<float>(1 << (bits - 1));
+  if (bits == 8) {
+    task.Prepare<8>(block);
+  } else {
+    task.Prepare<4>(block);
+  }
+  return task;
+}
+
+// Computes the chunk's results that are not finite again, as SumOfScaled does.
+RESIDENT_NOINLINE void ReplaceInfinities(const Block& block, const Args& args,
+                                         const TensorTask& task) {
+  const VectorProduct& p = task.product;
+  const u32 lane = resident::LaneOf(block);
+  const auto replace = [&](const auto& weights, i64 first_row, i64 first_vector) {
+    const i64 rows = Smallest(TensorTask::kItemRows, p.rows - first_row);
+    const i64 vectors = Smallest(TensorTask::kItemVectors, p.vectors - first_vector);
+    RESIDENT_UNROLL(1)
+    for (i64 i = resident::WarpOf(block); i < rows * vectors; i += block.threads() / kWarpThreads) {
+      const i64 vector = first_vector + i / rows;
+      const i64 row = first_row + i % rows;
+      const float stored = LoadFloat(p.out, p.out_dtype, vector * p.rows + row);
+      // All lanes have read it before one of them replaces it.
+      if (!resident::AnyLane(!(stored - stored == 0.0f))) continue;
+      const float sum = SumOfScaled(p, weights, vector, row, lane);
+      if (lane == 0) StoreOutput(p, vector, row, sum);
+    }
+  };
+  const i32 bits = task.pitch == p.depth ? 8 : 4;
+  VisitWeights(args, bits, 1, p.depth, args.scalar<i64>(5), [&](const auto& weights) {
+    RESIDENT_UNROLL(1)
+    for (i64 item = task.share.begin; item < task.share.end; ++item) {
+      const i64 rows = Quotient(item, task.batches);
+      replace(weights, rows * TensorTask::kItemRows,
+              (item - rows * task.batches) * TensorTask::kItemVectors);
+    }
+  });
+}
+
+#endif  // RESIDENT_WARPS
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
+#if RESIDENT_WARPS
+  TensorTask& task = ReadQuantized(block, args);
+  block.barrier();
+  if (task.fits) {
+    const bool bytes = task.pitch == task.product.depth;
+    if (task.product.x_dtype == DType::kF16) {
+      if (bytes) {
+        resident::MultiplyByTensorCores<BytesFormat<Half>>(block, task);
+      } else {
+        resident::MultiplyByTensorCores<NibblesFormat<Half>>(block, task);
+      }
+    } else if (bytes) {
+      resident::MultiplyByTensorCores<BytesFormat<BFloat16>>(block, task);
+    } else {
+      resident::MultiplyByTensorCores<NibblesFormat<BFloat16>>(block, task);
+    }
+    if (task.not_finite) ReplaceInfinities(block, args, task);
+    return;
+  }
+#endif
+  MultiplyQuantized(block, args);
 }
 
 RESIDENT_OPERATOR(dequant)(Block& block, const Args& args) {

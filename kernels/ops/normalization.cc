@@ -1,4 +1,5 @@
 // The family "normalization": functions of rows, the last dimension of dense tensors.
+#include "kernels/ops/row_stream.h"
 #include "kernels/ops/rows.h"
 #include "kernels/ops/selection.h"
 
@@ -26,6 +27,22 @@ using resident::u16;
 using resident::u32;
 using resident::u64;
 using resident::VisitFloat;
+#if RESIDENT_WARPS
+using resident::Bytes16;
+using resident::kThreadChunks;
+using resident::kThreadElements;
+using resident::LargestOfLanes;
+using resident::LargestOfValues;
+using resident::Quotient;
+using resident::RowPart;
+using resident::RowStream;
+using resident::StoreSegment;
+using resident::SumOfLanes;
+using resident::SumOfValues;
+using resident::Unpack;
+using resident::WarpResults;
+using resident::WordOf;
+#endif
 
 namespace {
 
@@ -73,44 +90,22 @@ RESIDENT_DEVICE bool HaveQuads(const Tensor<const Any>& x, const Tensors&... oth
 
 // Calls f(block, row, elements, columns, team) for each row of this chunk's share, as ForEachRow:
 // `row` has the values in registers, and the row begins at element `elements` of its tensors.
-// kAhead: the next row is read while f runs.
-template <i32 kQuads, bool kAhead, typename T, typename F>
-RESIDENT_DEVICE void ForEachRowOf(const Block block, const T* data, i64 rows, u32 columns,
-                                  const Team team, float none, const F f) {
-  using Row = RowRegisters<kQuads>;
+// False: the rows are too long.
+template <typename T, typename F>
+RESIDENT_NOINLINE bool ForEachRowOfType(const Block& shared, const T* data, i64 rows, u32 columns,
+                                        float none, const F f) {
+  using Row = RowRegisters<8>;
+  const Block block = shared;
+  const Team team(block, columns, rows);
+  if (columns > Row::Capacity(team)) return false;
   const Range range = block.share(rows);
-  const auto load = [=](Row& to, i64 first) {
-    const i64 row = first + team.index;
-    const bool active = row < range.end;
-    to.Load(team, data + (active ? row * columns : 0), active ? columns : 0, none);
-  };
-  Row next;
-  if (kAhead) load(next, range.begin);
   RESIDENT_UNROLL(1)
   for (i64 first = range.begin; first < range.end; first += team.count) {
-    Row row;
-    if (kAhead) {
-      row = next;
-      load(next, first + team.count);
-    } else {
-      load(row, first);
-    }
     const bool active = first + team.index < range.end;
-    f(block, row, active ? (first + team.index) * columns : 0, active ? columns : 0, team);
-  }
-}
-
-template <typename T, typename F>
-RESIDENT_NOINLINE bool ForEachRowOfType(const Block& block, const T* data, i64 rows, u32 columns,
-                                        float none, F f) {
-  const Team team(block, columns, rows);
-  if (team.size > resident::kWarpThreads && columns <= RowRegisters<4>::Capacity(team)) {
-    // The warps wait for each other in each row.
-    ForEachRowOf<4, true>(block, data, rows, columns, team, none, f);
-  } else if (columns <= RowRegisters<8>::Capacity(team)) {
-    ForEachRowOf<8, false>(block, data, rows, columns, team, none, f);
-  } else {
-    return false;
+    const i64 elements = active ? (first + team.index) * columns : 0;
+    Row row;
+    row.Load(team, data + elements, active ? columns : 0, none);
+    f(block, row, elements, active ? columns : 0, team);
   }
   return true;
 }
@@ -132,50 +127,6 @@ RESIDENT_DEVICE bool ForEachRowInRegisters(const Block& block, const Tensor<cons
         });
   });
   return done;
-}
-
-// --- Long rows ----------------------------------------------------------------------------------
-
-// Calls f(segment, column) for each part of a row that a team has in registers; `column` is the
-// first one of the part. The next part is read while f runs. REQUIRES: as for RowRegisters.
-template <typename T, typename F>
-RESIDENT_DEVICE void ForEachSegment(const Team& team, const T* row, u32 columns, float none, F f) {
-  using Segment = RowRegisters<4>;
-  const u32 step = static_cast<u32>(Segment::Capacity(team));
-  Segment next;
-  next.Load(team, row, columns, none);
-  RESIDENT_UNROLL(1)
-  for (u32 column = 0; column < columns; column += step) {
-    Segment segment = next;
-    const u32 after = columns - column > step ? column + step : columns;
-    next.Load(team, row + after, columns - after, none);
-    f(segment, column);
-  }
-}
-
-// Calls f(T{}, block, elements, columns, team) for each row of the chunk's share.
-template <typename T, typename F>
-RESIDENT_NOINLINE void ForEachLongRowOfType(const Block& shared, i64 rows, u32 columns, F f) {
-  const Block block = shared;
-  const Team team(block, columns, rows);
-  const Range range = block.share(rows);
-  RESIDENT_UNROLL(1)
-  for (i64 first = range.begin; first < range.end; first += team.count) {
-    const bool active = first + team.index < range.end;
-    f(T{}, block, active ? (first + team.index) * columns : 0, active ? columns : 0, team);
-  }
-}
-
-// False: there is none. REQUIRES: HaveQuads(x, ...).
-template <typename F>
-RESIDENT_DEVICE bool ForEachLongRow(const Block& block, const Tensor<const Any>& x, F f) {
-  const i64 columns = x.shape(x.rank() - 1);
-  if (kOneThread || x.size() == 0 || columns >> 31 != 0) return false;
-  VisitFloat(x.dtype(), [&](auto element) {
-    ForEachLongRowOfType<decltype(element)>(block, x.size() / columns, static_cast<u32>(columns),
-                                            f);
-  });
-  return true;
 }
 
 // The quad of a tensor that begins at element i.
@@ -266,11 +217,178 @@ RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
   });
 }
 
+#if RESIDENT_WARPS
+
+// exp(x) for x <= 0 and NaN. The relative error is at most about 2^-22 + |x| * 2^-24: an
+// exponential whose error is larger is small itself. For 16-bit elements, results below the normal
+// numbers of float32 are 0.
+template <typename T>
+RESIDENT_DEVICE float ExpOfNegative(float x) {
+#if RESIDENT_GPU
+  float power;
+  if constexpr (sizeof(T) == 4) {
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  } else {
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  }
+  return power;
+#else
+  return math::exp(x);
+#endif
+}
+
+// What exponentials are relative to: not -infinity, so that those of -infinity are 0.
+RESIDENT_DEVICE float BaseOf(float largest) {
+  return largest == -math::infinity() ? 0.0f : largest;
+}
+
+// Of some of a row's columns: the largest value, and the sum of exp(value - BaseOf(largest)).
+struct SoftmaxSum {
+  float largest;
+  float sum;
+};
+
+// (collective) Returns that of the row. `mine`: of the calling thread's warp.
+template <typename T>
+RESIDENT_DEVICE SoftmaxSum SumOfWarps(const Block& block, WarpResults<SoftmaxSum>& results,
+                                      const SoftmaxSum& mine) {
+  constexpr u32 kLanes = WarpResults<SoftmaxSum>::kLanes;
+  const SoftmaxSum warp = results.Exchange(block, mine, {-math::infinity(), 0.0f});
+  SoftmaxSum all;
+  all.largest = LargestOfLanes<kLanes>(warp.largest);
+  const float share = warp.sum * ExpOfNegative<T>(warp.largest - BaseOf(all.largest));
+  all.sum = SumOfLanes<kLanes>(share);
+  return all;
+}
+
+// Rows of one segment.
+template <typename T, bool kLog>
+RESIDENT_NOINLINE void SoftmaxOfShortRows(const Block& shared, u64 x, u64 out, i64 rows,
+                                          u32 columns) {
+  const Block block = shared;
+  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
+  RowStream<1, 1> stream(block, part, {x});
+  WarpResults<SoftmaxSum> results(block, part);
+  const u32 none = WordOf<T>(-math::infinity());
+  u64 row = part.FirstRow(out);
+  RESIDENT_UNROLL(1)
+  for (u32 step = 0; step < part.steps; ++step, row += part.step_bytes) {
+    const u32 first = part.FirstOfStep(step);
+    Bytes16 chunks[kThreadChunks];
+    float v[kThreadElements<T>];
+    stream.Take(chunks, first, none);
+    Unpack<T>(chunks, v);
+    SoftmaxSum warp;
+    warp.largest = LargestOfLanes(LargestOfValues(v));
+    const float base = BaseOf(warp.largest);
+    for (float& value : v) value = ExpOfNegative<T>(value - base);
+    warp.sum = SumOfLanes(SumOfValues(v));
+    const SoftmaxSum all = SumOfWarps<T>(block, results, warp);
+    if constexpr (kLog) {
+      const float log_sum = math::log(all.sum);
+      Unpack<T>(chunks, v);
+      for (float& value : v) value = value - all.largest - log_sum;
+    } else {
+      // A row of only -infinity: 0 / 0.
+      const float scale = ExpOfNegative<T>(warp.largest - BaseOf(all.largest)) / all.sum;
+      for (float& value : v) value *= scale;
+    }
+    StoreSegment<T>(part, row, first, v);
+  }
+}
+
+// Rows of several segments, in two passes.
+template <typename T>
+RESIDENT_NOINLINE void SoftmaxOfLongRows(const Block& shared, u64 x, u64 out, i64 rows, u32 columns,
+                                         bool log) {
+  const Block block = shared;
+  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
+  RowStream<1, 2> stream(block, part, {x});
+  WarpResults<SoftmaxSum> results(block, part);
+  const u32 none = WordOf<T>(-math::infinity());
+  const u32 step = part.SegmentBytes();
+  const u32 last = part.own + (part.row_bytes - 1) / step * step;
+  Bytes16 chunks[kThreadChunks];
+  float v[kThreadElements<T>];
+  u64 to = part.FirstRow(out);
+  RESIDENT_UNROLL(1)
+  for (u32 left = part.steps; left > 0; --left, to += part.step_bytes) {
+    // Of the thread's columns.
+    float largest = -math::infinity();
+    double sum = 0;
+    RESIDENT_UNROLL(1)
+    for (u32 first = part.own; first <= last; first += step) {
+      stream.Take(chunks, first, none);
+      Unpack<T>(chunks, v);
+      const float larger = LargerOf(largest, LargestOfValues(v));
+      const float base = BaseOf(larger);
+      for (float& value : v) value = ExpOfNegative<T>(value - base);
+      const double kept = sum * static_cast<double>(ExpOfNegative<T>(largest - base));
+      sum = kept + static_cast<double>(SumOfValues(v));
+      largest = larger;
+    }
+    SoftmaxSum warp;
+    warp.largest = LargestOfLanes(largest);
+    const float share = static_cast<float>(sum) * ExpOfNegative<T>(largest - BaseOf(warp.largest));
+    warp.sum = SumOfLanes(share);
+    const SoftmaxSum all = SumOfWarps<T>(block, results, warp);
+    const float log_sum = math::log(all.sum);
+    // A row of only -infinity: infinity, for exponentials that are 0.
+    const float scale = 1.0f / all.sum;
+    const float base = BaseOf(all.largest);
+    // First the last segment, which is still in registers.
+    u32 first = last;
+    u32 next = part.own;
+    RESIDENT_UNROLL(1)
+    while (true) {
+      Unpack<T>(chunks, v);
+      if (log) {
+        for (float& value : v) value = value - all.largest - log_sum;
+      } else {
+        for (float& value : v) value = ExpOfNegative<T>(value - base) * scale;
+      }
+      StoreSegment<T>(part, to, first, v);
+      if (next == last) break;
+      first = next;
+      next += step;
+      stream.Take(chunks, first, none);
+    }
+  }
+}
+
+#endif  // RESIDENT_WARPS
+
+// False: the tensors are of another form.
+RESIDENT_DEVICE bool SoftmaxInStream([[maybe_unused]] const Block& block,
+                                     [[maybe_unused]] const Args& args, [[maybe_unused]] bool log) {
+#if RESIDENT_WARPS
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> out = args.tensor<const Any>(1);
+  if (!resident::CanStreamRows(block, x, out)) return false;
+  const u32 columns = static_cast<u32>(x.shape(x.rank() - 1));
+  const i64 rows = Quotient(x.size(), columns);
+  VisitFloat(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    if (columns <= kThreadElements<T> * block.threads()) {
+      if (log) {
+        SoftmaxOfShortRows<T, true>(block, AddressOf(x), AddressOf(out), rows, columns);
+      } else {
+        SoftmaxOfShortRows<T, false>(block, AddressOf(x), AddressOf(out), rows, columns);
+      }
+    } else {
+      SoftmaxOfLongRows<T>(block, AddressOf(x), AddressOf(out), rows, columns, log);
+    }
+  });
+  return true;
+#else
+  return false;
+#endif
+}
+
 RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bool log) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> out = args.tensor<const Any>(1);
   if (!HaveQuads(x, out)) return false;
-  const u64 from = AddressOf(x);
   const u64 address = AddressOf(out);
   const auto one_row = [=](auto element, const Block& own, auto& row, i64 at, u32 columns,
                            const Team& team) {
@@ -291,42 +409,11 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
       for (float& v : quad.v) v *= scale;
     });
   };
-  if (ForEachRowInRegisters(block, x, -math::infinity(), one_row)) return true;
-
-  const auto one_long_row = [=](auto element, const Block& own, i64 at, u32 columns,
-                                const Team& team) {
-    using T = decltype(element);
-    const T* const row = ElementAt<const T>(from, at);
-    T* const to = ElementAt<T>(address, at);
-    // Each thread's largest value, and the sum of its exponentials relative to that.
-    float largest = -math::infinity();
-    double part = 0;
-    ForEachSegment(team, row, columns, -math::infinity(), [&](auto& segment, u32) {
-      const float larger = LargerOf(largest, segment.PartOfLargest());
-      // There is nothing to add while all values are -infinity.
-      if (larger == -math::infinity()) return;
-      const double kept = part == 0 ? 0 : part * static_cast<double>(math::exp(largest - larger));
-      part = kept + segment.PartOfSum([=](float v) { return math::exp(v - larger); });
-      largest = larger;
-    });
-    const float all =
-        resident::Combine(own, team, largest, [](float a, float b) { return LargerOf(a, b); });
-    if (part != 0) part *= static_cast<double>(math::exp(largest - all));
-    // NaN if all values are -infinity.
-    const double sum = resident::Combine(own, team, part, [](double a, double b) { return a + b; });
-    const float scale = static_cast<float>(1 / sum);
-    const float log_sum = math::log(static_cast<float>(sum));
-    ForEachSegment(team, row, columns, -math::infinity(), [&](auto& segment, u32 column) {
-      segment.Store(team, to + column, columns - column, [=](Quad<float>& quad, u32) {
-        for (float& v : quad.v) v = log ? v - all - log_sum : math::exp(v - all) * scale;
-      });
-    });
-  };
-  return ForEachLongRow(block, x, one_long_row);
+  return ForEachRowInRegisters(block, x, -math::infinity(), one_row);
 }
 
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
-  if (SoftmaxInRegisters(block, args, log)) return;
+  if (SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
     Softmax<true>(block, args, log);
   } else {
@@ -485,13 +572,189 @@ RESIDENT_DEVICE void StoreScaled(const Row& row, const Team& team, T* out, u32 c
   });
 }
 
+#if RESIDENT_WARPS
+
+// The addresses of the tensors of rmsnorm, or, with kSources == 2, rmsnorm_residual.
+template <u32 kSources>
+struct RmsAddresses {
+  u64 sources[kSources];
+  u64 w;
+  u64 out;
+  u64 h;
+};
+
+// The sum of the sources' next segments.
+template <typename T, u32 kSources, u32 kPasses>
+RESIDENT_DEVICE void TakeSum(RowStream<kSources, kPasses>& stream, u32 first,
+                             float (&v)[kThreadElements<T>]) {
+  Bytes16 chunks[kThreadChunks];
+  stream.Take(chunks, first, 0);
+  Unpack<T>(chunks, v);
+  if constexpr (kSources == 2) {
+    float other[kThreadElements<T>];
+    stream.Take(chunks, first, 0);
+    Unpack<T>(chunks, other);
+    for (u32 i = 0; i < kThreadElements<T>; ++i) v[i] += other[i];
+  }
+}
+
+RESIDENT_DEVICE void LoadWeights(const RowPart& part, u64 w, u32 first,
+                                 Bytes16 (&weights)[kThreadChunks]) {
+  for (Bytes16& chunk : weights) chunk = {};
+  part.ForEachChunk(first, [&](u32 c, u32 offset) {
+    weights[c] = *reinterpret_cast<const Bytes16*>(w + offset);
+  });
+}
+
+template <u32 kCount>
+RESIDENT_DEVICE float SumOfSquares(const float (&v)[kCount]) {
+  float squares[kCount];
+  for (u32 i = 0; i < kCount; ++i) squares[i] = v[i] * v[i];
+  return SumOfValues(squares);
+}
+
+// (collective) The factor of a row. `squares`: the sum of those of the calling thread.
+RESIDENT_DEVICE float RmsScaleOfWarps(const Block& block, WarpResults<float>& results,
+                                      float squares, u32 columns, float eps) {
+  const float warp = results.Exchange(block, SumOfLanes(squares), 0.0f);
+  const float all = SumOfLanes<WarpResults<float>::kLanes>(warp);
+  return math::rsqrt(all / static_cast<float>(columns) + eps);
+}
+
+template <typename T>
+RESIDENT_DEVICE void StoreScaledSegment(const RowPart& part, u64 row, u32 first,
+                                        float (&v)[kThreadElements<T>], float scale,
+                                        const Bytes16 (&weights)[kThreadChunks]) {
+  float w[kThreadElements<T>];
+  Unpack<T>(weights, w);
+  for (u32 i = 0; i < kThreadElements<T>; ++i) v[i] = v[i] * scale * w[i];
+  StoreSegment<T>(part, row, first, v);
+}
+
+// Rows of one segment, whose weights stay in registers.
+template <typename T, u32 kSources>
+RESIDENT_NOINLINE void RmsNormOfShortRows(const Block& shared,
+                                          const RmsAddresses<kSources>& addresses, i64 rows,
+                                          u32 columns, float eps) {
+  const Block block = shared;
+  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
+  // Before the copies, which take longer.
+  Bytes16 weights[kThreadChunks];
+  LoadWeights(part, addresses.w, part.own, weights);
+  RowStream<kSources, 1> stream(block, part, addresses.sources);
+  WarpResults<float> results(block, part);
+  const u64 h_to_out = addresses.out - addresses.h;
+  u64 h = part.FirstRow(addresses.h);
+  RESIDENT_UNROLL(1)
+  for (u32 step = 0; step < part.steps; ++step, h += part.step_bytes) {
+    const u32 first = part.FirstOfStep(step);
+    float v[kThreadElements<T>];
+    TakeSum<T>(stream, first, v);
+    if constexpr (kSources == 2) StoreSegment<T>(part, h, first, v);
+    const float scale = RmsScaleOfWarps(block, results, SumOfSquares(v), columns, eps);
+    StoreScaledSegment<T>(part, h + h_to_out, first, v, scale, weights);
+  }
+}
+
+// Rows of several segments, in two passes.
+template <typename T, u32 kSources>
+RESIDENT_NOINLINE void RmsNormOfLongRows(const Block& shared,
+                                         const RmsAddresses<kSources>& addresses, i64 rows,
+                                         u32 columns, float eps) {
+  const Block block = shared;
+  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
+  RowStream<kSources, 2> stream(block, part, addresses.sources);
+  WarpResults<float> results(block, part);
+  const u64 h_to_out = addresses.out - addresses.h;
+  const u64 w = addresses.w;
+  const u32 step = part.SegmentBytes();
+  const u32 last = part.own + (part.row_bytes - 1) / step * step;
+  float v[kThreadElements<T>];
+  Bytes16 weights[kThreadChunks];
+  u64 h = part.FirstRow(addresses.h);
+  RESIDENT_UNROLL(1)
+  for (u32 left = part.steps; left > 0; --left, h += part.step_bytes) {
+    double squares = 0;
+    RESIDENT_UNROLL(1)
+    for (u32 first = part.own; first <= last; first += step) {
+      TakeSum<T>(stream, first, v);
+      if constexpr (kSources == 2) StoreSegment<T>(part, h, first, v);
+      squares += static_cast<double>(SumOfSquares(v));
+    }
+    LoadWeights(part, w, last, weights);
+    const float scale = RmsScaleOfWarps(block, results, static_cast<float>(squares), columns, eps);
+    // First the last segment, which is still in registers.
+    u32 first = last;
+    u32 next = part.own;
+    RESIDENT_UNROLL(1)
+    while (true) {
+      StoreScaledSegment<T>(part, h + h_to_out, first, v, scale, weights);
+      if (next == last) break;
+      first = next;
+      next += step;
+      LoadWeights(part, w, first, weights);
+      TakeSum<T>(stream, first, v);
+    }
+  }
+}
+
+template <u32 kSources>
+RESIDENT_DEVICE void RmsNormOfRows(const Block& block, const Tensor<const Any>& x,
+                                   const RmsAddresses<kSources>& addresses, float eps) {
+  const u32 columns = static_cast<u32>(x.shape(x.rank() - 1));
+  const i64 rows = Quotient(x.size(), columns);
+  VisitFloat(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    if (columns <= kThreadElements<T> * block.threads()) {
+      RmsNormOfShortRows<T>(block, addresses, rows, columns, eps);
+    } else {
+      RmsNormOfLongRows<T>(block, addresses, rows, columns, eps);
+    }
+  });
+}
+
+#endif  // RESIDENT_WARPS
+
+// False: the tensors are of another form.
+RESIDENT_DEVICE bool RmsNormInStream([[maybe_unused]] const Block& block,
+                                     [[maybe_unused]] const Args& args) {
+#if RESIDENT_WARPS
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> w = args.tensor<const Any>(1);
+  const Tensor<const Any> out = args.tensor<const Any>(2);
+  if (!resident::CanStreamRows(block, x, w, out)) return false;
+  const u64 to = AddressOf(out);
+  RmsNormOfRows<1>(block, x, {{AddressOf(x)}, AddressOf(w), to, to}, args.scalar<float>(3));
+  return true;
+#else
+  return false;
+#endif
+}
+
+RESIDENT_DEVICE bool RmsNormResidualInStream([[maybe_unused]] const Block& block,
+                                             [[maybe_unused]] const Args& args) {
+#if RESIDENT_WARPS
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> r = args.tensor<const Any>(1);
+  const Tensor<const Any> w = args.tensor<const Any>(2);
+  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const Tensor<const Any> h = args.tensor<const Any>(4);
+  if (!resident::CanStreamRows(block, x, r, w, out, h)) return false;
+  const RmsAddresses<2> addresses = {
+      {AddressOf(x), AddressOf(r)}, AddressOf(w), AddressOf(out), AddressOf(h)};
+  RmsNormOfRows<2>(block, x, addresses, args.scalar<float>(5));
+  return true;
+#else
+  return false;
+#endif
+}
+
 RESIDENT_DEVICE bool RmsNormInRegisters(const Block& block, const Args& args) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> w = args.tensor<const Any>(1);
   const Tensor<const Any> out = args.tensor<const Any>(2);
   if (!HaveQuads(x, w, out)) return false;
   const float eps = args.scalar<float>(3);
-  const u64 from = AddressOf(x);
   const u64 weights = AddressOf(w);
   const u64 address = AddressOf(out);
   const auto one_row = [=](auto element, const Block& own, auto& row, i64 at, u32 columns,
@@ -501,25 +764,7 @@ RESIDENT_DEVICE bool RmsNormInRegisters(const Block& block, const Args& args) {
     StoreScaled(row, team, ElementAt<T>(address, at), columns, RmsScale(squares, columns, eps),
                 weights);
   };
-  if (ForEachRowInRegisters(block, x, 0.0f, one_row)) return true;
-
-  const auto one_long_row = [=](auto element, const Block& own, i64 at, u32 columns,
-                                const Team& team) {
-    using T = decltype(element);
-    const T* const row = ElementAt<const T>(from, at);
-    double part = 0;
-    ForEachSegment(team, row, columns, 0.0f, [&](auto& segment, u32) {
-      part += segment.PartOfSum([](float v) { return v * v; });
-    });
-    const double squares =
-        resident::Combine(own, team, part, [](double a, double b) { return a + b; });
-    const float scale = RmsScale(squares, columns, eps);
-    ForEachSegment(team, row, columns, 0.0f, [&](auto& segment, u32 column) {
-      StoreScaled(segment, team, ElementAt<T>(address, at) + column, columns - column, scale,
-                  weights + column * sizeof(T));
-    });
-  };
-  return ForEachLongRow(block, x, one_long_row);
+  return ForEachRowInRegisters(block, x, 0.0f, one_row);
 }
 
 RESIDENT_DEVICE bool RmsNormResidualInRegisters(const Block& block, const Args& args) {
@@ -618,7 +863,7 @@ RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block
 RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
-  if (RmsNormInRegisters(block, args)) return;
+  if (RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
   } else {
@@ -627,7 +872,7 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
-  if (RmsNormResidualInRegisters(block, args)) return;
+  if (RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
                  args.tensor<Any>(3), args.tensor<Any>(4))) {
     RmsNormResidual<true>(block, args);

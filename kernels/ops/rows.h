@@ -116,8 +116,14 @@ RESIDENT_DEVICE float PartOfExtreme(const Team& team, i64 count, float none, F v
 
 // The larger value, NaN if one is NaN, in a form that compilers vectorize.
 RESIDENT_DEVICE float LargerOf(float x, float y) {
+#if RESIDENT_GPU
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+#else
   const float larger = x > y ? x : y;
   return y != y ? y : (x != x ? x : larger);
+#endif
 }
 
 // (collective) The largest value, NaN if there is one, -infinity if count is 0.

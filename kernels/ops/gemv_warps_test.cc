@@ -1,0 +1,401 @@
+// gemv and gemv_quant in blocks of several warps (RESIDENT_EMULATED_THREADS; tests/conformance has
+// blocks of one), which share the depth of each row.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/gemv_tensor_cores.h"
+#include "kernels/sdk/operator.h"
+
+extern "C" void resident_operator_gemv(resident::Block& block, const resident::Args& args);
+extern "C" void resident_operator_gemv_quant(resident::Block& block, const resident::Args& args);
+
+namespace resident {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Numbers from -1 to 1 without a pattern.
+class Numbers {
+ public:
+  u32 Bits() {
+    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<u32>(state_ >> 32);
+  }
+  float Next() { return static_cast<float>(Bits() >> 8) / (1 << 23) - 1.0f; }
+
+ private:
+  u64 state_ = 1;
+};
+
+// A tensor whose elements start at a multiple of 16 bytes.
+class Operand {
+ public:
+  Operand(DType dtype, std::vector<i64> shape) : dtype_(dtype), shape_(std::move(shape)) {
+    size_ = 1;
+    for (const i64 n : shape_) size_ *= n;
+    chunks_.resize(size_ * ElementBytes() / 16 + 1);
+  }
+  i64 size() const { return size_; }
+  u8* bytes() const { return const_cast<u8*>(chunks_[0].bytes); }
+  u64 byte_count() const { return size_ * ElementBytes(); }
+  void Set(i64 i, float value) { StoreFloat(reinterpret_cast<u64>(bytes()), dtype_, i, value); }
+  float Get(i64 i) const { return LoadFloat(reinterpret_cast<u64>(bytes()), dtype_, i); }
+  void Fill(Numbers& numbers) {
+    for (i64 i = 0; i < size_; ++i) Set(i, numbers.Next());
+  }
+  Argument AsArgument() const {
+    Argument argument{};
+    argument.tensor.address = size_ == 0 ? 0 : reinterpret_cast<u64>(bytes());
+    argument.tensor.dtype = dtype_;
+    argument.tensor.rank = static_cast<u8>(shape_.size());
+    i64 stride = 1;
+    for (size_t d = shape_.size(); d-- > 0;) {
+      argument.tensor.shape[d] = shape_[d];
+      argument.tensor.strides[d] = stride;
+      stride *= shape_[d];
+    }
+    return argument;
+  }
+
+ private:
+  struct alignas(16) Chunk {
+    u8 bytes[16];
+  };
+
+  u64 ElementBytes() const {
+    return dtype_ == DType::kF32 ? 4 : dtype_ == DType::kU8 || dtype_ == DType::kI8 ? 1 : 2;
+  }
+
+  DType dtype_;
+  std::vector<i64> shape_;
+  i64 size_;
+  std::vector<Chunk> chunks_;
+};
+
+void Run(OperatorFunction function, const std::vector<Argument>& arguments, u64 chunks) {
+  const auto state = std::make_unique<BlockState>();
+  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
+  state->scratch = scratch.get();
+  state->descriptor = {};
+  state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
+  for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
+  state->chunk_count = chunks;
+  state->status_and_detail = 0;
+  for (u64 chunk = 0; chunk < chunks; ++chunk) {
+    state->chunk = chunk;
+    // Reads of what the chunk has not written would give NaN.
+    std::memset(state->memory, 0xff, sizeof(state->memory));
+    emulated::RunBlock(Block::kMaxThreads, [&] {
+      Block block(state.get());
+      const Args args(state.get());
+      function(block, args);
+    });
+  }
+  EXPECT_EQ(state->status_and_detail, 0u);
+}
+
+struct Case {
+  DType weights;  // kU8 and kI8: quantized.
+  i64 rows;
+  i64 depth;
+  i64 vectors = 1;
+  DType x = DType::kBF16;
+  DType out = DType::kF32;
+  bool bias = false;  // Dense weights.
+  i32 bits = 8;       // Quantized weights.
+  i64 group = 128;
+  bool zeros = false;
+  bool tensor_cores = true;
+  bool any_chunks = false;  // Whether other numbers of chunks are tried.
+
+  bool quantized() const { return weights == DType::kU8 || weights == DType::kI8; }
+};
+
+class Product {
+ public:
+  explicit Product(const Case& c)
+      : case_(c),
+        x(c.x, {c.vectors, c.depth}),
+        weights(c.weights, {c.rows, c.quantized() ? c.depth * c.bits / 8 : c.depth}),
+        scales(DType::kF16, {c.rows, Groups(c)}),
+        zeros(DType::kF16, c.zeros ? std::vector<i64>{c.rows, Groups(c)} : std::vector<i64>{0}),
+        bias(DType::kF32, {c.bias ? c.rows : 0}),
+        out(c.out, {c.vectors, c.rows}) {
+    Numbers numbers;
+    x.Fill(numbers);
+    bias.Fill(numbers);
+    scales.Fill(numbers);
+    for (i64 i = 0; i < zeros.size(); ++i) zeros.Set(i, 8.0f + 8.0f * numbers.Next());
+    if (c.quantized()) {
+      for (u64 i = 0; i < weights.byte_count(); ++i) {
+        weights.bytes()[i] = static_cast<u8>(numbers.Bits());
+      }
+    } else {
+      weights.Fill(numbers);
+    }
+  }
+
+  double Weight(i64 row, i64 column) const {
+    if (!case_.quantized()) return weights.Get(row * case_.depth + column);
+    const i64 group = row * Groups(case_) + column / case_.group;
+    i32 q;
+    double zero = 0;
+    if (case_.bits == 4) {
+      q = weights.bytes()[(row * case_.depth + column) / 2] >> (column % 2 * 4) & 15;
+      zero = 8;
+    } else {
+      const u8 byte = weights.bytes()[row * case_.depth + column];
+      q = case_.weights == DType::kI8 ? static_cast<i8>(byte) : byte;
+      zero = case_.weights == DType::kI8 ? 0 : 128;
+    }
+    if (case_.zeros) zero = zeros.Get(group);
+    return (q - zero) * scales.Get(group);
+  }
+  double Want(i64 vector, i64 row) const {
+    double sum = case_.bias ? bias.Get(row) : 0.0f;
+    for (i64 k = 0; k < case_.depth; ++k) {
+      sum += static_cast<double>(x.Get(vector * case_.depth + k)) * Weight(row, k);
+    }
+    return sum;
+  }
+
+  void Multiply(u64 chunks) {
+    for (i64 i = 0; i < out.size(); ++i) out.Set(i, 12345.0f);
+    if (case_.quantized()) {
+      Argument group{};
+      group.scalar_bits = static_cast<u64>(case_.group);
+      Run(resident_operator_gemv_quant,
+          {x.AsArgument(), weights.AsArgument(), scales.AsArgument(), zeros.AsArgument(),
+           out.AsArgument(), group},
+          chunks);
+    } else {
+      Run(resident_operator_gemv,
+          {x.AsArgument(), weights.AsArgument(), bias.AsArgument(), out.AsArgument()}, chunks);
+    }
+  }
+
+ private:
+  static i64 Groups(const Case& c) { return (c.depth + c.group - 1) / c.group; }
+
+  const Case case_;
+
+ public:
+  Operand x;
+  Operand weights;
+  Operand scales;
+  Operand zeros;
+  Operand bias;
+  Operand out;
+};
+
+std::string Name(const Case& c) {
+  return std::to_string(c.rows) + " x " + std::to_string(c.depth) + ", vectors " +
+         std::to_string(c.vectors) + ", weights " + std::to_string(static_cast<i32>(c.weights)) +
+         ", x " + std::to_string(static_cast<i32>(c.x)) +
+         (c.quantized() ? ", bits " + std::to_string(c.bits) + ", group " +
+                              std::to_string(c.group) + (c.zeros ? ", zeros" : "")
+                        : "");
+}
+
+void Check(const Case& c) {
+  SCOPED_TRACE(Name(c));
+  Product product(c);
+  const u64 before = emulated::Products::count;
+  product.Multiply(1);
+  EXPECT_EQ(emulated::Products::count != before, c.tensor_cores);
+  double error = 0;
+  double norm = 0;
+  for (i64 vector = 0; vector < c.vectors; ++vector) {
+    for (i64 row = 0; row < c.rows; ++row) {
+      const double want = product.Want(vector, row);
+      const double got = product.out.Get(vector * c.rows + row);
+      error += (got - want) * (got - want);
+      norm += want * want;
+    }
+  }
+  const double limit = c.out == DType::kF32 ? 1e-5 : c.out == DType::kF16 ? 2e-3 : 1e-2;
+  EXPECT_LE(std::sqrt(error), limit * std::sqrt(norm));
+  if (!c.any_chunks) return;
+  const std::vector<u8> first(product.out.bytes(), product.out.bytes() + product.out.byte_count());
+  for (const u64 chunks : {2, 3, 7}) {
+    product.Multiply(chunks);
+    EXPECT_EQ(std::memcmp(first.data(), product.out.bytes(), first.size()), 0) << chunks;
+  }
+}
+
+TEST(GemvWarpsTest, DenseWeights) {
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    Case c = {type, 33, 320};
+    c.x = type;
+    Check(c);
+    c.bias = true;
+    c.out = type;
+    for (const i64 rows : {1, 15, 16, 17}) {
+      c.rows = rows;
+      Check(c);
+    }
+  }
+  Check({DType::kBF16, 100, 2464, 3, DType::kBF16, DType::kF32, /*bias=*/true});
+}
+
+TEST(GemvWarpsTest, BytesAndNibbles) {
+  for (const DType x : {DType::kF16, DType::kBF16}) {
+    for (const bool zeros : {false, true}) {
+      for (const i32 bits : {4, 8}) {
+        for (const DType type : {DType::kU8, DType::kI8}) {
+          if (bits == 4 && type == DType::kI8) continue;
+          Case c = {type, 33, 640, 1, x};
+          c.bits = bits;
+          c.zeros = zeros;
+          Check(c);
+          c.rows = 17;
+          c.group = 640;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
+// Groups of one unit, of several, and of the whole row, which may be longer than the depth. Depths
+// with which the warps have different numbers of units, some of them none.
+TEST(GemvWarpsTest, GroupsAndDepths) {
+  for (const i64 group : {64, 128, 256, 100000}) {
+    for (const i64 depth : {64, 192, 1344}) {
+      Case c = {DType::kI8, 16, depth};
+      c.group = group;
+      Check(c);
+    }
+  }
+  for (const i64 group : {128, 256, 384, 100000}) {
+    for (const i64 depth : {128, 384, 2432}) {
+      Case c = {DType::kU8, 15, depth};
+      c.bits = 4;
+      c.group = group;
+      c.zeros = true;
+      Check(c);
+    }
+  }
+  // 8 scales of a row are read at once.
+  Case c = {DType::kU8, 33, 128 * 8 * 3};
+  c.bits = 4;
+  c.zeros = true;
+  Check(c);
+}
+
+TEST(GemvWarpsTest, Vectors) {
+  for (const i64 vectors : {2, 3, 5, 9}) {
+    Check({DType::kF16, 17, 352, vectors, DType::kF16});
+    Case c = {DType::kU8, 17, 640, vectors};
+    c.zeros = true;
+    Check(c);
+    c.bits = 4;
+    Check(c);
+    c.out = DType::kF16;
+    Check(c);
+  }
+}
+
+// More elements than the block's memory has space for.
+TEST(GemvWarpsTest, Segments) {
+  Check({DType::kBF16, 3, 32 * 128, 9});
+  Case c = {DType::kI8, 3, 64 * 80, 8};
+  c.group = 128;
+  Check(c);
+  c = {DType::kU8, 3, 128 * 41, 9};
+  c.bits = 4;
+  c.group = 128 * 41;
+  Check(c);
+  c = {DType::kI8, 3, 64 * 8 * 41};
+  c.group = 64;
+  Check(c);
+}
+
+TEST(GemvWarpsTest, AnyNumberOfChunks) {
+  Case c = {DType::kBF16, 100, 96, 9};
+  c.any_chunks = true;
+  Check(c);
+  c = {DType::kI8, 100, 192, 9};
+  c.group = 64;
+  c.any_chunks = true;
+  Check(c);
+  c.group = 128;
+  c.depth = 256;
+  c.bits = 4;
+  c.weights = DType::kU8;
+  Check(c);
+}
+
+TEST(GemvWarpsTest, OtherOperandsDoNotUseTensorCores) {
+  Case c = {DType::kBF16, 17, 128};
+  c.tensor_cores = false;
+  c.x = DType::kF32;
+  Check(c);
+  c.x = DType::kF16;
+  Check(c);
+  c.x = DType::kBF16;
+  c.depth = 120;
+  Check(c);
+  c.depth = 128;
+  c.weights = DType::kI8;
+  c.group = 32;
+  Check(c);
+  c.bits = 4;
+  c.weights = DType::kU8;
+  c.group = 64;
+  Check(c);
+  c.group = 128;
+  c.x = DType::kF32;
+  Check(c);
+}
+
+// A product with x that is not finite is that of the reference; the other vectors are not changed.
+TEST(GemvWarpsTest, InfiniteElements) {
+  for (const DType type : {DType::kBF16, DType::kI8, DType::kU8}) {
+    for (const float special : {kInfinity, -kInfinity, std::nanf("")}) {
+      Case c = {type, 33, 256, 2};
+      c.bits = type == DType::kU8 ? 4 : 8;
+      Product product(c);
+      product.x.Set(c.depth + 77, special);
+      product.Multiply(2);
+      for (i64 vector = 0; vector < 2; ++vector) {
+        for (i64 row = 0; row < c.rows; ++row) {
+          const float got = product.out.Get(vector * c.rows + row);
+          const float want = static_cast<float>(product.Want(vector, row));
+          if (vector == 0) {
+            EXPECT_NEAR(got, want, 1e-3f + 1e-4f * std::abs(want));
+          } else if (want != want) {
+            EXPECT_NE(got, got);
+          } else {
+            EXPECT_EQ(got, want);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The sums without the scale are out of range, those with it are not.
+TEST(GemvWarpsTest, SumsOutOfRangeWithoutTheScale) {
+  for (const i32 bits : {4, 8}) {
+    Case c = {bits == 4 ? DType::kU8 : DType::kI8, 40, 256};
+    c.bits = bits;
+    Product product(c);
+    for (i64 i = 0; i < c.depth; ++i) product.x.Set(i, i % 2 == 0 ? 2e38f : 1e38f);
+    for (i64 i = 0; i < product.scales.size(); ++i) product.scales.Set(i, 0x1p-14f);
+    product.Multiply(3);
+    for (i64 row = 0; row < c.rows; ++row) {
+      const double want = product.Want(0, row);
+      EXPECT_NEAR(product.out.Get(row), want, 1e-5 * 2e38) << row;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,377 @@
+// Functions of rows in blocks of several warps (RESIDENT_EMULATED_THREADS; tests/conformance has
+// blocks of one): all of them read a row together, from copies that are on their way while earlier
+// rows are computed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/row_stream.h"
+#include "kernels/sdk/operator.h"
+
+extern "C" {
+void resident_operator_softmax(resident::Block& block, const resident::Args& args);
+void resident_operator_log_softmax(resident::Block& block, const resident::Args& args);
+void resident_operator_rmsnorm(resident::Block& block, const resident::Args& args);
+void resident_operator_rmsnorm_residual(resident::Block& block, const resident::Args& args);
+}
+
+namespace resident {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kEps = 1e-5f;
+
+// Many emulated threads take long: a large block runs fewer cases than a small one.
+constexpr bool kLargeBlock = Block::kMaxThreads > 128;
+const std::vector<i64> kChunkCounts = kLargeBlock ? std::vector<i64>{3} : std::vector<i64>{2, 3, 7};
+
+enum class Form { kStream, kOther };
+
+// The largest relative error of a row: the norm of the difference, over the norm.
+template <typename T>
+constexpr double kTolerance = std::is_same_v<T, float>  ? 1e-6
+                              : std::is_same_v<T, Half> ? 1e-3
+                                                        : 5e-3;
+
+template <typename T>
+constexpr DType kDType = DType::kF32;
+template <>
+constexpr DType kDType<Half> = DType::kF16;
+template <>
+constexpr DType kDType<BFloat16> = DType::kBF16;
+
+// Columns of a segment that all warps of the block have.
+template <typename T>
+constexpr i64 kSegment = i64{kThreadElements<T>} * Block::kMaxThreads;
+// Rows of this many columns have a team of all threads (rows.h); those of the second number also
+// several segments.
+template <typename T>
+constexpr i64 kOneSegment = kSegment<T> < 1040 ? 1040 : kSegment<T>;
+template <typename T>
+constexpr i64 kThreeSegments = 2 * kSegment<T> + 1048;
+
+// Elements at a multiple of 16 bytes, between two chunks that nothing may write.
+template <typename T>
+class Memory {
+ public:
+  explicit Memory(i64 size)
+      : size_(size), chunks_(2 + (size * sizeof(T) + kChunkBytes - 1) / kChunkBytes) {
+    std::memset(static_cast<void*>(chunks_.data()), 0x5a, chunks_.size() * kChunkBytes);
+  }
+  T* data() { return reinterpret_cast<T*>(chunks_.data() + 1); }
+  T& operator[](i64 i) { return data()[i]; }
+  float At(i64 i) { return static_cast<float>(data()[i]); }
+  bool Intact() const {
+    const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(chunks_.data());
+    for (size_t i = 0; i < chunks_.size() * kChunkBytes; ++i) {
+      const bool inside = i >= kChunkBytes && i < kChunkBytes + size_ * sizeof(T);
+      if (!inside && bytes[i] != 0x5a) return false;
+    }
+    return true;
+  }
+
+ private:
+  i64 size_;
+  std::vector<Bytes16> chunks_;
+};
+
+Argument TensorArgument(const void* data, DType dtype, i64 rows, i64 columns) {
+  Argument argument{};
+  argument.tensor.address = reinterpret_cast<u64>(data);
+  argument.tensor.dtype = dtype;
+  argument.tensor.rank = rows == 0 ? 1 : 2;
+  i64 dimension = 0;
+  if (rows != 0) {
+    argument.tensor.shape[dimension] = rows;
+    argument.tensor.strides[dimension++] = columns;
+  }
+  argument.tensor.shape[dimension] = columns;
+  argument.tensor.strides[dimension] = 1;
+  return argument;
+}
+
+// Runs all chunks of an operator.
+void Run(OperatorFunction function, const std::vector<Argument>& arguments, i64 chunks, Form form) {
+  const auto state = std::make_unique<BlockState>();
+  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
+  state->scratch = scratch.get();
+  state->descriptor = {};
+  state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
+  for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
+  state->chunk_count = static_cast<u64>(chunks);
+  state->status_and_detail = 0;
+  const u64 before = emulated::Streams::count;
+  for (i64 chunk = 0; chunk < chunks; ++chunk) {
+    state->chunk = static_cast<u64>(chunk);
+    std::memset(state->memory, 0xff, sizeof(state->memory));
+    emulated::RunBlock(Block::kMaxThreads, [&] {
+      Block block(state.get());
+      const Args args(state.get());
+      function(block, args);
+    });
+  }
+  EXPECT_EQ(state->status_and_detail, 0u);
+  const u64 streams = form == Form::kStream ? static_cast<u64>(chunks) * Block::kMaxThreads : 0;
+  EXPECT_EQ(emulated::Streams::count - before, streams) << "streams of threads";
+}
+
+// Values that are not the same in any two segments, and that differ by some units.
+float Value(i64 i) { return static_cast<float>((i * 7919 + i / 977) % 4093) / 512 - 4; }
+
+template <typename T>
+void Fill(Memory<T>& memory, i64 size, i64 seed) {
+  for (i64 i = 0; i < size; ++i) memory[i] = T(Value(i + seed));
+}
+
+// Norms of the differences and of the wanted values of a row.
+class Difference {
+ public:
+  void Add(double value, double want) {
+    if (std::isnan(want)) {
+      if (!std::isnan(value)) ++wrong_;
+    } else if (std::isinf(want)) {
+      if (value != want) ++wrong_;
+    } else {
+      difference_ += (value - want) * (value - want);
+      norm_ += want * want;
+    }
+  }
+  void Expect(double tolerance) const {
+    EXPECT_EQ(wrong_, 0) << "values that should be infinite or NaN";
+    EXPECT_LE(std::sqrt(difference_), tolerance * std::sqrt(norm_));
+  }
+
+ private:
+  int wrong_ = 0;
+  double difference_ = 0;
+  double norm_ = 0;
+};
+
+template <typename T>
+void ExpectSameBits(Memory<T>& x, Memory<T>& y, i64 size) {
+  EXPECT_EQ(std::memcmp(x.data(), y.data(), size * sizeof(T)), 0) << "bits depend on the chunks";
+}
+
+// x has rows * columns elements.
+template <typename T>
+void CheckSoftmax(Memory<T>& x, i64 rows, i64 columns, Form form = Form::kStream) {
+  SCOPED_TRACE("softmax, " + std::to_string(rows) + " x " + std::to_string(columns) + ", " +
+               std::to_string(sizeof(T)) + " bytes");
+  for (const bool log : {false, true}) {
+    const auto function = log ? &resident_operator_log_softmax : &resident_operator_softmax;
+    Memory<T> out(rows * columns);
+    const Argument from = TensorArgument(x.data(), kDType<T>, rows, columns);
+    Run(function, {from, TensorArgument(out.data(), kDType<T>, rows, columns)}, 1, form);
+    EXPECT_TRUE(out.Intact());
+    for (i64 row = 0; row < rows; ++row) {
+      SCOPED_TRACE((log ? "log, row " : "row ") + std::to_string(row));
+      double largest = -kInfinity;
+      bool defined = true;
+      for (i64 c = 0; c < columns; ++c) {
+        const double value = x.At(row * columns + c);
+        if (std::isnan(value)) defined = false;
+        largest = std::max(largest, value);
+      }
+      defined = defined && std::isfinite(largest);
+      double sum = 0;
+      for (i64 c = 0; c < columns; ++c) sum += std::exp(x.At(row * columns + c) - largest);
+      Difference difference;
+      for (i64 c = 0; c < columns; ++c) {
+        const double relative = x.At(row * columns + c) - largest;
+        const double want = log ? relative - std::log(sum) : std::exp(relative) / sum;
+        difference.Add(out.At(row * columns + c), defined ? want : NAN);
+      }
+      difference.Expect(kTolerance<T>);
+    }
+    if (form == Form::kOther) continue;
+    for (const i64 chunks : kChunkCounts) {
+      Memory<T> other(rows * columns);
+      Run(function, {from, TensorArgument(other.data(), kDType<T>, rows, columns)}, chunks, form);
+      ExpectSameBits(out, other, rows * columns);
+    }
+  }
+}
+
+template <typename T>
+void CheckRmsNorm(Memory<T>& x, Memory<T>& r, Memory<T>& w, i64 rows, i64 columns,
+                  Form form = Form::kStream) {
+  for (const bool residual : {false, true}) {
+    SCOPED_TRACE((residual ? "rmsnorm_residual, " : "rmsnorm, ") + std::to_string(rows) + " x " +
+                 std::to_string(columns) + ", " + std::to_string(sizeof(T)) + " bytes");
+    const auto run = [&](Memory<T>& out, Memory<T>& h, i64 chunks) {
+      std::vector<Argument> arguments = {TensorArgument(x.data(), kDType<T>, rows, columns)};
+      if (residual) arguments.push_back(TensorArgument(r.data(), kDType<T>, rows, columns));
+      arguments.push_back(TensorArgument(w.data(), kDType<T>, 0, columns));
+      arguments.push_back(TensorArgument(out.data(), kDType<T>, rows, columns));
+      if (residual) arguments.push_back(TensorArgument(h.data(), kDType<T>, rows, columns));
+      Argument eps{};
+      eps.scalar_bits = bit_cast<u32>(kEps);
+      arguments.push_back(eps);
+      Run(residual ? &resident_operator_rmsnorm_residual : &resident_operator_rmsnorm, arguments,
+          chunks, form);
+      EXPECT_TRUE(out.Intact());
+      EXPECT_TRUE(h.Intact());
+    };
+    Memory<T> out(rows * columns);
+    Memory<T> h(rows * columns);
+    run(out, h, 1);
+    for (i64 row = 0; row < rows; ++row) {
+      SCOPED_TRACE("row " + std::to_string(row));
+      const auto value = [&](i64 c) {
+        const i64 i = row * columns + c;
+        return residual ? double{x.At(i)} + double{r.At(i)} : double{x.At(i)};
+      };
+      double squares = 0;
+      for (i64 c = 0; c < columns; ++c) squares += value(c) * value(c);
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(columns) + double{kEps});
+      Difference difference;
+      for (i64 c = 0; c < columns; ++c) {
+        difference.Add(out.At(row * columns + c), value(c) * scale * double{w.At(c)});
+        if (residual) {
+          const T want(static_cast<float>(value(c)));
+          EXPECT_EQ(std::memcmp(&h[row * columns + c], &want, sizeof(T)), 0) << "column " << c;
+        }
+      }
+      difference.Expect(kTolerance<T>);
+    }
+    if (form == Form::kOther) continue;
+    for (const i64 chunks : kChunkCounts) {
+      Memory<T> other(rows * columns);
+      Memory<T> other_h(rows * columns);
+      run(other, other_h, chunks);
+      ExpectSameBits(out, other, rows * columns);
+      if (residual) ExpectSameBits(h, other_h, rows * columns);
+    }
+  }
+}
+
+template <typename T>
+void Check(i64 rows, i64 columns, Form form = Form::kStream) {
+  Memory<T> x(rows * columns);
+  Memory<T> r(rows * columns);
+  Memory<T> w(columns);
+  Fill(x, rows * columns, 1);
+  Fill(r, rows * columns, 12345);
+  Fill(w, columns, 777);
+  CheckSoftmax(x, rows, columns, form);
+  CheckRmsNorm(x, r, w, rows, columns, form);
+}
+
+template <typename T>
+class NormalizationWarpsTest : public ::testing::Test {};
+using Types = ::testing::Types<float, Half, BFloat16>;
+TYPED_TEST_SUITE(NormalizationWarpsTest, Types);
+
+// One row, also one in which most threads have no column.
+TYPED_TEST(NormalizationWarpsTest, OneRow) {
+  Check<TypeParam>(1, 8);
+  Check<TypeParam>(1, 1096);
+  Check<TypeParam>(1, kSegment<TypeParam>);
+  Check<TypeParam>(1, kSegment<TypeParam> + 8);
+}
+
+// More rows than stages and than teams of warps, and numbers of rows that no number of teams
+// divides; segments that are full, that lack one chunk, and that have few.
+TYPED_TEST(NormalizationWarpsTest, RowsOfOneSegment) {
+  for (const i64 columns : {i64{1032}, i64{2056}, kSegment<TypeParam> / 2, kSegment<TypeParam> - 8,
+                            kSegment<TypeParam>}) {
+    if (columns > 1024 && columns <= kSegment<TypeParam>) Check<TypeParam>(13, columns);
+  }
+}
+
+TYPED_TEST(NormalizationWarpsTest, RowsOfSeveralSegments) {
+  const i64 segments = kSegment<TypeParam> <= 1024 ? 3 : 1;
+  Check<TypeParam>(5, segments * kSegment<TypeParam> + 8);
+  Check<TypeParam>(3, 3 * kSegment<TypeParam>);
+  Check<TypeParam>(4, 3 * kSegment<TypeParam> + kSegment<TypeParam> / 2 + 24);
+}
+
+TYPED_TEST(NormalizationWarpsTest, OtherForms) {
+  // Rows at multiples of 8 bytes, and of one element.
+  if (sizeof(TypeParam) == 2) Check<TypeParam>(3, kSegment<TypeParam> + 4, Form::kOther);
+  Check<TypeParam>(3, kSegment<TypeParam> + 1, Form::kOther);
+}
+
+// The largest value is in any thread's part, far above the others, in one segment or another.
+TYPED_TEST(NormalizationWarpsTest, LargestAnywhere) {
+  for (const i64 columns : {kOneSegment<TypeParam>, kThreeSegments<TypeParam>}) {
+    std::vector<float> gaps = {1, 88, 89, 200, 1e4f};
+    if (kLargeBlock) gaps = {88, 1e4f};
+    const i64 places[] = {0, 9, columns / 3, kSegment<TypeParam> - 1, columns - 1};
+    Memory<TypeParam> x(5 * static_cast<i64>(gaps.size()) * columns);
+    i64 row = 0;
+    for (const float gap : gaps) {
+      for (const i64 place : places) {
+        for (i64 c = 0; c < columns; ++c) {
+          x[row * columns + c] = TypeParam(c == place ? gap / 2 : -gap / 2 + Value(c) / 8);
+        }
+        ++row;
+      }
+    }
+    CheckSoftmax(x, row, columns);
+  }
+}
+
+// A warp, or a segment, of which all values are -infinity, or the lowest finite number; and rows of
+// only the lowest number, whose values are equal.
+TYPED_TEST(NormalizationWarpsTest, PartsOfMinusInfinity) {
+  for (const i64 columns : {kOneSegment<TypeParam>, kThreeSegments<TypeParam>}) {
+    const i64 rows = 7;
+    const float lowest =
+        sizeof(TypeParam) == 4 || std::is_same_v<TypeParam, BFloat16> ? -3.38e38f : -30000.0f;
+    Memory<TypeParam> x(rows * columns);
+    for (i64 c = 0; c < columns; ++c) x[6 * columns + c] = TypeParam(lowest);
+    for (i64 row = 0; row < 6; ++row) {
+      const i64 begin = columns * row / rows;
+      const i64 end = columns * (row + 1) / rows;
+      for (i64 c = 0; c < columns; ++c) {
+        const float other = row % 2 == 0 ? -300 : 300;
+        const float masked = row < 3 ? -kInfinity : lowest;
+        const bool inside = c >= begin && c < end;
+        x[row * columns + c] = TypeParam(inside ? other + Value(c) / 4 : masked);
+      }
+    }
+    CheckSoftmax(x, rows, columns);
+  }
+}
+
+// NaN, infinity, and rows of only -infinity, between ordinary ones.
+TYPED_TEST(NormalizationWarpsTest, UndefinedRows) {
+  for (const i64 columns : {kOneSegment<TypeParam>, kThreeSegments<TypeParam>}) {
+    const i64 places[] = {0, columns / 2 + 3, columns - 1};
+    const float values[] = {NAN, kInfinity};
+    Memory<TypeParam> x(9 * columns);
+    Memory<TypeParam> r(9 * columns);
+    Memory<TypeParam> w(columns);
+    Fill(x, 9 * columns, 5);
+    Fill(r, 9 * columns, 55);
+    Fill(w, columns, 555);
+    i64 row = 1;
+    for (const float value : values) {
+      for (const i64 place : places) x[row++ * columns + place] = TypeParam(value);
+    }
+    for (i64 c = 0; c < columns; ++c) x[row * columns + c] = TypeParam(-kInfinity);
+    CheckSoftmax(x, 9, columns);
+    CheckRmsNorm(x, r, w, 9, columns);
+  }
+}
+
+// All values are equal, so that errors of rounding have one sign.
+TYPED_TEST(NormalizationWarpsTest, EqualValues) {
+  for (const i64 columns : {kOneSegment<TypeParam>, 5 * kSegment<TypeParam> + 1048}) {
+    Memory<TypeParam> x(2 * columns);
+    Memory<TypeParam> w(columns);
+    for (i64 i = 0; i < 2 * columns; ++i) x[i] = TypeParam(i < columns ? 0.1f : 3.3f);
+    for (i64 c = 0; c < columns; ++c) w[c] = TypeParam(1.0f);
+    CheckSoftmax(x, 2, columns);
+    CheckRmsNorm(x, x, w, 2, columns);
+  }
+}
+
+}  // namespace
+}  // namespace resident
