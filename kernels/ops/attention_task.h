@@ -6,8 +6,9 @@
 // of them. There are three ways:
 //
 //   AttendTile   (attention.cc)         any tensors
-//   StreamTile   (attention_stream.h)   up to 16 rows of 16-bit elements
-//   PrefillTile  (attention_prefill.h)  more rows of 16-bit elements, without a mask and parts
+//   StreamTiles  (attention_stream.h)   16 rows of 16-bit elements at a time
+//   PrefillTile  (attention_prefill.h)  more rows of 16-bit elements, without a mask and parts, in
+//                                       blocks of 256 threads
 //
 // The results of parts are merged by CombineRows (attention_combine.h).
 #ifndef RESIDENT_KERNELS_OPS_ATTENTION_TASK_H_
@@ -48,7 +49,7 @@ struct AttentionTask {
   i32 tile_keys;
   i32 slice;     // Elements of keys that are in fast memory at once.
   u16 refusal;   // 0, or a detail.
-  bool stream;   // StreamTile can compute the tiles.
+  bool stream;   // StreamTiles can compute the tiles.
   bool prefill;  // PrefillTile can, of item_rows rows.
   i32 item_rows;
 };
