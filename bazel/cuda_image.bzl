@@ -9,7 +9,7 @@ image. The cc_library NAME contains these symbols:
                                        zero byte: for other architectures, linked at
                                        run time with nvJitLink
 
-With `compress` the files are compressed with gzip to a fifth of their size, and `_gz` is inserted
+With `compress` the files are compressed with zstd to a tenth of their size, and `_zst` is inserted
 before {start,end} (runtime/engine/image/embedded.h decompresses them).
 
 NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(90)..., the architectures. NAME_files are
@@ -35,7 +35,7 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
       name: name of the cc_library and stem of the files.
       srcs: device sources (.cu or .cc, compiled as CUDA).
       hdrs: headers that they include.
-      compress: whether to compress the embedded files with gzip.
+      compress: whether to compress the embedded files with zstd.
       hdrs_of: further headers of single sources: a change of one compiles only these sources again.
       visibility: as usual.
     """
@@ -78,24 +78,25 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
             message = "Compiling device code",
         )
 
-    # Zero-terminated texts, one after the other.
+    # Zero-terminated texts, one after the other, without comments, indentation and empty lines.
     native.genrule(
         name = name + "_ptx",
         srcs = ptx,
         outs = [name + ".ptx"],
-        cmd = "for f in $(SRCS); do cat $$f; printf '\\000'; done > $@",
+        cmd = ("for f in $(SRCS); do sed -e 's/^[[:space:]]*//' -e '/^\\/\\//d' -e '/^$$/d' $$f; " +
+               "printf '\\000'; done > $@"),
     )
     files = []
     objects = []
     for file in cubins + [name + ".ptx"]:
         packed = file
         if compress:
-            packed = file + ".gz"
+            packed = file + ".zst"
             native.genrule(
                 name = packed.replace(".", "_"),
                 srcs = [file],
                 outs = [packed],
-                cmd = "gzip -9 -n -c $< > $@",
+                cmd = "zstd -19 -q $< -o $@",
             )
 
         files.append(packed)

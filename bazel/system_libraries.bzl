@@ -37,6 +37,7 @@ _LIBRARIES = {
     "seccomp": (["libseccomp"], []),
     "sqlite": (["sqlite3"], []),
     "zlib": (["zlib"], []),
+    "zstd": (["libzstd"], []),
 }
 
 # name -> deps of the target, as a Starlark expression

@@ -12,11 +12,11 @@ packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   binutils ca-certificates clang clang-format clang-tidy file g++ git libclang-rt-14-dev make patchelf
   pkg-config python3 python3-grpcio python3-numpy python3-pip python3-protobuf
-  python3-setuptools python3-venv python3-wheel shellcheck
+  python3-setuptools python3-venv python3-wheel shellcheck zstd
   # Libraries.
   libabsl-dev libbenchmark-dev libc-ares-dev libcivetweb-dev libcli11-dev libgmock-dev libgrpc++-dev
-  libgtest-dev libprotobuf-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev nlohmann-json3-dev
-  prometheus-cpp-dev zlib1g-dev
+  libgtest-dev libprotobuf-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev libzstd-dev
+  nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
   # The Prometheus server and promtool, for the metrics tests; nginx, for the test of the

@@ -524,6 +524,8 @@ RESIDENT_NOINLINE void ReadShapes(const Args& args, u32 scalars, i64 parts, Atte
 // (one thread) Plans the tiles, when all operands have been read.
 RESIDENT_NOINLINE void PlanTiles([[maybe_unused]] u32 threads, AttentionTask& task) {
   task.items = 0;
+  task.stream = false;
+  task.prefill = false;
   if (task.refusal != 0 || task.heads == 0) return;
   if (task.columns == 0 && task.parts == 0) return;  // There is nothing to write.
   task.shared_heads = Quotient(task.heads, task.kv_heads);
@@ -532,7 +534,6 @@ RESIDENT_NOINLINE void PlanTiles([[maybe_unused]] u32 threads, AttentionTask& ta
   task.tile_keys = task.tile_rows <= 4 ? 256 : 1024 / task.tile_rows;
   task.slice = task.tile_rows == 16 ? 32 : 16;
   task.stream = CanStream(task);
-  task.prefill = false;
   task.item_rows = task.tile_rows;
 #if RESIDENT_WARPS
   if (CanPrefill(task, threads)) {

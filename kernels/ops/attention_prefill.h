@@ -61,8 +61,8 @@ RESIDENT_DEVICE bool CanPrefill(const AttentionTask& task, u32 threads) {
       task.rows <= kMaxTileRows) {
     return false;
   }
-  // The weighted values are added by tensor cores, which do not round to nearest.
-  if (task.keys > (1 << 18)) return false;
+  // The weighted values of all keys are added by tensor cores, which do not round to nearest.
+  if (task.keys > (1 << 17)) return false;
   // The weights have the precision of k.
   if (task.out.dtype != DType::kBF16 &&
       (task.out.dtype != DType::kF16 || task.k.dtype != DType::kF16)) {
@@ -368,7 +368,7 @@ RESIDENT_DEVICE void AddWeighted(i32 columns, const float* growth, MemoryAddress
     }
     RESIDENT_UNROLL(4)
     for (u32 e = 0; e < kValueColumns / 16; ++e) {
-      if (16 * e >= static_cast<u32>(columns)) continue;
+      if (16 * static_cast<i32>(e) >= columns) continue;
       RightFragment value[2];
       LoadRightTransposed(value[0], value[1], (value_at ^ (32 * e)) + 16 * step * kPrefillRowBytes);
       RESIDENT_UNROLL(2)
@@ -450,6 +450,8 @@ RESIDENT_DEVICE u32 ComputeTotals(const Block& block, const AttentionTask& task,
       if (row >= row_count) continue;
       const float sum = rows.sum[row];
       const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      // Scores near the lowest number are not finite when they have been multiplied by log2(e).
+      if (sum == 0.0f && rows.limit[row] > 0) not_finite = 1;
       const i64 out = rows.out[row] + (first_column + 2 * t) * stride;
       RESIDENT_UNROLL(8)
       for (i32 n = 0; n < kValueColumns / 8; ++n) {

@@ -69,7 +69,7 @@ class AttentionWarpsTest : public ::testing::Test {
  protected:
   // Runs the chunks of the task, and compares its result with a reference in float64.
   template <typename T>
-  void Check(const Sizes& sizes, i64 chunks = 1, float hidden_value = 0.0f) {
+  void Check(const Sizes& sizes, i64 chunks = 1, float last_value = 0.0f) {
     SCOPED_TRACE(std::to_string(sizes.heads) + " / " + std::to_string(sizes.kv_heads) + " heads, " +
                  std::to_string(sizes.queries) + " queries, " + std::to_string(sizes.keys) +
                  " keys, " + std::to_string(sizes.depth) + " x " + std::to_string(sizes.columns) +
@@ -82,9 +82,9 @@ class AttentionWarpsTest : public ::testing::Test {
     k.Fill(random_);
     v.Fill(random_);
     const i64 used = sizes.used_keys < 0 ? sizes.keys : sizes.used_keys;
-    if (hidden_value != 0.0f) {
+    if (last_value != 0.0f) {
       for (i64 head = 0; head < sizes.kv_heads; ++head) {
-        v.At(head, sizes.keys - 1, 0) = T(hidden_value);
+        v.At(head, sizes.keys - 1, 0) = T(last_value);
       }
     }
     for (i64 i = 0; i < sizes.heads * sizes.queries * sizes.columns; ++i) out.data()[i] = T(-77.0f);
@@ -194,6 +194,7 @@ TEST_F(AttentionWarpsTest, HeadDimensions) {
 // The rows of a tile are those of several heads. The chunks divide the tiles.
 TEST_F(AttentionWarpsTest, SharedHeadsAndChunks) {
   for (const i64 kv_heads : {1, 2, 4}) Check<BFloat16>({4, kv_heads, 45, 60, 32, 48}, 3);
+  Check<Half>({6, 2, 23, 40, 32, 16}, 5);
 }
 
 // Rows that see no key are 0; keys behind kv_len are hidden.
@@ -207,6 +208,25 @@ TEST_F(AttentionWarpsTest, ValuesThatAreNotFinite) {
   for (const float value : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     Check<BFloat16>({1, 1, 40, 40, 32, 32}, 1, value);
     Check<Half>({1, 1, 40, 64, 32, 32, true, 60}, 1, value);
+  }
+}
+
+// Scores near the lowest number, whose exponentials would all be 0 relative to 0.
+TEST_F(AttentionWarpsTest, LowestScores) {
+  Matrices<Half> q(1, 40, 64);
+  Matrices<Half> k(1, 70, 64);
+  Matrices<Half> v(1, 70, 64);
+  Matrices<Half> out(1, 40, 64);
+  v.Fill(random_);
+  for (i64 row = 0; row < 40; ++row) q.At(0, row, 0) = Half(0.5f);
+  for (i64 row = 0; row < 70; ++row) k.At(0, row, 0) = Half(-0.5f);
+  Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), out.ToArgument(), 3e38f,
+      {1, 1, 40, 70, 64, 64, false}, 1);
+  // All weights are equal.
+  for (i64 column = 0; column < 64; ++column) {
+    double mean = 0;
+    for (i64 key = 0; key < 70; ++key) mean += static_cast<float>(v.At(0, key, column)) / 70.0;
+    EXPECT_NEAR(static_cast<float>(out.At(0, 39, column)), mean, 1e-3);
   }
 }
 

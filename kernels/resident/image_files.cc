@@ -3,12 +3,12 @@
 #include <iterator>
 
 #define DECLARE(arch)                                                     \
-  extern const char _binary_first_generation_sm##arch##_cubin_gz_start[]; \
-  extern const char _binary_first_generation_sm##arch##_cubin_gz_end[];
+  extern const char _binary_first_generation_sm##arch##_cubin_zst_start[]; \
+  extern const char _binary_first_generation_sm##arch##_cubin_zst_end[];
 extern "C" {
 RESIDENT_CUDA_ARCHITECTURES(DECLARE)
-extern const char _binary_first_generation_ptx_gz_start[];
-extern const char _binary_first_generation_ptx_gz_end[];
+extern const char _binary_first_generation_ptx_zst_start[];
+extern const char _binary_first_generation_ptx_zst_end[];
 }
 #undef DECLARE
 
@@ -16,8 +16,8 @@ namespace resident {
 namespace {
 
 #define IMAGE(arch)                                                   \
-  ImageFile{arch, _binary_first_generation_sm##arch##_cubin_gz_start, \
-            _binary_first_generation_sm##arch##_cubin_gz_end},
+  ImageFile{arch, _binary_first_generation_sm##arch##_cubin_zst_start, \
+            _binary_first_generation_sm##arch##_cubin_zst_end},
 const ImageFile kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
 #undef IMAGE
 
@@ -25,7 +25,7 @@ const ImageFiles kFiles = {
     kImageChecksum,
     kImages,
     static_cast<int>(std::size(kImages)),
-    {0, _binary_first_generation_ptx_gz_start, _binary_first_generation_ptx_gz_end}};
+    {0, _binary_first_generation_ptx_zst_start, _binary_first_generation_ptx_zst_end}};
 
 }  // namespace
 }  // namespace resident

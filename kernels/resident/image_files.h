@@ -5,7 +5,7 @@
 
 namespace resident {
 
-// A file that was compressed with gzip.
+// A file that was compressed with zstd.
 struct ImageFile {
   int architecture;  // 0: PTX
   const char* begin;

@@ -7,8 +7,8 @@
 #include "tests/units/versions.h"
 
 #define DECLARE(suffix)                                     \
-  extern const char _binary_versions_##suffix##_gz_start[]; \
-  extern const char _binary_versions_##suffix##_gz_end[];
+  extern const char _binary_versions_##suffix##_zst_start[]; \
+  extern const char _binary_versions_##suffix##_zst_end[];
 extern "C" {
 DECLARE(so)
 #ifdef RESIDENT_HAVE_CUDA
@@ -50,17 +50,17 @@ float VersionAnswer(uint32_t k) { return static_cast<float>((k / 8 + 1) * 10 + k
 std::string VersionsUnit(uint32_t architecture) {
   switch (architecture) {
     case 0:
-      return UnpackEmbedded(_binary_versions_so_gz_start, _binary_versions_so_gz_end);
+      return UnpackEmbedded(_binary_versions_so_zst_start, _binary_versions_so_zst_end);
 #ifdef RESIDENT_HAVE_CUDA
     case 80:
-      return UnpackEmbedded(_binary_versions_sm80_cubin_gz_start,
-                            _binary_versions_sm80_cubin_gz_end);
+      return UnpackEmbedded(_binary_versions_sm80_cubin_zst_start,
+                            _binary_versions_sm80_cubin_zst_end);
     case 90:
-      return UnpackEmbedded(_binary_versions_sm90_cubin_gz_start,
-                            _binary_versions_sm90_cubin_gz_end);
+      return UnpackEmbedded(_binary_versions_sm90_cubin_zst_start,
+                            _binary_versions_sm90_cubin_zst_end);
     case 100:
-      return UnpackEmbedded(_binary_versions_sm100_cubin_gz_start,
-                            _binary_versions_sm100_cubin_gz_end);
+      return UnpackEmbedded(_binary_versions_sm100_cubin_zst_start,
+                            _binary_versions_sm100_cubin_zst_end);
 #endif
     default:
       return "";

@@ -1,4 +1,4 @@
-// Unpacks gzip'ed files that are part of this program (bazel/cuda_image.bzl).
+// Unpacks files that are part of this program, compressed with zstd (bazel/cuda_image.bzl).
 //
 // Thread safety: a pure function.
 #ifndef RESIDENT_RUNTIME_ENGINE_IMAGE_EMBEDDED_H_
@@ -8,7 +8,7 @@
 
 namespace resident {
 
-// Returns the file whose gzip'ed form is in [begin, end). If it is damaged, the program is
+// Returns the file whose compressed form is in [begin, end). If it is damaged, the program is
 // damaged and exits.
 std::string UnpackEmbedded(const char* begin, const char* end);
 
