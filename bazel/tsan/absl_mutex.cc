@@ -1,7 +1,7 @@
-// Annotates the system's absl::Mutex for ThreadSanitizer.
+// Annotates the system's absl::Mutex and absl::Notification for ThreadSanitizer.
 //
 // The system's libabsl_synchronization.so is not instrumented, so ThreadSanitizer does
-// not see the ordering by its locks, and would report all data that they guard.
+// not see the ordering by its locks and notifications, and would report all data that they guard.
 // The linker prefers the definitions in this file to the library's: each calls the library's
 // function and annotates the ordering for ThreadSanitizer. Conditions (absl::Condition) run
 // under the lock inside the library, in any thread that currently holds it; their reads are
@@ -15,6 +15,7 @@
 #include <cstdlib>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -158,6 +159,27 @@ bool Condition::Eval() const {
   const bool value = library(this);
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   return value;
+}
+
+void Notification::Notify() {
+  LIBRARY("12Notification6NotifyEv", void, Notification*);
+  __tsan_release(this);
+  library(this);
+}
+
+void Notification::WaitForNotification() const {
+  static auto* const library =
+      Next<void(const Notification*)>("_ZNK4absl7debian312Notification19WaitForNotificationEv");
+  library(this);
+  __tsan_acquire(const_cast<Notification*>(this));
+}
+
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  static auto* const library = Next<bool(const Notification*, Duration)>(
+      "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+  const bool notified = library(this, timeout);
+  if (notified) __tsan_acquire(const_cast<Notification*>(this));
+  return notified;
 }
 
 ABSL_NAMESPACE_END

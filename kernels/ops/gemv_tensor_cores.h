@@ -297,7 +297,7 @@ struct alignas(8) Factors {
   float of_product;
   float of_sum;
 };
-inline constexpr u32 kGroupBytes = TensorTask::kItemRows * sizeof(Factors);
+inline constexpr u32 kFactorBytes = TensorTask::kItemRows * sizeof(Factors);
 
 // --- The product ---------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class TensorProduct {
         const u32 group = begin / task_.group_units;
         const u32 groups = (end - 1) / task_.group_units - group + 1;
         in_group = begin - group * task_.group_units;
-        x += groups * kGroupBytes;
+        x += groups * kFactorBytes;
         CopyX(begin, end - begin, vector, vectors, x);
         StageFactors(group, groups, Smallest(row + lane_, task_.product.rows - 1), memory);
         factors += g * static_cast<u32>(sizeof(Factors));
@@ -372,7 +372,7 @@ class TensorProduct {
         if constexpr (Format::kScaled) {
           if (++in_group == task_.group_units) {
             in_group = 0;
-            factors += kGroupBytes;
+            factors += kFactorBytes;
           }
         }
       }
@@ -451,8 +451,8 @@ class TensorProduct {
     if constexpr (Format::kScaled) {
       // n units belong to at most (n - 2) / group + 2 groups. A smaller group needs more memory.
       const u32 group = static_cast<u32>(Smallest(task_.group_units, 1024));
-      return (task_.warp_bytes * group - 2 * kGroupBytes * (group - 1)) /
-             (x_bytes * group + kGroupBytes);
+      return (task_.warp_bytes * group - 2 * kFactorBytes * (group - 1)) /
+             (x_bytes * group + kFactorBytes);
     } else {
       return task_.warp_bytes / x_bytes;
     }

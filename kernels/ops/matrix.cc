@@ -392,7 +392,9 @@ RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& 
       for (i64 begin = 0; begin < p.depth; begin += kSegmentOfRuns) {
         const i64 end = Smallest(begin + kSegmentOfRuns, p.depth);
         if (in_memory != vector || p.depth > kSegmentOfRuns) {
-          block.barrier();  // The reads of the previous elements have finished.
+          // The reads of the previous elements, and of what was in the memory before, have
+          // finished.
+          block.barrier();
           StageRuns<Weights::kRun>(block, p, vector, begin, end, memory);
           block.barrier();
           in_memory = vector;

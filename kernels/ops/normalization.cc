@@ -219,11 +219,11 @@ RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
 
 #if RESIDENT_WARPS
 
-// exp(x) for x <= 0 and NaN. The relative error is at most about 2^-22 + |x| * 2^-24: an
+// exp(x) for x <= kFarAbove and NaN. The relative error is at most about 2^-22 + |x| * 2^-24: an
 // exponential whose error is larger is small itself. For 16-bit elements, results below the normal
 // numbers of float32 are 0.
 template <typename T>
-RESIDENT_DEVICE float ExpOfNegative(float x) {
+RESIDENT_DEVICE float ExpOf(float x) {
 #if RESIDENT_GPU
   float power;
   if constexpr (sizeof(T) == 4) {
@@ -256,7 +256,7 @@ RESIDENT_DEVICE SoftmaxSum SumOfWarps(const Block& block, WarpResults<SoftmaxSum
   const SoftmaxSum warp = results.Exchange(block, mine, {-math::infinity(), 0.0f});
   SoftmaxSum all;
   all.largest = LargestOfLanes<kLanes>(warp.largest);
-  const float share = warp.sum * ExpOfNegative<T>(warp.largest - BaseOf(all.largest));
+  const float share = warp.sum * ExpOf<T>(warp.largest - BaseOf(all.largest));
   all.sum = SumOfLanes<kLanes>(share);
   return all;
 }
@@ -281,7 +281,7 @@ RESIDENT_NOINLINE void SoftmaxOfShortRows(const Block& shared, u64 x, u64 out, i
     SoftmaxSum warp;
     warp.largest = LargestOfLanes(LargestOfValues(v));
     const float base = BaseOf(warp.largest);
-    for (float& value : v) value = ExpOfNegative<T>(value - base);
+    for (float& value : v) value = ExpOf<T>(value - base);
     warp.sum = SumOfLanes(SumOfValues(v));
     const SoftmaxSum all = SumOfWarps<T>(block, results, warp);
     if constexpr (kLog) {
@@ -290,12 +290,15 @@ RESIDENT_NOINLINE void SoftmaxOfShortRows(const Block& shared, u64 x, u64 out, i
       for (float& value : v) value = value - all.largest - log_sum;
     } else {
       // A row of only -infinity: 0 / 0.
-      const float scale = ExpOfNegative<T>(warp.largest - BaseOf(all.largest)) / all.sum;
+      const float scale = ExpOf<T>(warp.largest - BaseOf(all.largest)) / all.sum;
       for (float& value : v) value *= scale;
     }
     StoreSegment<T>(part, row, first, v);
   }
 }
+
+// How far a value may be above what exponentials are relative to.
+constexpr float kFarAbove = 8.0f;
 
 // Rows of several segments, in two passes.
 template <typename T>
@@ -313,23 +316,27 @@ RESIDENT_NOINLINE void SoftmaxOfLongRows(const Block& shared, u64 x, u64 out, i6
   u64 to = part.FirstRow(out);
   RESIDENT_UNROLL(1)
   for (u32 left = part.steps; left > 0; --left, to += part.step_bytes) {
-    // Of the thread's columns.
+    // Of the thread's columns. The sum is relative to about the largest value, and changes only if
+    // a value is far above that: the errors of many small changes could add up.
     float largest = -math::infinity();
     double sum = 0;
     RESIDENT_UNROLL(1)
     for (u32 first = part.own; first <= last; first += step) {
       stream.Take(chunks, first, none);
       Unpack<T>(chunks, v);
-      const float larger = LargerOf(largest, LargestOfValues(v));
-      const float base = BaseOf(larger);
-      for (float& value : v) value = ExpOfNegative<T>(value - base);
-      const double kept = sum * static_cast<double>(ExpOfNegative<T>(largest - base));
-      sum = kept + static_cast<double>(SumOfValues(v));
-      largest = larger;
+      const float here = LargestOfValues(v);
+      if (!(here <= largest + kFarAbove)) {  // Also if it is NaN.
+        const float larger = LargerOf(largest, here);
+        sum *= static_cast<double>(ExpOf<T>(largest - BaseOf(larger)));
+        largest = larger;
+      }
+      const float base = BaseOf(largest);
+      for (float& value : v) value = ExpOf<T>(value - base);
+      sum += static_cast<double>(SumOfValues(v));
     }
     SoftmaxSum warp;
     warp.largest = LargestOfLanes(largest);
-    const float share = static_cast<float>(sum) * ExpOfNegative<T>(largest - BaseOf(warp.largest));
+    const float share = static_cast<float>(sum) * ExpOf<T>(largest - BaseOf(warp.largest));
     warp.sum = SumOfLanes(share);
     const SoftmaxSum all = SumOfWarps<T>(block, results, warp);
     const float log_sum = math::log(all.sum);
@@ -345,7 +352,7 @@ RESIDENT_NOINLINE void SoftmaxOfLongRows(const Block& shared, u64 x, u64 out, i6
       if (log) {
         for (float& value : v) value = value - all.largest - log_sum;
       } else {
-        for (float& value : v) value = ExpOfNegative<T>(value - base) * scale;
+        for (float& value : v) value = ExpOf<T>(value - base) * scale;
       }
       StoreSegment<T>(part, to, first, v);
       if (next == last) break;
@@ -613,12 +620,13 @@ RESIDENT_DEVICE float SumOfSquares(const float (&v)[kCount]) {
   return SumOfValues(squares);
 }
 
-// (collective) The factor of a row. `squares`: the sum of those of the calling thread.
-RESIDENT_DEVICE float RmsScaleOfWarps(const Block& block, WarpResults<float>& results,
-                                      float squares, u32 columns, float eps) {
-  const float warp = results.Exchange(block, SumOfLanes(squares), 0.0f);
-  const float all = SumOfLanes<WarpResults<float>::kLanes>(warp);
-  return math::rsqrt(all / static_cast<float>(columns) + eps);
+// (collective) The factor of a row. `share`: the sum of the calling thread's squares, divided by
+// the number of columns, because the sum of all of them may be out of range.
+RESIDENT_DEVICE float RmsScaleOfWarps(const Block& block, WarpResults<float>& results, float share,
+                                      float eps) {
+  const float warp = results.Exchange(block, SumOfLanes(share), 0.0f);
+  const float mean = SumOfLanes<WarpResults<float>::kLanes>(warp);
+  return math::rsqrt(mean + eps);
 }
 
 template <typename T>
@@ -637,6 +645,7 @@ RESIDENT_NOINLINE void RmsNormOfShortRows(const Block& shared,
                                           const RmsAddresses<kSources>& addresses, i64 rows,
                                           u32 columns, float eps) {
   const Block block = shared;
+  const float per_column = 1.0f / static_cast<float>(columns);
   const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
   // Before the copies, which take longer.
   Bytes16 weights[kThreadChunks];
@@ -651,7 +660,7 @@ RESIDENT_NOINLINE void RmsNormOfShortRows(const Block& shared,
     float v[kThreadElements<T>];
     TakeSum<T>(stream, first, v);
     if constexpr (kSources == 2) StoreSegment<T>(part, h, first, v);
-    const float scale = RmsScaleOfWarps(block, results, SumOfSquares(v), columns, eps);
+    const float scale = RmsScaleOfWarps(block, results, SumOfSquares(v) * per_column, eps);
     StoreScaledSegment<T>(part, h + h_to_out, first, v, scale, weights);
   }
 }
@@ -662,6 +671,7 @@ RESIDENT_NOINLINE void RmsNormOfLongRows(const Block& shared,
                                          const RmsAddresses<kSources>& addresses, i64 rows,
                                          u32 columns, float eps) {
   const Block block = shared;
+  const double per_column = 1 / static_cast<double>(columns);
   const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
   RowStream<kSources, 2> stream(block, part, addresses.sources);
   WarpResults<float> results(block, part);
@@ -682,7 +692,8 @@ RESIDENT_NOINLINE void RmsNormOfLongRows(const Block& shared,
       squares += static_cast<double>(SumOfSquares(v));
     }
     LoadWeights(part, w, last, weights);
-    const float scale = RmsScaleOfWarps(block, results, static_cast<float>(squares), columns, eps);
+    const float scale =
+        RmsScaleOfWarps(block, results, static_cast<float>(squares * per_column), eps);
     // First the last segment, which is still in registers.
     u32 first = last;
     u32 next = part.own;

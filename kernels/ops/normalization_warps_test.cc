@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/ops/row_stream.h"
@@ -264,7 +265,8 @@ void Check(i64 rows, i64 columns, Form form = Form::kStream) {
 
 template <typename T>
 class NormalizationWarpsTest : public ::testing::Test {};
-using Types = ::testing::Types<float, Half, BFloat16>;
+using Types = std::conditional_t<kLargeBlock, ::testing::Types<float, BFloat16>,
+                                 ::testing::Types<float, Half, BFloat16>>;
 TYPED_TEST_SUITE(NormalizationWarpsTest, Types);
 
 // One row, also one in which most threads have no column.
@@ -371,6 +373,28 @@ TYPED_TEST(NormalizationWarpsTest, EqualValues) {
     CheckSoftmax(x, 2, columns);
     CheckRmsNorm(x, x, w, 2, columns);
   }
+}
+
+// The sum of a row's squares is out of the range of float32, and their mean is not.
+TYPED_TEST(NormalizationWarpsTest, LargeValues) {
+  if (std::is_same_v<TypeParam, Half>) return;  // It has no such values.
+  for (const i64 columns : {kOneSegment<TypeParam>, kThreeSegments<TypeParam>}) {
+    Memory<TypeParam> x(2 * columns);
+    Memory<TypeParam> w(columns);
+    for (i64 i = 0; i < 2 * columns; ++i) x[i] = TypeParam(i % 2 == 0 ? 2e18f : -1e18f);
+    for (i64 c = 0; c < columns; ++c) w[c] = TypeParam(1.0f);
+    CheckRmsNorm(x, x, w, 2, columns);
+  }
+}
+
+// The largest value so far grows in each segment, by little.
+TYPED_TEST(NormalizationWarpsTest, RisingValues) {
+  const i64 columns = 5 * kSegment<TypeParam> + 1048;
+  Memory<TypeParam> x(columns);
+  for (i64 c = 0; c < columns; ++c) {
+    x[c] = TypeParam(static_cast<float>(c) * (40.0f / static_cast<float>(columns)));
+  }
+  CheckSoftmax(x, 1, columns);
 }
 
 }  // namespace

@@ -60,15 +60,15 @@ RESIDENT_DEVICE bool CanStreamRows([[maybe_unused]] const Block& block,
 #if RESIDENT_WARPS
 
 inline constexpr u32 kThreadChunks = 4;  // Of a segment.
-inline constexpr u32 kGroupBytes = kWarpThreads * kChunkBytes;
-inline constexpr u32 kWarpSegmentBytes = kThreadChunks * kGroupBytes;
+inline constexpr u32 kWarpGroupBytes = kWarpThreads * kChunkBytes;
+inline constexpr u32 kWarpSegmentBytes = kThreadChunks * kWarpGroupBytes;
 template <typename T>
 inline constexpr u32 kThreadElements = kThreadChunks* kChunkBytes / sizeof(T);
 
 // The block's memory: two stages, then WarpResults.
 inline constexpr u32 kMaxBlockWarps = Block::kMaxThreads / kWarpThreads;
-inline constexpr u32 kStageBytes = kMaxBlockWarps * kWarpSegmentBytes;
-inline constexpr u32 kStages = 2;
+inline constexpr u32 kRowStageBytes = kMaxBlockWarps * kWarpSegmentBytes;
+inline constexpr u32 kRowStages = 2;
 
 #if !RESIDENT_GPU
 namespace emulated {
@@ -139,7 +139,7 @@ struct RowPart {
   template <typename F>
   RESIDENT_DEVICE void ForEachChunk(u32 first, F f) const {
     for (u32 c = 0; c < kThreadChunks; ++c) {
-      const u32 offset = first + c * kGroupBytes;
+      const u32 offset = first + c * kWarpGroupBytes;
       if (offset < row_bytes) f(c, offset);
     }
   }
@@ -182,11 +182,12 @@ class RowStream {
         from_(part.FirstRow(sources[0])),
         rows_left_(part.rows),
         offset_(part.own),
-        stage_(AddressInMemory(block.memory<Bytes16>(0, kStages * kStageBytes / kChunkBytes)) +
-               WarpOf(block) * kWarpSegmentBytes + LaneOf(block) * kChunkBytes) {
+        stage_(
+            AddressInMemory(block.memory<Bytes16>(0, kRowStages * kRowStageBytes / kChunkBytes)) +
+            WarpOf(block) * kWarpSegmentBytes + LaneOf(block) * kChunkBytes) {
     static_assert((kPasses == 1 || kPasses == 2) && (kSources == 1 || kSources == 2), "");
     to_other_source_ = kSources == 2 ? sources[kSources - 1] - sources[0] : 0;
-    for (u32 s = 0; s < kStages; ++s) CopyToStage();
+    for (u32 s = 0; s < kRowStages; ++s) CopyToStage();
 #if !RESIDENT_GPU
     ++emulated::Streams::count;
 #endif
@@ -195,9 +196,10 @@ class RowStream {
   // Takes the thread's chunks of the next segment, the first of which is at `first`, an offset in
   // its row. Chunks that do not exist have words `none`.
   RESIDENT_DEVICE void Take(Bytes16 (&chunks)[kThreadChunks], u32 first, u32 none) {
-    WaitForCopies<kStages - 1>();
+    WaitForCopies<kRowStages - 1>();
     for (Bytes16& chunk : chunks) chunk = {{none, none, none, none}};
-    part.ForEachChunk(first, [&](u32 c, u32) { chunks[c] = Load16(Stage() + c * kGroupBytes); });
+    part.ForEachChunk(first,
+                      [&](u32 c, u32) { chunks[c] = Load16(Stage() + c * kWarpGroupBytes); });
     CopyToStage();
   }
 
@@ -216,16 +218,16 @@ class RowStream {
       const u64 use = kPasses == 2 ? UseOfSegment() : 0;
       part.ForEachChunk(offset_, [&](u32 c, u32 offset) {
         if constexpr (kPasses == 2) {
-          CopyAsyncFor(use, to + c * kGroupBytes, row + offset);
+          CopyAsyncFor(use, to + c * kWarpGroupBytes, row + offset);
         } else {
-          CopyAsync(to + c * kGroupBytes, row + offset);
+          CopyAsync(to + c * kWarpGroupBytes, row + offset);
         }
       });
       other_source_ = !other_source_;
       if (kSources == 1 || !other_source_) Advance();
     }
     CommitCopies();
-    turn_ ^= kStageBytes;
+    turn_ ^= kRowStageBytes;
   }
   // The second pass reads all segments but the last one again.
   RESIDENT_DEVICE u64 UseOfSegment() const {
@@ -253,7 +255,7 @@ class RowStream {
   u32 offset_;
   bool second_pass_ = false;
   bool other_source_ = false;
-  // The thread's chunks in the first stage; 0 or kStageBytes.
+  // The thread's chunks in the first stage; 0 or kRowStageBytes.
   const MemoryAddress stage_;
   u32 turn_ = 0;
 };
@@ -351,10 +353,10 @@ class WarpResults {
   // Groups of this many adjacent lanes have the results of all warps.
   static constexpr u32 kLanes = 8;
   static_assert(kMaxBlockWarps <= kLanes, "");
-  static_assert(kStages * kStageBytes + 2 * kLanes * sizeof(Result) <= kBlockMemoryBytes, "");
+  static_assert(kRowStages * kRowStageBytes + 2 * kLanes * sizeof(Result) <= kBlockMemoryBytes, "");
 
   RESIDENT_DEVICE WarpResults(const Block& block, const RowPart& part)
-      : results_(block.memory<Result>(kStages * kStageBytes, 2 * kLanes)) {
+      : results_(block.memory<Result>(kRowStages * kRowStageBytes, 2 * kLanes)) {
     const u32 warp = LaneOf(block) % kLanes;
     exists_ = warp < part.warps;
     other_ = WarpOf(block) / part.warps * part.warps + warp;

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#define DECLARE(arch)                                                     \
+#define DECLARE(arch)                                                      \
   extern const char _binary_first_generation_sm##arch##_cubin_zst_start[]; \
   extern const char _binary_first_generation_sm##arch##_cubin_zst_end[];
 extern "C" {
@@ -15,7 +15,7 @@ extern const char _binary_first_generation_ptx_zst_end[];
 namespace resident {
 namespace {
 
-#define IMAGE(arch)                                                   \
+#define IMAGE(arch)                                                    \
   ImageFile{arch, _binary_first_generation_sm##arch##_cubin_zst_start, \
             _binary_first_generation_sm##arch##_cubin_zst_end},
 const ImageFile kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};

@@ -6,7 +6,7 @@
 #include "tests/units/link_units.h"
 #include "tests/units/versions.h"
 
-#define DECLARE(suffix)                                     \
+#define DECLARE(suffix)                                      \
   extern const char _binary_versions_##suffix##_zst_start[]; \
   extern const char _binary_versions_##suffix##_zst_end[];
 extern "C" {
