@@ -282,14 +282,13 @@ TEST_F(TaskRangeTest, ALoneTaskOvertakesAnotherClientsRange) {
 TEST_F(TaskRangeTest, TasksOfARangeAreNotOverdueTogether) {
   auto out = harness_->Staging(64);
   const uint32_t workers = harness_->info().workers;
-  // After many quick tasks, workers claim several at a time.
+  // After many quick tasks, workers claim several at a time: 4 of the first 16 for each of them.
   queue_.ForgetEstimate(OperatorSlot("test.spin"));
   Run(CompactRange("test.spin", 3000, 1, {Progression(out.address, 0), Progression(500, 0)}));
-  // A claim of several takes most of a second, and each task 60 ms, or some times that on a busy
-  // machine.
-  constexpr auto kOverdue = std::chrono::milliseconds(500);
-  auto range = CompactRange("test.spin", 50 * workers, 1,
-                            {Progression(out.address, 0), Progression(60'000'000, 0)});
+  // A claim takes 0.8 s, and each of its tasks 0.2 s, or some times that on a busy machine.
+  constexpr auto kOverdue = std::chrono::milliseconds(700);
+  auto range = CompactRange("test.spin", 16 * workers, 1,
+                            {Progression(out.address, 0), Progression(200'000'000, 0)});
   Start(range);
   while (!range->done.HasBeenNotified()) {
     for (const OverdueTask& task : queue_.FindOverdue(kOverdue)) {
