@@ -26,6 +26,19 @@
 
 #if RESIDENT_WARPS
 
+#if !RESIDENT_GPU
+#include <atomic>
+
+namespace resident::emulated {
+
+// Tiles that PrefillTile has computed, for tests.
+struct PrefillTiles {
+  static inline std::atomic<u64> count = 0;
+};
+
+}  // namespace resident::emulated
+#endif
+
 namespace resident::attention {
 
 inline constexpr i32 kPrefillKeys = 32;
@@ -162,6 +175,18 @@ struct PrefillCopies {
              value_distance);
   }
 
+  // Starts the first copies, when all warps have the queries in registers, and waits for the first
+  // keys.
+  RESIDENT_DEVICE void Start(const Block& block) {
+    block.barrier();
+    Keys(0);
+    CommitCopies();
+    Keys(kPrefillKeys);
+    Values(0);
+    CommitCopies();
+    WaitForCopies<1>();
+    block.barrier();
+  }
   // Waits for the copies of the previous call, and starts the next ones (see above) for the tile
   // that begins with key `first`.
   RESIDENT_DEVICE void Advance(i32 first) {
@@ -257,14 +282,7 @@ RESIDENT_DEVICE void ComputeScores(const Block& block, const AttentionTask& task
   for (u32 d = 0; d < kPrefillDim / 16; ++d) {
     if (16 * d < static_cast<u32>(task.depth)) LoadLeft(queries[d], StepAt(query_at, d));
   }
-  block.barrier();  // The queries are in registers.
-  copies.Keys(0);
-  CommitCopies();
-  copies.Keys(kPrefillKeys);
-  copies.Values(0);
-  CommitCopies();
-  WaitForCopies<1>();
-  block.barrier();  // The first keys have arrived.
+  copies.Start(block);
 
   const MemoryAddress key_place =
       RightRow(lane) * kPrefillRowBytes + 16 * Swizzle<16>(RightRow(lane), RightChunk(lane));
@@ -394,52 +412,14 @@ RESIDENT_DEVICE void StorePair(const AttentionTask& task, i64 offset, float low,
   }
 }
 
-// What a warp that adds values does. Rows: from first_row on, columns: from first_column on.
-// Returns 1 if a result is not finite.
-template <typename T>
-RESIDENT_DEVICE u32 ComputeTotals(const Block& block, const AttentionTask& task,
-                                  const PrefillRows& rows, PrefillCopies& copies, i32 first_row,
-                                  i32 first_column, i32 row_count) {
-  const u32 lane = LaneOf(block);
-  const i32 g = static_cast<i32>(lane) / 4;
-  const i32 t = static_cast<i32>(lane) % 4;
-  block.barrier();  // The queries are in registers.
-  copies.Keys(0);
-  CommitCopies();
-  copies.Keys(kPrefillKeys);
-  copies.Values(0);
-  CommitCopies();
-  WaitForCopies<1>();
-  block.barrier();  // The first keys have arrived.
-
-  const u32 weight_row = static_cast<u32>(first_row) + LeftRow(lane);
-  const MemoryAddress weights_at = copies.tiles + 4 * kPrefillTileBytes +
-                                   weight_row * kWeightRowBytes +
-                                   16 * Swizzle<4>(weight_row, LeftChunk(lane));
-  const MemoryAddress values_at =
-      copies.tiles + 2 * kPrefillTileBytes + RightTransposedRow(lane) * kPrefillRowBytes +
-      16 * Swizzle<16>(RightTransposedRow(lane),
-                       static_cast<u32>(first_column) / 8 + RightTransposedChunk(lane));
-  const float* const growth = rows.growth + first_row + g;
+// Writes the totals of the warp's rows and columns, divided by the sums of the weights. Returns 1
+// if a result is not finite.
+RESIDENT_DEVICE u32 StoreTotals(const Block& block, const AttentionTask& task,
+                                const PrefillRows& rows, i32 first_row, i32 first_column,
+                                i32 row_count, const PrefillTotals& totals) {
+  const i32 g = static_cast<i32>(LaneOf(block)) / 4;
+  const i32 t = static_cast<i32>(LaneOf(block)) % 4;
   const i32 columns = task.columns - first_column;
-  PrefillTotals totals = {};
-  RESIDENT_UNROLL(1)
-  for (i32 first = 0; first < copies.end; first += kPrefillKeys) {
-    // The previous tile.
-    if (first > 0) {
-      const u32 stage = static_cast<u32>(first / kPrefillKeys - 1) % 2;
-      AddWeighted<T>(columns, growth, weights_at, values_at + stage * kPrefillTileBytes, totals);
-    }
-    block.barrier();  // The keys, and the weights and values of the previous tile, have been used.
-    copies.Advance(first);
-    block.barrier();  // The weights are stored, and the next keys and this tile's values are there.
-  }
-  if (copies.end > 0) {
-    const u32 stage = static_cast<u32>((copies.end - 1) / kPrefillKeys) % 2;
-    AddWeighted<T>(columns, growth, weights_at, values_at + stage * kPrefillTileBytes, totals);
-  }
-  block.barrier();  // The sums are stored.
-
   const i64 stride = task.out.strides[3];
   u32 not_finite = 0;
   RESIDENT_UNROLL(2)
@@ -473,6 +453,47 @@ RESIDENT_DEVICE u32 ComputeTotals(const Block& block, const AttentionTask& task,
   return not_finite;
 }
 
+// What a warp that adds values does. Rows: from first_row on, columns: from first_column on.
+// Returns 1 if a result is not finite.
+template <typename T>
+RESIDENT_DEVICE u32 ComputeTotals(const Block& block, const AttentionTask& task,
+                                  const PrefillRows& rows, PrefillCopies& copies, i32 first_row,
+                                  i32 first_column, i32 row_count) {
+  const u32 lane = LaneOf(block);
+  const i32 g = static_cast<i32>(lane) / 4;
+  copies.Start(block);
+
+  const u32 weight_row = static_cast<u32>(first_row) + LeftRow(lane);
+  const MemoryAddress weights_at = copies.tiles + 4 * kPrefillTileBytes +
+                                   weight_row * kWeightRowBytes +
+                                   16 * Swizzle<4>(weight_row, LeftChunk(lane));
+  const MemoryAddress values_at =
+      copies.tiles + 2 * kPrefillTileBytes + RightTransposedRow(lane) * kPrefillRowBytes +
+      16 * Swizzle<16>(RightTransposedRow(lane),
+                       static_cast<u32>(first_column) / 8 + RightTransposedChunk(lane));
+  const float* const growth = rows.growth + first_row + g;
+  const i32 columns = task.columns - first_column;
+  PrefillTotals totals = {};
+  RESIDENT_UNROLL(1)
+  for (i32 first = 0; first < copies.end; first += kPrefillKeys) {
+    // The previous tile.
+    if (first > 0) {
+      const u32 stage = static_cast<u32>(first / kPrefillKeys - 1) % 2;
+      AddWeighted<T>(columns, growth, weights_at, values_at + stage * kPrefillTileBytes, totals);
+    }
+    block.barrier();  // The keys, and the weights and values of the previous tile, have been used.
+    copies.Advance(first);
+    block.barrier();  // The weights are stored, and the next keys and this tile's values are there.
+  }
+  if (copies.end > 0) {
+    const u32 stage = static_cast<u32>((copies.end - 1) / kPrefillKeys) % 2;
+    AddWeighted<T>(columns, growth, weights_at, values_at + stage * kPrefillTileBytes, totals);
+  }
+  block.barrier();  // The sums are stored.
+
+  return StoreTotals(block, task, rows, first_row, first_column, row_count, totals);
+}
+
 // --- Tiles --------------------------------------------------------------------------------------
 
 // Computes the rows of `tile`, at most kPrefillRows. False: a result is not finite.
@@ -483,6 +504,9 @@ RESIDENT_NOINLINE bool PrefillTile(const Block& shared, const TileOfPart& tile) 
   PrefillRows& rows = *block.memory<PrefillRows>(kPrefillRowsOffset);
   const i32 warp = static_cast<i32>(WarpOf(block));
   const i32 row_count = static_cast<i32>(tile.row_count);
+#if !RESIDENT_GPU
+  if (block.thread() == 0) ++emulated::PrefillTiles::count;
+#endif
   block.barrier();  // The previous tile has been written.
   StartPrefillRows(block, task, rows, tile);
   block.barrier();

@@ -138,8 +138,9 @@ RESIDENT_DEVICE i64 OutOffset(const AttentionTask& task, const TileOfPart& tile,
 }
 
 // `limit`, of rows that do not exist as well, is set for `count` rows.
-RESIDENT_NOINLINE void StartRows(const Block& block, const AttentionTask& task, TileRows& rows,
-                                 const TileOfPart& tile, i64 count) {
+[[maybe_unused]] RESIDENT_NOINLINE void StartRows(const Block& block, const AttentionTask& task,
+                                                  TileRows& rows, const TileOfPart& tile,
+                                                  i64 count) {
   ForEach(block, count, [&](i64 r) {
     const Query query = FindQuery(task, tile.kv_head, tile.first_row + r);
     rows.limit[r] = r < tile.row_count ? VisibleKeys(task, query) : 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/emulated_task.h"
 #include "kernels/ops/tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
@@ -57,31 +58,18 @@ void Check(const Sizes& sizes, bool transposed_a, bool transposed_b) {
   for (i64 i = 0; i < b_size; ++i) b[i] = BFloat16(Value(3 * i + 1));
   std::vector<float> c(sizes.rows * sizes.columns, -1e30f);
 
-  const auto state = std::make_unique<BlockState>();
-  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
-  state->scratch = scratch.get();
-  state->descriptor = {};
-  state->descriptor.set_argument_count(5);
-  Argument* const arguments = state->arguments.arguments;
   const i64 a_row = transposed_a ? 1 : a_pitch;
   const i64 a_column = transposed_a ? a_pitch : 1;
   const i64 b_row = transposed_b ? 1 : b_pitch;
   const i64 b_column = transposed_b ? b_pitch : 1;
-  arguments[0] = Tensor2(a, DType::kBF16, sizes.rows, sizes.depth, a_row, a_column);
-  arguments[1] = Tensor2(b, DType::kBF16, sizes.depth, sizes.columns, b_row, b_column);
-  arguments[2] = Tensor2(c.data(), DType::kF32, sizes.rows, sizes.columns, sizes.columns, 1);
-  arguments[3].scalar_bits = bit_cast<u32>(1.0f);
-  arguments[4].scalar_bits = 0;
-  state->chunk = 0;
-  state->chunk_count = 1;
-  state->status_and_detail = 0;
   const u64 before = emulated::Products::count;
-  emulated::RunBlock(Block::kMaxThreads, [&] {
-    Block block(state.get());
-    const Args args(state.get());
-    resident_operator_gemm(block, args);
-  });
-  EXPECT_EQ(state->status_and_detail, 0u);
+  EXPECT_EQ(
+      RunEmulated(resident_operator_gemm,
+                  {Tensor2(a, DType::kBF16, sizes.rows, sizes.depth, a_row, a_column),
+                   Tensor2(b, DType::kBF16, sizes.depth, sizes.columns, b_row, b_column),
+                   Tensor2(c.data(), DType::kF32, sizes.rows, sizes.columns, sizes.columns, 1),
+                   ScalarArgument(bit_cast<u32>(1.0f)), ScalarArgument(0)}),
+      0u);
   EXPECT_NE(emulated::Products::count, before) << "it did not use tensor cores";
   for (i64 row = 0; row < sizes.rows; ++row) {
     for (i64 column = 0; column < sizes.columns; ++column) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/emulated_task.h"
 #include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
@@ -50,17 +51,7 @@ class Operand {
     for (i64 i = 0; i < size_; ++i) Set(i, numbers.Next());
   }
   Argument AsArgument() const {
-    Argument argument{};
-    argument.tensor.address = size_ == 0 ? 0 : reinterpret_cast<u64>(bytes());
-    argument.tensor.dtype = dtype_;
-    argument.tensor.rank = static_cast<u8>(shape_.size());
-    i64 stride = 1;
-    for (size_t d = shape_.size(); d-- > 0;) {
-      argument.tensor.shape[d] = shape_[d];
-      argument.tensor.strides[d] = stride;
-      stride *= shape_[d];
-    }
-    return argument;
+    return DenseArgument(size_ == 0 ? nullptr : bytes(), dtype_, shape_);
   }
 
  private:
@@ -79,25 +70,7 @@ class Operand {
 };
 
 void Run(OperatorFunction function, const std::vector<Argument>& arguments, u64 chunks) {
-  const auto state = std::make_unique<BlockState>();
-  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
-  state->scratch = scratch.get();
-  state->descriptor = {};
-  state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
-  for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
-  state->chunk_count = chunks;
-  state->status_and_detail = 0;
-  for (u64 chunk = 0; chunk < chunks; ++chunk) {
-    state->chunk = chunk;
-    // Reads of what the chunk has not written would give NaN.
-    std::memset(state->memory, 0xff, sizeof(state->memory));
-    emulated::RunBlock(Block::kMaxThreads, [&] {
-      Block block(state.get());
-      const Args args(state.get());
-      function(block, args);
-    });
-  }
-  EXPECT_EQ(state->status_and_detail, 0u);
+  EXPECT_EQ(RunEmulated(function, arguments, chunks), 0u);
 }
 
 struct Case {

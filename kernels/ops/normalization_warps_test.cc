@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/ops/emulated_task.h"
 #include "kernels/ops/row_stream.h"
 #include "kernels/sdk/operator.h"
 
@@ -82,41 +83,14 @@ class Memory {
 };
 
 Argument TensorArgument(const void* data, DType dtype, i64 rows, i64 columns) {
-  Argument argument{};
-  argument.tensor.address = reinterpret_cast<u64>(data);
-  argument.tensor.dtype = dtype;
-  argument.tensor.rank = rows == 0 ? 1 : 2;
-  i64 dimension = 0;
-  if (rows != 0) {
-    argument.tensor.shape[dimension] = rows;
-    argument.tensor.strides[dimension++] = columns;
-  }
-  argument.tensor.shape[dimension] = columns;
-  argument.tensor.strides[dimension] = 1;
-  return argument;
+  return DenseArgument(data, dtype,
+                       rows == 0 ? std::vector<i64>{columns} : std::vector<i64>{rows, columns});
 }
 
 // Runs all chunks of an operator.
 void Run(OperatorFunction function, const std::vector<Argument>& arguments, i64 chunks, Form form) {
-  const auto state = std::make_unique<BlockState>();
-  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
-  state->scratch = scratch.get();
-  state->descriptor = {};
-  state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
-  for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
-  state->chunk_count = static_cast<u64>(chunks);
-  state->status_and_detail = 0;
   const u64 before = emulated::Streams::count;
-  for (i64 chunk = 0; chunk < chunks; ++chunk) {
-    state->chunk = static_cast<u64>(chunk);
-    std::memset(state->memory, 0xff, sizeof(state->memory));
-    emulated::RunBlock(Block::kMaxThreads, [&] {
-      Block block(state.get());
-      const Args args(state.get());
-      function(block, args);
-    });
-  }
-  EXPECT_EQ(state->status_and_detail, 0u);
+  EXPECT_EQ(RunEmulated(function, arguments, static_cast<u64>(chunks)), 0u);
   const u64 streams = form == Form::kStream ? static_cast<u64>(chunks) * Block::kMaxThreads : 0;
   EXPECT_EQ(emulated::Streams::count - before, streams) << "streams of threads";
 }

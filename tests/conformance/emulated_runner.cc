@@ -3,10 +3,9 @@
 #include <cstdlib>
 
 #include "kernels/ops/builtin.h"
+#include "kernels/ops/emulated_task.h"
 #include "kernels/ops/jump_table.h"
 #include "kernels/ops/tensor_cores.h"
-#include "kernels/sdk/block.h"
-#include "kernels/sdk/emulated_block.h"
 #include "tests/conformance/operator_runner.h"
 
 namespace resident::testing {
@@ -28,27 +27,10 @@ Outcome RunOperator(const std::string& name, const std::vector<TestArgument>& ar
     std::abort();
   }
   const OperatorFunction function = FindBuiltinFunction(*slot, /*test_operators=*/true);
-  static auto state = std::make_unique<BlockState>();
-  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
-  state->scratch = scratch.get();
-  state->descriptor = {};
-  state->descriptor.set_argument_count(arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    state->arguments.arguments[i] = arguments[i].argument;
-  }
-  const uint32_t count = chunks == 0 ? 1 : chunks;
-  state->chunk_count = count;
-  state->status_and_detail = 0;
-  for (uint32_t chunk = 0; chunk < count; ++chunk) {
-    state->chunk = chunk;
-    emulated::RunBlock(Block::kMaxThreads, [&] {
-      Block block(state.get());
-      const Args args(state.get());
-      function(block, args);
-    });
-  }
-  return {static_cast<CompletionStatus>(state->status_and_detail & 0xffff),
-          static_cast<uint16_t>(state->status_and_detail >> 16)};
+  std::vector<Argument> bits;
+  for (const TestArgument& argument : arguments) bits.push_back(argument.argument);
+  const u32 ended = RunEmulated(function, bits, chunks == 0 ? 1 : chunks);
+  return {static_cast<CompletionStatus>(ended & 0xffff), static_cast<uint16_t>(ended >> 16)};
 }
 
 }  // namespace resident::testing

@@ -1,0 +1,66 @@
+// Runs tasks of operators in blocks of emulated threads, for tests (kernels/sdk/emulated_block.h).
+//
+//   EXPECT_EQ(RunEmulated(resident_operator_softmax, {DenseArgument(x, DType::kF32, {3, 1024}),
+//                                                     DenseArgument(out, DType::kF32, {3, 1024})}),
+//             0u);
+//
+// Thread safety: one task at a time in a process.
+#ifndef RESIDENT_KERNELS_OPS_EMULATED_TASK_H_
+#define RESIDENT_KERNELS_OPS_EMULATED_TASK_H_
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/sdk/operator.h"
+
+namespace resident {
+
+inline Argument DenseArgument(const void* data, DType dtype, const std::vector<i64>& shape) {
+  Argument argument{};
+  argument.tensor.address = reinterpret_cast<u64>(data);
+  argument.tensor.dtype = dtype;
+  argument.tensor.rank = static_cast<u8>(shape.size());
+  i64 stride = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    argument.tensor.shape[d] = shape[d];
+    argument.tensor.strides[d] = stride;
+    stride *= shape[d];
+  }
+  return argument;
+}
+
+inline Argument ScalarArgument(u64 bits) {
+  Argument argument{};
+  argument.scalar_bits = bits;
+  return argument;
+}
+
+// Runs all chunks, one after the other, in a block of Block::kMaxThreads threads. Returns the
+// task's CompletionStatus | detail << 16. What a chunk reads from the block's memory without having
+// written it is NaN.
+inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& arguments,
+                       u64 chunks = 1) {
+  const auto state = std::make_unique<BlockState>();
+  const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
+  state->scratch = scratch.get();
+  state->descriptor = {};
+  state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
+  for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
+  state->chunk_count = chunks;
+  state->status_and_detail = 0;
+  for (u64 chunk = 0; chunk < chunks; ++chunk) {
+    state->chunk = chunk;
+    std::memset(state->memory, 0xff, sizeof(state->memory));
+    emulated::RunBlock(Block::kMaxThreads, [&] {
+      Block block(state.get());
+      const Args args(state.get());
+      function(block, args);
+    });
+  }
+  return state->status_and_detail;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_OPS_EMULATED_TASK_H_
