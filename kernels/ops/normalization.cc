@@ -1,7 +1,8 @@
 // The family "normalization": functions of rows, the last dimension of dense tensors.
-#include "kernels/ops/row_stream.h"
+#include "kernels/ops/rmsnorm_stream.h"
 #include "kernels/ops/rows.h"
 #include "kernels/ops/selection.h"
+#include "kernels/ops/softmax_stream.h"
 
 namespace math = resident::math;
 
@@ -27,22 +28,6 @@ using resident::u16;
 using resident::u32;
 using resident::u64;
 using resident::VisitFloat;
-#if RESIDENT_WARPS
-using resident::Bytes16;
-using resident::kThreadChunks;
-using resident::kThreadElements;
-using resident::LargestOfLanes;
-using resident::LargestOfValues;
-using resident::Quotient;
-using resident::RowPart;
-using resident::RowStream;
-using resident::StoreSegment;
-using resident::SumOfLanes;
-using resident::SumOfValues;
-using resident::Unpack;
-using resident::WarpResults;
-using resident::WordOf;
-#endif
 
 namespace {
 
@@ -217,181 +202,6 @@ RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
   });
 }
 
-#if RESIDENT_WARPS
-
-// exp(x) for x <= kFarAbove and NaN. The relative error is at most about 2^-22 + |x| * 2^-24: an
-// exponential whose error is larger is small itself. For 16-bit elements, results below the normal
-// numbers of float32 are 0.
-template <typename T>
-RESIDENT_DEVICE float ExpOf(float x) {
-#if RESIDENT_GPU
-  float power;
-  if constexpr (sizeof(T) == 4) {
-    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
-  } else {
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
-  }
-  return power;
-#else
-  return math::exp(x);
-#endif
-}
-
-// What exponentials are relative to: not -infinity, so that those of -infinity are 0.
-RESIDENT_DEVICE float BaseOf(float largest) {
-  return largest == -math::infinity() ? 0.0f : largest;
-}
-
-// Of some of a row's columns: the largest value, and the sum of exp(value - BaseOf(largest)).
-struct SoftmaxSum {
-  float largest;
-  float sum;
-};
-
-// (collective) Returns that of the row. `mine`: of the calling thread's warp.
-template <typename T>
-RESIDENT_DEVICE SoftmaxSum SumOfWarps(const Block& block, WarpResults<SoftmaxSum>& results,
-                                      const SoftmaxSum& mine) {
-  constexpr u32 kLanes = WarpResults<SoftmaxSum>::kLanes;
-  const SoftmaxSum warp = results.Exchange(block, mine, {-math::infinity(), 0.0f});
-  SoftmaxSum all;
-  all.largest = LargestOfLanes<kLanes>(warp.largest);
-  const float share = warp.sum * ExpOf<T>(warp.largest - BaseOf(all.largest));
-  all.sum = SumOfLanes<kLanes>(share);
-  return all;
-}
-
-// Rows of one segment.
-template <typename T, bool kLog>
-RESIDENT_NOINLINE void SoftmaxOfShortRows(const Block& shared, u64 x, u64 out, i64 rows,
-                                          u32 columns) {
-  const Block block = shared;
-  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
-  RowStream<1, 1> stream(block, part, {x});
-  WarpResults<SoftmaxSum> results(block, part);
-  const u32 none = WordOf<T>(-math::infinity());
-  u64 row = part.FirstRow(out);
-  RESIDENT_UNROLL(1)
-  for (u32 step = 0; step < part.steps; ++step, row += part.step_bytes) {
-    const u32 first = part.FirstOfStep(step);
-    Bytes16 chunks[kThreadChunks];
-    float v[kThreadElements<T>];
-    stream.Take(chunks, first, none);
-    Unpack<T>(chunks, v);
-    SoftmaxSum warp;
-    warp.largest = LargestOfLanes(LargestOfValues(v));
-    const float base = BaseOf(warp.largest);
-    for (float& value : v) value = ExpOf<T>(value - base);
-    warp.sum = SumOfLanes(SumOfValues(v));
-    const SoftmaxSum all = SumOfWarps<T>(block, results, warp);
-    if constexpr (kLog) {
-      const float log_sum = math::log(all.sum);
-      Unpack<T>(chunks, v);
-      for (float& value : v) value = value - all.largest - log_sum;
-    } else {
-      // A row of only -infinity: 0 / 0.
-      const float scale = ExpOf<T>(warp.largest - BaseOf(all.largest)) / all.sum;
-      for (float& value : v) value *= scale;
-    }
-    StoreSegment<T>(part, row, first, v);
-  }
-}
-
-// How far a value may be above what exponentials are relative to.
-constexpr float kFarAbove = 8.0f;
-
-// Rows of several segments, in two passes.
-template <typename T>
-RESIDENT_NOINLINE void SoftmaxOfLongRows(const Block& shared, u64 x, u64 out, i64 rows, u32 columns,
-                                         bool log) {
-  const Block block = shared;
-  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
-  RowStream<1, 2> stream(block, part, {x});
-  WarpResults<SoftmaxSum> results(block, part);
-  const u32 none = WordOf<T>(-math::infinity());
-  const u32 step = part.SegmentBytes();
-  const u32 last = part.own + (part.row_bytes - 1) / step * step;
-  Bytes16 chunks[kThreadChunks];
-  float v[kThreadElements<T>];
-  u64 to = part.FirstRow(out);
-  RESIDENT_UNROLL(1)
-  for (u32 left = part.steps; left > 0; --left, to += part.step_bytes) {
-    // Of the thread's columns. The sum is relative to about the largest value, and changes only if
-    // a value is far above that: the errors of many small changes could add up.
-    float largest = -math::infinity();
-    double sum = 0;
-    RESIDENT_UNROLL(1)
-    for (u32 first = part.own; first <= last; first += step) {
-      stream.Take(chunks, first, none);
-      Unpack<T>(chunks, v);
-      const float here = LargestOfValues(v);
-      if (!(here <= largest + kFarAbove)) {  // Also if it is NaN.
-        const float larger = LargerOf(largest, here);
-        sum *= static_cast<double>(ExpOf<T>(largest - BaseOf(larger)));
-        largest = larger;
-      }
-      const float base = BaseOf(largest);
-      for (float& value : v) value = ExpOf<T>(value - base);
-      sum += static_cast<double>(SumOfValues(v));
-    }
-    SoftmaxSum warp;
-    warp.largest = LargestOfLanes(largest);
-    const float share = static_cast<float>(sum) * ExpOf<T>(largest - BaseOf(warp.largest));
-    warp.sum = SumOfLanes(share);
-    const SoftmaxSum all = SumOfWarps<T>(block, results, warp);
-    const float log_sum = math::log(all.sum);
-    // A row of only -infinity: infinity, for exponentials that are 0.
-    const float scale = 1.0f / all.sum;
-    const float base = BaseOf(all.largest);
-    // First the last segment, which is still in registers.
-    u32 first = last;
-    u32 next = part.own;
-    RESIDENT_UNROLL(1)
-    while (true) {
-      Unpack<T>(chunks, v);
-      if (log) {
-        for (float& value : v) value = value - all.largest - log_sum;
-      } else {
-        for (float& value : v) value = ExpOf<T>(value - base) * scale;
-      }
-      StoreSegment<T>(part, to, first, v);
-      if (next == last) break;
-      first = next;
-      next += step;
-      stream.Take(chunks, first, none);
-    }
-  }
-}
-
-#endif  // RESIDENT_WARPS
-
-// False: the tensors are of another form.
-RESIDENT_DEVICE bool SoftmaxInStream([[maybe_unused]] const Block& block,
-                                     [[maybe_unused]] const Args& args, [[maybe_unused]] bool log) {
-#if RESIDENT_WARPS
-  const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> out = args.tensor<const Any>(1);
-  if (!resident::CanStreamRows(block, x, out)) return false;
-  const u32 columns = static_cast<u32>(x.shape(x.rank() - 1));
-  const i64 rows = Quotient(x.size(), columns);
-  VisitFloat(x.dtype(), [&](auto element) {
-    using T = decltype(element);
-    if (columns <= kThreadElements<T> * block.threads()) {
-      if (log) {
-        SoftmaxOfShortRows<T, true>(block, AddressOf(x), AddressOf(out), rows, columns);
-      } else {
-        SoftmaxOfShortRows<T, false>(block, AddressOf(x), AddressOf(out), rows, columns);
-      }
-    } else {
-      SoftmaxOfLongRows<T>(block, AddressOf(x), AddressOf(out), rows, columns, log);
-    }
-  });
-  return true;
-#else
-  return false;
-#endif
-}
-
 RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bool log) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> out = args.tensor<const Any>(1);
@@ -420,7 +230,7 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
 }
 
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
-  if (SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
+  if (resident::SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
     Softmax<true>(block, args, log);
   } else {
@@ -579,187 +389,6 @@ RESIDENT_DEVICE void StoreScaled(const Row& row, const Team& team, T* out, u32 c
   });
 }
 
-#if RESIDENT_WARPS
-
-// The addresses of the tensors of rmsnorm, or, with kSources == 2, rmsnorm_residual.
-template <u32 kSources>
-struct RmsAddresses {
-  u64 sources[kSources];
-  u64 w;
-  u64 out;
-  u64 h;
-};
-
-// The sum of the sources' next segments.
-template <typename T, u32 kSources, u32 kPasses>
-RESIDENT_DEVICE void TakeSum(RowStream<kSources, kPasses>& stream, u32 first,
-                             float (&v)[kThreadElements<T>]) {
-  Bytes16 chunks[kThreadChunks];
-  stream.Take(chunks, first, 0);
-  Unpack<T>(chunks, v);
-  if constexpr (kSources == 2) {
-    float other[kThreadElements<T>];
-    stream.Take(chunks, first, 0);
-    Unpack<T>(chunks, other);
-    for (u32 i = 0; i < kThreadElements<T>; ++i) v[i] += other[i];
-  }
-}
-
-RESIDENT_DEVICE void LoadWeights(const RowPart& part, u64 w, u32 first,
-                                 Bytes16 (&weights)[kThreadChunks]) {
-  for (Bytes16& chunk : weights) chunk = {};
-  part.ForEachChunk(first, [&](u32 c, u32 offset) {
-    weights[c] = *reinterpret_cast<const Bytes16*>(w + offset);
-  });
-}
-
-template <u32 kCount>
-RESIDENT_DEVICE float SumOfSquares(const float (&v)[kCount]) {
-  float squares[kCount];
-  for (u32 i = 0; i < kCount; ++i) squares[i] = v[i] * v[i];
-  return SumOfValues(squares);
-}
-
-// (collective) The factor of a row. `share`: the sum of the calling thread's squares, divided by
-// the number of columns, because the sum of all of them may be out of range.
-RESIDENT_DEVICE float RmsScaleOfWarps(const Block& block, WarpResults<float>& results, float share,
-                                      float eps) {
-  const float warp = results.Exchange(block, SumOfLanes(share), 0.0f);
-  const float mean = SumOfLanes<WarpResults<float>::kLanes>(warp);
-  return math::rsqrt(mean + eps);
-}
-
-template <typename T>
-RESIDENT_DEVICE void StoreScaledSegment(const RowPart& part, u64 row, u32 first,
-                                        float (&v)[kThreadElements<T>], float scale,
-                                        const Bytes16 (&weights)[kThreadChunks]) {
-  float w[kThreadElements<T>];
-  Unpack<T>(weights, w);
-  for (u32 i = 0; i < kThreadElements<T>; ++i) v[i] = v[i] * scale * w[i];
-  StoreSegment<T>(part, row, first, v);
-}
-
-// Rows of one segment, whose weights stay in registers.
-template <typename T, u32 kSources>
-RESIDENT_NOINLINE void RmsNormOfShortRows(const Block& shared,
-                                          const RmsAddresses<kSources>& addresses, i64 rows,
-                                          u32 columns, float eps) {
-  const Block block = shared;
-  const float per_column = 1.0f / static_cast<float>(columns);
-  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
-  // Before the copies, which take longer.
-  Bytes16 weights[kThreadChunks];
-  LoadWeights(part, addresses.w, part.own, weights);
-  RowStream<kSources, 1> stream(block, part, addresses.sources);
-  WarpResults<float> results(block, part);
-  const u64 h_to_out = addresses.out - addresses.h;
-  u64 h = part.FirstRow(addresses.h);
-  RESIDENT_UNROLL(1)
-  for (u32 step = 0; step < part.steps; ++step, h += part.step_bytes) {
-    const u32 first = part.FirstOfStep(step);
-    float v[kThreadElements<T>];
-    TakeSum<T>(stream, first, v);
-    if constexpr (kSources == 2) StoreSegment<T>(part, h, first, v);
-    const float scale = RmsScaleOfWarps(block, results, SumOfSquares(v) * per_column, eps);
-    StoreScaledSegment<T>(part, h + h_to_out, first, v, scale, weights);
-  }
-}
-
-// Rows of several segments, in two passes.
-template <typename T, u32 kSources>
-RESIDENT_NOINLINE void RmsNormOfLongRows(const Block& shared,
-                                         const RmsAddresses<kSources>& addresses, i64 rows,
-                                         u32 columns, float eps) {
-  const Block block = shared;
-  const double per_column = 1 / static_cast<double>(columns);
-  const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
-  RowStream<kSources, 2> stream(block, part, addresses.sources);
-  WarpResults<float> results(block, part);
-  const u64 h_to_out = addresses.out - addresses.h;
-  const u64 w = addresses.w;
-  const u32 step = part.SegmentBytes();
-  const u32 last = part.own + (part.row_bytes - 1) / step * step;
-  float v[kThreadElements<T>];
-  Bytes16 weights[kThreadChunks];
-  u64 h = part.FirstRow(addresses.h);
-  RESIDENT_UNROLL(1)
-  for (u32 left = part.steps; left > 0; --left, h += part.step_bytes) {
-    double squares = 0;
-    RESIDENT_UNROLL(1)
-    for (u32 first = part.own; first <= last; first += step) {
-      TakeSum<T>(stream, first, v);
-      if constexpr (kSources == 2) StoreSegment<T>(part, h, first, v);
-      squares += static_cast<double>(SumOfSquares(v));
-    }
-    LoadWeights(part, w, last, weights);
-    const float scale =
-        RmsScaleOfWarps(block, results, static_cast<float>(squares * per_column), eps);
-    // First the last segment, which is still in registers.
-    u32 first = last;
-    u32 next = part.own;
-    RESIDENT_UNROLL(1)
-    while (true) {
-      StoreScaledSegment<T>(part, h + h_to_out, first, v, scale, weights);
-      if (next == last) break;
-      first = next;
-      next += step;
-      LoadWeights(part, w, first, weights);
-      TakeSum<T>(stream, first, v);
-    }
-  }
-}
-
-template <u32 kSources>
-RESIDENT_DEVICE void RmsNormOfRows(const Block& block, const Tensor<const Any>& x,
-                                   const RmsAddresses<kSources>& addresses, float eps) {
-  const u32 columns = static_cast<u32>(x.shape(x.rank() - 1));
-  const i64 rows = Quotient(x.size(), columns);
-  VisitFloat(x.dtype(), [&](auto element) {
-    using T = decltype(element);
-    if (columns <= kThreadElements<T> * block.threads()) {
-      RmsNormOfShortRows<T>(block, addresses, rows, columns, eps);
-    } else {
-      RmsNormOfLongRows<T>(block, addresses, rows, columns, eps);
-    }
-  });
-}
-
-#endif  // RESIDENT_WARPS
-
-// False: the tensors are of another form.
-RESIDENT_DEVICE bool RmsNormInStream([[maybe_unused]] const Block& block,
-                                     [[maybe_unused]] const Args& args) {
-#if RESIDENT_WARPS
-  const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> w = args.tensor<const Any>(1);
-  const Tensor<const Any> out = args.tensor<const Any>(2);
-  if (!resident::CanStreamRows(block, x, w, out)) return false;
-  const u64 to = AddressOf(out);
-  RmsNormOfRows<1>(block, x, {{AddressOf(x)}, AddressOf(w), to, to}, args.scalar<float>(3));
-  return true;
-#else
-  return false;
-#endif
-}
-
-RESIDENT_DEVICE bool RmsNormResidualInStream([[maybe_unused]] const Block& block,
-                                             [[maybe_unused]] const Args& args) {
-#if RESIDENT_WARPS
-  const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> r = args.tensor<const Any>(1);
-  const Tensor<const Any> w = args.tensor<const Any>(2);
-  const Tensor<const Any> out = args.tensor<const Any>(3);
-  const Tensor<const Any> h = args.tensor<const Any>(4);
-  if (!resident::CanStreamRows(block, x, r, w, out, h)) return false;
-  const RmsAddresses<2> addresses = {
-      {AddressOf(x), AddressOf(r)}, AddressOf(w), AddressOf(out), AddressOf(h)};
-  RmsNormOfRows<2>(block, x, addresses, args.scalar<float>(5));
-  return true;
-#else
-  return false;
-#endif
-}
-
 RESIDENT_DEVICE bool RmsNormInRegisters(const Block& block, const Args& args) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> w = args.tensor<const Any>(1);
@@ -874,7 +503,7 @@ RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block
 RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
-  if (RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
+  if (resident::RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
   } else {
@@ -883,7 +512,8 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
-  if (RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args)) return;
+  if (resident::RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args))
+    return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
                  args.tensor<Any>(3), args.tensor<Any>(4))) {
     RmsNormResidual<true>(block, args);

@@ -20,13 +20,14 @@ been written. Exit status 1 if a result is wrong, never because of speed.
 import argparse
 import json
 import math
-import os
 import pathlib
 import random
 import statistics
 import subprocess
 import sys
 import time
+
+import torch_baselines
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[1] / "python"))
 MIB = 1 << 20
@@ -47,16 +48,7 @@ class Wrong(Exception):
 
 def measure_baselines(wanted):
     """Measures baselines with torch. `wanted`: [kind, parameters] of each; returns a rate for each."""
-    try:
-        import torch
-    except ImportError as error:
-        sys.exit("bench_library: the baselines need torch: {}. Fix: run this with a Python that has "
-                 "PyTorch with CUDA".format(error))
-    if not torch.cuda.is_available():
-        sys.exit("bench_library: torch {} has no GPU. Fix: use a build of PyTorch with CUDA for this "
-                 "driver".format(torch.__version__))
-    device = os.environ.get("RESIDENT_TEST_DEVICES", "0")
-    torch.cuda.set_device(int(device) if device.isdigit() else 0)
+    torch = torch_baselines.import_torch("bench_library")
     torch.backends.cuda.matmul.allow_tf32 = False
     dtypes = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -94,8 +86,7 @@ def measure_baselines(wanted):
                        for _ in range(3))
             attend = torch.nn.functional.scaled_dot_product_attention
             rates.append(parameters["flop"] / seconds(lambda: attend(q, k, v, is_causal=True), 5))
-    return {"rates": rates, "with": "torch {}, CUDA {}, {}".format(
-        torch.__version__, torch.version.cuda, torch.cuda.get_device_name())}
+    return {"rates": rates, "with": torch_baselines.versions(torch)}
 
 
 def run_baselines(wanted):

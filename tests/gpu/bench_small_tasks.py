@@ -13,13 +13,14 @@ is wrong, never because of speed.
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import torch_baselines
 
 ADDS, SMALLEST, LARGEST, SUMS = 10000, 256, 16384, 1000
 SHAPES = [(8, 256), (32, 128), (64, 512), (128, 1024)]
@@ -36,16 +37,7 @@ def name_of_sums(shape):
 
 def measure_baselines():
     """Returns [figure's name, baseline's name, nanoseconds of a task] for each baseline."""
-    try:
-        import torch
-    except ImportError as error:
-        sys.exit("bench_small_tasks: the baselines need torch: {}. Fix: run this with a Python that has "
-                 "PyTorch with CUDA".format(error))
-    if not torch.cuda.is_available():
-        sys.exit("bench_small_tasks: torch {} has no GPU. Fix: use a build of PyTorch with CUDA for this "
-                 "driver".format(torch.__version__))
-    device = os.environ.get("RESIDENT_TEST_DEVICES", "0")
-    torch.cuda.set_device(int(device) if device.isdigit() else 0)
+    torch = torch_baselines.import_torch("bench_small_tasks")
 
     def nanoseconds(run, tasks):
         times = []
@@ -98,8 +90,7 @@ def measure_baselines():
                 torch.sum(tensors[i], -1, out=sums[i])
 
         results.append([name_of_sums(shape), "PyTorch eager", nanoseconds(sum_eager, SUMS)])
-    return {"baselines": results, "with": "torch {}, CUDA {}, {}".format(
-        torch.__version__, torch.version.cuda, torch.cuda.get_device_name())}
+    return {"baselines": results, "with": torch_baselines.versions(torch)}
 
 
 def main():
