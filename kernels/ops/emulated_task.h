@@ -38,14 +38,16 @@ inline Argument ScalarArgument(u64 bits) {
 
 // Runs all chunks, one after the other, in a block of Block::kMaxThreads threads. Returns the
 // task's CompletionStatus | detail << 16. What a chunk reads from the block's memory without having
-// written it is NaN.
+// written it is NaN. `checks`: for the checked build of the operator, with a Violation for each
+// chunk; null: arguments are not checked.
 inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& arguments,
-                       u64 chunks = 1) {
+                       u64 chunks = 1, const CheckContext* checks = nullptr) {
   const auto state = std::make_unique<BlockState>();
   const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
   state->scratch = scratch.get();
   state->descriptor = {};
   state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
+  state->descriptor.set_check_context(reinterpret_cast<u64>(checks));
   for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
   state->chunk_count = chunks;
   state->status_and_detail = 0;

@@ -63,7 +63,7 @@ class Runner {
 bool Emulated() { return false; }
 uint64_t EmulatedTensorCoreProducts() { return 0; }
 
-TensorMemory AllocateTensor(uint64_t bytes) { return Runner::Get().Allocate(bytes); }
+TensorMemory AllocateTensor(uint64_t bytes, uint64_t) { return Runner::Get().Allocate(bytes); }
 
 Outcome RunOperator(const std::string& name, const std::vector<TestArgument>& arguments,
                     uint32_t chunks) {

@@ -94,7 +94,7 @@ bool Emulated() { return false; }
 uint64_t EmulatedTensorCoreProducts();
 uint64_t EmulatedTensorCoreProducts() { return 0; }
 
-TensorMemory AllocateTensor(uint64_t bytes) { return Runner::Get().Allocate(bytes); }
+TensorMemory AllocateTensor(uint64_t bytes, uint64_t) { return Runner::Get().Allocate(bytes); }
 
 Outcome RunOperator(const std::string& name, const std::vector<TestArgument>& arguments, uint32_t) {
   const char* const text = resident_ops_signature(name.c_str());

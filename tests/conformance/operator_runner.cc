@@ -122,7 +122,7 @@ TestTensor TestTensor::Make(DType dtype, Dims shape, Dims strides, int64_t eleme
   tensor.strides_ = std::move(strides);
   tensor.memory_ = std::make_shared<Memory>();
   const uint64_t bytes = (elements + 2 * kGuard) * SizeOf(dtype);
-  tensor.memory_->block = AllocateTensor(bytes);
+  tensor.memory_->block = AllocateTensor(bytes, kGuard * SizeOf(dtype));
   tensor.memory_->elements = elements;
   std::memset(tensor.memory_->block.host.get(), PatternByte(dtype), bytes);
   return tensor;

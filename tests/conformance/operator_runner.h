@@ -6,9 +6,12 @@
 //   ASSERT_EQ(RunOperator("sum", {x, out, U32(0b10)}).status, CompletionStatus::kOk);
 //   ExpectNear(out, reference);
 //
-// Two libraries implement RunOperator: //tests/conformance:engine_runner with an engine
-// (RESIDENT_TEST_ENGINE=cpu|cuda), and //tests/conformance:emulated_runner with blocks of several
-// threads on the host (kernels/sdk/emulated_block.h). Each family's test is built with both.
+// These libraries implement RunOperator, and each family's test is built with all of them:
+//
+//   engine_runner     an engine (RESIDENT_TEST_ENGINE=cpu|cuda)
+//   library_runner    libresident_ops
+//   emulated_runner   blocks of several threads on the host (kernels/sdk/emulated_block.h)
+//   checked_runner    the same with the checked build of the operators (kernels/sdk/checks.h)
 //
 // A tensor's memory starts with a pattern, a NaN for floating point. What is not an element
 // (before, after, and between strided elements) must keep it.
@@ -114,15 +117,16 @@ void ExpectNear(const TestTensor& out, const std::vector<double>& reference, boo
 // The same, for equal values.
 void ExpectEqual(const TestTensor& out, const std::vector<double>& reference);
 
-// --- For the two implementations
-// ------------------------------------------------------------------
+// --- For the implementations
+// ----------------------------------------------------------------------
 
-// Memory for tensors, aligned to 256 bytes, which is released with the last copy of `host`.
+// Memory for tensors, aligned to 16 bytes, which is released with the last copy of `host`.
 struct TensorMemory {
   uint64_t address = 0;  // For operators.
   std::shared_ptr<uint8_t> host;
 };
-TensorMemory AllocateTensor(uint64_t bytes);
+// The first and the last `guard_bytes` are not for operators.
+TensorMemory AllocateTensor(uint64_t bytes, uint64_t guard_bytes);
 
 }  // namespace resident::testing
 
