@@ -29,6 +29,12 @@ struct GraphCheck {
   std::optional<Dependencies> order;
 };
 
+// A graph that was accepted, and the order that was derived.
+struct CheckedGraph {
+  Graph graph;
+  Dependencies order;
+};
+
 // `findings`: those of the graph's builder, to which this check adds its own.
 GraphCheck CheckGraph(const Graph& graph, Findings* findings);
 

@@ -1,7 +1,6 @@
 #include "server/rpc/graph_run.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -50,8 +49,9 @@ absl::StatusCode CodeOf(TaskStatus status) {
 
 // --- Start ---------------------------------------------------------------------
 
-void GraphRun::Start(v1::RunGraphRequest& request, Clock::time_point deadline, OnStep on_step,
-                     OnEnd on_end) {
+void GraphRun::Start(v1::RunGraphRequest& request, std::optional<GraphSessionState> session,
+                     Clock::time_point deadline, OnStep on_step, OnEnd on_end) {
+  session_ = std::move(session);
   deadline_ = deadline;
   on_step_ = std::move(on_step);
   on_end_ = std::move(on_end);
@@ -97,54 +97,30 @@ absl::Status GraphRun::CheckRights() const {
 }
 
 absl::Status GraphRun::SetScalars(const v1::RunGraphRequest& request) {
+  ASSIGN_OR_RETURN(
+      const auto values,
+      BindScalars(graph_, request.scalars(), session_.has_value() ? &session_->scalars : nullptr));
   absl::MutexLock lock(&mu_);
-  size_t used = 0;
-  for (const graph::Scalar& scalar : graph_.scalars) {
-    const std::string name(scalar.name);
-    const auto found = request.scalars().find(name);
-    if (found == request.scalars().end() && !scalar.initial.has_value()) {
-      return errors::BadRunScalar(name, "has no value", "set it in `scalars`");
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].has_value()) {
+      return errors::BadRunScalar(std::string(graph_.scalars[i].name), "has no value",
+                                  "set it in `scalars`");
     }
-    const bool given = found != request.scalars().end();
-    used += given;
-    const double value = given ? found->second : *scalar.initial;
-    if (!(value >= scalar.least && value <= scalar.most)) {
-      return errors::BadRunScalar(
-          name, StrCat("is ", value, " and may be ", scalar.least, " to ", scalar.most),
-          "give a value in this range");
-    }
-    if (scalar.dtype != DType::kF32 && std::trunc(value) != value) {
-      return errors::BadRunScalar(name, StrCat("is ", value, " and its type is i64"),
-                                  "give a whole number");
-    }
-    values_.push_back(value);
+    values_.push_back(*values[i]);
   }
-  if (used == request.scalars().size()) return absl::OkStatus();
-  for (const auto& given : request.scalars()) {
-    const bool known =
-        std::any_of(graph_.scalars.begin(), graph_.scalars.end(),
-                    [&](const graph::Scalar& scalar) { return scalar.name == given.first; });
-    if (!known) return errors::BadRunScalar(given.first, "is not in the graph", "correct the name");
-  }
+  next_values_ = values_;
   return absl::OkStatus();
 }
 
 absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
-  Memory memory;
-  memory.places.resize(graph_.tensors.size());
-  memory.bound.resize(graph_.tensors.size());
-  if (request.has_device()) memory.device = request.device();
-  absl::flat_hash_map<std::string_view, uint32_t> by_name;
-  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) by_name[graph_.tensors[i].name] = i;
-  for (v1::GraphBinding& binding : *request.mutable_bindings()) {
-    const auto found = by_name.find(binding.tensor());
-    if (found == by_name.end()) {
-      return errors::BadBinding(binding.tensor(), "the graph has no such tensor",
-                                "correct the name");
-    }
-    RETURN_IF_ERROR(Bind(binding, found->second, memory));
-  }
-  RETURN_IF_ERROR(BindByName(memory));
+  std::optional<uint32_t> device;
+  if (request.has_device()) device = request.device();
+  GraphBinder binder(core_, *client_, graph_, device);
+  if (session_.has_value()) RETURN_IF_ERROR(binder.UseSession(*session_));
+  RETURN_IF_ERROR(binder.BindAll(*request.mutable_bindings()));
+  RETURN_IF_ERROR(binder.BindByName());
+  GraphMemory memory = binder.Take();
+  writes_ = std::move(memory.writes);
   for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
     const graph::Tensor& tensor = graph_.tensors[i];
     const bool root = tensor.root == i;
@@ -158,108 +134,7 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status GraphRun::Bind(v1::GraphBinding& binding, uint32_t tensor, Memory& memory) {
-  const TensorKind kind = graph_.tensors[tensor].kind;
-  const auto refuse = [&](const std::string& what, const std::string& fix) {
-    return errors::BadBinding(binding.tensor(), what, fix);
-  };
-  if (graph_.tensors[tensor].root != tensor) {
-    return refuse("it is an alias", "bind the tensor whose memory it uses");
-  }
-  if (kind == TensorKind::kActivation || kind == TensorKind::kStream) {
-    return refuse(StrCat("it is ", graph::KindText(kind)), "bind tensors of other kinds");
-  }
-  if (memory.bound[tensor]) return refuse("it is bound twice", "bind it once");
-  if (binding.memory_case() == v1::GraphBinding::kBufferId) {
-    ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client_->id(), binding.buffer_id()));
-    return UseBuffer(tensor, *buffer, memory);
-  }
-  if (binding.memory_case() != v1::GraphBinding::kData) {
-    return refuse("it has neither data nor a buffer", "set one of them");
-  }
-  if (kind == TensorKind::kOutput) {
-    return refuse("it is an output and has data", "bind a buffer, or omit the binding");
-  }
-  const auto bytes = static_cast<uint64_t>(graph_.root_bytes[tensor]);
-  if (binding.data().size() != bytes) {
-    return refuse(
-        StrCat("it has ", binding.data().size(), " bytes of data, and its memory has ", bytes),
-        "send all of its elements");
-  }
-  writes_.emplace_back(tensor, std::move(*binding.mutable_data()));
-  memory.bound[tensor] = true;
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::BindByName(Memory& memory) {
-  absl::flat_hash_map<std::string, std::vector<std::shared_ptr<const Buffer>>> buffers;
-  bool listed = false;
-  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
-    const graph::Tensor& tensor = graph_.tensors[i];
-    if (tensor.root != i || memory.bound[i] || !graph::IsReadOnly(tensor.kind)) continue;
-    const std::string name(tensor.name);
-    if (tensor.kind == TensorKind::kInput) {
-      return errors::NotBound(graph::KindText(tensor.kind), name, "bind data or a buffer");
-    }
-    if (!std::exchange(listed, true)) {
-      for (auto& buffer : core_.buffers.List(client_->id())) {
-        if (!buffer->name.empty()) buffers[buffer->name].push_back(std::move(buffer));
-      }
-    }
-    // A buffer of this client is preferred to those of others, which are durable.
-    const Buffer* chosen = nullptr;
-    const Buffer* second = nullptr;
-    for (const auto& buffer : buffers[name]) {
-      if (memory.device.value_or(buffer->device) != buffer->device) continue;
-      const bool own = buffer->owner == client_->id();
-      const bool chosen_is_own = chosen != nullptr && chosen->owner == client_->id();
-      if (chosen == nullptr || (own && !chosen_is_own)) {
-        chosen = buffer.get();
-        second = nullptr;
-      } else if (own == chosen_is_own) {
-        second = buffer.get();
-      }
-    }
-    if (chosen == nullptr) {
-      return errors::NotBound(graph::KindText(tensor.kind), name,
-                              "bind data or a buffer, or load a buffer of this name");
-    }
-    if (second != nullptr) return errors::AmbiguousBufferName(name, chosen->id, second->id);
-    RETURN_IF_ERROR(UseBuffer(i, *chosen, memory));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::UseBuffer(uint32_t tensor, const Buffer& buffer, Memory& memory) {
-  const auto bytes = static_cast<uint64_t>(graph_.root_bytes[tensor]);
-  const auto refuse = [&](const std::string& what, const std::string& fix) {
-    return errors::BadBinding(graph_.TensorName(tensor), what, fix);
-  };
-  if (buffer.size_bytes < bytes) {
-    return refuse(
-        StrCat("buffer ", buffer.id, " has ", buffer.size_bytes, " bytes, and it needs ", bytes),
-        "use a larger buffer");
-  }
-  if (memory.device.value_or(buffer.device) != buffer.device) {
-    return refuse(StrCat("buffer ", buffer.id, " is on device ", buffer.device,
-                         ", and the run is on device ", *memory.device),
-                  "use buffers of one device");
-  }
-  // The order of the nodes is derived for tensors that have no memory in common.
-  const bool writable = !graph::IsReadOnly(graph_.tensors[tensor].kind);
-  const auto [other, is_new] = memory.used.try_emplace(buffer.id, tensor);
-  if (!is_new && (writable || !graph::IsReadOnly(graph_.tensors[other->second].kind))) {
-    return refuse(StrCat("buffer ", buffer.id, " is also the memory of tensor '",
-                         graph_.TensorName(other->second), "', and one of them is written"),
-                  "use a buffer for each, or aliases of one tensor");
-  }
-  memory.device = buffer.device;
-  memory.places[tensor] = {buffer.id, 0};
-  memory.bound[tensor] = true;
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::AllocateRest(Memory& memory) {
+absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
   // Each record is sent before the next one is written, so that a stream needs memory for one.
   std::vector<uint64_t> record_bytes(graph_.tensors.size());
   for (const uint32_t i : streams_) {
@@ -423,16 +298,22 @@ GraphRun::Phase GraphRun::NextPhase() {
 }
 
 v1::GraphResult::End GraphRun::AdvanceStep() {
+  bool in_range = true;
+  if (graph_.loop.has_value()) {
+    for (const graph::Loop::Update& update : graph_.loop->updates) {
+      const graph::Scalar& scalar = graph_.scalars[update.scalar];
+      const double value = update.factor * values_[update.scalar] + update.addend;
+      next_values_[update.scalar] = value;
+      in_range &= value >= scalar.least && value <= scalar.most;
+    }
+  }
+  // The step is complete, whatever ends the run from now on.
+  in_step_ = false;
+  complete_ = result_.steps();
   if (stop_) return v1::GraphResult::END_STOP;
   if (result_.steps() >= max_steps_) return v1::GraphResult::END_STEPS;
-  std::vector<double> values = values_;
-  for (const graph::Loop::Update& update : graph_.loop->updates) {
-    const graph::Scalar& scalar = graph_.scalars[update.scalar];
-    const double value = update.factor * values_[update.scalar] + update.addend;
-    if (!(value >= scalar.least && value <= scalar.most)) return v1::GraphResult::END_SCALAR_RANGE;
-    values[update.scalar] = value;
-  }
-  values_ = std::move(values);
+  if (!in_range) return v1::GraphResult::END_SCALAR_RANGE;
+  values_ = next_values_;
   return v1::GraphResult::END_UNSPECIFIED;
 }
 
@@ -521,6 +402,7 @@ GraphRun::Calls GraphRun::TakeReady() {
     call->phase = phase_;
     call->item = ready_.front();
     ready_.pop_front();
+    in_step_ |= phase_ == Phase::kNodes;
     call->message = MakeBatch(call->phase, call->item);
     submitted_[call.get()] = call;
     calls.push_back(std::move(call));
@@ -568,6 +450,11 @@ void GraphRun::Report() {
     on_end_(std::move(result));
     return;
   }
+}
+
+GraphRun::Left GraphRun::left() const {
+  absl::MutexLock lock(&mu_);
+  return {complete_, next_values_, in_step_};
 }
 
 absl::StatusOr<v1::GraphResult> GraphRun::TakeEnd() {

@@ -17,8 +17,8 @@
 // Thread safety: all members may be called from any thread. Callbacks are called without mu_ held,
 // one after the other.
 //
-//   auto run = std::make_shared<GraphRun>(core, client, std::move(graph), std::move(order));
-//   run->Start(request, deadline, on_step, on_end);
+//   auto run = std::make_shared<GraphRun>(core, client, checked);
+//   run->Start(request, std::nullopt, deadline, on_step, on_end);
 #ifndef RESIDENT_SERVER_RPC_GRAPH_RUN_H_
 #define RESIDENT_SERVER_RPC_GRAPH_RUN_H_
 
@@ -38,9 +38,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "resident/v1/graphs.pb.h"
-#include "runtime/graph/dataflow.h"
+#include "runtime/graph/check.h"
 #include "runtime/graph/graph.h"
 #include "server/rpc/core.h"
+#include "server/rpc/graph_binding.h"
 #include "server/rpc/graph_tasks.h"
 
 namespace resident {
@@ -56,21 +57,35 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Tasks of a run that are submitted at one time.
   static constexpr size_t kMaxSubmitted = 64;
 
-  // REQUIRES: CheckGraph accepted `graph` and derived `order`; the client has a session.
-  GraphRun(Core& core, std::shared_ptr<Client> client, graph::Graph graph,
-           graph::Dependencies order)
+  // What a run leaves to the next one in its session.
+  struct Left {
+    // Complete steps.
+    uint64_t steps = 0;
+    // Scalars of the step that follows them, which may be out of range. Empty: the run was refused
+    // before it had values.
+    std::vector<double> scalars;
+    // Whether that step has begun, so that it may have written a part of what it writes.
+    bool in_step = false;
+  };
+
+  // REQUIRES: the client has a session.
+  GraphRun(Core& core, std::shared_ptr<Client> client,
+           std::shared_ptr<const graph::CheckedGraph> checked)
       : core_(core),
         client_(std::move(client)),
-        graph_(std::move(graph)),
-        order_(std::move(order)) {}
+        checked_(std::move(checked)),
+        graph_(checked_->graph),
+        order_(checked_->order) {}
 
-  // Takes the bindings' data out of `request`. Also errors that are found at once are reported by
-  // `on_end`.
-  void Start(v1::RunGraphRequest& request, Clock::time_point deadline, OnStep on_step,
-             OnEnd on_end);
+  // Takes the bindings' data out of `request`. `session`: what the run's graph session holds, if it
+  // has one. Also errors that are found at once are reported by `on_end`.
+  void Start(v1::RunGraphRequest& request, std::optional<GraphSessionState> session,
+             Clock::time_point deadline, OnStep on_step, OnEnd on_end);
   void Cancel(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // The client has taken the records of a step.
   void StepSent() ABSL_LOCKS_EXCLUDED(mu_);
+  // REQUIRES: `on_end` was called.
+  Left left() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   enum class Phase { kSetup, kNodes, kRecords, kOutputs, kEnded };
@@ -91,20 +106,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   absl::Status CheckRights() const;
   absl::Status SetScalars(const v1::RunGraphRequest& request);
   absl::Status BindMemory(v1::RunGraphRequest& request);
-  struct Memory {
-    // By tensor; `bound`: whether its memory is known, or its contents.
-    std::vector<GraphPlace> places;
-    std::vector<bool> bound;
-    std::optional<uint32_t> device;
-    // The first tensor of each bound buffer.
-    absl::flat_hash_map<uint64_t, uint32_t> used;
-  };
-  absl::Status Bind(v1::GraphBinding& binding, uint32_t tensor, Memory& memory);
-  absl::Status BindByName(Memory& memory);
-  absl::Status UseBuffer(uint32_t tensor, const Buffer& buffer, Memory& memory);
   // Takes the daemon's memory that the run needs until it ends.
   absl::Status TakeHostMemory();
-  absl::Status AllocateRest(Memory& memory);
+  absl::Status AllocateRest(GraphMemory& memory);
 
   // The number of tasks of a phase, and one of them.
   size_t CountItems(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -143,12 +147,14 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
 
   Core& core_;
   const std::shared_ptr<Client> client_;
-  const graph::Graph graph_;
-  const graph::Dependencies order_;
+  const std::shared_ptr<const graph::CheckedGraph> checked_;
+  const graph::Graph& graph_;
+  const graph::Dependencies& order_;
   // The nodes that wait for each node: waiting_[waiting_ends_[n - 1], waiting_ends_[n]).
   std::vector<uint32_t> waiting_;
   std::vector<uint64_t> waiting_ends_;
   // Set by Start.
+  std::optional<GraphSessionState> session_;
   Clock::time_point deadline_;
   OnStep on_step_;
   OnEnd on_end_;
@@ -166,11 +172,16 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   std::vector<uint32_t> streams_;
   std::vector<uint32_t> outputs_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   // Whether Start has prepared the run; nothing is reported before.
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kSetup;
+  // Of the present step, and of the one that follows the complete steps.
   std::vector<double> values_ ABSL_GUARDED_BY(mu_);
+  std::vector<double> next_values_ ABSL_GUARDED_BY(mu_);
+  uint64_t complete_ ABSL_GUARDED_BY(mu_) = 0;
+  // Whether a task of the step after them was submitted.
+  bool in_step_ ABSL_GUARDED_BY(mu_) = false;
   // Of the phase: tasks that can be submitted, those that have not ended, and, by node, the nodes
   // that it still waits for.
   std::deque<uint32_t> ready_ ABSL_GUARDED_BY(mu_);

@@ -74,7 +74,9 @@ absl::StatusOr<std::shared_ptr<GraphRun>> GraphRunStream::MakeRun() const {
   graph::Graph graph = ReadGraph(request_.graph(), RegistryCatalog(core_.registry), &findings);
   graph::GraphCheck check = graph::CheckGraph(graph, &findings);
   if (!check.accepted) return Refusal(findings);
-  return std::make_shared<GraphRun>(core_, client_, std::move(graph), *std::move(check.order));
+  return std::make_shared<GraphRun>(core_, client_,
+                                    std::make_shared<graph::CheckedGraph>(graph::CheckedGraph{
+                                        std::move(graph), *std::move(check.order)}));
 }
 
 void GraphRunStream::Check() {
@@ -91,7 +93,7 @@ void GraphRunStream::Check() {
   }
   request_.clear_graph();
   (*run)->Start(
-      request_, deadline_,
+      request_, std::nullopt, deadline_,
       [self = Ref(this)](v1::GraphStep step) {
         v1::RunGraphResponse response;
         *response.mutable_step() = std::move(step);

@@ -39,6 +39,12 @@ absl::Status BadBinding(const std::string& tensor, const std::string& what,
       StrCat("binding of tensor ", Quote(tensor), ": ", what, ". Fix: ", fix));
 }
 
+absl::Status GraphSessionOnOtherDevice(uint32_t device, uint32_t wanted) {
+  return absl::InvalidArgumentError(StrCat("the graph session is on device ", device,
+                                           ", and the request is for device ", wanted,
+                                           ". Fix: omit `device`"));
+}
+
 absl::Status NotBound(const std::string& kind, const std::string& tensor, const std::string& fix) {
   return absl::InvalidArgumentError(
       StrCat("tensor ", Quote(tensor), " is ", kind, " and has no memory. Fix: ", fix));
