@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/graph/scalar_bits.h"
 #include "kernels/sdk/half.h"
 
 namespace resident {
@@ -20,33 +21,8 @@ constexpr bool RowsAreInOrder() {
 }
 static_assert(RowsAreInOrder(), "the row of a type must be at the index of its value, from 1");
 
-// The bits of a 16-bit type. Rounds once. (By way of a float it would be rounded twice.)
-template <int kMantissaBits, int kBias>
-uint16_t NarrowBits(double value, double largest) {
-  constexpr uint16_t kInfinite = (2 * kBias + 1) << kMantissaBits;
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return sign | kInfinite | 1 << (kMantissaBits - 1);
-  const double magnitude = std::fabs(value);
-  if (magnitude > largest) return sign | kInfinite;
-  if (magnitude < std::ldexp(1.0, 1 - kBias)) {
-    // Subnormal: in units of the smallest value.
-    const double units = std::ldexp(magnitude, kBias - 1 + kMantissaBits);
-    return sign | static_cast<uint16_t>(std::nearbyint(units));
-  }
-  int exponent = 0;
-  const double fraction = std::frexp(magnitude, &exponent);  // 0.5 to 1.
-  // With the highest bit, which is not stored. A carry increments the exponent.
-  const auto mantissa =
-      static_cast<uint32_t>(std::nearbyint(std::ldexp(fraction, kMantissaBits + 1)));
-  return sign | static_cast<uint16_t>(((exponent + kBias - 2) << kMantissaBits) + mantissa);
-}
-
-template <typename T>
-uint64_t ToBits(T value) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(value));
-  return bits;
-}
+static_assert(kLargestHalf == FindDType(DType::kF16)->largest);
+static_assert(kLargestBFloat16 == FindDType(DType::kBF16)->largest);
 
 template <typename T>
 T Load(const void* from) {
@@ -91,24 +67,9 @@ bool ScalarFits(DType dtype, int64_t value) {
   return value >= -largest - 1 && value <= largest;
 }
 
-uint64_t ScalarBits(DType dtype, double value) {
-  switch (dtype) {
-    case DType::kF64:
-      return ToBits(value);
-    case DType::kF16:
-      return NarrowBits<10, 15>(value, FindDType(dtype)->largest);
-    case DType::kBF16:
-      return NarrowBits<7, 127>(value, FindDType(dtype)->largest);
-    default:
-      return ToBits(static_cast<float>(value));
-  }
-}
+uint64_t ScalarBits(DType dtype, double value) { return FloatBits(dtype, value); }
 
-uint64_t ScalarBits(DType dtype, int64_t value) {
-  const uint32_t size = SizeOf(dtype);
-  const uint64_t bits = static_cast<uint64_t>(value);
-  return size >= 8 ? bits : bits & ((uint64_t{1} << (8 * size)) - 1);
-}
+uint64_t ScalarBits(DType dtype, int64_t value) { return IntegerBits(dtype, value); }
 
 Element ReadElement(DType dtype, const void* element) {
   switch (dtype) {

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/graph/chunk_rule.h"
 #include "runtime/base/errors/argument_errors.h"
 
 namespace resident {
@@ -17,11 +18,7 @@ uint64_t SplitRule::Chunks(absl::Span<const int64_t> shape, uint64_t workers) co
   for (size_t i = 0; i < (by_first_dim ? std::min<size_t>(1, shape.size()) : shape.size()); ++i) {
     items *= static_cast<uint64_t>(shape[i]);
   }
-  // Not (items + grain - 1) / grain: an installed grain may be near 2^64.
-  const uint64_t chunks = items / grain + (items % grain == 0 ? 0 : 1);
-  const bool equal = limit != kMaxTaskChunks && workers > 1;
-  return std::clamp<uint64_t>(chunks, 1,
-                              equal ? std::min(limit, kChunksOfWorker * (workers - 1)) : limit);
+  return CountChunks(items, grain, limit, workers);
 }
 
 absl::StatusOr<SplitRule> ParseSplit(const std::string& text, const Signature& signature) {

@@ -31,11 +31,9 @@ struct SplitRule {
 
   // Number of chunks of a task whose argument for `parameter` has this shape: 1 to `limit`. If
   // there is a limit, the chunks of a large task are equal, and more of them than kChunksOfWorker
-  // for each of the device's `workers` but one, which on a GPU finds tasks, only cost time: then
-  // there are not more. 0: unknown.
+  // (kernels/graph/chunk_rule.h) for each of the device's `workers` but one, which on a GPU finds
+  // tasks, only cost time: then there are not more. 0: unknown.
   uint64_t Chunks(absl::Span<const int64_t> shape, uint64_t workers = 0) const;
-
-  static constexpr uint64_t kChunksOfWorker = 2;
 };
 
 // INVALID_ARGUMENT: the text is malformed, or does not match the signature.

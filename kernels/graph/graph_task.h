@@ -1,0 +1,308 @@
+// The form of a graph that an engine executes itself: one slot of the ring stands for a *quantum*,
+// a part of a run that takes a few milliseconds. docs/ring.md describes it. Shared by host and
+// device; GraphLayoutHash is the hash of these structures, which an image carries.
+//
+//   slot (GraphDescriptor) ──▶ image    what the graph is; does not change during a run
+//                          ──▶ state    how far the run has come; kept from quantum to quantum
+//                          ──▶ quantum  what the host gives and gets: abort, operators, records
+//
+// The image and the state are in device memory, the quantum is in staging memory.
+//
+//   image:  GraphImage | GraphNode[nodes] | Argument[...] | GraphPatch[...] | u32 successors[...]
+//           | u32 roots[roots] | GraphUpdate[updates] | i64 stop_values[stop_values]
+//   state:  GraphState | GraphNodeState[nodes] | u64 ready[ReadyCapacity(nodes)]
+//
+// Memory ordering: the stamps of the slot publish the quantum, and the image, which an earlier task
+// wrote. The completion of the slot publishes what the engine wrote. Only `abort` is written while
+// the slot is in flight.
+#ifndef RESIDENT_KERNELS_GRAPH_GRAPH_TASK_H_
+#define RESIDENT_KERNELS_GRAPH_GRAPH_TASK_H_
+
+#include "kernels/layout/platform.h"
+#include "kernels/layout/task.h"
+
+namespace resident {
+
+// A value of TaskDescriptor::flags, beside TaskFlags: the payload is a GraphDescriptor. Only
+// engines whose traits say so get such a slot.
+inline constexpr u8 kTaskGraph = 32;
+// GraphDescriptor::operator_slot, which is no slot: the nodes call several operators.
+inline constexpr u16 kGraphSlot = 0xffff;
+
+inline constexpr u64 kGraphMagic = 0x3168706172477352;  // "RsGraph1", little-endian.
+inline constexpr u32 kMaxGraphScalars = 64;
+// Nodes of an image, with those that copy the records of streams.
+inline constexpr u32 kMaxImageNodes = 1u << 17;
+inline constexpr u64 kMaxImageBytes = u64{256} << 20;
+// Steps of a quantum.
+inline constexpr u32 kMaxQuantumSteps = 1u << 14;
+// Quanta that are in an engine at a time.
+inline constexpr u32 kMaxOpenGraphs = 64;
+
+struct GraphDescriptor {
+  // As in TaskDescriptor.
+  u32 token;
+  u16 operator_slot;
+  u8 flags;
+  u8 reserved;
+  // Addresses of the GraphImage, the GraphState and the GraphQuantum.
+  u64 image;
+  u64 state;
+  u64 quantum;
+  u64 unused[2];
+};
+static_assert(sizeof(GraphDescriptor) == sizeof(TaskDescriptor), "");
+static_assert(__builtin_offsetof(GraphDescriptor, token) == 0, "");
+static_assert(__builtin_offsetof(GraphDescriptor, operator_slot) == 4, "");
+static_assert(__builtin_offsetof(GraphDescriptor, flags) == 6, "");
+static_assert(__builtin_offsetof(GraphDescriptor, image) == 8, "");
+static_assert(__builtin_offsetof(GraphDescriptor, state) == 16, "");
+static_assert(__builtin_offsetof(GraphDescriptor, quantum) == 24, "");
+
+// --- Image -----------------------------------------------------------------------
+
+// Offsets in bytes from the beginning of the image.
+struct GraphImage {
+  u64 magic;
+  u64 layout_hash;
+  u64 bytes;
+  u64 nodes_at;
+  u64 arguments_at;
+  u64 patches_at;
+  u64 successors_at;
+  u64 roots_at;
+  u64 updates_at;
+  u64 stop_values_at;
+  // Address of the element that stops the loop; 0: none does. i32 or i64.
+  u64 stop_address;
+  u32 nodes;
+  u32 roots;
+  u32 updates;
+  u32 stop_values;
+  u32 scalars;
+  // Rows of the table of operators.
+  u32 operators;
+  DType stop_dtype;
+  u8 reserved[15];
+};
+static_assert(sizeof(GraphImage) == 128, "");
+static_assert(__builtin_offsetof(GraphImage, nodes) == 88, "");
+static_assert(__builtin_offsetof(GraphImage, stop_dtype) == 112, "");
+
+// A call of an operator. Its arguments are templates in the form of an argument block; patches
+// complete them for the present values of the scalars.
+struct GraphNode {
+  // Row of the table of operators.
+  u32 op;
+  // Indices of the first of its arguments, patches and successors: the nodes that wait for it.
+  u32 first_argument;
+  u32 first_patch;
+  u32 first_successor;
+  u32 successors;
+  // Nodes that it waits for.
+  u32 predecessors;
+  u16 arguments;
+  u16 patches;
+  u32 reserved;
+};
+static_assert(sizeof(GraphNode) == 32, "");
+static_assert(__builtin_offsetof(GraphNode, predecessors) == 20, "");
+static_assert(__builtin_offsetof(GraphNode, arguments) == 24, "");
+
+enum class GraphPatchKind : u8 {
+  // The bits of a scalar argument: factor * scalar + addend, converted to `dtype`.
+  kValue = 0,
+  // Size of a dimension: the scalar.
+  kSize = 1,
+  // The strides of a tensor whose elements are adjacent at the present sizes are those of a dense
+  // tensor. Follows the tensor's sizes.
+  kStrides = 2,
+  // A record: its address is that of the present step's records plus `addend`, and it is dense.
+  // Follows its sizes.
+  kRecord = 3,
+};
+
+struct GraphPatch {
+  GraphPatchKind kind;
+  u8 argument;
+  u8 dimension;
+  DType dtype;
+  u32 scalar;
+  double factor;
+  double addend;
+};
+static_assert(sizeof(GraphPatch) == 24, "");
+static_assert(__builtin_offsetof(GraphPatch, scalar) == 4, "");
+static_assert(__builtin_offsetof(GraphPatch, factor) == 8, "");
+
+// After a step, the scalar becomes factor * scalar + addend; the run ends if that is outside of
+// [least, most]. All updates use the values before.
+struct GraphUpdate {
+  u32 scalar;
+  u32 reserved;
+  double factor;
+  double addend;
+  double least;
+  double most;
+};
+static_assert(sizeof(GraphUpdate) == 40, "");
+
+// --- State -----------------------------------------------------------------------
+
+struct GraphNodeState {
+  // Chunks that nobody has taken; not 0 only while the node is ready.
+  u32 unclaimed;
+  // Chunks, and those that have not ended.
+  u32 chunks;
+  u32 unfinished;
+  // Predecessors that have not ended in this step.
+  u32 pending;
+};
+static_assert(sizeof(GraphNodeState) == 16, "");
+
+struct GraphState {
+  double scalars[kMaxGraphScalars];
+  // Steps that have ended since the run began.
+  u64 step;
+  // Whether the present step has begun.
+  u32 begun;
+  u32 reserved;
+  // Nodes of the step that have not ended.
+  alignas(64) u32 remaining;
+  // Positions in the queue of ready nodes. They never decrease. Entry p is at ready[p % capacity]:
+  // its stamp, p + 1, in the high half, and the node in the low half.
+  alignas(64) u64 head;
+  alignas(64) u64 tail;
+};
+static_assert(sizeof(GraphState) == 768, "");
+static_assert(__builtin_offsetof(GraphState, step) == 512, "");
+static_assert(__builtin_offsetof(GraphState, remaining) == 576, "");
+static_assert(__builtin_offsetof(GraphState, head) == 640, "");
+
+// A power of two.
+RESIDENT_HOST_DEVICE constexpr u64 ReadyCapacity(u64 nodes) {
+  u64 capacity = 1;
+  while (capacity < nodes) capacity *= 2;
+  return capacity;
+}
+RESIDENT_HOST_DEVICE constexpr u64 GraphStateBytes(u64 nodes) {
+  return sizeof(GraphState) + nodes * sizeof(GraphNodeState) + ReadyCapacity(nodes) * sizeof(u64);
+}
+
+// --- Quantum ---------------------------------------------------------------------
+
+// Why a quantum has ended.
+enum class GraphEnd : u32 {
+  kNone = 0,
+  // The run continues with the next quantum.
+  kQuantum = 1,
+  // The run has executed all its steps; the stop tensor has a stop value; a scalar would leave its
+  // range.
+  kSteps = 2,
+  kStop = 3,
+  kScalarRange = 4,
+  // A node did not end OK.
+  kFailed = 5,
+  // The host has set `abort`.
+  kAborted = 6,
+  // The image is of another build.
+  kBadImage = 7,
+};
+
+// A row of the table of operators, which is resolved for each quantum. `split_parameter` to `limit`
+// are those of a SplitRule (runtime/model/split_rule.h).
+struct GraphOperator {
+  u32 slot;
+  i32 split_parameter;
+  u32 by_first_dim;
+  u32 reserved;
+  u64 grain;
+  u64 limit;
+  // Set by the engine: its tasks that have ended, and their worker time.
+  u64 tasks;
+  u64 ns;
+};
+static_assert(sizeof(GraphOperator) == 48, "");
+static_assert(__builtin_offsetof(GraphOperator, grain) == 16, "");
+static_assert(__builtin_offsetof(GraphOperator, tasks) == 32, "");
+
+struct GraphQuantum {
+  // Not 0: end as soon as the nodes that are running have ended.
+  alignas(64) u32 abort;
+  // Whether it begins with a step: the engine initializes the state. Otherwise it continues the
+  // step in which the quantum before ended.
+  alignas(64) u32 fresh;
+  // Steps of this quantum at most; at most kMaxQuantumSteps.
+  u32 max_steps;
+  // Steps that ended before it, and of the run in all.
+  u64 first_step;
+  u64 last_step;
+  // The quantum ends once it has taken so long.
+  u64 budget_ns;
+  // Addresses of the GraphOperators, and of the records: `record_bytes` for each step of the
+  // quantum.
+  u64 operators;
+  u64 records;
+  u64 record_bytes;
+  // Set by the engine. Not 0: no worker takes a further chunk.
+  alignas(64) u32 leave;
+  // GraphEnd.
+  u32 end;
+  // Steps of this quantum that have ended, and whether a further one has begun.
+  u32 steps;
+  u32 in_step;
+  // kFailed: the first failure, and its CompletionStatus | detail << 16.
+  u32 failed_node;
+  u32 failure;
+  u64 failed_step;
+  // Of all scalars, for the first step, if `fresh`.
+  alignas(64) double scalars[kMaxGraphScalars];
+};
+static_assert(sizeof(GraphQuantum) == 704, "");
+static_assert(__builtin_offsetof(GraphQuantum, fresh) == 64, "");
+static_assert(__builtin_offsetof(GraphQuantum, records) == 104, "");
+static_assert(__builtin_offsetof(GraphQuantum, leave) == 128, "");
+static_assert(__builtin_offsetof(GraphQuantum, scalars) == 192, "");
+
+// Breadcrumb::task of a worker that executes a node: the node, and the step of the quantum.
+inline constexpr u32 kGraphNodeBits = 17;
+static_assert(kMaxImageNodes == 1u << kGraphNodeBits, "");
+static_assert(u64{kMaxQuantumSteps} << kGraphNodeBits <= u64{1} << 32, "");
+RESIDENT_HOST_DEVICE constexpr u32 PackGraphTask(u32 node, u32 step) {
+  return node | step << kGraphNodeBits;
+}
+RESIDENT_HOST_DEVICE constexpr u32 GraphTaskNode(u32 task) { return task & (kMaxImageNodes - 1); }
+RESIDENT_HOST_DEVICE constexpr u32 GraphTaskStep(u32 task) { return task >> kGraphNodeBits; }
+
+// It differs if two builds could interpret an image differently.
+RESIDENT_HOST_DEVICE constexpr u64 GraphLayoutHash() {
+  constexpr u64 kFields[] = {
+      1,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      sizeof(GraphDescriptor),
+      sizeof(GraphImage),
+      sizeof(GraphNode),
+      sizeof(GraphPatch),
+      sizeof(GraphUpdate),
+      sizeof(GraphNodeState),
+      sizeof(GraphState),
+      sizeof(GraphOperator),
+      sizeof(GraphQuantum),
+      sizeof(Argument),
+      kMaxGraphScalars,
+      kGraphNodeBits,
+      __builtin_offsetof(GraphImage, nodes),
+      __builtin_offsetof(GraphNode, predecessors),
+      __builtin_offsetof(GraphPatch, factor),
+      __builtin_offsetof(GraphState, head),
+      __builtin_offsetof(GraphOperator, tasks),
+      __builtin_offsetof(GraphQuantum, leave),
+      __builtin_offsetof(GraphQuantum, scalars),
+  };
+  u64 hash = 14695981039346656037ULL;  // FNV-1a.
+  for (u64 field : kFields) hash = (hash ^ field) * 1099511628211ULL;
+  return hash;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_GRAPH_GRAPH_TASK_H_
