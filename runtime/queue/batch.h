@@ -16,10 +16,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/layout/task.h"
+#include "runtime/queue/graph_nodes.h"
 #include "runtime/queue/task_range.h"
 
 namespace resident {
@@ -48,6 +50,8 @@ struct Batch {
   std::vector<TaskDescriptor> tasks;
   // If not null, the tasks. Not for in-order batches, and not with wants_results.
   std::unique_ptr<const TaskRange> range;
+  // If not null, the only task is a quantum of a graph: a GraphDescriptor.
+  std::unique_ptr<const GraphNodes> graph;
   // Tasks not in compact form: task i's arguments are
   // arguments[i * arguments_per_task ...]. 0: all tasks are compact.
   uint32_t arguments_per_task = 0;
@@ -89,6 +93,9 @@ struct Batch {
   std::vector<std::array<uint8_t, kResultBytes>> results;  // Empty without wants_results.
   // Why tasks ended ABORTED or UNAVAILABLE; empty otherwise.
   std::string cause;
+  // Of a graph that ended with its engine: Breadcrumb::task of a worker that was running a
+  // suspected operator.
+  std::optional<uint32_t> suspect;
 
   uint64_t client = 0;            // The client that enqueued it.
   std::shared_ptr<QueueUse> use;  // Counts its tasks and bytes for that client.

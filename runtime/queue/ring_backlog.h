@@ -10,7 +10,8 @@
 //   bound     In addition, how long the task may take, if the creator of the batch sets it
 //             (Batch::task_bound_ns). This is used for FLUX programs: they share one operator
 //             slot, so the duration of one client's programs does not predict that of the next
-//             client's.
+//             client's. It is the whole estimate of a graph, whose nodes call several operators:
+//             what its last quantum took.
 //
 // There is room while one of these holds:
 //
@@ -81,6 +82,8 @@ class RingBacklog {
     bool long_task = false;
     // The tasks of a range, each of which takes the average; 0: each of its blocks does.
     uint32_t range_tasks = 0;
+    // Whether `bound_ns` is the whole estimate, because the task is of no slot.
+    bool only_bound = false;
   };
 
   // Starts with no task in the ring; keeps the averages.
@@ -178,7 +181,9 @@ class RingBacklog {
   void Change(const Task& task, int64_t sign) {
     Slot& s = slots_[Index(task.slot)];
     const uint64_t blocks = static_cast<uint64_t>(sign * int64_t{task.blocks});
-    const uint32_t averages = task.range_tasks != 0 ? task.range_tasks : task.blocks;
+    const uint32_t averages = task.only_bound         ? 0
+                              : task.range_tasks != 0 ? task.range_tasks
+                                                      : task.blocks;
     const uint64_t work = static_cast<uint64_t>(sign * int64_t{averages});
     long_blocks_ -= s.long_blocks();
     s.blocks += blocks;

@@ -81,7 +81,13 @@ RingBacklog::Task RingTasks::Estimate(const Entry& entry) const {
   RingBacklog::Task estimate{.slot = batch.operator_slot(entry.index),
                              .bound_ns = batch.task_bound_ns,
                              .long_task = batch.long_tasks};
-  if (batch.range) {
+  if (batch.graph) {
+    estimate.slot = kGraphSlot;
+    estimate.blocks =
+        static_cast<uint32_t>(std::min<uint64_t>(batch.graph->workers, backlog_.workers()));
+    estimate.bound_ns = batch.graph->worker_ns;
+    estimate.only_bound = true;
+  } else if (batch.range) {
     const uint32_t claims = (entry.count + entry.claim - 1) / entry.claim;
     estimate.blocks = static_cast<uint32_t>(std::min<uint64_t>(claims, backlog_.workers()));
     estimate.range_tasks = entry.count;
@@ -174,7 +180,7 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
     const RingBacklog::Task estimate = Estimate(entry);
     backlog_.Remove(estimate);
     // The duration of a refused task does not predict that of a task that is not refused.
-    if (completion.status == CompletionStatus::kOk) {
+    if (completion.status == CompletionStatus::kOk && !entry.batch->graph) {
       const uint64_t worker_ns = uint64_t{completion.duration_ns} * estimate.blocks;
       backlog_.Observe(estimate.slot, entry.batch->range
                                           ? static_cast<uint32_t>(worker_ns / entry.count)
@@ -288,8 +294,7 @@ void RingTasks::LoseRing(const std::string& cause, const std::vector<uint32_t>& 
   ring_->ForEachInFlight([&](uint64_t sequence) {
     Entry& entry = this->entry(sequence);
     Batch& batch = *entry.batch;
-    const bool suspect = std::find(suspects.begin(), suspects.end(),
-                                   batch.operator_slot(entry.index)) != suspects.end();
+    const bool suspect = IsSuspect(sequence, entry, suspects);
     batch.cause = suspect ? absl::StrCat(cause, "; its operator is a suspect")
                           : absl::StrCat(cause,
                                          "; the task may have run. Fix: send it again if "
@@ -298,6 +303,24 @@ void RingTasks::LoseRing(const std::string& cause, const std::vector<uint32_t>& 
   });
   backlog_.Clear();
   ring_.reset();
+}
+
+bool RingTasks::IsSuspect(uint64_t sequence, Entry& entry,
+                          const std::vector<uint32_t>& suspects) const {
+  Batch& batch = *entry.batch;
+  const auto listed = [&](uint32_t slot) {
+    return std::find(suspects.begin(), suspects.end(), slot) != suspects.end();
+  };
+  if (!batch.graph) return listed(batch.operator_slot(entry.index));
+  for (uint32_t w = 0; w < seen_.size(); ++w) {
+    const Breadcrumb breadcrumb = ReadBreadcrumb(w);
+    if (ring_->InFlightWithStamp(breadcrumb.stamp) != sequence) continue;
+    if (!listed(batch.graph->SlotOf(breadcrumb.task))) continue;
+    batch.suspect = breadcrumb.task;
+    // The worker that faulted is the best one to name.
+    if (breadcrumb.fault_signal != 0) break;
+  }
+  return batch.suspect.has_value();
 }
 
 bool RingTasks::PublishPark() {
@@ -333,7 +356,9 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
     }
     // Not the breadcrumb's slot, which may be that of the worker's next task.
     const Entry& entry = this->entry(*sequence);
-    const uint32_t operator_slot = entry.batch->operator_slot(entry.index);
+    const Batch& batch = *entry.batch;
+    const uint32_t operator_slot =
+        batch.graph ? batch.graph->SlotOf(breadcrumb.task) : batch.operator_slot(entry.index);
     if (passed - seen_[w].since > limit(operator_slot)) {
       overdue.push_back({*sequence, operator_slot, passed - seen_[w].since});
     }
@@ -366,7 +391,9 @@ std::vector<RunningTask> RingTasks::RunningTasks() const {
     const Entry& entry = entries_[*sequence & (ring_->slots() - 1)];
     const Batch& batch = *entry.batch;
     RunningTask task{*sequence, w, batch.client, {}, {}};
-    if (batch.range) {
+    if (batch.graph) {
+      task.task.operator_slot = static_cast<u16>(batch.graph->SlotOf(breadcrumb.task));
+    } else if (batch.range) {
       const uint32_t last = entry.index + entry.count - 1;
       task.task =
           batch.range->Describe(std::clamp(breadcrumb.task, entry.index, last), &task.arguments);

@@ -128,6 +128,8 @@ class RingTasks {
   void EndWith(Entry& entry, TaskStatus status, FinishedBatches* finished);
   // Empties the entry: its tasks have outcomes, the last of which is `status`.
   void Close(Entry& entry, TaskStatus status, FinishedBatches* finished);
+  // Whether one of the operators in `suspects` was running in the entry; sets Batch::suspect.
+  bool IsSuspect(uint64_t sequence, Entry& entry, const std::vector<uint32_t>& suspects) const;
   Breadcrumb ReadBreadcrumb(uint32_t worker) const;
 
   std::shared_ptr<HostRing> ring_;

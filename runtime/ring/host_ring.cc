@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/graph/graph_task.h"
 #include "runtime/ring/slot_codec.h"
 
 namespace resident {
@@ -14,6 +15,7 @@ HostRing::HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_c
       next_sequence_(region_->control()->resume_sequence),
       read_(next_sequence_),
       sequence_(slots(), kFree),
+      is_graph_(slots(), 0),
       next_(slots() + 1, head_),
       previous_(slots() + 1, head_) {}
 
@@ -40,6 +42,10 @@ std::optional<uint64_t> HostRing::Reserve() {
 }
 
 void HostRing::Publish(uint64_t sequence, const TaskDescriptor& task) {
+  if (task.flags & kTaskGraph) {
+    is_graph_[sequence & mask_] = 1;
+    ++graphs_;
+  }
   Write(region_->submissions()[sequence & mask_], task, sequence);
 }
 
@@ -62,6 +68,10 @@ void HostRing::Unlink(uint32_t slot) {
   next_[previous_[slot]] = next_[slot];
   previous_[next_[slot]] = previous_[slot];
   sequence_[slot] = kFree;
+  if (is_graph_[slot]) {
+    is_graph_[slot] = 0;
+    --graphs_;
+  }
   --in_flight_;
 }
 

@@ -22,7 +22,8 @@
 //      only after the device has read its previous content.
 //   3. In-flight tasks form a list in submission order. The device starts tasks in
 //      that order on at most worker_count blocks, so no task behind worker_count
-//      uncompleted tasks has completed: a scan for completions ends there.
+//      uncompleted tasks has completed: a scan for completions ends there. Graphs do not
+//      count, because a worker may start a task beside them.
 #ifndef RESIDENT_RUNTIME_RING_HOST_RING_H_
 #define RESIDENT_RUNTIME_RING_HOST_RING_H_
 
@@ -71,7 +72,7 @@ class HostRing {
   // with more to publish passes 1. `report` may reserve and publish.
   template <typename Report>
   uint32_t Consume(Report report, uint32_t max_completions = UINT32_MAX,
-                   uint32_t max_uncompleted = kMaxWorkers);
+                   uint32_t max_uncompleted = UINT32_MAX);
 
   // Calls visit(sequence) for each task in flight, oldest first.
   template <typename Visit>
@@ -107,6 +108,8 @@ class HostRing {
   uint64_t read_;  // Invariant 2.
   uint32_t in_flight_ = 0;
   std::vector<uint64_t> sequence_;  // Sequence number of the task in each slot, or kFree.
+  std::vector<uint8_t> is_graph_;   // Whether the task in each slot is a graph.
+  uint32_t graphs_ = 0;             // In flight.
   std::vector<uint32_t> next_;      // In-flight list: invariant 3.
   std::vector<uint32_t> previous_;
 };
@@ -120,7 +123,7 @@ uint32_t HostRing::Consume(Report report, uint32_t max_completions, uint32_t max
   uint32_t uncompleted = 0;
   TaskCompletion completion;
   uint32_t slot = next_[head_];
-  max_uncompleted = std::min(max_uncompleted, worker_count_);
+  max_uncompleted = std::min(max_uncompleted, worker_count_ + graphs_);
   while (slot != head_ && uncompleted < max_uncompleted && consumed < max_completions) {
     const uint32_t following = next_[slot];
     const uint64_t sequence = sequence_[slot];
