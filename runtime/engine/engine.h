@@ -114,6 +114,9 @@ struct EngineTraits {
   uint32_t divergence_slowdown = 1;
   // Whether all work units take part in a wide task. If not, a task must end in time with one.
   bool units_share_task = false;
+  // Whether it executes graphs itself, as slots with kTaskGraph (kernels/graph/graph_task.h). If
+  // not, the front end submits each node.
+  bool executes_graphs = false;
   // How long a task may be made at most: parking, a change of generation and the lone task of
   // another client wait for it.
   std::chrono::milliseconds max_task_time{1};

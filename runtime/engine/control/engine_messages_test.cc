@@ -18,6 +18,7 @@ TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
   traits.lockstep_runs = 6;
   traits.divergence_slowdown = 7;
   traits.units_share_task = true;
+  traits.executes_graphs = true;
   traits.max_task_time = std::chrono::milliseconds(8);
 
   const internal::EngineTraits message = ToMessage(traits);

@@ -37,9 +37,6 @@ constexpr int kLooksBetweenClockReads = 64;
 // How often a waiting change of generation checks whether it was withdrawn.
 constexpr auto kSwitchLook = std::chrono::milliseconds(2);
 
-// The token whose stamp is 0: no task.
-constexpr uint32_t kNoToken = UINT32_MAX;
-
 uint64_t NowNs() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
@@ -92,6 +89,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   }
   memory_ = static_cast<uint8_t*>(memory);
   for (uint32_t w = 0; w < count; ++w) wide_.push_back(std::make_unique<Wide>());
+  graphs_.SetWorkers(count);
   workers_.resize(count);
   ControlBlock* const control = region.control();
   control->worker_count = count;
@@ -239,8 +237,10 @@ void CpuEngine::Work(uint32_t worker) {
   state->scratch = memory_ + memory_bytes_ + uint64_t{worker} * kScratchBytes;
   auto looked_since = std::chrono::steady_clock::now();
   int looks = 0;
-  while (!leaving_.load(std::memory_order_acquire)) {
-    if (RunNextTask(worker, *state) || HelpWithWideTask(worker, *state)) {
+  uint64_t graph_turn_ns = 0;
+  // Graphs that were opened before a park marker are finished.
+  while (!leaving_.load(std::memory_order_acquire) || graphs_.any_open()) {
+    if (RunSomething(worker, *state, graph_turn_ns)) {
       looks = 0;
       continue;
     }
@@ -257,6 +257,24 @@ void CpuEngine::Work(uint32_t worker) {
   if (running_.fetch_sub(1) == 1) FutexWake(reinterpret_cast<uint32_t*>(&running_));
 }
 
+bool CpuEngine::RunSomething(uint32_t worker, BlockState& state, uint64_t& graph_turn_ns) {
+  // While there is work of both kinds, workers divide their time between the ring and graphs.
+  constexpr uint64_t kTurnNs = GraphTable::kTurn.count();
+  const auto work_on_graph = [&] {
+    if (!graphs_.Work(worker, state)) return false;
+    graph_turn_ns = NowNs();
+    return true;
+  };
+  if (graphs_.any_open() && NowNs() - graph_turn_ns >= kTurnNs && work_on_graph()) return true;
+  if (!leaving_.load(std::memory_order_acquire) && RunNextTask(worker, state)) return true;
+  return HelpWithWideTask(worker, state) || work_on_graph();
+}
+
+bool CpuEngine::RingHasTask() const {
+  const uint64_t sequence = next_.load(std::memory_order_acquire);
+  return IsReady(region_->submissions()[sequence & mask_], sequence);
+}
+
 bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   uint64_t sequence = next_.load(std::memory_order_acquire);
   RingSlot& slot = region_->submissions()[sequence & mask_];
@@ -271,6 +289,10 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   if (state.descriptor.flags & kTaskPark) {
     leaving_.store(true, std::memory_order_release);
     WakeSleepers();
+    return true;
+  }
+  if (state.descriptor.flags & kTaskGraph) {
+    graphs_.Open(sequence, std::bit_cast<GraphDescriptor>(state.descriptor));
     return true;
   }
   LoadArguments(sequence, state.descriptor, state);
@@ -376,7 +398,7 @@ void CpuEngine::RunChunks(Wide& wide, uint32_t worker, BlockState& state) {
     }
   }
   // Other workers may need longer for their tasks of the range.
-  if (wide.task.flags & kTaskRange) WriteBreadcrumb(worker, kNoToken, 0);
+  if (wide.task.flags & kTaskRange) WriteBreadcrumb(worker, GraphTable::kNoToken, 0);
 }
 
 uint32_t CpuEngine::RunClaim(const RangeDescriptor& range, uint64_t claim, uint32_t worker,
@@ -447,13 +469,23 @@ void CpuEngine::WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operat
 }
 
 void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state) {
+  WriteCompletion(sequence, start_ns, state.status_and_detail, state.result);
+}
+
+void CpuEngine::CompleteGraph(uint64_t sequence, uint64_t start_ns, uint32_t status_and_detail) {
+  constexpr u8 kNoResult[kResultBytes] = {};
+  WriteCompletion(sequence, start_ns, status_and_detail, kNoResult);
+}
+
+void CpuEngine::WriteCompletion(uint64_t sequence, uint64_t start_ns, uint32_t status_and_detail,
+                                const u8* result) {
   TaskCompletion completion{};
   completion.start_ns = start_ns;
   completion.duration_ns =
       static_cast<uint32_t>(std::min<uint64_t>(NowNs() - start_ns, UINT32_MAX));
-  completion.status = static_cast<CompletionStatus>(state.status_and_detail & 0xffff);
-  completion.detail = static_cast<uint16_t>(state.status_and_detail >> 16);
-  std::memcpy(completion.result, state.result, kResultBytes);
+  completion.status = static_cast<CompletionStatus>(status_and_detail & 0xffff);
+  completion.detail = static_cast<uint16_t>(status_and_detail >> 16);
+  std::memcpy(completion.result, result, kResultBytes);
   WriteSlot(region_->completions()[sequence & mask_], completion, sequence);
   Doorbell::ForCompletions(region_->control()).Ring();
 }
@@ -464,6 +496,7 @@ void CpuEngine::SleepUntilDoorbell() {
   const uint64_t sequence = next_.load(std::memory_order_acquire);
   bool work = leaving_.load() || IsReady(region_->submissions()[sequence & mask_], sequence);
   for (const auto& wide : wide_) work |= wide->open.load(std::memory_order_seq_cst);
+  work |= graphs_.HasReady();
   if (!work) bell.Wait(seen);
   bell.EndWait();
 }

@@ -9,7 +9,8 @@
 // Memory ordering: a worker takes task s by advancing `next_` from s to s + 1, after
 // it has read all stamps of s (acquire). Completion chunks are published by their
 // stamps (release). Chunks of a wide task are assigned and counted with
-// acquire-release counters, so that the completion follows every chunk's writes.
+// acquire-release counters, so that the completion follows every chunk's writes. graph_table.h
+// describes graphs.
 #ifndef RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_CPU_CPU_ENGINE_H_
 
@@ -24,12 +25,13 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/sdk/operator.h"
 #include "runtime/engine/cpu/cpu_generation.h"
+#include "runtime/engine/cpu/graph_table.h"
 #include "runtime/engine/engine.h"
 #include "runtime/ring/shared_region.h"
 
 namespace resident {
 
-class CpuEngine : public Engine {
+class CpuEngine : public Engine, private GraphTable::Engine {
  public:
   // The kernel need not be parked: each worker exits after its current task.
   ~CpuEngine() override;
@@ -71,6 +73,9 @@ class CpuEngine : public Engine {
   // Sleeps until all workers have exited, at most for `timeout`. Returns whether they have.
   bool AwaitWorkers(std::chrono::nanoseconds timeout);
   void Work(uint32_t worker);
+  // Runs a task, a part of one, or a part of a graph; returns false if there is none.
+  // `graph_turn_ns`: when the worker last ended a turn with a graph.
+  bool RunSomething(uint32_t worker, BlockState& state, uint64_t& graph_turn_ns);
   // Takes and runs the next task of the ring. Returns false if there is none.
   bool RunNextTask(uint32_t worker, BlockState& state);
   void RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, BlockState& state);
@@ -86,6 +91,18 @@ class CpuEngine : public Engine {
   // `task`: its index, if it is of a range.
   void WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot, uint32_t task = 0);
   void Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state);
+  void WriteCompletion(uint64_t sequence, uint64_t start_ns, uint32_t status_and_detail,
+                       const u8* result);
+
+  void CallOperator(BlockState& state) const override { Call(state); }
+  void NoteGraphTask(uint32_t worker, uint32_t token, uint32_t operator_slot,
+                     uint32_t task) override {
+    WriteBreadcrumb(worker, token, operator_slot, task);
+  }
+  bool RingHasTask() const override;
+  void WakeWorkers() override { WakeSleepers(); }
+  void CompleteGraph(uint64_t sequence, uint64_t start_ns, uint32_t status_and_detail) override;
+
   void SleepUntilDoorbell();
   void WakeSleepers();
 
@@ -96,6 +113,7 @@ class CpuEngine : public Engine {
   uint64_t memory_bytes_ = 0;
   std::vector<std::thread> workers_;
   std::vector<std::unique_ptr<Wide>> wide_;  // By owner.
+  GraphTable graphs_{*this};
 
   std::atomic<uint64_t> next_{0};  // Sequence number of the next task to take.
   std::atomic<bool> leaving_{false};

@@ -24,6 +24,7 @@ inline EngineTraits CpuTraits() {
   traits.run_instructions_per_ms = 50'000;
   // The other workers may be busy with tasks of their own.
   traits.units_share_task = false;
+  traits.executes_graphs = true;
   // There are few workers, each may have two tasks before it, and a task takes about a sixth of
   // this. Measured on two cores: a lone task beside 3 batches of 300 endless programs takes 0.40 to
   // 0.52 s, the first one up to 0.83 s. With a bound of 4 s it takes 0.82 to 0.86 s, the first one

@@ -1,0 +1,168 @@
+#include "runtime/engine/cpu/graph_table.h"
+
+#include <algorithm>
+
+namespace resident {
+namespace {
+
+constexpr uint64_t kTurnNs = GraphTable::kTurn.count();
+
+uint64_t NowNs() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+// Counts ended tasks and their time for one operator after the other, so that workers seldom write
+// to the counters that they share.
+class TaskCounter {
+ public:
+  ~TaskCounter() { Flush(); }
+  void Add(GraphOperator* op, uint64_t ns, bool ended) {
+    if (op != op_) {
+      Flush();
+      op_ = op;
+    }
+    ns_ += ns;
+    tasks_ += ended;
+  }
+
+ private:
+  void Flush() {
+    if (op_ == nullptr) return;
+    __atomic_fetch_add(&op_->tasks, tasks_, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&op_->ns, ns_, __ATOMIC_RELAXED);
+    tasks_ = ns_ = 0;
+  }
+
+  GraphOperator* op_ = nullptr;
+  u64 tasks_ = 0;
+  u64 ns_ = 0;
+};
+
+}  // namespace
+
+void GraphTable::Open(uint64_t sequence, const GraphDescriptor& descriptor) {
+  const uint64_t now = NowNs();
+  constexpr auto kRefused = static_cast<uint32_t>(CompletionStatus::kInternal);
+  if (!GraphWalk::IsValid(descriptor)) {
+    reinterpret_cast<GraphQuantum*>(descriptor.quantum)->end =
+        static_cast<uint32_t>(GraphEnd::kBadImage);
+    return engine_.CompleteGraph(sequence, now, kRefused);
+  }
+  const auto entry = std::find_if(entries_.begin(), entries_.end(), [](Entry& each) {
+    return !each.taken.exchange(true, std::memory_order_acq_rel);
+  });
+  // The front end submits at most kMaxOpenGraphs at a time.
+  if (entry == entries_.end()) return engine_.CompleteGraph(sequence, now, kRefused);
+  entry->descriptor = descriptor;
+  entry->sequence = sequence;
+  entry->start_ns = now;
+  Walk(*entry).Begin();
+  entry->word.store(kOpen, std::memory_order_release);
+  open_.fetch_add(1, std::memory_order_seq_cst);
+  engine_.WakeWorkers();
+}
+
+bool GraphTable::Join(Entry& entry) {
+  uint64_t word = entry.word.load(std::memory_order_relaxed);
+  while ((word & (kOpen | kOver)) == kOpen) {
+    if (entry.word.compare_exchange_weak(word, word + 1, std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
+void GraphTable::Leave(Entry& entry, GraphWalk& walk) {
+  const uint64_t over = walk.leaving() ? kOver : 0;
+  uint64_t word = entry.word.load(std::memory_order_relaxed);
+  uint64_t left = 0;
+  do {
+    left = (word | over) - 1;
+  } while (!entry.word.compare_exchange_weak(word, left, std::memory_order_acq_rel));
+  // Nobody joins from now on, so that one worker sees this.
+  if ((left & kWorkers) != 0 || (left & kOver) == 0) return;
+  const uint32_t status = walk.Conclude();
+  const uint64_t sequence = entry.sequence;
+  const uint64_t start_ns = entry.start_ns;
+  // The entry is free before the host can submit the next quantum.
+  entry.word.store(0, std::memory_order_relaxed);
+  entry.taken.store(false, std::memory_order_release);
+  engine_.CompleteGraph(sequence, start_ns, status);
+  open_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+bool GraphTable::HasReady() {
+  if (!any_open()) return false;
+  for (Entry& entry : entries_) {
+    if (!Join(entry)) continue;
+    GraphWalk walk = Walk(entry);
+    const bool ready = walk.HasReady();
+    Leave(entry, walk);
+    if (ready) return true;
+  }
+  return false;
+}
+
+bool GraphTable::Work(uint32_t worker, BlockState& state) {
+  if (!any_open()) return false;
+  for (uint32_t i = 0; i < kMaxOpenGraphs; ++i) {
+    const uint32_t index = (next_[worker] + i) % kMaxOpenGraphs;
+    Entry& entry = entries_[index];
+    if (!Join(entry)) continue;
+    GraphWalk walk = Walk(entry);
+    GraphChunk chunk;
+    const bool taken = walk.Take(&chunk);
+    if (taken) TakeTurn(entry, walk, chunk, worker, state);
+    Leave(entry, walk);
+    if (!taken) continue;
+    next_[worker] = index + 1;
+    return true;
+  }
+  return false;
+}
+
+void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk, uint32_t worker,
+                          BlockState& state) {
+  TaskCounter counter;
+  const uint32_t token = entry.descriptor.token;
+  const uint64_t begin = NowNs();
+  uint64_t before = begin;
+  while (true) {
+    GraphOperator& op = walk.op(chunk);
+    engine_.NoteGraphTask(worker, token, op.slot, PackGraphTask(chunk.node, walk.step()));
+    state.descriptor = TaskDescriptor{.token = token,
+                                      .operator_slot = static_cast<u16>(op.slot),
+                                      .flags = 0,
+                                      .reserved = 0,
+                                      .words = {}};
+    state.descriptor.set_argument_count(walk.node(chunk).arguments);
+    walk.FillArguments(chunk, &state.arguments);
+    state.chunk = chunk.chunk;
+    state.chunk_count = chunk.chunks;
+    state.status_and_detail = 0;
+    engine_.CallOperator(state);
+
+    const uint64_t now = NowNs();
+    GraphChunk next;
+    bool more_ready = false;
+    const bool ended = walk.Finish(chunk, state.status_and_detail, &next, &more_ready);
+    counter.Add(&op, now - before, ended);
+    before = now;
+    if (now - entry.start_ns >= walk.budget_ns()) walk.Leave();
+    walk.LookForAbort();
+    const bool others = engine_.RingHasTask() || open_.load(std::memory_order_relaxed) > 1;
+    if (walk.leaving() || (others && now - begin >= kTurnNs)) {
+      if (next.chunks != 0) {
+        walk.GiveBack(next);
+        more_ready = true;
+      }
+      next = GraphChunk();
+    } else if (next.chunks == 0) {
+      walk.Take(&next);
+    }
+    if (more_ready && !walk.leaving()) engine_.WakeWorkers();
+    if (next.chunks == 0) break;
+    chunk = next;
+  }
+  engine_.NoteGraphTask(worker, kNoToken, 0, 0);
+}
+
+}  // namespace resident
