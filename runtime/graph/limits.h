@@ -2,6 +2,7 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_LIMITS_H_
 #define RESIDENT_RUNTIME_GRAPH_LIMITS_H_
 
+#include <chrono>
 #include <cstdint>
 
 namespace resident::graph {
@@ -14,6 +15,9 @@ inline constexpr uint32_t kMaxRuns = 64;
 // Nodes of a graph that runs.
 inline constexpr uint32_t kMaxRunNodes = 1u << 16;
 inline constexpr uint64_t kMaxRunDependencies = 1u << 22;
+// How long a quantum takes, about: the part of a run that an engine executes for one slot of the
+// ring.
+inline constexpr std::chrono::nanoseconds kQuantumTime = std::chrono::milliseconds(5);
 // Bytes of all outputs that a run returns, and of all records of a step.
 inline constexpr uint64_t kMaxReturnedBytes = uint64_t{256} << 20;
 inline constexpr uint32_t kMaxNodes = 1u << 20;

@@ -1,0 +1,262 @@
+#include "runtime/graph/lowering.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/graph/graph_arguments.h"
+#include "runtime/graph/accesses.h"
+#include "runtime/model/dtype.h"
+
+namespace resident::graph {
+namespace {
+
+// Between the records of a step, and between the parts of an image.
+constexpr uint64_t kAlignment = 64;
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// By position in `streams`: the nodes that write its memory.
+std::vector<std::vector<uint32_t>> FindWriters(const Graph& graph,
+                                               absl::Span<const uint32_t> streams) {
+  std::vector<std::vector<uint32_t>> writers(streams.size());
+  if (streams.empty()) return writers;
+  std::vector<Access> accesses;
+  for (uint32_t node = 0; node < graph.nodes.size(); ++node) {
+    accesses.clear();
+    ListAccesses(graph, graph.nodes[node], {}, &accesses);
+    for (const Access& access : accesses) {
+      if (access.mode == Access::Mode::kRead) continue;
+      for (size_t i = 0; i < streams.size(); ++i) {
+        std::vector<uint32_t>& of_stream = writers[i];
+        if (graph.tensors[access.tensor].root != graph.tensors[streams[i]].root) continue;
+        if (of_stream.empty() || of_stream.back() != node) of_stream.push_back(node);
+      }
+    }
+  }
+  return writers;
+}
+
+template <typename T>
+void Place(const std::vector<T>& part, uint64_t at, std::string* image) {
+  if (!part.empty()) std::memcpy(image->data() + at, part.data(), part.size() * sizeof(T));
+}
+
+}  // namespace
+
+Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams)
+    : graph_(checked.graph), order_(checked.order) {
+  nodes_.reserve(graph_.nodes.size() + streams.size());
+  for (const Node& node : graph_.nodes) AddNode(node);
+  for (const uint32_t stream : streams) AddRecord(stream);
+  Link(FindWriters(graph_, streams));
+  AddLoop();
+  header_.operators = static_cast<u32>(graph_.operators.size() + (streams.empty() ? 0 : 1));
+  std::vector<uint32_t> rows;
+  rows.reserve(nodes_.size());
+  for (const GraphNode& node : nodes_) rows.push_back(node.op);
+  rows_ = std::make_shared<const std::vector<uint32_t>>(std::move(rows));
+  LayOut();
+}
+
+void Lowering::AddNode(const Node& node) {
+  GraphNode record{};
+  record.op = node.op;
+  record.first_argument = static_cast<u32>(arguments_.size());
+  record.first_patch = static_cast<u32>(patches_.size());
+  nodes_.push_back(record);
+  const std::vector<Parameter>& parameters = graph_.operators[node.op].signature.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const DType dtype = parameters[i].dtypes[0];
+    if (i >= node.argument_count) {
+      AddArgument(kNone).scalar_bits = *parameters[i].default_bits;
+      continue;
+    }
+    const Argument& argument = graph_.ArgumentsOf(node)[i];
+    switch (argument.kind) {
+      case Argument::Kind::kTensor:
+        AddTensor(graph_.tensors[argument.tensor].root, argument.view);
+        break;
+      case Argument::Kind::kNoTensor:
+        AddAbsentTensor(dtype);
+        break;
+      default:
+        AddScalar(argument, dtype);
+    }
+  }
+}
+
+resident::Argument& Lowering::AddArgument(uint32_t root) {
+  ++nodes_.back().arguments;
+  relative_to_.push_back(root);
+  resident::Argument& argument = arguments_.emplace_back();
+  std::memset(&argument, 0, sizeof(argument));
+  return argument;
+}
+
+void Lowering::AddPatch(const GraphPatch& patch) {
+  ++nodes_.back().patches;
+  patches_.push_back(patch);
+  patches_.back().argument = static_cast<u8>(nodes_.back().arguments - 1);
+}
+
+void Lowering::AddTensor(uint32_t root, const View& view) {
+  TensorArgument& tensor = AddArgument(root).tensor;
+  tensor.address = static_cast<u64>(view.offset);
+  tensor.dtype = view.dtype;
+  tensor.rank = view.rank;
+  const absl::Span<const Axis> axes = graph_.AxesOf(view);
+  bool dynamic = false;
+  for (size_t d = 0; d < axes.size(); ++d) {
+    tensor.shape[d] = axes[d].size;
+    tensor.strides[d] = axes[d].stride / SizeOf(view.dtype);
+    if (axes[d].scalar == kNone) continue;
+    dynamic = true;
+    GraphPatch patch{};
+    patch.kind = GraphPatchKind::kSize;
+    patch.dimension = static_cast<u8>(d);
+    patch.scalar = axes[d].scalar;
+    AddPatch(patch);
+  }
+  if (!dynamic) return NormalizeStrides(&tensor);
+  GraphPatch patch{};
+  patch.kind = GraphPatchKind::kStrides;
+  AddPatch(patch);
+}
+
+void Lowering::AddAbsentTensor(DType dtype) {
+  TensorArgument& tensor = AddArgument(kNone).tensor;
+  tensor.dtype = dtype;
+  tensor.rank = 1;
+  tensor.strides[0] = 1;
+}
+
+void Lowering::AddScalar(const Argument& argument, DType dtype) {
+  resident::Argument& scalar = AddArgument(kNone);
+  if (argument.kind == Argument::Kind::kInteger) {
+    scalar.scalar_bits = ScalarBits(dtype, argument.integer);
+  } else if (argument.kind == Argument::Kind::kFloat) {
+    scalar.scalar_bits = ScalarBits(dtype, argument.number);
+  } else {
+    const ScalarExpression& expression = graph_.expressions[argument.expression];
+    GraphPatch patch{};
+    patch.kind = GraphPatchKind::kValue;
+    patch.dtype = dtype;
+    patch.scalar = expression.scalar;
+    patch.factor = expression.factor;
+    patch.addend = expression.addend;
+    AddPatch(patch);
+  }
+}
+
+void Lowering::AddRecord(uint32_t stream) {
+  const View& view = graph_.tensors[stream].view;
+  GraphNode record{};
+  record.op = static_cast<u32>(graph_.operators.size());
+  record.first_argument = static_cast<u32>(arguments_.size());
+  record.first_patch = static_cast<u32>(patches_.size());
+  nodes_.push_back(record);
+  AddTensor(graph_.tensors[stream].root, view);
+  // The copy has the same sizes.
+  AddTensor(kNone, view);
+  uint64_t bytes = SizeOf(view.dtype);
+  for (const Axis& axis : graph_.AxesOf(view)) bytes *= static_cast<uint64_t>(axis.size);
+  GraphPatch patch{};
+  patch.kind = GraphPatchKind::kRecord;
+  patch.addend = static_cast<double>(record_bytes_);
+  AddPatch(patch);
+  record_offsets_.push_back(record_bytes_);
+  record_bytes_ += RoundUp(bytes);
+}
+
+void Lowering::Link(const std::vector<std::vector<uint32_t>>& writers) {
+  const auto calls = static_cast<uint32_t>(graph_.nodes.size());
+  const auto for_each = [&](const auto& visit) {  // visit(before, after).
+    for (uint32_t node = 0; node < calls; ++node) {
+      for (const Dependency& each : order_.Of(node)) visit(uint32_t{each.after}, node);
+    }
+    for (uint32_t i = 0; i < writers.size(); ++i) {
+      for (const uint32_t writer : writers[i]) visit(writer, calls + i);
+    }
+  };
+  for_each([&](uint32_t before, uint32_t after) {
+    ++nodes_[before].successors;
+    ++nodes_[after].predecessors;
+  });
+  uint32_t total = 0;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    nodes_[i].first_successor = total;
+    total += nodes_[i].successors;
+    if (nodes_[i].predecessors == 0) roots_.push_back(i);
+  }
+  successors_.resize(total);
+  std::vector<uint32_t> added(nodes_.size());
+  for_each([&](uint32_t before, uint32_t after) {
+    successors_[nodes_[before].first_successor + added[before]++] = after;
+  });
+}
+
+void Lowering::AddLoop() {
+  if (!graph_.loop.has_value()) return;
+  for (const Loop::Update& update : graph_.loop->updates) {
+    const Scalar& scalar = graph_.scalars[update.scalar];
+    updates_.push_back({.scalar = update.scalar,
+                        .reserved = 0,
+                        .factor = update.factor,
+                        .addend = update.addend,
+                        .least = scalar.least,
+                        .most = scalar.most});
+  }
+  if (graph_.loop->stop_tensor == kNone) return;
+  stop_values_ = graph_.loop->stop_values;
+  header_.stop_dtype = graph_.tensors[graph_.loop->stop_tensor].view.dtype;
+}
+
+void Lowering::LayOut() {
+  uint64_t at = sizeof(GraphImage);
+  const auto place = [&](const auto& part) {
+    const uint64_t begin = RoundUp(at);
+    at = begin + part.size() * sizeof(part[0]);
+    return begin;
+  };
+  header_.magic = kGraphMagic;
+  header_.layout_hash = GraphLayoutHash();
+  header_.nodes_at = place(nodes_);
+  header_.arguments_at = place(arguments_);
+  header_.patches_at = place(patches_);
+  header_.successors_at = place(successors_);
+  header_.roots_at = place(roots_);
+  header_.updates_at = place(updates_);
+  header_.stop_values_at = place(stop_values_);
+  header_.bytes = RoundUp(at);
+  header_.nodes = static_cast<u32>(nodes_.size());
+  header_.roots = static_cast<u32>(roots_.size());
+  header_.updates = static_cast<u32>(updates_.size());
+  header_.stop_values = static_cast<u32>(stop_values_.size());
+  header_.scalars = static_cast<u32>(graph_.scalars.size());
+}
+
+std::string Lowering::Image(absl::Span<const uint64_t> addresses) const {
+  std::string image(header_.bytes, '\0');
+  GraphImage header = header_;
+  if (graph_.loop.has_value() && graph_.loop->stop_tensor != kNone) {
+    const Tensor& stop = graph_.tensors[graph_.loop->stop_tensor];
+    header.stop_address = addresses[stop.root] + static_cast<uint64_t>(stop.view.offset);
+  }
+  std::memcpy(image.data(), &header, sizeof(header));
+  Place(nodes_, header_.nodes_at, &image);
+  Place(arguments_, header_.arguments_at, &image);
+  Place(patches_, header_.patches_at, &image);
+  Place(successors_, header_.successors_at, &image);
+  Place(roots_, header_.roots_at, &image);
+  Place(updates_, header_.updates_at, &image);
+  Place(stop_values_, header_.stop_values_at, &image);
+  auto* const arguments =
+      reinterpret_cast<resident::Argument*>(image.data() + header_.arguments_at);
+  for (size_t i = 0; i < relative_to_.size(); ++i) {
+    if (relative_to_[i] != kNone) arguments[i].tensor.address += addresses[relative_to_[i]];
+  }
+  return image;
+}
+
+}  // namespace resident::graph

@@ -1,0 +1,88 @@
+// Lowering: from a checked graph to the image that an engine executes (kernels/graph/graph_task.h).
+//
+// Each node becomes a record with templates of its arguments, and patches for what depends on
+// scalars. Streams add nodes: after the last write of a step, a node copies the record to where the
+// front end reads it, with the operator `copy`. Which operators the rows of the table stand for is
+// resolved for each quantum, so that the image does not change when versions do.
+//
+// Thread safety: immutable after its construction.
+//
+//   const Lowering lowering(checked, streams);
+//   ... allocate lowering.image_bytes() and lowering.state_bytes() ...
+//   const std::string image = lowering.Image(addresses);
+#ifndef RESIDENT_RUNTIME_GRAPH_LOWERING_H_
+#define RESIDENT_RUNTIME_GRAPH_LOWERING_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/graph/graph_task.h"
+#include "runtime/graph/check.h"
+#include "runtime/graph/graph.h"
+
+namespace resident::graph {
+
+class Lowering {
+ public:
+  // The operator that copies records.
+  static constexpr char kCopyOperator[] = "copy";
+
+  // `streams`: the tensors whose records are sent. `checked` must outlive this object.
+  Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams);
+
+  // The limits kMaxImageNodes and kMaxImageBytes apply to the first two.
+  uint64_t nodes() const { return nodes_.size(); }
+  uint64_t image_bytes() const { return header_.bytes; }
+  uint64_t state_bytes() const { return GraphStateBytes(nodes_.size()); }
+
+  // Rows of the table of operators: first those of Graph::operators, then, if there are streams,
+  // kCopyOperator.
+  uint32_t operator_rows() const { return header_.operators; }
+  // By node: its row. Nodes from Graph::nodes.size() on copy records.
+  const std::shared_ptr<const std::vector<uint32_t>>& rows() const { return rows_; }
+
+  // Bytes of the records of a step, and where those of each stream begin.
+  uint64_t record_bytes() const { return record_bytes_; }
+  const std::vector<uint64_t>& record_offsets() const { return record_offsets_; }
+
+  // `addresses`: by tensor, of the memory of each root. REQUIRES: within the limits.
+  std::string Image(absl::Span<const uint64_t> addresses) const;
+
+ private:
+  void AddNode(const Node& node);
+  // Appends an argument to the last node. `root`: the tensor to whose address its own is relative.
+  resident::Argument& AddArgument(uint32_t root);
+  void AddTensor(uint32_t root, const View& view);
+  void AddAbsentTensor(DType dtype);
+  void AddScalar(const Argument& argument, DType dtype);
+  // Appends a patch of the last argument.
+  void AddPatch(const GraphPatch& patch);
+  void AddRecord(uint32_t stream);
+  // Sets predecessors, successors and roots. `writers`: of each stream, the nodes that write it.
+  void Link(const std::vector<std::vector<uint32_t>>& writers);
+  void AddLoop();
+  void LayOut();
+
+  const Graph& graph_;
+  const Dependencies& order_;
+  GraphImage header_{};
+  std::vector<GraphNode> nodes_;
+  std::vector<resident::Argument> arguments_;
+  // By argument: the tensor to whose address its own is relative; kNone: none.
+  std::vector<uint32_t> relative_to_;
+  std::vector<GraphPatch> patches_;
+  std::vector<uint32_t> successors_;
+  std::vector<uint32_t> roots_;
+  std::vector<GraphUpdate> updates_;
+  std::vector<int64_t> stop_values_;
+  std::shared_ptr<const std::vector<uint32_t>> rows_;
+  uint64_t record_bytes_ = 0;
+  std::vector<uint64_t> record_offsets_;
+};
+
+}  // namespace resident::graph
+
+#endif  // RESIDENT_RUNTIME_GRAPH_LOWERING_H_
