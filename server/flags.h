@@ -36,12 +36,13 @@ struct ServeOptions {
   std::chrono::milliseconds task_time_limit{10'000};
   std::chrono::milliseconds drain_timeout{30'000};
 
-  // --threads_per_block, --blocks_per_sm, --sms_free, --cpu_workers, --spare_engine,
-  // --test_operators.
+  // --threads_per_block, --blocks_per_sm, --sms_free, --cpu_workers, --graphs_in_engine,
+  // --spare_engine, --test_operators.
   uint32_t threads_per_block = 0;
   uint32_t blocks_per_sm = 0;
   uint32_t sms_free = 0;
   uint32_t cpu_workers = 0;
+  bool graphs_in_engine = true;
   bool spare_engine = true;
   bool test_operators = false;
   // --allow_shared_memory.

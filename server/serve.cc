@@ -44,7 +44,8 @@ CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoi
           .allow_shared_memory = options.allow_shared_memory,
           .named_shared_memory = !endpoints.credentials() && OnLoopback(options.address),
           .local_address = endpoints.local_address(),
-          .load_dir = options.load_dir};
+          .load_dir = options.load_dir,
+          .graphs_in_engine = options.graphs_in_engine};
 }
 
 // The parts of a daemon, constructed in the order of the members. Each part refers only to the

@@ -45,6 +45,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       named_shared_memory(options.named_shared_memory),
       local_address(options.local_address),
       load_dir(options.load_dir),
+      graphs_in_engine(options.graphs_in_engine),
       devices(std::move(all_devices)),
       registry(the_registry),
       operators(the_operators),

@@ -47,6 +47,8 @@ struct CoreOptions {
   std::string local_address = {};
   // --load_dir: the folder of the files that Buffers.LoadFile may read; empty: none.
   std::string load_dir = {};
+  // --graphs_in_engine: whether engines that can do so execute graphs themselves.
+  bool graphs_in_engine = true;
 };
 
 // Threads for work that must not run on gRPC's threads or on a dispatch loop.
@@ -102,6 +104,7 @@ struct Core {
   const bool named_shared_memory;
   const std::string local_address;
   const std::string load_dir;
+  const bool graphs_in_engine;
 
   const std::vector<Device*> devices;
   Registry& registry;

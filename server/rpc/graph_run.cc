@@ -20,6 +20,8 @@ namespace {
 using absl::StrCat;
 using graph::TensorKind;
 
+// Bytes of the graph's image that one task writes.
+constexpr uint64_t kImagePiece = 1u << 20;
 // Between tensors in the run's own memory.
 constexpr uint64_t kAlignment = 256;
 
@@ -128,6 +130,7 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
     if (tensor.kind == TensorKind::kOutput && !memory.bound[tensor.root]) outputs_.push_back(i);
     if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
   }
+  quanta_ = GraphQuanta::Create(core_, *checked_, streams_);
   RETURN_IF_ERROR(TakeHostMemory());
   RETURN_IF_ERROR(AllocateRest(memory));
   tasks_ = std::make_unique<GraphTasks>(graph_, std::move(memory.places));
@@ -153,7 +156,9 @@ absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
     total += RoundUp(stream ? record_bytes[i] : static_cast<uint64_t>(graph_.root_bytes[i]));
     own.push_back(i);
   }
-  if (own.empty()) {
+  const uint64_t image_offset = total;
+  if (quanta_ != nullptr) total += quanta_->device_bytes();
+  if (total == 0) {
     device_ = memory.device.value_or(0);
     return absl::OkStatus();
   }
@@ -164,6 +169,18 @@ absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
   memory_ = buffer->id;
   device_ = buffer->device;
   for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
+  return PlaceQuanta(memory, {buffer->id, image_offset});
+}
+
+absl::Status GraphRun::PlaceQuanta(const GraphMemory& memory, const GraphPlace& place) {
+  if (quanta_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool placed, quanta_->Place(client_->id(), memory.places, place));
+  if (!placed) {
+    quanta_ = nullptr;
+    return absl::OkStatus();
+  }
+  image_place_ = place;
+  image_piece_ = core_.admission.PieceBytes(device_, kImagePiece);
   return absl::OkStatus();
 }
 
@@ -193,6 +210,7 @@ absl::Status GraphRun::TakeHostMemory() {
   max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
   uint64_t bytes = outputs + records * (max_unsent_ + 1);
   for (const auto& [tensor, data] : writes_) bytes += data.size();
+  if (quanta_ != nullptr) bytes += quanta_->host_bytes();
   bytes += order_.size() * 2 * sizeof(uint32_t) + graph_.nodes.size() * sizeof(graph::Node) +
            graph_.arguments.size() * sizeof(graph::Argument) +
            graph_.axes.size() * sizeof(graph::Axis) + graph_.tensors.size() * sizeof(graph::Tensor);
@@ -212,8 +230,13 @@ absl::Status GraphRun::TakeHostMemory() {
 
 size_t GraphRun::CountItems(Phase phase) const {
   switch (phase) {
-    case Phase::kSetup:
-      return writes_.size() + clears_.size();
+    case Phase::kSetup: {
+      const uint64_t image = quanta_ == nullptr ? 0 : quanta_->image().size();
+      const uint64_t pieces = image == 0 ? 0 : (image - 1) / image_piece_ + 1;
+      return writes_.size() + clears_.size() + pieces;
+    }
+    case Phase::kQuantum:
+      return 1;
     case Phase::kNodes:
       return graph_.nodes.size();
     case Phase::kRecords:
@@ -229,9 +252,18 @@ size_t GraphRun::CountItems(Phase phase) const {
 
 v1::Batch GraphRun::MakeBatch(Phase phase, uint32_t item) {
   switch (phase) {
-    case Phase::kSetup:
-      if (item >= writes_.size()) return tasks_->Clear(clears_[item - writes_.size()]);
-      return tasks_->Write(writes_[item].first, std::move(writes_[item].second));
+    case Phase::kSetup: {
+      if (item < writes_.size()) {
+        return tasks_->Write(writes_[item].first, std::move(writes_[item].second));
+      }
+      item -= static_cast<uint32_t>(writes_.size());
+      if (item < clears_.size()) return tasks_->Clear(clears_[item]);
+      const uint64_t at = (item - clears_.size()) * image_piece_;
+      return GraphTasks::WriteBytes({image_place_.buffer, image_place_.offset + at},
+                                    quanta_->image().substr(at, image_piece_));
+    }
+    case Phase::kQuantum:
+      return v1::Batch();
     case Phase::kNodes:
       return tasks_->Node(item, values_);
     case Phase::kRecords:
@@ -269,7 +301,7 @@ void GraphRun::Begin(Phase phase) {
 void GraphRun::BeginNext() {
   while (unfinished_ == 0 && phase_ != Phase::kEnded) {
     const Phase next = NextPhase();
-    if (next == Phase::kNodes && unsent_ >= max_unsent_) {
+    if ((next == Phase::kNodes || next == Phase::kQuantum) && unsent_ >= max_unsent_) {
       paused_ = true;
       return;
     }
@@ -280,21 +312,28 @@ void GraphRun::BeginNext() {
 GraphRun::Phase GraphRun::NextPhase() {
   switch (phase_) {
     case Phase::kSetup:
-      return Phase::kNodes;
+      if (quanta_ != nullptr) quanta_->ReleaseImage();
+      return StepPhase();
     case Phase::kNodes:
       return Phase::kRecords;
     case Phase::kRecords:
       // Once for each step: if the run is paused, StepSent begins the next one.
-      if (!streams_.empty()) {
-        steps_.push_back(std::move(step_));
-        ++unsent_;
-      }
-      result_.set_steps(result_.steps() + 1);
-      result_.set_end(AdvanceStep());
-      return result_.end() == v1::GraphResult::END_UNSPECIFIED ? Phase::kNodes : Phase::kOutputs;
+      EndStep();
+      [[fallthrough]];
+    case Phase::kQuantum:
+      return result_.end() == v1::GraphResult::END_UNSPECIFIED ? StepPhase() : Phase::kOutputs;
     default:
       return Phase::kEnded;
   }
+}
+
+void GraphRun::EndStep() {
+  if (!streams_.empty()) {
+    steps_.push_back(std::move(step_));
+    ++unsent_;
+  }
+  result_.set_steps(result_.steps() + 1);
+  result_.set_end(AdvanceStep());
 }
 
 v1::GraphResult::End GraphRun::AdvanceStep() {
@@ -342,6 +381,38 @@ void GraphRun::TakeResult(const Call& call, const RequestBatch& batch, v1::Batch
   }
 }
 
+void GraphRun::TakeQuantum(const QuantumWork& work, const RequestBatch& batch) {
+  const GraphQuantum& quantum = work.quantum();
+  quanta_->Read(work, batch.device_ns[0]);
+  for (size_t row = 0; row < graph_.operators.size(); ++row) {
+    const GraphOperator& op = work.operators()[row];
+    if (op.tasks == 0) continue;
+    const OperatorVersion& version = *quanta_->operators()[row].version;
+    versions_[{version.op->name(), version.version}] += op.tasks;
+    result_.set_device_ns(result_.device_ns() + op.ns);
+  }
+  // The scalars change with each step as in the engine.
+  for (uint32_t step = 0; step < quantum.steps; ++step) {
+    if (!streams_.empty()) step_ = ReadRecords(work, step);
+    stop_ = step + 1 == quantum.steps && quantum.end == static_cast<u32>(GraphEnd::kStop);
+    EndStep();
+  }
+  in_step_ = quantum.in_step != 0;
+}
+
+v1::GraphStep GraphRun::ReadRecords(const QuantumWork& work, uint32_t step) const {
+  v1::GraphStep records;
+  records.set_step(result_.steps());
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    v1::GraphValue& value = *records.add_records();
+    value = tasks_->Describe(streams_[i], values_);
+    uint64_t bytes = SizeOf(graph_.tensors[streams_[i]].view.dtype);
+    for (const uint64_t size : value.shape()) bytes *= size;
+    value.set_data(work.records(step) + quanta_->record_offsets()[i], bytes);
+  }
+  return records;
+}
+
 void GraphRun::TakeStopValue(const std::string& bytes) {
   int64_t value = 0;
   if (bytes.size() == sizeof(int32_t)) {
@@ -371,7 +442,7 @@ void GraphRun::StepSent() {
     --unsent_;
     if (!paused_ || !failed_.ok() || unsent_ >= max_unsent_) return;
     paused_ = false;
-    Begin(Phase::kNodes);
+    Begin(StepPhase());
     BeginNext();
   }
   ContinueLater();
@@ -389,7 +460,9 @@ void GraphRun::Fail(const absl::Status& why) {
     const auto call = each++;
     if (call->second->batch != nullptr) {
       core_.runner.Cancel(*call->second->batch);
+      if (call->second->quantum != nullptr) call->second->quantum->Abort();
     } else if (core_.admission.Cancel(call->first)) {
+      NoteNotRun(*call->second);
       submitted_.erase(call);
     }
   }
@@ -402,7 +475,7 @@ GraphRun::Calls GraphRun::TakeReady() {
     call->phase = phase_;
     call->item = ready_.front();
     ready_.pop_front();
-    in_step_ |= phase_ == Phase::kNodes;
+    in_step_ |= phase_ == Phase::kNodes || phase_ == Phase::kQuantum;
     call->message = MakeBatch(call->phase, call->item);
     submitted_[call.get()] = call;
     calls.push_back(std::move(call));
@@ -470,9 +543,16 @@ absl::StatusOr<v1::GraphResult> GraphRun::TakeEnd() {
 }
 
 void GraphRun::Submit(const std::shared_ptr<Call>& call) {
-  absl::StatusOr<std::unique_ptr<Workload>> work = core_.planner.Plan(call->message, client_->id());
-  if (!work.ok()) return Refuse(call, work.status());
-  call->work = *std::move(work);
+  const absl::StatusOr<bool> made = MakeWork(*call);
+  if (!made.ok()) return Refuse(call, made.status());
+  if (!*made) {
+    {
+      absl::MutexLock lock(&mu_);
+      submitted_.erase(call.get());
+      if (failed_.ok()) Begin(Phase::kNodes);
+    }
+    return ContinueLater();
+  }
   core_.admission.Acquire(call.get(), client_->accounts(), call->work->ResourcesNeeded(), deadline_,
                           [self = shared_from_this(), call](absl::StatusOr<Ticket> ticket) {
                             self->Admit(call, std::move(ticket));
@@ -484,6 +564,27 @@ void GraphRun::Submit(const std::shared_ptr<Call>& call) {
     withdrawn = !failed_.ok() && core_.admission.Cancel(call.get());
   }
   if (withdrawn) Refuse(call, errors::Cancelled());
+}
+
+absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
+  if (call.phase != Phase::kQuantum) {
+    ASSIGN_OR_RETURN(call.work, core_.planner.Plan(call.message, client_->id()));
+    return true;
+  }
+  GraphQuanta::Steps steps;
+  std::vector<double> values;
+  {
+    absl::MutexLock lock(&mu_);
+    steps = {.first_step = result_.steps(),
+             .last_step = max_steps_,
+             .max_steps = streams_.empty() ? kMaxQuantumSteps : max_unsent_ - unsent_};
+    values = values_;
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<QuantumWork> work, quanta_->Plan(steps, values));
+  if (work == nullptr) return false;
+  call.quantum = work.get();
+  call.work = std::move(work);
+  return true;
 }
 
 void GraphRun::Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket) {
@@ -510,7 +611,21 @@ void GraphRun::Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) {
     absl::MutexLock lock(&mu_);
     call->batch = nullptr;
     submitted_.erase(call.get());
-    if (batch.failed > 0) {
+    if (call->quantum != nullptr) {
+      // A quantum that was withdrawn, or ended with its engine, reports nothing.
+      const TaskStatus status = batch.status[0];
+      const bool ran = call->quantum->quantum().end != static_cast<u32>(GraphEnd::kNone);
+      if (ran) TakeQuantum(*call->quantum, batch);
+      if (!ran && (status == TaskStatus::kCancelled || status == TaskStatus::kDeadlineExceeded)) {
+        in_step_ = quanta_->in_step();
+      }
+      if (batch.failed > 0) {
+        Fail(DescribeQuantumError(batch));
+      } else if (failed_.ok()) {
+        --unfinished_;
+        BeginNext();
+      }
+    } else if (batch.failed > 0) {
       const TaskStatus status = batch.status[0];
       Fail(DescribeError(*call, CodeOf(status),
                          result.errors_size() > 0 ? result.errors(0).message() : batch.cause));
@@ -528,20 +643,67 @@ void GraphRun::Refuse(const std::shared_ptr<Call>& call, const absl::Status& why
     absl::MutexLock lock(&mu_);
     call->batch = nullptr;
     submitted_.erase(call.get());
+    NoteNotRun(*call);
     Fail(DescribeError(*call, why.code(), std::string(why.message())));
   }
   Report();
 }
 
+absl::Status GraphRun::DescribeQuantumError(RequestBatch& batch) {
+  const auto& work = static_cast<const QuantumWork&>(*batch.work);
+  const TaskStatus status = batch.status[0];
+  std::optional<uint32_t> node;
+  uint64_t step = result_.steps();
+  if (work.quantum().end == static_cast<u32>(GraphEnd::kFailed)) {
+    node = work.quantum().failed_node;
+    step = work.quantum().failed_step;
+  } else if (batch.suspect.has_value()) {
+    node = std::min<uint32_t>(GraphTaskNode(*batch.suspect),
+                              static_cast<uint32_t>(quanta_->rows().size()) - 1);
+    step = work.quantum().first_step + GraphTaskStep(*batch.suspect);
+  }
+  const absl::StatusCode code = CodeOf(status);
+  if (!node.has_value() && status == TaskStatus::kInternal) {
+    return errors::StepFailed(code, step, "the engine refused the graph. Fix: report it");
+  }
+  if (node.has_value()) {
+    // The message is that of a task of the node.
+    const OperatorVersion& version = *quanta_->operators()[quanta_->rows()[*node]].version;
+    batch.operator_name = version.op->name();
+    batch.version = version.version;
+    quanta_->CountFailure(*node, status);
+  }
+  v1::BatchResult result;
+  AddTaskError(batch, 0, 0, &result);
+  const std::string& what = result.errors(0).message();
+  if (!node.has_value()) return errors::StepFailed(code, step, what);
+  if (*node >= graph_.nodes.size()) return absl::Status(code, StrCat("reading tensors: ", what));
+  return DescribeNodeError(*node, code, step, what);
+}
+
+absl::Status GraphRun::DescribeNodeError(uint32_t node, absl::StatusCode code, uint64_t step,
+                                         const std::string& what) const {
+  const graph::OperatorInfo& op = graph_.operators[graph_.nodes[node].op];
+  const std::string version =
+      op.wanted_version == 0 ? std::string() : StrCat(" version ", op.wanted_version);
+  return errors::NodeFailed(code, graph_.NodeName(node), StrCat(op.name, version), step, what);
+}
+
 absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code,
                                      const std::string& what) const {
   if (call.phase == Phase::kSetup) return absl::Status(code, StrCat("setting tensors: ", what));
-  if (call.phase != Phase::kNodes) return absl::Status(code, StrCat("reading tensors: ", what));
-  const graph::OperatorInfo& op = graph_.operators[graph_.nodes[call.item].op];
-  const std::string version =
-      op.wanted_version == 0 ? std::string() : StrCat(" version ", op.wanted_version);
-  return errors::NodeFailed(code, graph_.NodeName(call.item), StrCat(op.name, version),
-                            result_.steps(), what);
+  uint32_t node = call.item;
+  if (call.phase == Phase::kQuantum) {
+    // The first node whose operator was not found.
+    const std::vector<uint32_t>& rows = quanta_->rows();
+    const auto failed =
+        std::find(rows.begin(), rows.end(), quanta_->failed_row().value_or(graph::kNone));
+    node = static_cast<uint32_t>(failed - rows.begin());
+    if (node >= graph_.nodes.size()) return errors::StepFailed(code, result_.steps(), what);
+  } else if (call.phase != Phase::kNodes) {
+    return absl::Status(code, StrCat("reading tensors: ", what));
+  }
+  return DescribeNodeError(node, code, result_.steps(), what);
 }
 
 }  // namespace resident

@@ -1,12 +1,20 @@
-// GraphRun: one execution of a graph. It submits each node as a batch of one task, once the nodes
-// that it waits for have ended, so that a run takes its client's turn among all other work, and
-// versions on trial, deadlines and engines that end are treated as those of any other task.
+// GraphRun: one execution of a graph, as batches of one task each, so that a run takes its client's
+// turn among all other work, and deadlines and engines that end are treated as those of any other
+// task. Steps are executed in one of two ways:
 //
-//   memory set ──▶ nodes of a step ──▶ records and stop value read ──▶ outputs read ──▶ ended
-//                        ▲────────────────────────┘ next step
+//   in quanta      The engine executes nodes and steps by itself for a few milliseconds, as one
+//   task
+//                  (graph_quantum.h).
+//   node by node   Each node is a task, submitted once the nodes that it waits for have ended: on
+//                  engines that do not execute graphs, and in steps for which a version on trial
+//                  has to run beside the active one.
 //
-// A task that fails, Cancel, and the deadline end the run: tasks that wait are withdrawn, and the
-// run ends when those in the ring have ended.
+//   memory set ─┬─▶ a quantum of steps ─────────────────────────────┬──▶ outputs read ──▶ ended
+//               ├─▶ nodes of a step ──▶ records and stop value read ─┤
+//               └───────────────────── next step ◀───────────────────┘
+//
+// A task that fails, Cancel, and the deadline end the run: tasks that wait are withdrawn, a quantum
+// in the ring is aborted, and the run ends when the tasks in the ring have ended.
 //
 // Invariants:
 //   1. `on_end` is called exactly once, after the last batch has been answered. Its memory on the
@@ -42,6 +50,7 @@
 #include "runtime/graph/graph.h"
 #include "server/rpc/core.h"
 #include "server/rpc/graph_binding.h"
+#include "server/rpc/graph_quantum.h"
 #include "server/rpc/graph_tasks.h"
 
 namespace resident {
@@ -52,7 +61,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   using OnEnd = std::function<void(absl::StatusOr<v1::GraphResult> result)>;
 
   // Steps, and bytes of their records, that the client has not taken; at least one step.
-  static constexpr uint32_t kMaxUnsentSteps = 64;
+  static constexpr uint32_t kMaxUnsentSteps = 1024;
   static constexpr uint64_t kMaxUnsentBytes = 8u << 20;
   // Tasks of a run that are submitted at one time.
   static constexpr size_t kMaxSubmitted = 64;
@@ -88,7 +97,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   Left left() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  enum class Phase { kSetup, kNodes, kRecords, kOutputs, kEnded };
+  enum class Phase { kSetup, kQuantum, kNodes, kRecords, kOutputs, kEnded };
   // A task that was submitted.
   struct Call {
     Phase phase;
@@ -98,6 +107,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
     std::unique_ptr<Workload> work;
     // From its launch until it is answered.
     std::shared_ptr<RequestBatch> batch;
+    // Of a quantum: `work`, also after that was moved to the batch.
+    const QuantumWork* quantum = nullptr;
   };
   using Calls = std::vector<std::shared_ptr<Call>>;
 
@@ -109,6 +120,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Takes the daemon's memory that the run needs until it ends.
   absl::Status TakeHostMemory();
   absl::Status AllocateRest(GraphMemory& memory);
+  // Lowers the graph, if an engine can execute it, to `place`.
+  absl::Status PlaceQuanta(const GraphMemory& memory, const GraphPlace& place);
 
   // The number of tasks of a phase, and one of them.
   size_t CountItems(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -123,6 +136,19 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void TakeResult(const Call& call, const RequestBatch& batch, v1::BatchResult& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeStopValue(const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How the next step is executed.
+  Phase StepPhase() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return quanta_ != nullptr ? Phase::kQuantum : Phase::kNodes;
+  }
+  // Reports the records of the present step, and begins the next one.
+  void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What a quantum did until it ended, also if a node failed.
+  void TakeQuantum(const QuantumWork& work, const RequestBatch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  v1::GraphStep ReadRecords(const QuantumWork& work, uint32_t step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A quantum did not end OK.
+  absl::Status DescribeQuantumError(RequestBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return started_ && submitted_.empty() && (phase_ == Phase::kEnded || !failed_.ok());
   }
@@ -137,13 +163,21 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Continue on another thread, for callers that may hold locks which the callbacks need.
   void ContinueLater();
   void Submit(const std::shared_ptr<Call>& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sets the work of a call. False: it is a quantum, and the step has to run node by node.
+  absl::StatusOr<bool> MakeWork(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
   void Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) ABSL_LOCKS_EXCLUDED(mu_);
   // The call did not run.
   void Refuse(const std::shared_ptr<Call>& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // A quantum that did not run has not begun a step.
+  void NoteNotRun(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (call.phase == Phase::kQuantum) in_step_ = quanta_->in_step();
+  }
   absl::Status DescribeError(const Call& call, absl::StatusCode code, const std::string& what) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status DescribeNodeError(uint32_t node, absl::StatusCode code, uint64_t step,
+                                 const std::string& what) const;
 
   Core& core_;
   const std::shared_ptr<Client> client_;
@@ -161,6 +195,10 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   uint64_t max_steps_ = 1;
   uint32_t device_ = 0;
   std::unique_ptr<const GraphTasks> tasks_;
+  // Null: all steps run node by node. Used by one call at a time.
+  std::unique_ptr<GraphQuanta> quanta_;
+  GraphPlace image_place_;
+  uint64_t image_piece_ = 0;
   uint32_t max_unsent_ = kMaxUnsentSteps;
   Budget::Charge host_charge_;
   // The run's own memory; 0: none.

@@ -36,8 +36,7 @@ void GraphTasks::FillColumn(uint32_t tensor, const graph::View& view,
   for (const graph::Extent& extent : extents) column->add_strides(extent.stride / element);
 }
 
-void GraphTasks::FillBytes(uint32_t tensor, uint64_t bytes, v1::BufferColumn* column) const {
-  const GraphPlace& place = places_[graph_.tensors[tensor].root];
+void GraphTasks::FillBytes(const GraphPlace& place, uint64_t bytes, v1::BufferColumn* column) {
   column->add_buffer_ids(place.buffer);
   column->add_offsets(place.offset);
   column->set_dtype(v1::DTYPE_U8);
@@ -105,12 +104,16 @@ v1::GraphValue GraphTasks::Describe(uint32_t tensor, absl::Span<const double> va
 }
 
 v1::Batch GraphTasks::Write(uint32_t tensor, std::string data) const {
+  return WriteBytes(places_[graph_.tensors[tensor].root], std::move(data));
+}
+
+v1::Batch GraphTasks::WriteBytes(const GraphPlace& place, std::string data) {
   v1::Batch batch;
   v1::OperatorTasks* const tasks = StartTask("copy_bytes", 0, &batch);
   v1::InlineColumn* const from = tasks->add_arguments()->mutable_inline_();
   from->set_dtype(v1::DTYPE_U8);
   from->add_shape(data.size());
-  FillBytes(tensor, data.size(), tasks->add_arguments()->mutable_buffer());
+  FillBytes(place, data.size(), tasks->add_arguments()->mutable_buffer());
   from->set_data(std::move(data));
   return batch;
 }
@@ -118,7 +121,7 @@ v1::Batch GraphTasks::Write(uint32_t tensor, std::string data) const {
 v1::Batch GraphTasks::Clear(uint32_t tensor) const {
   v1::Batch batch;
   v1::OperatorTasks* const tasks = StartTask("zero", 0, &batch);
-  FillBytes(tensor, static_cast<uint64_t>(graph_.root_bytes[tensor]),
+  FillBytes(places_[graph_.tensors[tensor].root], static_cast<uint64_t>(graph_.root_bytes[tensor]),
             tasks->add_arguments()->mutable_buffer());
   return batch;
 }

@@ -39,6 +39,8 @@ class GraphTasks {
   v1::Batch Read(uint32_t tensor, absl::Span<const double> values) const;
   // Sets the first bytes of a tensor's memory.
   v1::Batch Write(uint32_t tensor, std::string data) const;
+  // Sets bytes of a buffer.
+  static v1::Batch WriteBytes(const GraphPlace& place, std::string data);
   // Sets the memory of a tensor to 0.
   v1::Batch Clear(uint32_t tensor) const;
 
@@ -48,8 +50,8 @@ class GraphTasks {
  private:
   void FillColumn(uint32_t tensor, const graph::View& view, absl::Span<const double> values,
                   v1::BufferColumn* column) const;
-  // All bytes of a tensor's memory, of which there are `bytes`.
-  void FillBytes(uint32_t tensor, uint64_t bytes, v1::BufferColumn* column) const;
+  // `bytes` bytes of a buffer.
+  static void FillBytes(const GraphPlace& place, uint64_t bytes, v1::BufferColumn* column);
 
   const graph::Graph& graph_;
   const std::vector<GraphPlace> places_;

@@ -73,6 +73,10 @@ absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit) {
                                            " can run. Fix: divide it"));
 }
 
+absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string& what) {
+  return absl::Status(code, StrCat("step ", step, ": ", what));
+}
+
 absl::Status NodeFailed(absl::StatusCode code, const std::string& node, const std::string& op,
                         uint64_t step, const std::string& what) {
   return absl::Status(

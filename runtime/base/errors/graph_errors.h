@@ -31,6 +31,8 @@ absl::Status AmbiguousBufferName(const std::string& tensor, uint64_t first, uint
 // `what`: "outputs of the graph have".
 absl::Status GraphAnswerTooLarge(const std::string& what, uint64_t bytes, uint64_t limit);
 absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit);
+// A step that the engine was executing ended without a result of a node.
+absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string& what);
 // `what`: the error of the node's task. `op`: "add version 2".
 absl::Status NodeFailed(absl::StatusCode code, const std::string& node, const std::string& op,
                         uint64_t step, const std::string& what);

@@ -1,0 +1,239 @@
+#include "server/rpc/graph_quantum.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "runtime/base/errors/buffer_errors.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/graph/limits.h"
+#include "server/workload/result_builder.h"
+
+namespace resident {
+namespace {
+
+constexpr uint64_t kAlignment = 64;
+// Records of one quantum at most, except that there is memory for those of one step.
+constexpr uint64_t kMaxRecordBytes = 4u << 20;
+constexpr uint64_t kQuantumNs = graph::kQuantumTime.count();
+
+static_assert(graph::kMaxRuns <= kMaxOpenGraphs, "each run has one quantum at a time");
+static_assert(graph::kMaxScalars == kMaxGraphScalars);
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+// --- QuantumWork ---------------------------------------------------------------
+
+uint64_t QuantumWork::records_at() const {
+  return RoundUp(operators_at() + plan_.operators.size() * sizeof(GraphOperator));
+}
+
+Needs QuantumWork::ResourcesNeeded() const {
+  Needs needs;
+  needs.device = plan_.device;
+  needs.session = plan_.session;
+  needs.tasks = 1;
+  needs.staging_bytes = records_at() + plan_.quantum.max_steps * plan_.quantum.record_bytes;
+  needs.host_bytes = sizeof(TaskDescriptor) + kTaskOutcomeBytes +
+                     plan_.operators.size() * (sizeof(GraphOperator) + sizeof(uint32_t));
+  return needs;
+}
+
+void QuantumWork::Fill(const Ticket& ticket, RequestBatch& batch) {
+  const StagingMemory& staging = *ticket.staging();
+  host_ = new (staging.host) GraphQuantum(plan_.quantum);
+  host_->operators = staging.address + operators_at();
+  host_->records = staging.address + records_at();
+  std::memcpy(staging.host + operators_at(), plan_.operators.data(),
+              plan_.operators.size() * sizeof(GraphOperator));
+  std::memcpy(staging.host + records_at(), plan_.records.data(), plan_.records.size());
+  GraphDescriptor descriptor = plan_.descriptor;
+  descriptor.quantum = staging.address;
+  batch.device = plan_.device;
+  batch.epoch = plan_.session->epoch();
+  batch.tasks.push_back(std::bit_cast<TaskDescriptor>(descriptor));
+  batch.graph = std::make_unique<const GraphNodes>(std::move(plan_.nodes));
+  batch.keep_alive = std::move(plan_.keep_alive);
+  plan_.session = nullptr;
+}
+
+void QuantumWork::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
+  result->add_device_ns(batch.device_ns[0]);
+  if (batch.failed == 0) return;
+  result->add_status(static_cast<v1::TaskStatus>(batch.status[0]));
+  AddTaskError(batch, 0, 0, result);
+}
+
+void QuantumWork::Abort() const {
+  std::atomic_ref<u32>(host_->abort).store(1, std::memory_order_release);
+}
+
+absl::Span<const GraphOperator> QuantumWork::operators() const {
+  const auto* const begin = reinterpret_cast<const uint8_t*>(host_) + operators_at();
+  return {reinterpret_cast<const GraphOperator*>(begin), plan_.operators.size()};
+}
+
+const uint8_t* QuantumWork::records(uint32_t step) const {
+  return reinterpret_cast<const uint8_t*>(host_) + records_at() + step * host_->record_bytes;
+}
+
+// --- GraphQuanta ---------------------------------------------------------------
+
+GraphQuanta::GraphQuanta(Core& core, const graph::CheckedGraph& checked,
+                         absl::Span<const uint32_t> streams)
+    : core_(core),
+      graph_(checked.graph),
+      lowering_(std::make_unique<const graph::Lowering>(checked, streams)),
+      state_offset_(RoundUp(lowering_->image_bytes())),
+      worker_ns_(kQuantumNs) {}
+
+std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::CheckedGraph& checked,
+                                                 absl::Span<const uint32_t> streams) {
+  const bool any = std::any_of(core.devices.begin(), core.devices.end(), [](Device* device) {
+    const auto session = device->session();
+    return session != nullptr && session->info().traits.executes_graphs;
+  });
+  if (!core.graphs_in_engine || !any) return nullptr;
+  // What is larger runs node by node. A template and a patch for each argument, about.
+  const uint64_t nodes = checked.graph.nodes.size() + streams.size();
+  const uint64_t bytes = checked.graph.arguments.size() * (sizeof(Argument) + sizeof(GraphPatch)) +
+                         nodes * sizeof(GraphNode) + checked.order.size() * sizeof(u32);
+  if (nodes > kMaxImageNodes || bytes > kMaxImageBytes) return nullptr;
+  auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, streams));
+  if (quanta->lowering_->image_bytes() > kMaxImageBytes) return nullptr;
+  return quanta;
+}
+
+absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> places,
+                                        const GraphPlace& memory) {
+  absl::flat_hash_map<uint64_t, uint64_t> addresses_of_buffers;
+  const auto find = [&](const GraphPlace& place) -> absl::StatusOr<uint64_t> {
+    const auto [found, is_new] = addresses_of_buffers.try_emplace(place.buffer);
+    if (is_new) {
+      ASSIGN_OR_RETURN(const std::shared_ptr<const Buffer> buffer,
+                       core_.buffers.Find(client, place.buffer));
+      if (buffer->memory == nullptr) {
+        return errors::LostBuffer(buffer->id, buffer->device, buffer->lost_cause);
+      }
+      if (epoch_ == 0) epoch_ = buffer->epoch;
+      if (buffer->epoch != epoch_) {
+        return errors::DeviceUnavailable(buffer->device, "its engine is being replaced");
+      }
+      device_ = buffer->device;
+      found->second = buffer->memory->address;
+      buffers_.push_back(buffer);
+    }
+    return found->second + place.offset;
+  };
+  std::vector<uint64_t> addresses(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (graph_.tensors[i].root != i) continue;
+    ASSIGN_OR_RETURN(addresses[i], find(places[i]));
+  }
+  ASSIGN_OR_RETURN(image_address_, find(memory));
+  const auto session = core_.devices[device_]->session();
+  if (session == nullptr || !session->info().traits.executes_graphs) return false;
+  const uint64_t record_bytes = lowering_->record_bytes();
+  if (record_bytes > core_.admission.PieceBytes(device_, record_bytes)) return false;
+  image_ = lowering_->Image(addresses);
+  return true;
+}
+
+absl::StatusOr<bool> GraphQuanta::Resolve() {
+  std::vector<ResolvedOperator> operators;
+  bool shadow = false;
+  for (uint32_t row = 0; row < lowering_->operator_rows(); ++row) {
+    const bool copy = row == graph_.operators.size();
+    failed_row_ = row;
+    ASSIGN_OR_RETURN(
+        auto op,
+        core_.registry.Resolve(copy ? graph::Lowering::kCopyOperator : graph_.operators[row].name,
+                               copy ? 0 : graph_.operators[row].wanted_version));
+    shadow |= op.shadow != nullptr;
+    operators.push_back(std::move(op));
+  }
+  failed_row_.reset();
+  operators_ = std::move(operators);
+  return !shadow;
+}
+
+absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& steps,
+                                                               absl::Span<const double> values) {
+  QuantumWork::Plan plan;
+  plan.device = device_;
+  plan.session = core_.devices[device_]->session();
+  if (plan.session == nullptr || plan.session->epoch() != epoch_) {
+    return errors::DeviceUnavailable(device_, "the engine that executed the graph has ended");
+  }
+  if (!in_step_) {
+    ASSIGN_OR_RETURN(const bool resolved, Resolve());
+    if (!resolved) return std::unique_ptr<QuantumWork>();
+  }
+  plan.descriptor.operator_slot = kGraphSlot;
+  plan.descriptor.flags = kTaskGraph;
+  plan.descriptor.image = image_address_;
+  plan.descriptor.state = image_address_ + state_offset_;
+  GraphQuantum& quantum = plan.quantum;
+  quantum.fresh = in_step_ ? 0 : 1;
+  quantum.first_step = steps.first_step;
+  quantum.last_step = steps.last_step;
+  quantum.budget_ns = kQuantumNs;
+  quantum.record_bytes = lowering_->record_bytes();
+  const uint64_t room = core_.admission.PieceBytes(device_, kMaxRecordBytes);
+  const uint64_t fitting = room / std::max<uint64_t>(quantum.record_bytes, 1);
+  quantum.max_steps = static_cast<u32>(
+      std::clamp<uint64_t>(std::min(steps.max_steps, fitting), 1, kMaxQuantumSteps));
+  std::copy(values.begin(), values.end(), quantum.scalars);
+  plan.records = records_;
+  plan.nodes.rows = lowering_->rows();
+  plan.nodes.worker_ns = worker_ns_;
+  plan.nodes.workers = workers_;
+  plan.keep_alive = buffers_;
+  for (const ResolvedOperator& op : operators_) {
+    const SplitRule& split = op.version->split;
+    plan.operators.push_back({.slot = op.version->slot,
+                              .split_parameter = split.parameter,
+                              .by_first_dim = split.by_first_dim,
+                              .reserved = 0,
+                              .grain = split.grain,
+                              .limit = split.limit,
+                              .tasks = 0,
+                              .ns = 0});
+    plan.nodes.slots.push_back(op.version->slot);
+    plan.keep_alive.push_back(op.version);
+  }
+  return std::make_unique<QuantumWork>(std::move(plan));
+}
+
+void GraphQuanta::Read(const QuantumWork& work, uint64_t duration_ns) {
+  const GraphQuantum& quantum = work.quantum();
+  in_step_ = quantum.in_step != 0 && quantum.end == static_cast<u32>(GraphEnd::kQuantum);
+  records_.clear();
+  if (in_step_) {
+    records_.assign(reinterpret_cast<const char*>(work.records(quantum.steps)),
+                    quantum.steps < quantum.max_steps ? quantum.record_bytes : 0);
+  }
+  worker_ns_ = 0;
+  for (size_t row = 0; row < operators_.size(); ++row) {
+    const GraphOperator& op = work.operators()[row];
+    worker_ns_ += op.ns;
+    if (op.tasks == 0) continue;
+    OperatorStats* const stats = operators_[row].stats(device_);
+    stats->CountTasks(static_cast<int>(TaskStatus::kOk), op.tasks);
+    stats->device.Observe(op.ns / op.tasks, op.tasks);
+  }
+  const uint64_t workers = (worker_ns_ + duration_ns / 2) / std::max<uint64_t>(duration_ns, 1);
+  workers_ = static_cast<uint32_t>(std::clamp<uint64_t>(workers, 1, kMaxWorkers));
+}
+
+void GraphQuanta::CountFailure(uint32_t node, TaskStatus status) {
+  operators_[rows()[node]].stats(device_)->CountTasks(static_cast<int>(status), 1);
+}
+
+}  // namespace resident

@@ -1,0 +1,148 @@
+// GraphQuanta: what a run needs to let an engine execute its steps (kernels/graph/graph_task.h), a
+// quantum at a time: the image of the graph, and for each quantum the versions of the operators,
+// memory for records, and what the engine reports.
+//
+//   Create ──▶ (image() is written to the device) ──▶ Plan ──▶ (the quantum ends) ──▶ Read ─┐
+//                                                       ▲────────────────────────────────────┘
+//
+// The versions are resolved when a step begins with a quantum. A step that needs several quanta
+// ends on the versions with which it began.
+//
+// Thread safety: one thread at a time, but for QuantumWork::Abort.
+//
+//   auto work = quanta->Plan({.first_step = 0, .last_step = 8, .max_steps = 8}, values);
+//   ... admit and run it, as any work ...
+//   quanta->Read(static_cast<const QuantumWork&>(*batch.work));
+#ifndef RESIDENT_SERVER_RPC_GRAPH_QUANTUM_H_
+#define RESIDENT_SERVER_RPC_GRAPH_QUANTUM_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/graph/graph_task.h"
+#include "runtime/graph/check.h"
+#include "runtime/graph/lowering.h"
+#include "server/rpc/core.h"
+#include "server/rpc/graph_tasks.h"
+#include "server/workload/workload.h"
+
+namespace resident {
+
+// A quantum as a batch of one task.
+class QuantumWork final : public Workload {
+ public:
+  struct Plan {
+    uint32_t device = 0;
+    std::shared_ptr<EngineSession> session;
+    GraphDescriptor descriptor{};
+    // Without addresses in staging memory.
+    GraphQuantum quantum{};
+    std::vector<GraphOperator> operators;
+    GraphNodes nodes;
+    // Records of the step in which the last quantum ended.
+    std::string records;
+    std::vector<std::shared_ptr<const void>> keep_alive;
+  };
+
+  explicit QuantumWork(Plan plan) : plan_(std::move(plan)) {}
+
+  absl::Status Check() override { return absl::OkStatus(); }
+  Needs ResourcesNeeded() const override;
+  void Fill(const Ticket& ticket, RequestBatch& batch) override;
+  void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
+
+  // Ends the quantum as soon as the nodes that are running have ended. REQUIRES: Fill was called,
+  // and the batch has its ticket.
+  void Abort() const;
+  // What the engine reports. REQUIRES: as for Abort; the quantum has ended.
+  const GraphQuantum& quantum() const { return *host_; }
+  absl::Span<const GraphOperator> operators() const;
+  // The records of a step of the quantum.
+  const uint8_t* records(uint32_t step) const;
+
+ private:
+  uint64_t operators_at() const { return sizeof(GraphQuantum); }
+  uint64_t records_at() const;
+
+  Plan plan_;
+  GraphQuantum* host_ = nullptr;
+};
+
+class GraphQuanta {
+ public:
+  // The memory that the run allocates: the image and the state.
+  static std::unique_ptr<GraphQuanta> Create(Core& core, const graph::CheckedGraph& checked,
+                                             absl::Span<const uint32_t> streams);
+
+  // Bytes of device memory, and of the daemon's memory.
+  uint64_t device_bytes() const { return state_offset_ + lowering_->state_bytes(); }
+  uint64_t host_bytes() const { return 4 * lowering_->image_bytes(); }
+
+  // Sets the memory. `places`: by tensor; `memory`: device_bytes() bytes. FAILED_PRECONDITION: a
+  // buffer was lost. UNAVAILABLE: its engine is being replaced. False: the engine of the device
+  // does not execute graphs.
+  absl::StatusOr<bool> Place(ClientId client, absl::Span<const GraphPlace> places,
+                             const GraphPlace& memory);
+  // To be written to the memory. Empty after Release.
+  const std::string& image() const { return image_; }
+  void ReleaseImage() { image_ = std::string(); }
+
+  struct Steps {
+    // Steps that the run has executed, and will have executed at its end.
+    uint64_t first_step = 0;
+    uint64_t last_step = 1;
+    // Of this quantum.
+    uint64_t max_steps = 1;
+  };
+  // The next quantum. `values`: of the scalars. Null: the next step has to be executed node by
+  // node, because a version of one of its operators is on trial beside the active one. Errors:
+  // those of Registry::Resolve (then failed_row() is the operator's), UNAVAILABLE (the engine was
+  // replaced).
+  absl::StatusOr<std::unique_ptr<QuantumWork>> Plan(const Steps& steps,
+                                                    absl::Span<const double> values);
+  std::optional<uint32_t> failed_row() const { return failed_row_; }
+  // Takes what the next quantum needs to know of one that has ended, and counts its tasks.
+  // `duration_ns`: from its begin to its end.
+  void Read(const QuantumWork& work, uint64_t duration_ns);
+  // Whether the last quantum that ended has begun a step that has not ended.
+  bool in_step() const { return in_step_; }
+
+  // Of the last quantum, by row of the table. The last row may be that of the copies of records.
+  const std::vector<ResolvedOperator>& operators() const { return operators_; }
+  const std::vector<uint32_t>& rows() const { return *lowering_->rows(); }
+  const std::vector<uint64_t>& record_offsets() const { return lowering_->record_offsets(); }
+  void CountFailure(uint32_t node, TaskStatus status);
+
+ private:
+  GraphQuanta(Core& core, const graph::CheckedGraph& checked, absl::Span<const uint32_t> streams);
+  // Whether all were found, and none has a shadow.
+  absl::StatusOr<bool> Resolve();
+
+  Core& core_;
+  const graph::Graph& graph_;
+  const std::unique_ptr<const graph::Lowering> lowering_;
+  const uint64_t state_offset_;
+  std::string image_;
+  uint32_t device_ = 0;
+  uint64_t epoch_ = 0;
+  uint64_t image_address_ = 0;
+  std::vector<std::shared_ptr<const void>> buffers_;
+  std::vector<ResolvedOperator> operators_;
+  std::optional<uint32_t> failed_row_;
+  // Whether the last quantum ended within a step, and the records of that step so far.
+  bool in_step_ = false;
+  std::string records_;
+  // Worker time of the last quantum, and the workers that it occupied.
+  uint64_t worker_ns_;
+  uint32_t workers_ = 1;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_RPC_GRAPH_QUANTUM_H_
