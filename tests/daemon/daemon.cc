@@ -73,6 +73,7 @@ std::unique_ptr<ChildProcess> Spawn(const std::string& folder, const std::string
       "--port_file=" + folder + "/ports",
       "--devices=" + Devices(),
       "--threads_per_block=" + FromEnvironment("RESIDENT_TEST_THREADS_PER_BLOCK", "0"),
+      "--graphs_in_engine=" + FromEnvironment("RESIDENT_TEST_GRAPHS_IN_ENGINE", "true"),
       "--device_memory_mib=64",
       "--staging_mib=" + std::to_string(kStagingMib),
       "--test_operators"};

@@ -2,7 +2,8 @@
 //
 // RESIDENTD: path of the binary (default: the one Bazel built). RESIDENT_TEST_DEVICES:
 // value of --devices (default: cpu), so that the same tests run on a GPU machine.
-// RESIDENT_TEST_THREADS_PER_BLOCK: value of --threads_per_block (default: 0). With several
+// RESIDENT_TEST_THREADS_PER_BLOCK: value of --threads_per_block (default: 0).
+// RESIDENT_TEST_GRAPHS_IN_ENGINE: value of --graphs_in_engine (default: true). With several
 // devices, most tests use the first one; tests/faults/devices_test.cc tests all.
 //
 // Thread safety: like gRPC's stubs, calls from any thread.

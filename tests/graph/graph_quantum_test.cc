@@ -1,0 +1,472 @@
+// Runs whose steps the engine executes itself, a quantum at a time: how they share the workers with
+// other work, and what happens when a node fails or the engine ends.
+#include <signal.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/operators.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "resident/v1/graphs.grpc.pb.h"
+#include "tests/daemon/messages.h"
+#include "tests/graph/graph_maker.h"
+
+namespace resident::testing {
+namespace {
+
+using Kind = v1::GraphTensor;
+using ::testing::AnyOf;
+
+struct Outcome {
+  grpc::Status status;
+  std::vector<v1::GraphStep> steps;
+  v1::GraphResult result;
+
+  std::vector<float> floats(int i) const {
+    const std::string& bytes = result.outputs(i).data();
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+};
+
+v1::RunGraphRequest Request(const GraphMaker& maker) {
+  v1::RunGraphRequest request;
+  *request.mutable_graph() = maker.graph;
+  return request;
+}
+
+using OnStep = std::function<void(const v1::GraphStep& step, grpc::ClientContext& context)>;
+
+Outcome Run(const Daemon& daemon, const Client& client, const v1::RunGraphRequest& request,
+            const OnStep& on_step = nullptr) {
+  const auto stub = v1::Graphs::NewStub(daemon.Connect());
+  const auto context = client.Context();
+  const auto stream = stub->Run(context.get(), request);
+  Outcome outcome;
+  v1::RunGraphResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_result()) outcome.result = response.result();
+    if (!response.has_step()) continue;
+    outcome.steps.push_back(response.step());
+    if (on_step) on_step(response.step(), *context);
+  }
+  outcome.status = stream->Finish();
+  return outcome;
+}
+
+// A loop of nodes that do nothing but take `ns` nanoseconds each, one after the other, and return a
+// record in each step.
+GraphMaker SpinningLoop(int nodes, int64_t ns, uint64_t steps) {
+  GraphMaker maker;
+  maker.Tensor(Kind::KIND_STREAM, "done", {D(static_cast<int64_t>(steps)), D(1)});
+  maker.Activation("a", {1});
+  for (int i = 1; i < nodes; ++i) maker.Call("test.spin", {"a", I(ns)});
+  maker.Call("test.spin", {"done", I(ns)});
+  maker.graph.mutable_loop()->set_max_steps(steps);
+  return maker;
+}
+
+std::vector<std::string> Workers(int count) { return {absl::StrCat("--cpu_workers=", count)}; }
+
+// A step that takes many quanta: other work has its turn within the step, and nothing of the step
+// is lost or executed twice.
+TEST(GraphQuantumTest, AStepThatTakesManyQuanta) {
+  for (const int workers : {1, 2}) {
+    const Daemon daemon(Workers(workers));
+    const Client client(daemon);
+    GraphMaker maker;
+    maker.Tensor(Kind::KIND_STATE, "count", {D(1)});
+    maker.Tensor(Kind::KIND_STREAM, "early", {D(3), D(1)})
+        .Tensor(Kind::KIND_STREAM, "late", {D(3), D(1)});
+    maker.Tensor(Kind::KIND_STATE, "wide", {D(1 << 18)})
+        .Tensor(Kind::KIND_STATE, "b", {D(1 << 18)});
+    maker.Activation("a", {1}).Output("last", {1}).Output("wide_out", {1 << 18});
+    maker.Call("copy", {"count", "early"});
+    for (int i = 0; i < 60; ++i) {
+      maker.Call("test.count", {"count"}).Call("test.spin", {"a", I(1'000'000)});
+      maker.Call("add", {"wide", "b", "wide_out"});
+    }
+    maker.Call("copy", {"count", "late"}).Call("copy", {"count", "last"});
+    maker.graph.mutable_loop()->set_max_steps(3);
+    const uint64_t before = daemon.Device().completed_tasks();
+    const Outcome outcome = Run(daemon, client, Request(maker));
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    // The tasks of the device are quanta: a step of 60 ms has several.
+    const uint64_t tasks = daemon.Device().completed_tasks() - before;
+    EXPECT_GE(tasks, 12u);
+    EXPECT_LT(tasks, 300u);
+    ASSERT_EQ(outcome.steps.size(), 3u);
+    for (int step = 0; step < 3; ++step) {
+      float early = -1, late = -1;
+      std::memcpy(&early, outcome.steps[step].records(0).data().data(), sizeof(float));
+      std::memcpy(&late, outcome.steps[step].records(1).data().data(), sizeof(float));
+      EXPECT_EQ(early, 60.0f * static_cast<float>(step));
+      EXPECT_EQ(late, 60.0f * static_cast<float>(step + 1));
+    }
+    EXPECT_EQ(outcome.floats(0), std::vector<float>{180});
+    uint64_t counted = 0;
+    for (const v1::GraphVersion& version : outcome.result.versions()) {
+      if (version.operator_() == "test.count") counted += version.tasks();
+    }
+    EXPECT_EQ(counted, 180u);
+  }
+}
+
+// The workers alternate: a lone task beside long runs is executed while they continue, and a stream
+// of small tasks does not stop a run.
+TEST(GraphQuantumTest, LoneTasksAndRunsShareTheWorkers) {
+  for (const int workers : {1, 2}) {
+    const Daemon daemon(Workers(workers));
+    const Client other(daemon, "other");
+    constexpr int kRuns = 3;
+    constexpr int kLone = 50;
+    std::vector<Outcome> outcomes(kRuns);
+    std::vector<std::unique_ptr<Client>> clients;
+    std::vector<std::thread> threads;
+    std::atomic<int> started{0};
+    std::atomic<bool> enough{false};
+    for (int i = 0; i < kRuns; ++i) {
+      clients.push_back(std::make_unique<Client>(daemon, absl::StrCat("run ", i)));
+      threads.emplace_back([&, i] {
+        outcomes[i] = Run(daemon, *clients[i], Request(SpinningLoop(20, 100'000, 1'000'000)),
+                          [&](const v1::GraphStep& step, grpc::ClientContext& context) {
+                            if (step.step() == 0) ++started;
+                            if (enough) context.TryCancel();
+                          });
+      });
+    }
+    EXPECT_TRUE(Eventually([&] { return started == kRuns; }));
+    // All runs continue while these are executed one by one.
+    for (int i = 0; i < kLone; ++i) EXPECT_TRUE(other.Run(SmallAdd()).all_ok());
+    // As many tasks as the queue takes do not stop the runs either.
+    uint64_t buffer = 0;
+    ASSERT_TRUE(other.Allocate(1, &buffer).ok());
+    std::atomic<bool> busy{true};
+    std::thread flood([&] {
+      while (busy) EXPECT_TRUE(other.Run(FloatTasks("test.spin", buffer, 0, 1, 100'000)).all_ok());
+    });
+    const Client beside(daemon, "beside the flood");
+    const Outcome run = Run(daemon, beside, Request(SpinningLoop(3, 100'000, 20)));
+    EXPECT_TRUE(run.status.ok()) << run.status.error_message();
+    EXPECT_EQ(run.steps.size(), 20u);
+    busy = false;
+    flood.join();
+    enough = true;
+    for (std::thread& thread : threads) thread.join();
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::CANCELLED);
+      EXPECT_GT(outcome.steps.size(), 1u);
+    }
+  }
+}
+
+// More runs than workers, each with its own values.
+TEST(GraphQuantumTest, ManyRunsAtOnce) {
+  const Daemon daemon(Workers(2));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 16; ++t) {
+    threads.emplace_back([&, t] {
+      const Client client(daemon, "one of sixteen");
+      GraphMaker maker;
+      maker.Scalar("k", 0, 1e6, v1::DTYPE_F32);
+      maker.Tensor(Kind::KIND_STREAM, "r", {D(300), D(4)})
+          .Activation("a", {4})
+          .Activation("b", {4});
+      maker.Call("fill", {"a", S("k", 2)}).Call("fill", {"b", S("k", 3, t)});
+      maker.Call("add", {"a", "b", "r"});
+      v1::GraphLoop& loop = *maker.graph.mutable_loop();
+      loop.set_max_steps(300);
+      loop.add_updates()->set_scalar("k");
+      loop.mutable_updates(0)->set_addend(1);
+      v1::RunGraphRequest request = Request(maker);
+      (*request.mutable_scalars())["k"] = t;
+      const Outcome outcome = Run(daemon, client, request);
+      EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+      ASSERT_EQ(outcome.steps.size(), 300u);
+      for (size_t step = 0; step < 300; ++step) {
+        const float k = static_cast<float>(t) + static_cast<float>(step);
+        const std::vector<float> expected(4, 5 * k + static_cast<float>(t));
+        std::vector<float> got(4);
+        std::memcpy(got.data(), outcome.steps[step].records(0).data().data(), 16);
+        EXPECT_EQ(got, expected) << "run " << t << ", step " << step;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A record's shape may change from step to step.
+TEST(GraphQuantumTest, RecordsOfDynamicShape) {
+  const Daemon daemon(Workers(2));
+  const Client client(daemon);
+  GraphMaker maker;
+  maker.Scalar("n", 1, 8);
+  maker.Tensor(Kind::KIND_STREAM, "r", {D(8), D("n"), D(2)});
+  maker.Call("fill", {"r", S("n")});
+  v1::GraphLoop& loop = *maker.graph.mutable_loop();
+  loop.set_max_steps(8);
+  loop.add_updates()->set_scalar("n");
+  loop.mutable_updates(0)->set_addend(1);
+  v1::RunGraphRequest request = Request(maker);
+  (*request.mutable_scalars())["n"] = 1;
+  const Outcome outcome = Run(daemon, client, request);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  ASSERT_EQ(outcome.steps.size(), 8u);
+  for (uint64_t step = 0; step < 8; ++step) {
+    const v1::GraphValue& record = outcome.steps[step].records(0);
+    ASSERT_EQ(record.shape_size(), 2);
+    EXPECT_EQ(record.shape(0), step + 1);
+    std::vector<float> got(record.data().size() / sizeof(float));
+    std::memcpy(got.data(), record.data().data(), record.data().size());
+    EXPECT_EQ(got, std::vector<float>(2 * (step + 1), static_cast<float>(step + 1)));
+  }
+}
+
+// A node that refuses a value in a later step: the records of the steps before are sent.
+TEST(GraphQuantumTest, ANodeThatFailsInALaterStep) {
+  const Daemon daemon(Workers(2));
+  const Client client(daemon);
+  GraphMaker maker;
+  maker.Scalar("k", 0, 100, v1::DTYPE_F32);
+  maker.Tensor(Kind::KIND_STREAM, "r", {D(50), D(1)}, v1::DTYPE_I32);
+  maker.Call("fill", {"r", S("k", 0.5)});
+  maker.node(0).set_name("halves");
+  v1::GraphLoop& loop = *maker.graph.mutable_loop();
+  loop.set_max_steps(50);
+  loop.add_updates()->set_scalar("k");
+  loop.mutable_updates(0)->set_addend(2);
+  loop.mutable_updates(0)->set_factor(1);
+  v1::RunGraphRequest request = Request(maker);
+  (*request.mutable_scalars())["k"] = 0;
+  EXPECT_TRUE(Run(daemon, client, request).status.ok());
+  request.mutable_graph()->mutable_loop()->mutable_updates(0)->set_factor(1.25);
+  // 0, 2, 4.5: half of the last one is no integer.
+  const Outcome outcome = Run(daemon, client, request);
+  ExpectRefused(outcome.status, grpc::StatusCode::INVALID_ARGUMENT,
+                {"node 'halves' (fill)", "step 2", "version 1", "detail"});
+  EXPECT_EQ(outcome.steps.size(), 2u);
+}
+
+// An operator that ends the engine: the run names the node, and work of others is treated as for
+// any engine that ends.
+void ExpectNodeEndsTheEngine(const std::string& op, const std::vector<std::string>& flags) {
+  const Daemon daemon(flags);
+  const Client client(daemon);
+  const Client other(daemon, "other");
+  const pid_t engine = daemon.engine_pid();
+  const uint64_t memory = daemon.Device().memory_used_bytes();
+  std::atomic<bool> started{false};
+  Outcome bystander;
+  std::thread thread([&] {
+    bystander = Run(daemon, other, Request(SpinningLoop(4, 20'000, 1'000'000)),
+                    [&](const v1::GraphStep&, grpc::ClientContext&) { started = true; });
+  });
+  EXPECT_TRUE(Eventually([&] { return started.load(); }));
+  GraphMaker maker;
+  maker.Output("y", {4}).Activation("a", {4});
+  maker.Call("fill", {"a", F(1)}).Call(op, {"a"}).Call("copy", {"a", "y"});
+  maker.node(1).set_name("culprit");
+  const Outcome outcome = Run(daemon, client, Request(maker));
+  ExpectRefused(outcome.status, grpc::StatusCode::ABORTED,
+                {absl::StrCat("node 'culprit' (", op, ")"), "step 0", op});
+  thread.join();
+  EXPECT_THAT(bystander.status.error_code(),
+              AnyOf(grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::FAILED_PRECONDITION))
+      << bystander.status.error_message();
+  ASSERT_TRUE(daemon.AwaitAnotherEngine(engine));
+  maker.graph.mutable_nodes(1)->set_operator_("relu");
+  *maker.graph.mutable_nodes(1)->add_arguments() = maker.graph.nodes(2).arguments(1);
+  maker.graph.mutable_nodes(2)->mutable_arguments(1)->mutable_tensor()->set_name("a");
+  maker.graph.mutable_nodes()->RemoveLast();
+  const Outcome next = Run(daemon, client, Request(maker));
+  ASSERT_TRUE(next.status.ok()) << next.status.error_message();
+  EXPECT_EQ(next.floats(0), std::vector<float>(4, 1));
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() == memory; }));
+}
+
+TEST(GraphQuantumTest, ANodeThatFaultsIsNamed) {
+  ExpectNodeEndsTheEngine("test.bad_store", Workers(2));
+}
+
+TEST(GraphQuantumTest, ANodeThatNeverReturnsIsNamed) {
+  ExpectNodeEndsTheEngine("test.never_returns", {"--cpu_workers=2", "--task_time_limit=3s"});
+}
+
+// A run may last longer than the limit for a task, which applies to a node.
+TEST(GraphQuantumTest, ALongRunIsNoHang) {
+  const Daemon daemon({"--cpu_workers=1", "--task_time_limit=1s"});
+  const Client client(daemon);
+  const Outcome outcome = Run(daemon, client, Request(SpinningLoop(6, 300'000'000, 2)));
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(daemon.Device().restarts(), 0u);
+}
+
+// The device is parked between two quanta, and the run continues after it.
+TEST(GraphQuantumTest, AParkWaitsForTheEndOfTheQuantum) {
+  const Daemon daemon(Workers(2));
+  const Client client(daemon);
+  bool parked = false;
+  const Outcome outcome = Run(daemon, client, Request(SpinningLoop(3, 200'000, 200)),
+                              [&](const v1::GraphStep& step, grpc::ClientContext&) {
+                                if (step.step() != 5) return;
+                                EXPECT_TRUE(Park(daemon).ok());
+                                parked = daemon.Device().state() == v1::DeviceStatus::STATE_PARKED;
+                                EXPECT_TRUE(Resume(daemon).ok());
+                              });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_TRUE(parked);
+  EXPECT_EQ(outcome.steps.size(), 200u);
+}
+
+// Cancelled between the nodes of a long step: the nodes that follow do not run.
+TEST(GraphQuantumTest, ACancelledRunEndsBetweenNodes) {
+  const Daemon daemon(Workers(1));
+  const Client client(daemon);
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client.Allocate(1, &buffer).ok());
+  GraphMaker maker;
+  maker.Tensor(Kind::KIND_STATE, "n", {D(1)}).Activation("a", {1});
+  for (int i = 0; i < 1000; ++i) {
+    maker.Call("test.count", {"n"}).Call("test.spin", {"a", I(10'000'000)});
+  }
+  v1::RunGraphRequest request = Request(maker);
+  v1::GraphBinding& binding = *request.add_bindings();
+  binding.set_tensor("n");
+  binding.set_buffer_id(buffer);
+  request.set_timeout_us(400'000);
+  ASSERT_TRUE(client.Run(FloatTasks("zero", buffer, 0, 1)).all_ok());
+  const Outcome outcome = Run(daemon, client, request);
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
+      << outcome.status.error_message();
+  std::string bytes;
+  ASSERT_TRUE(Download(client, buffer, &bytes).ok());
+  float executed = 0;
+  std::memcpy(&executed, bytes.data(), sizeof(executed));
+  EXPECT_LT(executed, 1000);
+  ASSERT_TRUE(client.Run(SmallAdd()).all_ok());
+}
+
+// --- Installed operators --------------------------------------------------------------
+
+client::Installation Times(const std::string& name, int factor, const std::string& twist = "") {
+  client::Installation installation = client::Installation::Source(
+      name, "times.cc",
+      {{"times.cc",
+        absl::StrCat("RESIDENT_OPERATOR(", name,
+                     ")(resident::Block& block, const resident::Args& args) {\n"
+                     "  auto x = args.tensor<const float>(0);\n"
+                     "  auto out = args.tensor<float>(1);\n"
+                     "  block.for_each(block.share(x.size()), [&](resident::i64 i) {\n    ",
+                     twist, "\n    out[i] = ", factor, ".0f * x[i];\n  });\n}\n")}});
+  installation.Signature("x: in f32[*S], out: out f32[*S]");
+  installation.WaitFor(v1::VERSION_STATE_ACTIVE);
+  return installation;
+}
+
+class GraphQuantumOperatorsTest : public ::testing::Test {
+ protected:
+  GraphQuantumOperatorsTest() : client_(daemon_) {
+    auto connected = client::Client::Connect(daemon_.address());
+    EXPECT_TRUE(connected.ok()) << connected.status();
+    connection_ = *std::move(connected);
+    operators_ = std::make_unique<client::Operators>(*connection_);
+  }
+  void MustInstall(client::Installation installation) {
+    std::string log;
+    const auto installed = operators_->Install(installation, [&](const v1::InstallResponse& each) {
+      log += each.log() + each.message();
+      return true;
+    });
+    EXPECT_TRUE(installed.ok()) << installed.status() << "\n" << log;
+  }
+
+  const Daemon daemon_{Workers(2)};
+  const Client client_;
+  std::unique_ptr<client::Client> connection_;
+  std::unique_ptr<client::Operators> operators_;
+};
+
+// Versions change under a run. Both nodes of a step use one version, since a step ends on the
+// versions with which it began.
+TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
+  MustInstall(Times("scaled", 2));
+  MustInstall(Times("scaled", 3));  // Version 2.
+  GraphMaker maker;
+  maker.Input("x", {1}).Activation("a", {1});
+  maker.Tensor(Kind::KIND_STREAM, "y", {D(1'000'000), D(1)});
+  maker.Call("scaled", {"x", "a"}).Call("scaled", {"a", "y"});
+  maker.graph.mutable_loop()->set_max_steps(1'000'000);
+  v1::RunGraphRequest request = Request(maker);
+  v1::GraphBinding& binding = *request.add_bindings();
+  binding.set_tensor("x");
+  const float one = 1;
+  binding.set_data(std::string(reinterpret_cast<const char*>(&one), sizeof(one)));
+  std::atomic<bool> started{false};
+  std::atomic<bool> stop{false};
+  std::map<float, uint64_t> seen;
+  Outcome outcome;
+  std::thread run([&] {
+    outcome = Run(daemon_, client_, request,
+                  [&](const v1::GraphStep& step, grpc::ClientContext& context) {
+                    float y = 0;
+                    std::memcpy(&y, step.records(0).data().data(), sizeof(y));
+                    ++seen[y];
+                    started = true;
+                    if (stop) context.TryCancel();
+                  });
+  });
+  EXPECT_TRUE(Eventually([&] { return started.load(); }));
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(operators_->Activate("scaled", {.version = i % 2 == 0 ? 1u : 2u}).ok());
+    const uint64_t uptime = daemon_.Status().uptime_ms();
+    EXPECT_TRUE(Eventually([&] { return daemon_.Status().uptime_ms() > uptime + 30; }));
+  }
+  stop = true;
+  run.join();
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_GT(seen[4], 0u);
+  EXPECT_GT(seen[9], 0u);
+  EXPECT_EQ(seen.size(), 2u);
+}
+
+// An installed version that faults in a graph is quarantined, and the version before serves again.
+TEST_F(GraphQuantumOperatorsTest, TheVersionThatFaultsIsQuarantined) {
+  MustInstall(Times("scaled", 2));
+  MustInstall(Times("scaled", 3, "if (x[i] == 42.0f) *reinterpret_cast<volatile float*>(8) = 1;"));
+  GraphMaker maker;
+  maker.Input("x", {1}).Activation("a", {1}).Output("y", {1});
+  maker.Call("relu", {"x", "a"}).Call("scaled", {"a", "y"});
+  maker.node(1).set_name("scale");
+  v1::RunGraphRequest request = Request(maker);
+  v1::GraphBinding& binding = *request.add_bindings();
+  binding.set_tensor("x");
+  const auto set = [&](float x) {
+    binding.set_data(std::string(reinterpret_cast<const char*>(&x), sizeof(x)));
+  };
+  set(1);
+  Outcome outcome = Run(daemon_, client_, request);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.floats(0), std::vector<float>{3});
+  const pid_t engine = daemon_.engine_pid();
+  set(42);
+  ExpectRefused(Run(daemon_, client_, request).status, grpc::StatusCode::ABORTED,
+                {"node 'scale' (scaled)", "step 0", "scaled version 2"});
+  ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
+  outcome = Run(daemon_, client_, request);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.floats(0), std::vector<float>{84});
+  ASSERT_EQ(outcome.result.versions_size(), 2);
+  EXPECT_EQ(outcome.result.versions(1).version(), 1u);
+}
+
+}  // namespace
+}  // namespace resident::testing

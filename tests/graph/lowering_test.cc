@@ -1,0 +1,253 @@
+// The image of a graph: each node's arguments and chunks equal those of the task that the planner
+// makes for the same node and values of the scalars.
+//
+//   RESIDENT_GRAPHS=100000 bazel-bin/tests/graph/lowering_test     Default: 2,000.
+//   RESIDENT_GRAPH_SEED=7                                          Default: 1.
+#include "runtime/graph/lowering.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/graph/graph_arguments.h"
+#include "runtime/device/fake_device.h"
+#include "runtime/graph/check.h"
+#include "server/admission/admission.h"
+#include "server/rpc/graph_messages.h"
+#include "server/rpc/graph_tasks.h"
+#include "server/workload/planner.h"
+#include "tests/graph/builtin_catalog.h"
+#include "tests/graph/graph_maker.h"
+#include "tests/graph/random_graph.h"
+
+namespace resident::testing {
+namespace {
+
+constexpr ClientId kClient = 1;
+constexpr uint64_t kMemory = 64 << 20;
+
+uint64_t ReadEnvironment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+class LoweringTest : public ::testing::Test {
+ protected:
+  LoweringTest() : device_(0, kMemory, kMemory), registry_(*Registry::Create({})) {
+    buffers_.AddOwner(kClient);
+    admission_.AddDevice(kMemory);
+  }
+
+  static graph::CheckedGraph Check(const v1::Graph& message, bool* accepted) {
+    static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+    graph::Findings findings;
+    graph::CheckedGraph checked;
+    checked.graph = ReadGraph(message, *catalog, &findings);
+    graph::GraphCheck check = graph::CheckGraph(checked.graph, &findings);
+    *accepted = check.accepted;
+    if (check.accepted) checked.order = *std::move(check.order);
+    return checked;
+  }
+
+  // A buffer for each root.
+  void Allocate(const graph::Graph& graph) {
+    places_.assign(graph.tensors.size(), GraphPlace());
+    addresses_.assign(graph.tensors.size(), 0);
+    for (size_t i = 0; i < graph.tensors.size(); ++i) {
+      if (graph.tensors[i].root != i) continue;
+      BufferSpec spec;
+      spec.dtype = DType::kU8;
+      spec.shape = {graph.root_bytes[i]};
+      const auto buffer = buffers_.Allocate(spec, kClient, *device_.session());
+      ASSERT_TRUE(buffer.ok()) << buffer.status();
+      places_[i] = {(*buffer)->id, 0};
+      addresses_[i] = (*buffer)->memory->address;
+    }
+  }
+  void Free() {
+    for (const GraphPlace& place : places_) {
+      if (place.buffer != 0) EXPECT_TRUE(buffers_.Free(kClient, place.buffer).ok());
+    }
+  }
+
+  std::shared_ptr<RequestBatch> PlanTask(const v1::Batch& message) {
+    const Planner planner({&limits_, registry_.get(), &buffers_, {&device_}});
+    auto work = planner.Plan(message, kClient);
+    if (!work.ok()) ADD_FAILURE() << work.status();
+    if (!work.ok()) return nullptr;
+    auto ticket = admission_.TryAcquire(account_, (*work)->ResourcesNeeded());
+    if (!ticket.ok()) ADD_FAILURE() << ticket.status();
+    if (!ticket.ok()) return nullptr;
+    return Planner::Fill(message, Clock::time_point::max(), *std::move(work), *std::move(ticket));
+  }
+
+  // The arguments of the planner's task in the form of an argument block. A task in compact form
+  // has none; its tensors are dense vectors.
+  static std::vector<Argument> ArgumentsOf(const Batch& batch, const GraphNode& node,
+                                           const Signature& signature, const ArgumentBlock& block) {
+    if (batch.arguments_per_task != 0) return batch.arguments;
+    std::vector<Argument> arguments;
+    const TaskDescriptor& task = batch.tasks[0];
+    for (u32 i = 0; i < node.arguments; ++i) {
+      Argument argument = block.arguments[i];
+      argument.scalar_bits = task.compact_argument(i);
+      arguments.push_back(argument);
+      if (signature.parameters()[i].scalar()) continue;
+      // What the compact form leaves out.
+      const TensorArgument& tensor = block.arguments[i].tensor;
+      EXPECT_EQ(tensor.dtype, DType::kF32);
+      i64 elements = 1;
+      for (u32 d = tensor.rank; d-- > 0;) {
+        EXPECT_EQ(tensor.strides[d], elements);
+        elements *= tensor.shape[d];
+      }
+      EXPECT_EQ(static_cast<u64>(elements), task.elements());
+    }
+    return arguments;
+  }
+
+  // Compares all nodes; `values`: of the scalars.
+  void Compare(const graph::CheckedGraph& checked, const std::vector<double>& values) {
+    const graph::Graph& graph = checked.graph;
+    const graph::Lowering lowering(checked, {});
+    const std::string bytes = lowering.Image(addresses_);
+    const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+    ASSERT_EQ(image.nodes, graph.nodes.size());
+    const GraphNode* const nodes = ImagePart<GraphNode>(image, image.nodes_at);
+    const GraphTasks tasks(graph, places_);
+    for (uint32_t i = 0; i < image.nodes; ++i) {
+      const auto batch = PlanTask(tasks.Node(i, values));
+      ASSERT_NE(batch, nullptr);
+      const graph::OperatorInfo& op = graph.operators[graph.nodes[i].op];
+      auto block = std::make_unique<ArgumentBlock>();
+      FillNodeArguments(image, nodes[i], values.data(), 0, block.get());
+      const auto expected = ArgumentsOf(*batch, nodes[i], op.signature, *block);
+      ASSERT_EQ(nodes[i].arguments, expected.size()) << op.name;
+      for (u32 a = 0; a < nodes[i].arguments; ++a) {
+        Argument actual = block->arguments[a];
+        // A tensor that is left out has no elements; its address means nothing.
+        const bool absent =
+            a < graph.nodes[i].argument_count &&
+            graph.ArgumentsOf(graph.nodes[i])[a].kind == graph::Argument::Kind::kNoTensor;
+        if (absent) actual.scalar_bits = expected[a].scalar_bits;
+        EXPECT_EQ(std::memcmp(&actual, &expected[a], sizeof(Argument)), 0)
+            << graph.NodeName(i) << " (" << op.name << "), argument " << a;
+      }
+      const GraphOperator row{.slot = 0,
+                              .split_parameter = op.split.parameter,
+                              .by_first_dim = op.split.by_first_dim,
+                              .reserved = 0,
+                              .grain = op.split.grain,
+                              .limit = op.split.limit,
+                              .tasks = 0,
+                              .ns = 0};
+      const u64 chunks =
+          CountNodeChunks(image, nodes[i], row, values.data(), device_.session()->info().workers);
+      const TaskDescriptor& task = batch->tasks[0];
+      const u64 of_task = task.flags & kTaskCompact ? 1 : std::max<u64>(task.chunks(), 1);
+      EXPECT_EQ(chunks, of_task) << graph.NodeName(i) << " (" << op.name << ")";
+      ++compared_;
+    }
+  }
+
+  const Limits limits_;
+  FakeDevice device_;
+  const std::unique_ptr<Registry> registry_;
+  BufferTable buffers_{limits_};
+  DrainGate gate_;
+  Admission admission_{limits_, &gate_};
+  const std::shared_ptr<ClientAccounts> account_ =
+      std::make_shared<ClientAccounts>(std::make_shared<Account>("anonymous", Rights{}), 1);
+  std::vector<GraphPlace> places_;
+  std::vector<uint64_t> addresses_;
+  uint64_t compared_ = 0;
+};
+
+TEST_F(LoweringTest, NodesOfRandomGraphsHaveTheArgumentsOfTheirTasks) {
+  std::mt19937_64 random(ReadEnvironment("RESIDENT_GRAPH_SEED", 1));
+  uint64_t accepted = 0;
+  for (uint64_t i = 0; i < ReadEnvironment("RESIDENT_GRAPHS", 2000); ++i) {
+    bool ok = false;
+    const graph::CheckedGraph checked = Check(MakeRandomGraph(random), &ok);
+    if (!ok) continue;
+    ++accepted;
+    Allocate(checked.graph);
+    for (int trial = 0; trial < 3; ++trial) {
+      std::vector<double> values;
+      for (const graph::Scalar& scalar : checked.graph.scalars) {
+        const uint64_t width = static_cast<uint64_t>(scalar.most - scalar.least) + 1;
+        values.push_back(trial == 0   ? scalar.least
+                         : trial == 1 ? scalar.most
+                                      : scalar.least + static_cast<double>(random() % width));
+      }
+      Compare(checked, values);
+      if (HasFailure() || values.empty()) break;
+    }
+    Free();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(accepted, 50u);
+  EXPECT_GT(compared_, 500u);
+}
+
+// Several chunks, defaults, types of 16 bits, absent tensors, and scalars as arguments.
+TEST_F(LoweringTest, WideNodesDefaultsAndScalars) {
+  GraphMaker g;
+  g.Scalar("rows", 1, 700).Scalar("x", -3, 3, v1::DTYPE_F32);
+  g.Input("in", {700, 512})
+      .Activation("a", {700, 512})
+      .Input("w", {32, 512})
+      .Output("y", {700, 32});
+  g.Tensor(v1::GraphTensor::KIND_OUTPUT, "half", {D("rows"), D(512)}, v1::DTYPE_F16);
+  g.Call("add", {"in", "in", "a", S("x", 0.1, 1)});
+  g.Call("add", {View("in", {D("rows"), D(512)}), View("a", {D("rows"), D(512)}), "half"});
+  g.Call("gemv", {"a", "w", None(), "y"});
+  g.Call("fill", {View("y", {D("rows"), D(32)}), S("x", 2, 0.5)});
+  bool ok = false;
+  const graph::CheckedGraph checked = Check(g.graph, &ok);
+  ASSERT_TRUE(ok) << FindingsText(g.Validate());
+  Allocate(checked.graph);
+  for (const double rows : {1.0, 13.0, 64.0, 65.0, 700.0}) Compare(checked, {rows, rows / 300});
+  Free();
+}
+
+// A node that copies the record waits for all writers of the stream, aliases included.
+TEST_F(LoweringTest, RecordsWaitForTheirWriters) {
+  GraphMaker g;
+  g.Tensor(v1::GraphTensor::KIND_STREAM, "s", {D(8), D(4)});
+  g.Alias(v1::GraphTensor::KIND_STREAM, "t", "s", {D(1), D(16)});
+  g.Output("o", {4});
+  g.Call("fill", {"s", F(1)}).Call("fill", {"o", F(2)}).Call("fill", {"t", F(3)});
+  bool ok = false;
+  const graph::CheckedGraph checked = Check(g.graph, &ok);
+  ASSERT_TRUE(ok) << FindingsText(g.Validate());
+  const graph::Lowering lowering(checked, {0, 1});
+  ASSERT_EQ(lowering.nodes(), 5u);
+  EXPECT_EQ(lowering.record_offsets(), (std::vector<uint64_t>{0, 64}));
+  EXPECT_EQ(lowering.record_bytes(), 128u);
+  const std::string bytes = lowering.Image({4096, 4096, 8192});
+  const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+  const GraphNode* const nodes = ImagePart<GraphNode>(image, image.nodes_at);
+  const u32* const successors = ImagePart<u32>(image, image.successors_at);
+  for (const uint32_t copy : {3u, 4u}) {
+    EXPECT_EQ(nodes[copy].predecessors, 2u);
+    for (const uint32_t writer : {0u, 2u}) {
+      const u32* const first = successors + nodes[writer].first_successor;
+      EXPECT_NE(std::find(first, first + nodes[writer].successors, copy),
+                first + nodes[writer].successors);
+    }
+    ArgumentBlock block{};
+    FillNodeArguments(image, nodes[copy], nullptr, 1 << 20, &block);
+    EXPECT_EQ(block.arguments[0].tensor.address, 4096u);
+    EXPECT_EQ(block.arguments[1].tensor.address, (1u << 20) + lowering.record_offsets()[copy - 3]);
+  }
+  EXPECT_EQ(nodes[1].successors, 0u);
+}
+
+}  // namespace
+}  // namespace resident::testing
