@@ -113,6 +113,7 @@ std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::Checke
 absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> places,
                                         const GraphPlace& memory) {
   absl::flat_hash_map<uint64_t, uint64_t> addresses_of_buffers;
+  auto buffers = std::make_shared<Buffers>();
   const auto find = [&](const GraphPlace& place) -> absl::StatusOr<uint64_t> {
     const auto [found, is_new] = addresses_of_buffers.try_emplace(place.buffer);
     if (is_new) {
@@ -127,7 +128,7 @@ absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphP
       }
       device_ = buffer->device;
       found->second = buffer->memory->address;
-      buffers_.push_back(buffer);
+      buffers->push_back(buffer);
     }
     return found->second + place.offset;
   };
@@ -137,6 +138,7 @@ absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphP
     ASSIGN_OR_RETURN(addresses[i], find(places[i]));
   }
   ASSIGN_OR_RETURN(image_address_, find(memory));
+  buffers_ = std::move(buffers);
   const auto session = core_.devices[device_]->session();
   if (session == nullptr || !session->info().traits.executes_graphs) return false;
   const uint64_t record_bytes = lowering_->record_bytes();
@@ -194,7 +196,7 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
   plan.nodes.rows = lowering_->rows();
   plan.nodes.worker_ns = worker_ns_;
   plan.nodes.workers = workers_;
-  plan.keep_alive = buffers_;
+  plan.keep_alive.push_back(buffers_);
   for (const ResolvedOperator& op : operators_) {
     const SplitRule& split = op.version->split;
     plan.operators.push_back({.slot = op.version->slot,

@@ -132,7 +132,9 @@ class GraphQuanta {
   uint32_t device_ = 0;
   uint64_t epoch_ = 0;
   uint64_t image_address_ = 0;
-  std::vector<std::shared_ptr<const void>> buffers_;
+  // Those of all tensors, and the run's own.
+  using Buffers = std::vector<std::shared_ptr<const Buffer>>;
+  std::shared_ptr<const Buffers> buffers_;
   std::vector<ResolvedOperator> operators_;
   std::optional<uint32_t> failed_row_;
   // Whether the last quantum ended within a step, and the records of that step so far.

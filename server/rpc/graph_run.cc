@@ -532,6 +532,7 @@ GraphRun::Left GraphRun::left() const {
 
 absl::StatusOr<v1::GraphResult> GraphRun::TakeEnd() {
   phase_ = Phase::kEnded;
+  quanta_ = nullptr;  // It refers to the run's memory, and to buffers.
   if (!failed_.ok()) return failed_;
   for (const auto& [version, tasks] : versions_) {
     v1::GraphVersion* const out = result_.add_versions();
@@ -694,6 +695,7 @@ absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code,
   if (call.phase == Phase::kSetup) return absl::Status(code, StrCat("setting tensors: ", what));
   uint32_t node = call.item;
   if (call.phase == Phase::kQuantum) {
+    if (quanta_ == nullptr) return errors::StepFailed(code, result_.steps(), what);
     // The first node whose operator was not found.
     const std::vector<uint32_t>& rows = quanta_->rows();
     const auto failed =

@@ -172,7 +172,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void Refuse(const std::shared_ptr<Call>& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // A quantum that did not run has not begun a step.
   void NoteNotRun(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (call.phase == Phase::kQuantum) in_step_ = quanta_->in_step();
+    if (call.phase == Phase::kQuantum && quanta_ != nullptr) in_step_ = quanta_->in_step();
   }
   absl::Status DescribeError(const Call& call, absl::StatusCode code, const std::string& what) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

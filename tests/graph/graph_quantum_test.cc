@@ -46,8 +46,8 @@ v1::RunGraphRequest Request(const GraphMaker& maker) {
 
 using OnStep = std::function<void(const v1::GraphStep& step, grpc::ClientContext& context)>;
 
-Outcome Run(const Daemon& daemon, const Client& client, const v1::RunGraphRequest& request,
-            const OnStep& on_step = nullptr) {
+Outcome RunGraph(const Daemon& daemon, const Client& client, const v1::RunGraphRequest& request,
+                 const OnStep& on_step = nullptr) {
   const auto stub = v1::Graphs::NewStub(daemon.Connect());
   const auto context = client.Context();
   const auto stream = stub->Run(context.get(), request);
@@ -98,7 +98,7 @@ TEST(GraphQuantumTest, AStepThatTakesManyQuanta) {
     maker.Call("copy", {"count", "late"}).Call("copy", {"count", "last"});
     maker.graph.mutable_loop()->set_max_steps(3);
     const uint64_t before = daemon.Device().completed_tasks();
-    const Outcome outcome = Run(daemon, client, Request(maker));
+    const Outcome outcome = RunGraph(daemon, client, Request(maker));
     ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
     // The tasks of the device are quanta: a step of 60 ms has several.
     const uint64_t tasks = daemon.Device().completed_tasks() - before;
@@ -137,11 +137,11 @@ TEST(GraphQuantumTest, LoneTasksAndRunsShareTheWorkers) {
     for (int i = 0; i < kRuns; ++i) {
       clients.push_back(std::make_unique<Client>(daemon, absl::StrCat("run ", i)));
       threads.emplace_back([&, i] {
-        outcomes[i] = Run(daemon, *clients[i], Request(SpinningLoop(20, 100'000, 1'000'000)),
-                          [&](const v1::GraphStep& step, grpc::ClientContext& context) {
-                            if (step.step() == 0) ++started;
-                            if (enough) context.TryCancel();
-                          });
+        outcomes[i] = RunGraph(daemon, *clients[i], Request(SpinningLoop(20, 100'000, 1'000'000)),
+                               [&](const v1::GraphStep& step, grpc::ClientContext& context) {
+                                 if (step.step() == 0) ++started;
+                                 if (enough) context.TryCancel();
+                               });
       });
     }
     EXPECT_TRUE(Eventually([&] { return started == kRuns; }));
@@ -155,7 +155,7 @@ TEST(GraphQuantumTest, LoneTasksAndRunsShareTheWorkers) {
       while (busy) EXPECT_TRUE(other.Run(FloatTasks("test.spin", buffer, 0, 1, 100'000)).all_ok());
     });
     const Client beside(daemon, "beside the flood");
-    const Outcome run = Run(daemon, beside, Request(SpinningLoop(3, 100'000, 20)));
+    const Outcome run = RunGraph(daemon, beside, Request(SpinningLoop(3, 100'000, 20)));
     EXPECT_TRUE(run.status.ok()) << run.status.error_message();
     EXPECT_EQ(run.steps.size(), 20u);
     busy = false;
@@ -189,7 +189,7 @@ TEST(GraphQuantumTest, ManyRunsAtOnce) {
       loop.mutable_updates(0)->set_addend(1);
       v1::RunGraphRequest request = Request(maker);
       (*request.mutable_scalars())["k"] = t;
-      const Outcome outcome = Run(daemon, client, request);
+      const Outcome outcome = RunGraph(daemon, client, request);
       EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
       ASSERT_EQ(outcome.steps.size(), 300u);
       for (size_t step = 0; step < 300; ++step) {
@@ -218,7 +218,7 @@ TEST(GraphQuantumTest, RecordsOfDynamicShape) {
   loop.mutable_updates(0)->set_addend(1);
   v1::RunGraphRequest request = Request(maker);
   (*request.mutable_scalars())["n"] = 1;
-  const Outcome outcome = Run(daemon, client, request);
+  const Outcome outcome = RunGraph(daemon, client, request);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   ASSERT_EQ(outcome.steps.size(), 8u);
   for (uint64_t step = 0; step < 8; ++step) {
@@ -247,10 +247,10 @@ TEST(GraphQuantumTest, ANodeThatFailsInALaterStep) {
   loop.mutable_updates(0)->set_factor(1);
   v1::RunGraphRequest request = Request(maker);
   (*request.mutable_scalars())["k"] = 0;
-  EXPECT_TRUE(Run(daemon, client, request).status.ok());
+  EXPECT_TRUE(RunGraph(daemon, client, request).status.ok());
   request.mutable_graph()->mutable_loop()->mutable_updates(0)->set_factor(1.25);
   // 0, 2, 4.5: half of the last one is no integer.
-  const Outcome outcome = Run(daemon, client, request);
+  const Outcome outcome = RunGraph(daemon, client, request);
   ExpectRefused(outcome.status, grpc::StatusCode::INVALID_ARGUMENT,
                 {"node 'halves' (fill)", "step 2", "version 1", "detail"});
   EXPECT_EQ(outcome.steps.size(), 2u);
@@ -267,15 +267,15 @@ void ExpectNodeEndsTheEngine(const std::string& op, const std::vector<std::strin
   std::atomic<bool> started{false};
   Outcome bystander;
   std::thread thread([&] {
-    bystander = Run(daemon, other, Request(SpinningLoop(4, 20'000, 1'000'000)),
-                    [&](const v1::GraphStep&, grpc::ClientContext&) { started = true; });
+    bystander = RunGraph(daemon, other, Request(SpinningLoop(4, 20'000, 1'000'000)),
+                         [&](const v1::GraphStep&, grpc::ClientContext&) { started = true; });
   });
   EXPECT_TRUE(Eventually([&] { return started.load(); }));
   GraphMaker maker;
   maker.Output("y", {4}).Activation("a", {4});
   maker.Call("fill", {"a", F(1)}).Call(op, {"a"}).Call("copy", {"a", "y"});
   maker.node(1).set_name("culprit");
-  const Outcome outcome = Run(daemon, client, Request(maker));
+  const Outcome outcome = RunGraph(daemon, client, Request(maker));
   ExpectRefused(outcome.status, grpc::StatusCode::ABORTED,
                 {absl::StrCat("node 'culprit' (", op, ")"), "step 0", op});
   thread.join();
@@ -287,7 +287,7 @@ void ExpectNodeEndsTheEngine(const std::string& op, const std::vector<std::strin
   *maker.graph.mutable_nodes(1)->add_arguments() = maker.graph.nodes(2).arguments(1);
   maker.graph.mutable_nodes(2)->mutable_arguments(1)->mutable_tensor()->set_name("a");
   maker.graph.mutable_nodes()->RemoveLast();
-  const Outcome next = Run(daemon, client, Request(maker));
+  const Outcome next = RunGraph(daemon, client, Request(maker));
   ASSERT_TRUE(next.status.ok()) << next.status.error_message();
   EXPECT_EQ(next.floats(0), std::vector<float>(4, 1));
   EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() == memory; }));
@@ -305,7 +305,7 @@ TEST(GraphQuantumTest, ANodeThatNeverReturnsIsNamed) {
 TEST(GraphQuantumTest, ALongRunIsNoHang) {
   const Daemon daemon({"--cpu_workers=1", "--task_time_limit=1s"});
   const Client client(daemon);
-  const Outcome outcome = Run(daemon, client, Request(SpinningLoop(6, 300'000'000, 2)));
+  const Outcome outcome = RunGraph(daemon, client, Request(SpinningLoop(6, 300'000'000, 2)));
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
@@ -315,13 +315,14 @@ TEST(GraphQuantumTest, AParkWaitsForTheEndOfTheQuantum) {
   const Daemon daemon(Workers(2));
   const Client client(daemon);
   bool parked = false;
-  const Outcome outcome = Run(daemon, client, Request(SpinningLoop(3, 200'000, 200)),
-                              [&](const v1::GraphStep& step, grpc::ClientContext&) {
-                                if (step.step() != 5) return;
-                                EXPECT_TRUE(Park(daemon).ok());
-                                parked = daemon.Device().state() == v1::DeviceStatus::STATE_PARKED;
-                                EXPECT_TRUE(Resume(daemon).ok());
-                              });
+  const Outcome outcome = RunGraph(daemon, client, Request(SpinningLoop(3, 200'000, 200)),
+                                   [&](const v1::GraphStep& step, grpc::ClientContext&) {
+                                     if (step.step() != 5) return;
+                                     EXPECT_TRUE(Park(daemon).ok());
+                                     parked =
+                                         daemon.Device().state() == v1::DeviceStatus::STATE_PARKED;
+                                     EXPECT_TRUE(Resume(daemon).ok());
+                                   });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_TRUE(parked);
   EXPECT_EQ(outcome.steps.size(), 200u);
@@ -344,7 +345,7 @@ TEST(GraphQuantumTest, ACancelledRunEndsBetweenNodes) {
   binding.set_buffer_id(buffer);
   request.set_timeout_us(400'000);
   ASSERT_TRUE(client.Run(FloatTasks("zero", buffer, 0, 1)).all_ok());
-  const Outcome outcome = Run(daemon, client, request);
+  const Outcome outcome = RunGraph(daemon, client, request);
   EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
       << outcome.status.error_message();
   std::string bytes;
@@ -415,14 +416,14 @@ TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
   std::map<float, uint64_t> seen;
   Outcome outcome;
   std::thread run([&] {
-    outcome = Run(daemon_, client_, request,
-                  [&](const v1::GraphStep& step, grpc::ClientContext& context) {
-                    float y = 0;
-                    std::memcpy(&y, step.records(0).data().data(), sizeof(y));
-                    ++seen[y];
-                    started = true;
-                    if (stop) context.TryCancel();
-                  });
+    outcome = RunGraph(daemon_, client_, request,
+                       [&](const v1::GraphStep& step, grpc::ClientContext& context) {
+                         float y = 0;
+                         std::memcpy(&y, step.records(0).data().data(), sizeof(y));
+                         ++seen[y];
+                         started = true;
+                         if (stop) context.TryCancel();
+                       });
   });
   EXPECT_TRUE(Eventually([&] { return started.load(); }));
   for (int i = 0; i < 10; ++i) {
@@ -453,15 +454,15 @@ TEST_F(GraphQuantumOperatorsTest, TheVersionThatFaultsIsQuarantined) {
     binding.set_data(std::string(reinterpret_cast<const char*>(&x), sizeof(x)));
   };
   set(1);
-  Outcome outcome = Run(daemon_, client_, request);
+  Outcome outcome = RunGraph(daemon_, client_, request);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(outcome.floats(0), std::vector<float>{3});
   const pid_t engine = daemon_.engine_pid();
   set(42);
-  ExpectRefused(Run(daemon_, client_, request).status, grpc::StatusCode::ABORTED,
+  ExpectRefused(RunGraph(daemon_, client_, request).status, grpc::StatusCode::ABORTED,
                 {"node 'scale' (scaled)", "step 0", "scaled version 2"});
   ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
-  outcome = Run(daemon_, client_, request);
+  outcome = RunGraph(daemon_, client_, request);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(outcome.floats(0), std::vector<float>{84});
   ASSERT_EQ(outcome.result.versions_size(), 2);

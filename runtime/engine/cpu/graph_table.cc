@@ -108,6 +108,7 @@ bool GraphTable::Work(uint32_t worker, BlockState& state) {
     Entry& entry = entries_[index];
     if (!Join(entry)) continue;
     GraphWalk walk = Walk(entry);
+    walk.LookForAbort();
     GraphChunk chunk;
     const bool taken = walk.Take(&chunk);
     if (taken) TakeTurn(entry, walk, chunk, worker, state);
