@@ -61,6 +61,7 @@ absl::Status InspectDatabase(Inspection& state) {
   state.report.contents.push_back(absl::StrCat(
       "database: ", Plural(model.operators.size(), "operator"), ", ",
       Plural(model.events.size(), "event"), ", ", Plural(model.buffers.size(), "durable buffer"),
+      model.graphs.empty() ? "" : absl::StrCat(", ", Plural(model.graphs.size(), "loaded graph")),
       ", revision ", model.revision, ", generation ", model.generation));
   for (const auto& [name, op] : model.operators) {
     std::vector<std::string> versions;
@@ -130,6 +131,18 @@ std::set<uint64_t> CheckBuffers(Inspection& state, const std::set<std::string>& 
   return lost;
 }
 
+// Returns the loaded graphs whose contents are damaged.
+std::set<std::string> CheckGraphs(Inspection& state, const std::set<std::string>& damaged) {
+  std::set<std::string> lost;
+  for (const auto& [id, graph] : state.model.graphs) {
+    const std::string path = absl::StrCat(state.folder, "/blobs/", id);
+    if (!damaged.contains(path) && access(path.c_str(), R_OK) == 0) continue;
+    lost.insert(id);
+    state.report.problems.push_back(absl::StrCat("loaded graph: ", path, " cannot be read"));
+  }
+  return lost;
+}
+
 // Copies the database and its log to names that are not used yet.
 absl::Status KeepCopies(Inspection& state) {
   const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
@@ -150,7 +163,7 @@ absl::Status KeepCopies(Inspection& state) {
 }
 
 absl::Status Repair(Inspection& state, const std::set<std::string>& files,
-                    const std::set<uint64_t>& buffers) {
+                    const std::set<uint64_t>& buffers, const std::set<std::string>& graphs) {
   absl::Status status;
   if (state.rewrite) {
     status = KeepCopies(state);
@@ -162,7 +175,12 @@ absl::Status Repair(Inspection& state, const std::set<std::string>& files,
     state.report.repairs.push_back(
         absl::StrCat("dropped durable buffer ", id, ", whose contents are lost"));
   }
-  if (status.ok() && (state.rewrite || !buffers.empty())) {
+  for (const std::string& id : graphs) {
+    state.model.graphs.erase(id);
+    state.report.repairs.push_back(
+        absl::StrCat("dropped loaded graph ", id, ", whose content is lost"));
+  }
+  if (status.ok() && (state.rewrite || !buffers.empty() || !graphs.empty())) {
     status = StateDatabase::Create(state.folder, state.model);
   }
   for (const std::string& path : files) {
@@ -184,12 +202,13 @@ absl::StatusOr<StateReport> Inspect(const std::string& folder, bool repair) {
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(std::set<std::string> files, FindDamagedFiles(state, folder + "/blobs"));
   CheckOperators(state, files);
+  const std::set<std::string> graphs = CheckGraphs(state, files);
   ASSIGN_OR_RETURN(const std::set<std::string> contents,
                    FindDamagedFiles(state, folder + "/buffers"));
   const std::set<uint64_t> buffers = CheckBuffers(state, contents);
   if (repair) {
     files.insert(contents.begin(), contents.end());
-    status = Repair(state, files, buffers);
+    status = Repair(state, files, buffers, graphs);
   }
   if (!status.ok()) return status;
   return std::move(state.report);

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "resident/internal/state.pb.h"
@@ -17,6 +18,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/signature.h"
+#include "runtime/state/blob_store.h"
 #include "runtime/state/files.h"
 #include "runtime/state/wal_check.h"
 
@@ -30,6 +32,7 @@ constexpr char kFacts[] = "facts";
 constexpr const char* kTables[] = {kOperators, kEvents, kBuffers, kFacts};
 constexpr char kCounters[] = "counters";
 constexpr char kRemovals[] = "removals";
+constexpr char kGraphPrefix[] = "graph/";
 
 std::string DatabasePath(const std::string& folder) { return folder + "/state.db"; }
 std::string LogPath(const std::string& folder) { return folder + "/state.db-wal"; }
@@ -188,6 +191,17 @@ bool ReadBuffer(int64_t id, const std::string& record, StateModel* model) {
   return true;
 }
 
+bool ReadGraph(const std::string& id, const std::string& record, StateModel* model) {
+  internal::StoredGraph stored;
+  if (!IsSha256(id) || !stored.ParseFromString(record) || stored.holders().empty()) return false;
+  StoredGraph& graph = model->graphs[id];
+  graph.id = id;
+  for (const auto& holder : stored.holders()) {
+    graph.holders.push_back({holder.name(), holder.loaded_ms()});
+  }
+  return true;
+}
+
 bool ReadFact(const std::string& name, const std::string& record, StateModel* model,
               uint64_t* transactions) {
   if (name == kCounters) {
@@ -198,6 +212,9 @@ bool ReadFact(const std::string& name, const std::string& record, StateModel* mo
     model->highest_buffer = stored.highest_buffer();
     *transactions = stored.transactions();
     return true;
+  }
+  if (absl::StartsWith(name, kGraphPrefix)) {
+    return ReadGraph(name.substr(sizeof(kGraphPrefix) - 1), record, model);
   }
   internal::StoredRemovals stored;
   if (name != kRemovals || !stored.ParseFromString(record)) return false;
@@ -268,6 +285,9 @@ absl::Status WriteAll(Sqlite& db, const StateModel& model) {
   for (const auto& [id, buffer] : model.buffers) {
     if (status.ok()) status = WriteRow(db, MakeRow(buffer));
   }
+  for (const auto& [id, graph] : model.graphs) {
+    if (status.ok()) status = WriteRow(db, MakeRow(graph));
+  }
   for (const auto& event : model.events) {
     if (status.ok()) status = WriteRow(db, MakeRow(*event));
   }
@@ -324,6 +344,16 @@ StateRow MakeRow(const StoredBuffer& buffer) {
   return {kBuffers, static_cast<int64_t>(buffer.id), stored.SerializeAsString()};
 }
 
+StateRow MakeRow(const StoredGraph& graph) {
+  internal::StoredGraph stored;
+  for (const StoredGraph::Holder& holder : graph.holders) {
+    internal::StoredGraph::Holder* const added = stored.add_holders();
+    added->set_name(holder.name);
+    added->set_loaded_ms(holder.loaded_ms);
+  }
+  return {kFacts, kGraphPrefix + graph.id, stored.SerializeAsString()};
+}
+
 StateRow RemovalsRow(const StateModel& model) {
   internal::StoredRemovals stored;
   for (const StoredRemoval& removal : model.removed) {
@@ -336,6 +366,7 @@ StateRow RemovalsRow(const StateModel& model) {
 
 StateRow DeletedOperator(const std::string& name) { return {kOperators, name, std::nullopt}; }
 StateRow DeletedBuffer(uint64_t id) { return {kBuffers, static_cast<int64_t>(id), std::nullopt}; }
+StateRow DeletedGraph(const std::string& id) { return {kFacts, kGraphPrefix + id, std::nullopt}; }
 
 StateDatabase::StateDatabase(std::string folder, std::unique_ptr<Sqlite> db)
     : folder_(std::move(folder)), path_(DatabasePath(folder_)), db_(std::move(db)) {}

@@ -6,6 +6,7 @@
 //   buffers    id               StoredBuffer: a durable buffer, without its contents
 //   facts      'counters'       StoredCounters
 //              'removals'       StoredRemovals
+//              'graph/ID'       StoredGraph: a loaded task graph, without its content
 //
 // Each row has a CRC-32 of its table, key and record, because SQLite's own checks only cover the
 // structure of the file. PRAGMA user_version is kStateVersion; other versions are refused.
@@ -43,9 +44,11 @@ struct StateRow {
 StateRow MakeRow(const StoredOperator& op);
 StateRow MakeRow(const OperatorEvent& event);
 StateRow MakeRow(const StoredBuffer& buffer);
+StateRow MakeRow(const StoredGraph& graph);
 StateRow RemovalsRow(const StateModel& model);
 StateRow DeletedOperator(const std::string& name);
 StateRow DeletedBuffer(uint64_t id);
+StateRow DeletedGraph(const std::string& id);
 
 class StateDatabase {
  public:

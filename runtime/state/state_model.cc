@@ -163,6 +163,7 @@ std::set<std::string> StateModel::UsedBlobs() const {
       for (const auto& [blob, sha256] : version.content.blobs) used.insert(sha256);
     }
   }
+  for (const auto& [id, graph] : graphs) used.insert(id);
   return used;
 }
 

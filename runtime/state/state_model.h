@@ -25,6 +25,7 @@ struct StateModel {
   std::map<std::string, StoredOperator> operators = {};
   std::deque<StoredRemoval> removed = {};  // Oldest first; each name once.
   std::map<uint64_t, StoredBuffer> buffers = {};
+  std::map<std::string, StoredGraph> graphs = {};
   // The last events, up to `revision`, without gaps.
   std::deque<std::shared_ptr<const OperatorEvent>> events = {};
 
@@ -39,7 +40,7 @@ struct StateModel {
   uint64_t first_revision() const { return revision + 1 - events.size(); }
   // Content hash of a version; empty: the version is unknown.
   std::string ContentHash(const std::string& name, uint32_t version) const;
-  // SHA-256 of the contents of versions that are in slots, and of buffers.
+  // SHA-256 of the contents of versions that are in slots and of graphs, and those of buffers.
   std::set<std::string> UsedBlobs() const;
   std::set<std::string> UsedBufferContents() const;
 };

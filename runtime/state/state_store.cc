@@ -181,8 +181,11 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
   if (database_ != nullptr) {
     if (row != nullptr) {
       rows.push_back(*row);
-      const auto id = static_cast<uint64_t>(std::get<int64_t>(row->key));
-      if (row->record.has_value()) counters.highest_buffer = std::max(counters.highest_buffer, id);
+      // Only rows of buffers have numbers.
+      const int64_t* const id = std::get_if<int64_t>(&row->key);
+      if (id != nullptr && row->record.has_value()) {
+        counters.highest_buffer = std::max(counters.highest_buffer, static_cast<uint64_t>(*id));
+      }
     }
     status = database_->Write(rows, counters, first_event);
     if (!status.ok()) {
@@ -432,13 +435,13 @@ absl::StatusOr<std::string> StateStore::ReadBuffer(uint64_t id) const {
   return contents_->Get(buffer.sha256);
 }
 
-absl::Status StateStore::WriteBuffer(uint64_t id, const StateRow& row,
-                                     absl::FunctionRef<void(StateModel& model)> apply) {
+absl::Status StateStore::WriteExtraRow(const std::string& what, const StateRow& row,
+                                       absl::FunctionRef<void(StateModel& model)> apply) {
   const uint64_t shown = revision();
   {
     absl::MutexLock sync(&sync_mu_);
     const absl::Status written = WriteChanges(&row);
-    if (!written.ok()) return errors::BufferNotSaved(id, database_->path(), WithoutFix(written));
+    if (!written.ok()) return errors::RowNotSaved(what, database_->path(), WithoutFix(written));
     {
       absl::MutexLock lock(&mu_);
       apply(model_);
@@ -471,7 +474,7 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
     stored.sha256 = std::move(sha256);
   }
   std::string previous;
-  const absl::Status written = WriteBuffer(buffer.id, MakeRow(stored), [&](StateModel& model) {
+  const absl::Status written = WriteExtraRow(absl::StrCat("durable buffer ", buffer.id), MakeRow(stored), [&](StateModel& model) {
     StoredBuffer& kept = model.buffers[buffer.id];
     previous = kept.sha256;
     kept = stored;
@@ -490,12 +493,37 @@ absl::Status StateStore::DropBuffer(uint64_t id) {
     if (!model_.buffers.contains(id)) return absl::OkStatus();
   }
   std::string previous;
-  const absl::Status written = WriteBuffer(id, DeletedBuffer(id), [&](StateModel& model) {
+  const absl::Status written = WriteExtraRow(absl::StrCat("durable buffer ", id), DeletedBuffer(id), [&](StateModel& model) {
     previous = model.buffers[id].sha256;
     model.buffers.erase(id);
   });
   if (written.ok()) RemoveContents(previous);
   return written;
+}
+
+// --- Graphs -------------------------------------------------------------------------
+
+std::vector<StoredGraph> StateStore::graphs() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<StoredGraph> list;
+  for (const auto& [id, graph] : model_.graphs) list.push_back(graph);
+  return list;
+}
+
+absl::Status StateStore::PutGraph(const StoredGraph& graph, std::string_view content) {
+  if (in_memory()) return absl::OkStatus();
+  RETURN_IF_ERROR(RetryFailedWrite());
+  RETURN_IF_ERROR(blobs_->Put(content).status());
+  return WriteExtraRow(absl::StrCat("graph ", graph.id), MakeRow(graph),
+                       [&](StateModel& model) { model.graphs[graph.id] = graph; });
+}
+
+absl::Status StateStore::DropGraph(const std::string& id) {
+  if (in_memory()) return absl::OkStatus();
+  RETURN_IF_ERROR(RetryFailedWrite());
+  // The next checkpoint or start removes the blob.
+  return WriteExtraRow(absl::StrCat("graph ", id), DeletedGraph(id),
+                       [&](StateModel& model) { model.graphs.erase(id); });
 }
 
 }  // namespace resident

@@ -1,10 +1,10 @@
 // StateStore: what a restart restores: operators and their versions, the audit log, durable
-// buffers. It is stored in --state_dir, or only in memory.
+// buffers, loaded graphs. It is stored in --state_dir, or only in memory.
 //
 //   STATE_DIR/lock            locked by the daemon that uses the folder (state_lock.h)
 //   STATE_DIR/state.db        an SQLite database of small records (state_database.h)
 //   STATE_DIR/state.db-wal    its log
-//   STATE_DIR/blobs/SHA256    sources, programs, examples, by content (blob_store.h)
+//   STATE_DIR/blobs/SHA256    sources, programs, examples, graphs, by content (blob_store.h)
 //   STATE_DIR/buffers/SHA256  contents of durable buffers, by content
 //
 // All records are in memory too (state_model.h); the database is read when the store is opened.
@@ -155,6 +155,16 @@ class StateStore {
   absl::Status PutBuffer(const StoredBuffer& buffer, absl::Span<const uint8_t> contents);
   absl::Status DropBuffer(uint64_t id);
 
+  // --- Graphs -----------------------------------------------------------------------
+
+  // The loaded graphs; GetBlob(id) has the content of each.
+  std::vector<StoredGraph> graphs() const;
+  // Writes a graph and its holders. `content`: the serialized graph, whose SHA-256 is the id.
+  // UNAVAILABLE: the folder cannot be written. INTERNAL: the disk failed; after a restart there is
+  // either the old or the new row.
+  absl::Status PutGraph(const StoredGraph& graph, std::string_view content);
+  absl::Status DropGraph(const std::string& id);
+
  private:
   // What has changed in memory since the last transaction.
   struct Changed {
@@ -173,9 +183,10 @@ class StateStore {
   // Writes what has changed in memory, and `row` if not null, in one transaction.
   absl::Status WriteChanges(const StateRow* row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mu_)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The same with a row of a buffer. If it succeeds, `apply` changes the model.
-  absl::Status WriteBuffer(uint64_t id, const StateRow& row,
-                           absl::FunctionRef<void(StateModel& model)> apply)
+  // The same with a row of a buffer or a graph. If it succeeds, `apply` changes the model. `what`:
+  // names the row for errors.
+  absl::Status WriteExtraRow(const std::string& what, const StateRow& row,
+                             absl::FunctionRef<void(StateModel& model)> apply)
       ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);
   // Writes the changes of a failed transaction, if there are any.
   absl::Status RetryFailedWrite() ABSL_LOCKS_EXCLUDED(mu_, sync_mu_);

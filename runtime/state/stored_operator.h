@@ -59,6 +59,17 @@ struct StoredBuffer {
   std::string sha256 = {};
 };
 
+// A task graph that clients have loaded.
+struct StoredGraph {
+  struct Holder {
+    std::string name;
+    int64_t loaded_ms = 0;
+  };
+  // SHA-256 of the serialized graph, which is a blob.
+  std::string id = {};
+  std::vector<Holder> holders = {};  // At least one.
+};
+
 }  // namespace resident
 
 #endif  // RESIDENT_RUNTIME_STATE_STORED_OPERATOR_H_

@@ -65,9 +65,9 @@ absl::Status NotOnDisk(const std::string& path, const std::string& why) {
                                     "the next change then writes this one too"));
 }
 
-absl::Status BufferNotSaved(uint64_t id, const std::string& path, const std::string& why) {
+absl::Status RowNotSaved(const std::string& what, const std::string& path, const std::string& why) {
   return absl::InternalError(
-      StrCat("durable buffer ", id, " was not saved: ", path, " could not be written: ", why,
+      StrCat(what, " was not saved: ", path, " could not be written: ", why,
              ". Until the next change succeeds, a crash may restore the new or the previous "
              "contents. Fix: repair the disk of --state_dir, or free space on it; then try again"));
 }
