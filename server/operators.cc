@@ -38,6 +38,9 @@ absl::Status Operators::Restore(Core& core) {
   for (std::string& warning : core.buffers.Load(state_.get())) {
     warnings_.push_back(std::move(warning));
   }
+  for (std::string& warning : core.graphs.Restore(state_.get())) {
+    warnings_.push_back(std::move(warning));
+  }
   for (Device* device : core.devices) {
     if (const auto session = device->session()) core.RestoreBuffers(*device, *session);
   }

@@ -33,7 +33,7 @@ class Operators {
 
   LiveOperatorManager& manager() { return manager_; }
 
-  // Restores operators and durable buffers from --state_dir, and logs what is wrong with its
+  // Restores operators, durable buffers and loaded graphs from --state_dir, and logs what is wrong with its
   // contents. Errors: see LiveOperatorManager::Restore.
   absl::Status Restore(Core& core);
 

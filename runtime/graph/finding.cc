@@ -58,6 +58,7 @@ constexpr CodeInfo kCodes[] = {
     {Code::kStop, "the loop stops on something that is not a token"},
     {Code::kUpdate, "an update leaves the range of its scalar"},
     {Code::kStreamRecords, "the loop has more steps than a stream has records"},
+    {Code::kStale, "operators of a loaded graph have changed, and it does not fit them"},
 };
 static_assert(std::is_sorted(std::begin(kCodes), std::end(kCodes),
                              [](const CodeInfo& a, const CodeInfo& b) { return a.code < b.code; }));

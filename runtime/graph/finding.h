@@ -78,6 +78,8 @@ enum class Code : uint16_t {
   kStop = 602,
   kUpdate = 603,
   kStreamRecords = 604,
+  // A loaded graph.
+  kStale = 704,
 };
 
 struct CodeInfo {

@@ -14,6 +14,7 @@ struct Entry {
 constexpr MethodRule kOpen{.open_to_all = true, .roles = {}};
 constexpr MethodRule kSubmit{.roles = Role::kSubmit};
 constexpr MethodRule kInstall{.roles = Role::kInstall};
+constexpr MethodRule kSubmitOrAdmin{.roles = RoleSet(Role::kSubmit) | Role::kAdmin};
 constexpr MethodRule kAdmin{.roles = Role::kAdmin};
 // Calls that only read the state: allowed for every identity that has a role.
 constexpr MethodRule kAnyRole{.roles = RoleSet::All()};
@@ -64,7 +65,16 @@ constexpr Entry kTable[] = {
     {"/resident.v1.Buffers/Upload", kSubmit},
     {"/resident.v1.Executor/Run", kSubmit},
     {"/resident.v1.Executor/Submit", kSubmit},
+    {"/resident.v1.Graphs/CloseSession", kSubmit},
+    {"/resident.v1.Graphs/Describe", kAnyRole},
+    {"/resident.v1.Graphs/DescribeSession", kSubmit},
+    {"/resident.v1.Graphs/ForkSession", kSubmit},
+    {"/resident.v1.Graphs/List", kAnyRole},
+    {"/resident.v1.Graphs/ListSessions", kSubmit},
+    {"/resident.v1.Graphs/Load", kSubmit},
+    {"/resident.v1.Graphs/OpenSession", kSubmit},
     {"/resident.v1.Graphs/Run", kSubmit},
+    {"/resident.v1.Graphs/Unload", kSubmitOrAdmin},
     {"/resident.v1.Graphs/Validate", kSubmit},
     {"/resident.v1.Operators/Activate", kInstall},
     {"/resident.v1.Operators/Audit", kAdmin},

@@ -22,6 +22,8 @@
 #include "server/connections/passed_descriptors.h"
 #include "server/rpc/batch_runner.h"
 #include "server/rpc/client_table.h"
+#include "server/rpc/graph_sessions.h"
+#include "server/rpc/graph_store.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/rpc_counters.h"
 #include "server/rpc/shadow_runner.h"
@@ -126,6 +128,9 @@ struct Core {
   const std::shared_ptr<PassedDescriptors> passed_descriptors;
   Pools pools;
   ClientTable clients;
+  GraphStore graphs;
+  // It frees buffers, so it comes after them.
+  GraphSessions graph_sessions;
   const Planner planner;
   ShadowRunner shadows;
   BatchRunner runner;

@@ -90,7 +90,7 @@ absl::Status GraphBinder::Bind(v1::GraphBinding& binding, uint32_t tensor) {
   return absl::OkStatus();
 }
 
-absl::Status GraphBinder::BindByName() {
+absl::Status GraphBinder::BindByName(bool inputs) {
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<const Buffer>>> buffers;
   bool listed = false;
   for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -98,6 +98,7 @@ absl::Status GraphBinder::BindByName() {
     if (tensor.root != i || memory_.bound[i] || !graph::IsReadOnly(tensor.kind)) continue;
     const std::string name(tensor.name);
     if (tensor.kind == TensorKind::kInput) {
+      if (!inputs) continue;
       return errors::NotBound(graph::KindText(tensor.kind), name, "bind data or a buffer");
     }
     if (!std::exchange(listed, true)) {

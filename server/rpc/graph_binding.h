@@ -5,7 +5,7 @@
 //
 //   GraphBinder binder(core, *client, graph, device);
 //   RETURN_IF_ERROR(binder.BindAll(*request.mutable_bindings()));
-//   RETURN_IF_ERROR(binder.BindByName());
+//   RETURN_IF_ERROR(binder.BindByName(/*inputs=*/true));
 //   GraphMemory memory = binder.Take();
 #ifndef RESIDENT_SERVER_RPC_GRAPH_BINDING_H_
 #define RESIDENT_SERVER_RPC_GRAPH_BINDING_H_
@@ -25,18 +25,10 @@
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/graph.h"
 #include "server/rpc/core.h"
+#include "server/rpc/graph_sessions.h"
 #include "server/rpc/graph_tasks.h"
 
 namespace resident {
-
-// What a graph session holds for its runs.
-struct GraphSessionState {
-  uint32_t device = 0;
-  // Memory, by tensor; buffer 0: each run binds the tensor. All states have memory.
-  std::vector<GraphPlace> places;
-  // Values for the next run, by scalar, which may be out of range; nullopt: the run must set it.
-  std::vector<std::optional<double>> scalars;
-};
 
 // Memory of the tensors of a graph.
 struct GraphMemory {
@@ -61,9 +53,10 @@ class GraphBinder {
   // Takes the data out of `bindings`. Errors: INVALID_ARGUMENT (a binding that does not fit),
   // NOT_FOUND (a buffer).
   absl::Status BindAll(google::protobuf::RepeatedPtrField<v1::GraphBinding>& bindings);
-  // Binds weights and constants that are not bound to the buffers that have their names. Errors:
-  // INVALID_ARGUMENT (no such buffer, or several; an input is not bound).
-  absl::Status BindByName();
+  // Binds weights and constants that are not bound to the buffers that have their names.
+  // `inputs`: whether inputs must be bound by now. Errors: INVALID_ARGUMENT (no such buffer, or
+  // several; an input is not bound).
+  absl::Status BindByName(bool inputs);
 
   GraphMemory Take() { return std::move(memory_); }
 

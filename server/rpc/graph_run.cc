@@ -120,7 +120,7 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
   GraphBinder binder(core_, *client_, graph_, device);
   if (session_.has_value()) RETURN_IF_ERROR(binder.UseSession(*session_));
   RETURN_IF_ERROR(binder.BindAll(*request.mutable_bindings()));
-  RETURN_IF_ERROR(binder.BindByName());
+  RETURN_IF_ERROR(binder.BindByName(/*inputs=*/true));
   GraphMemory memory = binder.Take();
   writes_ = std::move(memory.writes);
   for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -525,7 +525,7 @@ void GraphRun::Report() {
   }
 }
 
-GraphRun::Left GraphRun::left() const {
+GraphRunLeft GraphRun::left() const {
   absl::MutexLock lock(&mu_);
   return {complete_, next_values_, in_step_};
 }

@@ -66,17 +66,6 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Tasks of a run that are submitted at one time.
   static constexpr size_t kMaxSubmitted = 64;
 
-  // What a run leaves to the next one in its session.
-  struct Left {
-    // Complete steps.
-    uint64_t steps = 0;
-    // Scalars of the step that follows them, which may be out of range. Empty: the run was refused
-    // before it had values.
-    std::vector<double> scalars;
-    // Whether that step has begun, so that it may have written a part of what it writes.
-    bool in_step = false;
-  };
-
   // REQUIRES: the client has a session.
   GraphRun(Core& core, std::shared_ptr<Client> client,
            std::shared_ptr<const graph::CheckedGraph> checked)
@@ -93,8 +82,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void Cancel(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // The client has taken the records of a step.
   void StepSent() ABSL_LOCKS_EXCLUDED(mu_);
-  // REQUIRES: `on_end` was called.
-  Left left() const ABSL_LOCKS_EXCLUDED(mu_);
+  // What the run leaves to the next one in its session. REQUIRES: `on_end` was called.
+  GraphRunLeft left() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   enum class Phase { kSetup, kQuantum, kNodes, kRecords, kOutputs, kEnded };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,23 +14,10 @@
 #include "runtime/graph/limits.h"
 #include "server/rpc/call.h"
 #include "server/rpc/graph_messages.h"
+#include "server/rpc/graph_session_calls.h"
 #include "server/rpc/registry_catalog.h"
 
 namespace resident {
-namespace {
-
-absl::Status Refusal(const graph::Findings& findings) {
-  for (const graph::Finding& finding : findings.list()) {
-    if (finding.warning) continue;
-    std::string place = graph::CodeName(finding.code);
-    if (!finding.node.empty()) place += ", node " + finding.node;
-    if (!finding.tensor.empty()) place += ", tensor " + finding.tensor;
-    return errors::GraphRefused(place + ": " + finding.message, findings.errors() - 1);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 GraphRunStream::~GraphRunStream() {
   if (entered_) core_.gate.Leave(1);
@@ -39,17 +27,23 @@ void GraphRunStream::Open(const grpc::CallbackServerContext& context,
                           const v1::RunGraphRequest& request) {
   Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Graphs/Run"));
   const absl::Status entered = Enter(context, request);
-  if (entered.ok()) return checker_.PostRun([self = Ref(this)] { self->Check(); });
+  if (entered.ok()) return PostCheck();
   absl::MutexLock lock(&mu_);
   Conclude(entered);
 }
 
 absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
                                    const v1::RunGraphRequest& request) {
-  if (!request.has_graph()) return errors::NoGraph();
+  if (request.source_case() == v1::RunGraphRequest::SOURCE_NOT_SET) return errors::NoGraph();
   const auto nodes = static_cast<uint64_t>(request.graph().nodes_size());
   if (nodes > graph::kMaxRunNodes) return errors::TooManyNodesToRun(nodes, graph::kMaxRunNodes);
   ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
+  if (request.source_case() == v1::RunGraphRequest::kGraphId) {
+    ASSIGN_OR_RETURN(loaded_, core_.graphs.Find(request.graph_id()));
+  } else if (request.source_case() == v1::RunGraphRequest::kGraphSession) {
+    ASSIGN_OR_RETURN(session_, core_.graph_sessions.Find(client_->id(), request.graph_session()));
+    loaded_ = session_->graph();
+  }
   ASSIGN_OR_RETURN(slot_,
                    checker_.run_slots().Take(NameHolder(client_->account(), context.peer())));
   if (!core_.gate.Enter(1)) return errors::Draining();
@@ -69,14 +63,27 @@ absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<GraphRun>> GraphRunStream::MakeRun() const {
+void GraphRunStream::PostCheck() {
+  auto check = [self = Ref(this)] { self->Check(); };
+  if (loaded_ != nullptr) {
+    const auto found = loaded_->FindChecked(core_.registry);
+    // An error is reported by Check, too.
+    if (!found.ok() || *found != nullptr) return core_.runner.Post(std::move(check));
+  }
+  checker_.PostRun(std::move(check));
+}
+
+absl::StatusOr<LoadedGraph::Checked> GraphRunStream::CheckGraph() const {
+  if (loaded_ != nullptr) {
+    ASSIGN_OR_RETURN(LoadedGraph::Checked found, loaded_->FindChecked(core_.registry));
+    return found != nullptr ? std::move(found) : loaded_->Check(core_.registry);
+  }
   graph::Findings findings;
   graph::Graph graph = ReadGraph(request_.graph(), RegistryCatalog(core_.registry), &findings);
   graph::GraphCheck check = graph::CheckGraph(graph, &findings);
-  if (!check.accepted) return Refusal(findings);
-  return std::make_shared<GraphRun>(core_, client_,
-                                    std::make_shared<graph::CheckedGraph>(graph::CheckedGraph{
-                                        std::move(graph), *std::move(check.order)}));
+  if (!check.accepted) return GraphRefusal(findings);
+  return std::make_shared<const graph::CheckedGraph>(
+      graph::CheckedGraph{std::move(graph), *std::move(check.order)});
 }
 
 void GraphRunStream::Check() {
@@ -84,16 +91,47 @@ void GraphRunStream::Check() {
     absl::MutexLock lock(&mu_);
     if (ending()) return;
   }
-  absl::StatusOr<std::shared_ptr<GraphRun>> run = MakeRun();
+  absl::StatusOr<LoadedGraph::Checked> checked = CheckGraph();
   {
     absl::MutexLock lock(&mu_);
     if (ending()) return;
-    if (!run.ok()) return Conclude(run.status());
-    run_ = *run;
+    if (!checked.ok()) return Conclude(checked.status());
+    checked_ = *std::move(checked);
+    const bool has_session = session_ == nullptr || use_.Acquire(session_, [self = Ref(this)] {
+      self->core_.runner.Post([self] { self->Start(); });
+    });
+    if (!has_session) return;
+  }
+  Start();
+}
+
+absl::Status GraphRunStream::TakeSession(std::optional<GraphSessionState>* state) {
+  if (session_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckStates(core_, *session_));
+  ASSIGN_OR_RETURN(*state, use_.Take(request_.repeat_interrupted()));
+  return absl::OkStatus();
+}
+
+void GraphRunStream::Start() {
+  std::optional<GraphSessionState> state;
+  const absl::Status taken = TakeSession(&state);
+  const auto run = std::make_shared<GraphRun>(core_, client_, checked_);
+  bool starts = false;
+  {
+    absl::MutexLock lock(&mu_);
+    starts = taken.ok() && !ending();
+    if (starts) run_ = run;
+  }
+  if (!starts) {
+    // Before the client sees the end of the call.
+    use_.End();
+    absl::MutexLock lock(&mu_);
+    if (!ending()) Conclude(taken);
+    return;
   }
   request_.clear_graph();
-  (*run)->Start(
-      request_, std::nullopt, deadline_,
+  run->Start(
+      request_, std::move(state), deadline_,
       [self = Ref(this)](v1::GraphStep step) {
         v1::RunGraphResponse response;
         *response.mutable_step() = std::move(step);
@@ -116,9 +154,31 @@ void GraphRunStream::OnWritten() {
 }
 
 void GraphRunStream::OnEnd(const absl::Status& status) {
-  if (run_ != nullptr) run_->Cancel(status);
+  if (run_ != nullptr) {
+    run_->Cancel(status);
+  } else if (session_ != nullptr) {
+    use_.Leave(*session_);
+  }
   DropUnread();
   Conclude(status);
+}
+
+void GraphRunStream::EndUse(const GraphRun& run, absl::StatusOr<v1::GraphResult>& result) {
+  const GraphRunLeft left = run.left();
+  core_.counters.CountGraphRun(result.ok(), left.steps);
+  if (loaded_ != nullptr) {
+    loaded_->runs.fetch_add(1, std::memory_order_relaxed);
+    loaded_->steps.fetch_add(left.steps, std::memory_order_relaxed);
+  }
+  if (session_ == nullptr) return;
+  if (result.ok()) {
+    const graph::Graph& graph = session_->checked()->graph;
+    for (size_t i = 0; i < left.scalars.size(); ++i) {
+      (*result->mutable_next_scalars())[std::string(graph.scalars[i].name)] = left.scalars[i];
+    }
+  }
+  // Before the client sees the end of the run, so that it can run the session again.
+  use_.End(left);
 }
 
 void GraphRunStream::OnRunEnd(absl::StatusOr<v1::GraphResult> result) {
@@ -127,6 +187,7 @@ void GraphRunStream::OnRunEnd(absl::StatusOr<v1::GraphResult> result) {
     absl::MutexLock lock(&mu_);
     run = std::exchange(run_, nullptr);  // The run refers to this object.
   }
+  EndUse(*run, result);
   const absl::Status status = result.status();
   if (status.ok()) {
     v1::RunGraphResponse response;

@@ -1,10 +1,12 @@
-// GraphRunStream: one Graphs.Run: checks the graph, runs it, and sends what the run reports.
+// GraphRunStream: one Graphs.Run: checks the graph, or finds the loaded one, runs it, and sends
+// what the run reports. In a graph session, it takes what the run leaves back into the session.
 //
 // Thread safety: see BidiStream. mu_ may be held when the run's mutex is locked, never the reverse.
 #ifndef RESIDENT_SERVER_RPC_GRAPH_RUN_STREAM_H_
 #define RESIDENT_SERVER_RPC_GRAPH_RUN_STREAM_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -15,6 +17,8 @@
 #include "server/rpc/bidi_stream.h"
 #include "server/rpc/graph_checker.h"
 #include "server/rpc/graph_run.h"
+#include "server/rpc/graph_sessions.h"
+#include "server/rpc/graph_store.h"
 
 namespace resident {
 
@@ -35,10 +39,15 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
 
   absl::Status Enter(const grpc::CallbackServerContext& context,
                      const v1::RunGraphRequest& request);
-  // On a thread of the checker.
+  // Lets Check run: on a thread of the checker, or if the graph is checked, on another one.
+  void PostCheck();
   void Check() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::shared_ptr<GraphRun>> MakeRun() const;
+  absl::StatusOr<LoadedGraph::Checked> CheckGraph() const;
+  // Starts the run. REQUIRES: it has its session, if there is one.
+  void Start() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status TakeSession(std::optional<GraphSessionState>* state);
   void Send(v1::RunGraphResponse response) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndUse(const GraphRun& run, absl::StatusOr<v1::GraphResult>& result);
   void OnRunEnd(absl::StatusOr<v1::GraphResult> result) ABSL_LOCKS_EXCLUDED(mu_);
 
   GraphChecker& checker_;
@@ -46,6 +55,11 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
   SharedSlots::Ticket slot_;
   std::shared_ptr<Client> client_;
   v1::RunGraphRequest request_;
+  // For a run of a loaded graph, and of one in a graph session; otherwise null.
+  std::shared_ptr<LoadedGraph> loaded_;
+  std::shared_ptr<GraphSession> session_;
+  GraphSessionUse use_;
+  LoadedGraph::Checked checked_;
   Clock::time_point deadline_;
   std::shared_ptr<GraphRun> run_ ABSL_GUARDED_BY(mu_);
   grpc::Alarm deadline_alarm_;

@@ -126,4 +126,13 @@ v1::Batch GraphTasks::Clear(uint32_t tensor) const {
   return batch;
 }
 
+v1::Batch GraphTasks::Copy(uint32_t tensor, const GraphPlace& from) const {
+  const auto bytes = static_cast<uint64_t>(graph_.root_bytes[tensor]);
+  v1::Batch batch;
+  v1::OperatorTasks* const tasks = StartTask("copy_bytes", 0, &batch);
+  FillBytes(from, bytes, tasks->add_arguments()->mutable_buffer());
+  FillBytes(places_[tensor], bytes, tasks->add_arguments()->mutable_buffer());
+  return batch;
+}
+
 }  // namespace resident

@@ -43,6 +43,8 @@ class GraphTasks {
   static v1::Batch WriteBytes(const GraphPlace& place, std::string data);
   // Sets the memory of a tensor to 0.
   v1::Batch Clear(uint32_t tensor) const;
+  // Copies the memory of a tensor from another place.
+  v1::Batch Copy(uint32_t tensor, const GraphPlace& from) const;
 
   // The value of Read's result, without its elements.
   v1::GraphValue Describe(uint32_t tensor, absl::Span<const double> values) const;

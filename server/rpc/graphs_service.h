@@ -7,12 +7,14 @@
 #include "resident/v1/graphs.grpc.pb.h"
 #include "server/rpc/core.h"
 #include "server/rpc/graph_checker.h"
+#include "server/rpc/graph_session_calls.h"
+#include "server/rpc/graph_store.h"
 
 namespace resident {
 
 class GraphsService final : public v1::Graphs::CallbackService {
  public:
-  explicit GraphsService(Core& core) : core_(core), checker_(core) {}
+  explicit GraphsService(Core& core) : core_(core), checker_(core), sessions_(checker_) {}
 
   grpc::ServerUnaryReactor* Validate(grpc::CallbackServerContext* context,
                                      const v1::ValidateGraphRequest* request,
@@ -20,9 +22,42 @@ class GraphsService final : public v1::Graphs::CallbackService {
   grpc::ServerWriteReactor<v1::RunGraphResponse>* Run(grpc::CallbackServerContext* context,
                                                       const v1::RunGraphRequest* request) override;
 
+  grpc::ServerUnaryReactor* Load(grpc::CallbackServerContext* context,
+                                 const v1::LoadGraphRequest* request,
+                                 v1::LoadGraphResponse* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const v1::ListGraphsRequest* request,
+                                 v1::ListGraphsResponse* response) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const v1::DescribeGraphRequest* request,
+                                     v1::DescribeGraphResponse* response) override;
+  grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context,
+                                   const v1::UnloadGraphRequest* request,
+                                   v1::UnloadGraphResponse* response) override;
+
+  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
+                                        const v1::OpenGraphSessionRequest* request,
+                                        v1::OpenGraphSessionResponse* response) override;
+  grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* context,
+                                        const v1::ForkGraphSessionRequest* request,
+                                        v1::ForkGraphSessionResponse* response) override;
+  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
+                                         const v1::CloseGraphSessionRequest* request,
+                                         v1::CloseGraphSessionResponse* response) override;
+  grpc::ServerUnaryReactor* DescribeSession(grpc::CallbackServerContext* context,
+                                            const v1::DescribeGraphSessionRequest* request,
+                                            v1::DescribeGraphSessionResponse* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const v1::ListGraphSessionsRequest* request,
+                                         v1::ListGraphSessionsResponse* response) override;
+
  private:
+  absl::Status DoLoad(const GraphStore::Caller& caller, const v1::Graph& graph,
+                      v1::LoadGraphResponse& response);
+
   Core& core_;
   GraphChecker checker_;
+  GraphSessionCalls sessions_;
 };
 
 }  // namespace resident

@@ -26,16 +26,28 @@ class RpcCounters {
     if (index >= 0 && index < kCodes) refused_[index].fetch_add(1, std::memory_order_relaxed);
   }
 
+  // Counts a run of a graph that has ended, with its complete steps.
+  void CountGraphRun(bool ok, uint64_t steps) {
+    (ok ? graph_runs_ : failed_graph_runs_).fetch_add(1, std::memory_order_relaxed);
+    graph_steps_.fetch_add(steps, std::memory_order_relaxed);
+  }
+
   uint64_t received_bytes() const { return received_.load(std::memory_order_relaxed); }
   uint64_t sent_bytes() const { return sent_.load(std::memory_order_relaxed); }
   uint64_t batches() const { return batches_.load(std::memory_order_relaxed); }
   uint64_t refused(int code) const { return refused_[code].load(std::memory_order_relaxed); }
+  uint64_t graph_runs() const { return graph_runs_.load(std::memory_order_relaxed); }
+  uint64_t failed_graph_runs() const { return failed_graph_runs_.load(std::memory_order_relaxed); }
+  uint64_t graph_steps() const { return graph_steps_.load(std::memory_order_relaxed); }
 
  private:
   std::atomic<uint64_t> received_{0};
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> batches_{0};
   std::array<std::atomic<uint64_t>, kCodes> refused_{};
+  std::atomic<uint64_t> graph_runs_{0};
+  std::atomic<uint64_t> failed_graph_runs_{0};
+  std::atomic<uint64_t> graph_steps_{0};
 };
 
 }  // namespace resident

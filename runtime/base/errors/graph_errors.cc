@@ -11,6 +11,63 @@ absl::Status NoGraph() {
   return absl::InvalidArgumentError("the request has no graph. Fix: set the field `graph`");
 }
 
+absl::Status UnknownGraph(const std::string& id) {
+  return absl::NotFoundError(StrCat("no graph with the id ", Quote(id),
+                                    " is loaded. Fix: list the loaded graphs, or load it"));
+}
+
+absl::Status GraphOfOthers(const std::string& id, const std::string& name) {
+  return absl::PermissionDeniedError(StrCat("graph ", id, " was not loaded by ", Quote(name),
+                                            ". Fix: leave it to those who loaded it, or let an "
+                                            "administrator unload it for all"));
+}
+
+absl::Status UnloadForAllNeedsAdmin(const std::string& name) {
+  return absl::PermissionDeniedError(StrCat("unloading a graph for all callers needs the role "
+                                            "'admin', which ",
+                                            Quote(name),
+                                            " does not have. Fix: omit `for_all`, or let an "
+                                            "administrator call"));
+}
+
+absl::Status GraphMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      StrCat("the graph needs ", bytes, " bytes of the daemon's memory; loaded graphs use ", used,
+             " of ", limit,
+             " bytes, of which a caller leaves a part to others. Fix: unload graphs that are not "
+             "needed"));
+}
+
+absl::Status StaleGraph(const std::string& id, const std::string& finding) {
+  return absl::FailedPreconditionError(
+      StrCat("GRAPH_E704: the operators of graph ", id,
+             " have changed since it was loaded, and it does not fit them: ", finding));
+}
+
+absl::Status UnknownGraphSession(const std::string& id) {
+  return absl::NotFoundError(StrCat("this client has no graph session ", Quote(id),
+                                    ". Fix: list the client's graph sessions, or open one"));
+}
+
+absl::Status GraphSessionBusy(const std::string& id) {
+  return absl::FailedPreconditionError(
+      StrCat("graph session ", id,
+             " is used by a run or a copy, and cannot be copied meanwhile. Fix: wait for its end"));
+}
+
+absl::Status GraphSessionInterrupted(const std::string& id, uint64_t step) {
+  return absl::FailedPreconditionError(
+      StrCat("graph session ", id, " was interrupted in step ", step,
+             ", which may have written a part of its states. Fix: set repeat_interrupted if the "
+             "step may be repeated, otherwise open another session"));
+}
+
+absl::Status GraphSessionLost(const std::string& id, uint32_t device, const std::string& cause) {
+  return absl::FailedPreconditionError(
+      StrCat("the states of graph session ", id, " were lost with the engine of device ", device,
+             cause.empty() ? "" : StrCat(" (", cause, ")"), ". Fix: open another session"));
+}
+
 absl::Status TooManyGraphChecks(uint32_t limit) {
   return absl::ResourceExhaustedError(
       StrCat(limit, " graphs are being checked already. Fix: try again when one has ended"));

@@ -15,6 +15,22 @@ absl::Status TooManyGraphChecks(uint32_t limit);
 // The operator exists, but only the daemon calls it.
 absl::Status OperatorNotForGraphs(const std::string& name, const std::string& reason);
 
+// No graph of this id is loaded.
+absl::Status UnknownGraph(const std::string& id);
+// A caller unloads a graph that it does not hold. `name`: the caller's.
+absl::Status GraphOfOthers(const std::string& id, const std::string& name);
+absl::Status UnloadForAllNeedsAdmin(const std::string& name);
+// `bytes`: of the graph; `used`: of all graphs.
+absl::Status GraphMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit);
+// An operator of a loaded graph was removed or has another signature. `finding`: as below.
+absl::Status StaleGraph(const std::string& id, const std::string& finding);
+// The client has no such graph session.
+absl::Status UnknownGraphSession(const std::string& id);
+absl::Status GraphSessionBusy(const std::string& id);
+// `step`: index of the step that was interrupted, counted from the session's first step.
+absl::Status GraphSessionInterrupted(const std::string& id, uint64_t step);
+absl::Status GraphSessionLost(const std::string& id, uint32_t device, const std::string& cause);
+
 // `finding`: the first error, with its code; `others`: the number of the others.
 absl::Status GraphRefused(const std::string& finding, uint64_t others);
 absl::Status TooManyNodesToRun(uint64_t count, uint64_t limit);
