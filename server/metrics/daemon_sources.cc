@@ -57,6 +57,11 @@ MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const Acc
                                       core.admission.staging_waiting(device)};
               },
           .host_memory = [&core] { return MeasureHostMemory(core); },
+          .graphs =
+              [&core] {
+                return GraphFigures{core.graphs.count(), core.graphs.bytes(),
+                                    core.graph_sessions.count(), core.graph_sessions.bytes()};
+              },
           .clients = [&core] { return core.clients.sessions(); },
           .connections = [&listener] { return listener.Figures(); },
           .log_lines_suppressed = [] { return GrpcLog::Install().suppressed(); },

@@ -43,6 +43,10 @@ struct FakeSources {
                 [] {
                   return std::map<std::string, uint64_t>{{"requests", 11}};
                 },
+            .graphs =
+                [] {
+                  return GraphFigures{2, 3000, 4, 5000};
+                },
             .clients = [] { return uint64_t{3}; },
             .connections =
                 [] {

@@ -342,6 +342,27 @@ void CollectNativeForms(const MetricsSources& sources, std::vector<MetricFamily>
              static_cast<double>(forms.quarantined)));
 }
 
+void CollectGraphs(const MetricsSources& sources, std::vector<MetricFamily>& families) {
+  const GraphFigures graphs = sources.graphs();
+  const auto gauge = [&](const char* name, const char* help, uint64_t value) {
+    families.push_back(Single(name, MetricType::Gauge, help, static_cast<double>(value)));
+  };
+  gauge("resident_graphs", "Loaded graphs.", graphs.loaded);
+  gauge("resident_graph_bytes", "Memory of the front end that loaded graphs use.",
+        graphs.loaded_bytes);
+  gauge("resident_graph_sessions", "Open graph sessions.", graphs.sessions);
+  gauge("resident_graph_session_bytes", "Device memory that graph sessions have allocated.",
+        graphs.session_bytes);
+  MetricFamily runs = Family("resident_graph_runs_total", MetricType::Counter,
+                             "Runs of graphs that have ended, by how they ended.");
+  AddCounter(runs, {{"outcome", "ok"}}, static_cast<double>(sources.rpc.graph_runs()));
+  AddCounter(runs, {{"outcome", "failed"}}, static_cast<double>(sources.rpc.failed_graph_runs()));
+  families.push_back(std::move(runs));
+  families.push_back(Single("resident_graph_steps_total", MetricType::Counter,
+                            "Complete steps of these runs.",
+                            static_cast<double>(sources.rpc.graph_steps())));
+}
+
 void CollectProcess(std::vector<MetricFamily>& families) {
   const auto process = ReadProcess(getpid());
   if (!process.has_value()) return;
@@ -380,6 +401,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   CollectOperators(sources_.operators(), families);
   CollectChanges(sources_, families);
   CollectNativeForms(sources_, families);
+  CollectGraphs(sources_, families);
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {

@@ -69,6 +69,21 @@ TEST(MetricsCollectorTest, BucketsAreCumulativeInSecondsAndEndInInfinity) {
               HasSubstr("} 60.0000005"));
 }
 
+TEST(MetricsCollectorTest, Graphs) {
+  FakeSources fake;
+  fake.rpc.CountGraphRun(/*ok=*/true, 5);
+  fake.rpc.CountGraphRun(/*ok=*/true, 0);
+  fake.rpc.CountGraphRun(/*ok=*/false, 3);
+  const std::string page = Page(fake);
+  EXPECT_THAT(page, HasSubstr("resident_graphs 2"));
+  EXPECT_THAT(page, HasSubstr("resident_graph_bytes 3000"));
+  EXPECT_THAT(page, HasSubstr("resident_graph_sessions 4"));
+  EXPECT_THAT(page, HasSubstr("resident_graph_session_bytes 5000"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_graph_runs_total{outcome="ok"} 2)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_graph_runs_total{outcome="failed"} 1)"));
+  EXPECT_THAT(page, HasSubstr("resident_graph_steps_total 8"));
+}
+
 TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   FakeSources fake;
   fake.device.status().generation_changes = 3;

@@ -43,6 +43,13 @@ struct StagingFigures {
   uint64_t waiting = 0;  // Streams and transfers that wait for it.
 };
 
+struct GraphFigures {
+  uint64_t loaded = 0;
+  uint64_t loaded_bytes = 0;  // Of the front end's memory.
+  uint64_t sessions = 0;
+  uint64_t session_bytes = 0;  // Of device memory.
+};
+
 struct MetricsSources {
   // Version of the daemon, for resident_build_info.
   std::string version;
@@ -57,6 +64,8 @@ struct MetricsSources {
   std::function<StagingFigures(uint32_t device)> staging;
   // Bytes of the front end's own memory that clients use, by purpose ("requests").
   std::function<std::map<std::string, uint64_t>()> host_memory;
+  // Loaded graphs and graph sessions.
+  std::function<GraphFigures()> graphs;
   // Open sessions.
   std::function<uint64_t()> clients;
   std::function<ConnectionFigures()> connections;
