@@ -72,6 +72,9 @@ class Connection {
   absl::Status Download(uint64_t buffer, uint64_t offset, uint64_t size,
                         const std::function<bool(std::string_view)>& sink);
   absl::Status Free(uint64_t buffer);
+  absl::StatusOr<v1::GraphResult> RunGraph(
+      const v1::RunGraphRequest& request,
+      const std::function<void(const v1::GraphStep& step)>& on_step);
 
   const std::string& address() const { return address_; }
 

@@ -203,17 +203,7 @@ absl::StatusOr<v1::GraphReport> Client::ValidateGraph(const v1::Graph& graph, bo
 absl::StatusOr<v1::GraphResult> Client::RunGraph(
     const v1::RunGraphRequest& request,
     const std::function<void(const v1::GraphStep& step)>& on_step) {
-  grpc::ClientContext context;
-  RETURN_IF_ERROR(connection_->Prepare(context));
-  const auto stream = connection_->graphs->Run(&context, request);
-  v1::GraphResult result;
-  v1::RunGraphResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_result()) result = std::move(*response.mutable_result());
-    if (response.has_step() && on_step) on_step(response.step());
-  }
-  RETURN_IF_ERROR(FromGrpc(stream->Finish()));
-  return result;
+  return connection_->RunGraph(request, on_step);
 }
 
 absl::StatusOr<v1::StatusResponse> Client::Status() {

@@ -23,7 +23,7 @@
 // absl::Duration on this side and have their unit in the name in messages.
 //
 // Thread safety: Client, Buffer and Stream::Send may be used from several threads.
-// Batches and results belong to one thread at a time.
+// Batches, results and graph sessions belong to one thread at a time.
 //
 // To install operators and to change which version serves, see client/operators.h.
 //
@@ -379,6 +379,47 @@ class Stream {
   std::unique_ptr<Impl> impl_;
 };
 
+// Owns a graph session, which the destructor closes: states and scalars of a loaded graph that its
+// runs continue (Graphs.OpenSession).
+//
+//   auto session = (*client)->OpenGraphSession(request);
+//   auto first = session->Run({}, [](const v1::GraphStep& step) {...});
+//   auto copy = session->Fork();
+class GraphSession {
+ public:
+  GraphSession() = default;
+  GraphSession(GraphSession&& other) noexcept;
+  GraphSession& operator=(GraphSession&& other) noexcept;
+  ~GraphSession();
+
+  // The session when it was opened.
+  const v1::GraphSession& info() const { return info_; }
+  const std::string& id() const { return info_.session_id(); }
+
+  // Runs the graph from where the last run ended. The session is set in `request`. Runs of one
+  // session are executed one after the other. After a run that failed or was cancelled the session
+  // may be interrupted; see v1::GraphSession::STATE_INTERRUPTED.
+  absl::StatusOr<v1::GraphResult> Run(
+      v1::RunGraphRequest request,
+      const std::function<void(const v1::GraphStep& step)>& on_step = nullptr);
+  // A session that begins where this one is.
+  absl::StatusOr<GraphSession> Fork() const;
+  absl::StatusOr<v1::GraphSession> Describe() const;
+  // Closes it now. OK if there is nothing to close.
+  absl::Status Close();
+
+ private:
+  friend class Client;
+  GraphSession(std::shared_ptr<Connection> connection, std::string session, v1::GraphSession info)
+      : connection_(std::move(connection)), session_(std::move(session)), info_(std::move(info)) {}
+
+  // Null: owns nothing.
+  std::shared_ptr<Connection> connection_;
+  // The client's session to which the id belongs.
+  std::string session_;
+  v1::GraphSession info_;
+};
+
 struct Options {
   // Shown by `residentctl status`; at most 64 bytes.
   std::string client_name = "residentd client";
@@ -505,6 +546,17 @@ class Client {
   absl::StatusOr<v1::GraphResult> RunGraph(
       const v1::RunGraphRequest& request,
       const std::function<void(const v1::GraphStep& step)>& on_step = nullptr);
+
+  // Checks a graph and keeps it in the daemon. If it is refused, the response has no id, and the
+  // report says why.
+  absl::StatusOr<v1::LoadGraphResponse> LoadGraph(const v1::Graph& graph);
+  absl::StatusOr<std::vector<v1::LoadedGraph>> ListGraphs();
+  // With the graph itself.
+  absl::StatusOr<v1::DescribeGraphResponse> DescribeGraph(const std::string& id);
+  // Ends this caller's hold of a graph, or with `for_all` (role admin) everybody's. Returns whether
+  // the graph was removed.
+  absl::StatusOr<bool> UnloadGraph(const std::string& id, bool for_all = false);
+  absl::StatusOr<GraphSession> OpenGraphSession(const v1::OpenGraphSessionRequest& request);
 
   // --- Administration ----------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// graph: checks, shows, runs and imports task graphs.
+// graph: checks, shows, loads, runs and imports task graphs.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -9,6 +9,7 @@
 #include "client/cli/graph_file.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
+#include "client/commands/graph_loaded.h"
 #include "client/commands/graph_run.h"
 #include "client/commands/graph_text.h"
 
@@ -91,7 +92,7 @@ int Import(const std::string& amk, const std::string& out) {
 
 void AddGraph(Command& program) {
   Command& graph = program.Add(
-      "graph", "check, show, run and import task graphs",
+      "graph", "check, show, load, run and import task graphs",
       "FILE contains a graph as JSON (docs/graph_format.md) and may be - for stdin. validate\n"
       "checks it against the operators that serve, and prints each finding with its code; exit\n"
       "status 1 if the graph is refused. show also prints the nodes for which each node waits,\n"
@@ -103,11 +104,17 @@ void AddGraph(Command& program) {
       "0.5*1024 or @FILE (raw little-endian elements) or buffer:ID (a buffer, by its id or name).\n"
       "Weights that are not given are the buffers of the same name, states begin with zeros, and\n"
       "OUTPUT=@FILE writes an output to a file. Each step of a graph with streams prints a line.\n"
-      "  residentctl graph run feature.json x=1,2,3 scale=0.5\n");
+      "  residentctl graph run feature.json x=1,2,3 scale=0.5\n"
+      "load keeps a graph in the daemon, so that runs need not send and check it. GRAPH is its "
+      "id,\n"
+      "the first digits of the id, or its name; run accepts it in place of FILE:\n"
+      "  residentctl graph load feature.json\n"
+      "  residentctl graph run feature x=1,2,3 scale=0.5\n");
   graph.Add("validate", "check a graph").Run("FILE", [](const Words& words) {
     return Validate(words[0]);
   });
   AddGraphRun(graph);
+  AddGraphLoaded(graph);
   auto dot = std::make_shared<bool>(false);
   Command& show = graph.Add("show", "check a graph and show its order");
   show.Flag("dot", dot.get(), "print the language of Graphviz");

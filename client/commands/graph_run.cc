@@ -1,9 +1,13 @@
 #include "client/commands/graph_run.h"
 
+#include <unistd.h>
+
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/buffer_word.h"
@@ -15,6 +19,7 @@
 #include "client/cli/run_argument.h"
 #include "client/cli/table.h"
 #include "client/cli/values.h"
+#include "client/commands/graph_loaded.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::cli {
@@ -29,14 +34,15 @@ struct GraphRunOptions {
 // A run, from the words of the command line.
 class RunBuilder {
  public:
-  explicit RunBuilder(client::Client& client) : client_(client) {}
+  // `graph`: the graph that is run, in the request or loaded.
+  RunBuilder(client::Client& client, v1::Graph graph) : client_(client), graph_(std::move(graph)) {}
 
   // Errors: INVALID_ARGUMENT, or those of calls that find a buffer.
   absl::Status Add(const RunArgument& argument) {
-    for (const v1::GraphScalar& scalar : request_.graph().scalars()) {
+    for (const v1::GraphScalar& scalar : graph_.scalars()) {
       if (scalar.name() == argument.name) return AddScalar(argument);
     }
-    for (const v1::GraphTensor& tensor : request_.graph().tensors()) {
+    for (const v1::GraphTensor& tensor : graph_.tensors()) {
       if (tensor.name() == argument.name) return AddTensor(tensor, argument);
     }
     return absl::InvalidArgumentError(absl::StrCat("the graph has no tensor or scalar '",
@@ -44,6 +50,7 @@ class RunBuilder {
   }
 
   v1::RunGraphRequest& request() { return request_; }
+  v1::Graph& graph() { return graph_; }
   // Files of outputs, by tensor.
   const std::map<std::string, std::string>& files() const { return files_; }
 
@@ -86,6 +93,7 @@ class RunBuilder {
   }
 
   client::Client& client_;
+  v1::Graph graph_;
   v1::RunGraphRequest request_;
   std::map<std::string, std::string> files_;
 };
@@ -150,11 +158,34 @@ void PrintResult(const v1::GraphResult& result, const std::map<std::string, std:
                      HumanDuration(absl::Nanoseconds(result.device_ns())), " of worker time\n"));
 }
 
+// The graph of a run: in a file, or loaded.
+struct Source {
+  v1::Graph graph;
+  std::string loaded_id;  // Empty: it is in a file.
+};
+
+// Whether a word is meant as a file, not as a loaded graph.
+bool IsFile(const std::string& word) {
+  return word == "-" || absl::StrContains(word, '/') || absl::EndsWith(word, ".json") ||
+         access(word.c_str(), F_OK) == 0;
+}
+
+absl::StatusOr<Source> FindLoaded(client::Client& client, const std::string& word) {
+  ASSIGN_OR_RETURN(const v1::LoadedGraph found, FindLoadedGraph(client, word));
+  ASSIGN_OR_RETURN(v1::DescribeGraphResponse described, client.DescribeGraph(found.graph_id()));
+  return Source{std::move(*described.mutable_graph()), found.graph_id()};
+}
+
 int RunGraph(const Words& words, const GraphRunOptions& options) {
-  std::string text;
-  if (absl::Status status = ReadFile(words[0], &text); !status.ok()) return UsageError(status);
-  absl::StatusOr<v1::Graph> graph = ParseGraph(words[0], text);
-  if (!graph.ok()) return UsageError(graph.status());
+  Source source;
+  const bool in_file = IsFile(words[0]);
+  if (in_file) {
+    std::string text;
+    if (absl::Status status = ReadFile(words[0], &text); !status.ok()) return UsageError(status);
+    absl::StatusOr<v1::Graph> graph = ParseGraph(words[0], text);
+    if (!graph.ok()) return UsageError(graph.status());
+    source.graph = *std::move(graph);
+  }
   std::vector<RunArgument> arguments;
   for (size_t i = 1; i < words.size(); ++i) {
     absl::StatusOr<RunArgument> argument = ParseRunArgument(words[i]);
@@ -163,15 +194,24 @@ int RunGraph(const Words& words, const GraphRunOptions& options) {
   }
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
-  RunBuilder builder(**client);
+  if (!in_file) {
+    absl::StatusOr<Source> loaded = FindLoaded(**client, words[0]);
+    if (!loaded.ok()) return CallError(loaded.status());
+    source = *std::move(loaded);
+  }
+  RunBuilder builder(**client, std::move(source.graph));
   v1::RunGraphRequest& request = builder.request();
-  *request.mutable_graph() = *std::move(graph);
   request.set_max_steps(options.steps);
   if (options.device.has_value()) request.set_device(*options.device);
   for (const RunArgument& argument : arguments) {
     const absl::Status added = builder.Add(argument);
     if (absl::IsInvalidArgument(added)) return UsageError(added);
     if (!added.ok()) return CallError(added);
+  }
+  if (in_file) {
+    *request.mutable_graph() = std::move(builder.graph());
+  } else {
+    request.set_graph_id(source.loaded_id);
   }
   const size_t max_elements = options.all ? SIZE_MAX : kShownElements;
   const absl::StatusOr<v1::GraphResult> result =
@@ -209,7 +249,7 @@ void AddGraphRun(Command& graph) {
   AddDeviceFlag(run, &options->device);
   run.Flag("steps", &options->steps, "most steps; default: those of the loop");
   run.Flag("all", &options->all, "print every element, not the first 16");
-  run.Run("FILE [NAME=VALUE]...",
+  run.Run("FILE|GRAPH [NAME=VALUE]...",
           [options](const Words& words) { return RunGraph(words, *options); });
 }
 

@@ -288,11 +288,15 @@ class Graphs(daemons.DaemonTest):
                 words = shlex.split(line.removeprefix("$ residentctl "))
                 words = [str(folder / word) if word.endswith(".json") else word for word in words]
                 outs.append(self.ctl(*words).out)
-        self.assertEqual(len(outs), 3)
+        self.assertEqual(len(outs), 7)
         self.assertIn("accepted", outs[0])
         self.assertRegex(outs[1], r"y +f32 +2x4 +0\.5806.* 2\.646")
         self.assertIn("1 step (all steps), 4 tasks", outs[1])
         self.assertRegex(outs[2], r"step 0: value 1\nstep 1: value 21\nstep 2: value 41\n")
+        self.assertRegex(outs[3], r"loaded: [0-9a-f]{64}\n")
+        self.assertRegex(outs[4], r"y +f32 +2x4 +0\.5806.* 2\.646")
+        self.assertRegex(outs[5], r"feature +ready +4 ")
+        self.assertRegex(outs[6], r"unloaded [0-9a-f]{64}\n")
 
     def test_run_of_a_decoder_step_by_step(self):
         # Attention over equal rows returns the row; the residual is added.
@@ -311,6 +315,48 @@ class Graphs(daemons.DaemonTest):
                  f"kv=@{folder / 'kv.f32'}", "residual=1*256", f"out=@{folder / 'out.f32'}",
                  stdin=json.dumps(EXAMPLE))
         self.assertEqual((folder / "out.f32").read_bytes(), struct.pack("<256f", *[4.0] * 256))
+
+    def test_loaded_graphs(self):
+        def load(graph):
+            return self.ctl("graph", "load", "-", "--json", stdin=json.dumps(graph)).json
+
+        other = dict(EXAMPLE, name="other")
+        loaded = load(EXAMPLE)
+        graph_id = loaded["graph_id"]
+        self.assertTrue(loaded["report"]["accepted"])
+        self.assertTrue(load(EXAMPLE)["already_loaded"])
+        self.assertIn("was loaded already",
+                      self.ctl("graph", "load", "-", stdin=json.dumps(EXAMPLE)).out)
+        other_id = load(other)["graph_id"]
+        words = ("--json", "--steps=1", "pos=0", "q=0.1*256", "kv=2*256", "residual=0.5*256")
+        for name in (graph_id, graph_id[:10], "step"):
+            out = self.ctl("graph", "run", name, *words).json
+            self.assertEqual(out["outputs"]["out"]["values"], [2.5] * 256)
+        listed = {graph["graph_id"]: graph for graph in self.ctl("graph", "list", "--json").json}
+        self.assertEqual(listed[graph_id]["state"], "STATE_READY")
+        self.assertEqual(int(listed[graph_id]["runs"]), 3)
+        self.assertEqual(listed[other_id]["name"], "other")
+        described = self.ctl("graph", "describe", graph_id[:8]).out
+        self.assertIn(graph_id, described)
+        self.assertIn("kv_append(kv, cache, pos)", described)
+        self.assertEqual(
+            self.ctl("graph", "describe", "other", "--json").json["graph"]["name"], "other")
+        # Two graphs of one name.
+        again = dict(other, scalars=[dict(EXAMPLE["scalars"][0], initial=0)])
+        again_id = load(again)["graph_id"]
+        self.assertIn("2 loaded graphs", self.ctl("graph", "unload", "other", code=REFUSED).err)
+        for name in (again_id, "other", "step"):
+            self.assertTrue(self.ctl("graph", "unload", name, "--json").json["removed"])
+        for command in ("describe", "unload", "run"):
+            error = self.ctl("graph", command, "step", code=REFUSED).err
+            self.assertIn("no graph with the id or name 'step'", error)
+            self.assertIn("Fix: ", error)
+
+    def test_a_refused_graph_is_not_loaded(self):
+        text = changed(lambda graph: graph["nodes"].reverse())
+        result = self.ctl("graph", "load", "-", stdin=text, code=FAILED)
+        self.assertIn("GRAPH_E4", result.out)
+        self.assertNotIn("loaded:", result.out)
 
     def test_run_refusals(self):
         def run(*words, code):
