@@ -407,6 +407,63 @@ TEST_F(BadRequestsTest, ValidateWithoutAGraph) {
                 {"no graph"});
 }
 
+TEST_F(BadRequestsTest, CallsAboutGraphsThatDoNotExist) {
+  const auto stub = v1::Graphs::NewStub(daemon_->Connect());
+  const std::string id(64, 'a');
+  const std::vector<std::string> no_graph = {"no graph with the id", id, "is loaded"};
+  v1::LoadGraphResponse loaded;
+  ExpectRefused(stub->Load(client_.Context().get(), {}, &loaded), StatusCode::INVALID_ARGUMENT,
+                {"no graph"});
+  v1::DescribeGraphRequest describe;
+  describe.set_graph_id(id);
+  v1::DescribeGraphResponse described;
+  ExpectRefused(stub->Describe(client_.Context().get(), describe, &described),
+                StatusCode::NOT_FOUND, no_graph);
+  for (const bool for_all : {false, true}) {
+    v1::UnloadGraphRequest unload;
+    unload.set_graph_id(id);
+    unload.set_for_all(for_all);
+    v1::UnloadGraphResponse unloaded;
+    ExpectRefused(stub->Unload(client_.Context().get(), unload, &unloaded), StatusCode::NOT_FOUND,
+                  no_graph);
+  }
+  v1::OpenGraphSessionRequest open;
+  open.set_graph_id(id);
+  v1::OpenGraphSessionResponse opened;
+  ExpectRefused(stub->OpenSession(client_.Context().get(), open, &opened), StatusCode::NOT_FOUND,
+                no_graph);
+  const std::vector<std::string> no_session = {"no graph session 'gs7'"};
+  v1::ForkGraphSessionRequest fork;
+  fork.set_session_id("gs7");
+  v1::ForkGraphSessionResponse forked;
+  ExpectRefused(stub->ForkSession(client_.Context().get(), fork, &forked), StatusCode::NOT_FOUND,
+                no_session);
+  v1::CloseGraphSessionRequest close;
+  close.set_session_id("gs7");
+  v1::CloseGraphSessionResponse closed;
+  ExpectRefused(stub->CloseSession(client_.Context().get(), close, &closed), StatusCode::NOT_FOUND,
+                no_session);
+  v1::DescribeGraphSessionRequest seek;
+  seek.set_session_id("gs7");
+  v1::DescribeGraphSessionResponse found;
+  ExpectRefused(stub->DescribeSession(client_.Context().get(), seek, &found),
+                StatusCode::NOT_FOUND, no_session);
+  const auto run = [&](const v1::RunGraphRequest& request) {
+    const auto context = client_.Context();
+    const auto stream = stub->Run(context.get(), request);
+    v1::RunGraphResponse response;
+    EXPECT_FALSE(stream->Read(&response));
+    return stream->Finish();
+  };
+  v1::RunGraphRequest request;
+  ExpectRefused(run(request), StatusCode::INVALID_ARGUMENT, {"no graph"});
+  request.set_graph_id(id);
+  ExpectRefused(run(request), StatusCode::NOT_FOUND, no_graph);
+  request.set_graph_session("gs7");
+  ExpectRefused(run(request), StatusCode::NOT_FOUND, no_session);
+  ExpectServes();
+}
+
 // A graph that cannot be used is an answer, not an error.
 TEST_F(BadRequestsTest, RefusedGraphIsAReport) {
   const auto stub = v1::Graphs::NewStub(daemon_->Connect());

@@ -4,6 +4,7 @@
 The last line is `N passed, N failed`.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -107,6 +108,65 @@ class Restart(unittest.TestCase):
         self.assertIn("version 2",
                       self.ok(daemon.ctl("ops", "install", "gone", "--expr", "x + 2")).out)
         daemon.stop()
+
+    def load(self, daemon, name):
+        """Loads a graph of this name that computes relu. Returns the result of the command."""
+        shape = [{"size": 3}]
+        graph = {
+            "name": name,
+            "format": 1,
+            "tensors": [
+                {"name": "x", "kind": "KIND_INPUT", "dtype": "DTYPE_F32", "shape": shape},
+                {"name": "y", "kind": "KIND_OUTPUT", "dtype": "DTYPE_F32", "shape": shape}],
+            "nodes": [{"operator": "relu", "arguments": [
+                {"tensor": {"name": "x"}}, {"tensor": {"name": "y"}}]}]}
+        return daemon.ctl("graph", "load", "-", "--json", stdin=json.dumps(graph))
+
+    def loaded(self, daemon):
+        """Returns the names of the loaded graphs, each of which runs."""
+        names = [graph["name"] for graph in self.ok(daemon.ctl("graph", "list", "--json")).json]
+        for name in names:
+            out = self.ok(daemon.ctl("graph", "run", name, "x=-1,2,-3", "--json")).json
+            self.assertEqual(out["outputs"]["y"]["values"], [0, 2, 0])
+        return names
+
+    def test_killed_at_every_durable_write_of_a_load_and_an_unload(self):
+        daemon = self.start()
+        self.ok(self.load(daemon, "first"))
+        daemon.stop()
+        kills = 0
+        for point in range(1, MAX_CRASH_POINTS):
+            with self.subTest(crash_point=point):
+                daemon = self.start(crash_point=point)
+                if daemon is None:
+                    kills += 1
+                    continue
+                name = "graph{}".format(point)
+                load = self.load(daemon, name)
+                unload = daemon.ctl("graph", "unload", name) if load.code == 0 else None
+                if unload is None or unload.code != 0:
+                    daemon.process.wait(daemons.COMMAND_TIMEOUT_S)
+                    kills += 1
+                    daemon.stop()
+                    daemon = self.start()
+                elif daemon.process.poll() is None:
+                    self.assertEqual(self.loaded(daemon), ["first"])
+                    daemon.stop()
+                    break
+                names = self.loaded(daemon)
+                # A change that was answered is on disk; one that was not is whole or absent.
+                if unload is not None and unload.code == 0:
+                    self.assertEqual(names, ["first"])
+                elif load.code == 0:
+                    self.assertIn(names, (["first"], ["first", name]))
+                if name in names:
+                    self.ok(daemon.ctl("graph", "unload", name))
+                daemon.stop()
+        else:
+            self.fail("the daemon was killed at every crash point")
+        self.assertGreater(kills, 4)
+        daemon = self.start()
+        self.assertEqual(self.loaded(daemon), ["first"])
 
     def test_a_second_daemon_on_the_folder_is_refused(self):
         daemon = self.start()
