@@ -13,8 +13,8 @@ namespace {
 using Kind = v1::GraphTensor;
 
 constexpr size_t kMaxErrors = 100;
-// More elements than a graph may have bytes. Sizes and offsets stop growing here; the daemon refuses
-// the graph.
+// More elements than a graph may have bytes. Sizes and offsets stop growing here; the daemon
+// refuses the graph.
 constexpr int64_t kTooMany = int64_t{1} << 60;
 
 int64_t Multiply(int64_t a, int64_t b) {
@@ -81,9 +81,9 @@ bool GraphBuilder::CheckDims(const std::vector<Dim>& shape, const std::string& t
         return false;
       }
     } else if (dim.size < 1 || dim.size > kTooMany) {
-      AddError(errors::BadGraphTensor(
-          tensor, absl::StrCat("has a dimension of ", dim.size, " elements"),
-          absl::StrCat("use 1 to ", kTooMany)));
+      AddError(errors::BadGraphTensor(tensor,
+                                      absl::StrCat("has a dimension of ", dim.size, " elements"),
+                                      absl::StrCat("use 1 to ", kTooMany)));
       return false;
     }
   }
@@ -172,19 +172,18 @@ GraphBuilder::Tensor GraphBuilder::Tensor::Slice(uint32_t dimension, int64_t fir
   if (dimension >= shape_.size()) {
     builder_->AddError(errors::BadGraphTensor(
         name,
-        absl::StrCat("has ", shape_.size(), " dimensions, and dimension ", dimension,
-                     " is sliced"),
+        absl::StrCat("has ", shape_.size(), " dimensions, and dimension ", dimension, " is sliced"),
         "count the dimensions from 0"));
     return {};
   }
   const int64_t size = builder_->Bound(shape_[dimension]);
   const int64_t elements = builder_->Bound(count);
   if (first < 0 || elements < 1 || first > size - elements) {
-    builder_->AddError(errors::BadGraphTensor(
-        name,
-        absl::StrCat("has ", size, " elements in dimension ", dimension, ", and ", elements,
-                     " from ", first, " on are sliced"),
-        "use a slice inside of it; a scalar counts with its largest value"));
+    builder_->AddError(
+        errors::BadGraphTensor(name,
+                               absl::StrCat("has ", size, " elements in dimension ", dimension,
+                                            ", and ", elements, " from ", first, " on are sliced"),
+                               "use a slice inside of it; a scalar counts with its largest value"));
     return {};
   }
   std::vector<Dim> shape = shape_;
@@ -205,8 +204,7 @@ GraphBuilder::Tensor GraphBuilder::Tensor::Transpose(uint32_t a, uint32_t b) con
   if (std::max(a, b) >= shape_.size()) {
     builder_->AddError(errors::BadGraphTensor(
         builder_->tensors_[static_cast<size_t>(tensor_)].message.name(),
-        absl::StrCat("has ", shape_.size(), " dimensions, and ", a, " and ", b,
-                     " are exchanged"),
+        absl::StrCat("has ", shape_.size(), " dimensions, and ", a, " and ", b, " are exchanged"),
         "count the dimensions from 0"));
     return {};
   }
@@ -258,8 +256,8 @@ GraphBuilder::Scalar GraphBuilder::Real(const std::string& name, double least, d
 
 // --- Outputs, streams and the loop -------------------------------------------------------------
 
-void GraphBuilder::Return(v1::GraphTensor::Kind kind, const std::string& name,
-                          const Tensor& tensor, uint64_t records) {
+void GraphBuilder::Return(v1::GraphTensor::Kind kind, const std::string& name, const Tensor& tensor,
+                          uint64_t records) {
   const bool stream = kind == Kind::KIND_STREAM;
   if (!IsUsable(tensor, absl::StrCat(stream ? "stream '" : "output '", name, "'"))) return;
   Memory& memory = tensors_[static_cast<size_t>(tensor.tensor_)];
@@ -305,9 +303,9 @@ void GraphBuilder::EachStep(const Scalar& scalar, const Scalar& value) {
 void GraphBuilder::StopWhen(const Tensor& tensor, std::vector<int64_t> values) {
   if (!IsUsable(tensor, "StopWhen")) return;
   if (!tensor.whole_) {
-    AddError(errors::BadGraphTensor(
-        tensors_[static_cast<size_t>(tensor.tensor_)].message.name(), "stops the loop in part",
-        "copy the element to a tensor of its own"));
+    AddError(errors::BadGraphTensor(tensors_[static_cast<size_t>(tensor.tensor_)].message.name(),
+                                    "stops the loop in part",
+                                    "copy the element to a tensor of its own"));
     return;
   }
   v1::GraphStop& stop = *graph_.mutable_loop()->mutable_stop();

@@ -76,8 +76,8 @@ class GraphBuilder {
   // determines the memory.
   struct Dim {
     template <std::integral T>
-    Dim(T elements) : size(static_cast<int64_t>(elements)) {}           // NOLINT: {2, rows}
-    Dim(const Scalar& elements) : scalar(elements) {}                   // NOLINT
+    Dim(T elements) : size(static_cast<int64_t>(elements)) {}  // NOLINT: {2, rows}
+    Dim(const Scalar& elements) : scalar(elements) {}          // NOLINT
 
     int64_t size = 0;
     std::optional<Scalar> scalar;

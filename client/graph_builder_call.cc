@@ -27,9 +27,8 @@ bool IsResult(const Parameter& parameter) {
 
 std::string KindOf(const Parameter& parameter) {
   if (!parameter.scalar()) {
-    return parameter.kind == ParameterKind::kInOut
-               ? "a tensor, a dtype or New{dtype, shape}"
-               : "a tensor";
+    return parameter.kind == ParameterKind::kInOut ? "a tensor, a dtype or New{dtype, shape}"
+                                                   : "a tensor";
   }
   return IsFloat(parameter.dtypes[0]) ? "a number or a scalar" : "an integer or a scalar";
 }
@@ -83,9 +82,8 @@ GraphBuilder& GraphBuilder::Version(uint32_t version) {
 GraphBuilder::Tensor GraphBuilder::Call(const std::string& operator_name,
                                         std::vector<Argument> tensors,
                                         std::vector<Setting> settings) {
-  const std::string node = node_name_.empty()
-                               ? absl::StrCat(operator_name, graph_.nodes_size())
-                               : node_name_;
+  const std::string node =
+      node_name_.empty() ? absl::StrCat(operator_name, graph_.nodes_size()) : node_name_;
   std::vector<Tensor> results = CallAll(operator_name, std::move(tensors), std::move(settings));
   if (results.size() == 1) return std::move(results[0]);
   if (!results.empty()) {
@@ -106,8 +104,8 @@ std::vector<GraphBuilder::Tensor> GraphBuilder::CallAll(const std::string& opera
     if (lookup_.ok()) {
       std::vector<std::string_view> names;
       for (const auto& [name, op] : operators_) names.push_back(name);
-      AddError(errors::CallOfUnknownOperator({call.node, operator_name},
-                                             Nearest(operator_name, names)));
+      AddError(
+          errors::CallOfUnknownOperator({call.node, operator_name}, Nearest(operator_name, names)));
     }
     return {};
   }
@@ -176,9 +174,8 @@ bool GraphBuilder::AssignResults(CallState& call) {
   for (size_t p = 0; p < call.values.size(); ++p) {
     const std::optional<Value>& value = call.values[p];
     if (!value.has_value() || !std::holds_alternative<Tensor>(*value)) continue;
-    if (!IsUsable(std::get<Tensor>(*value),
-                  absl::StrCat("node '", call.node, "', parameter '",
-                               call.parameters()[p].name, "'"))) {
+    if (!IsUsable(std::get<Tensor>(*value), absl::StrCat("node '", call.node, "', parameter '",
+                                                         call.parameters()[p].name, "'"))) {
       return false;
     }
   }
@@ -191,8 +188,8 @@ bool GraphBuilder::AssignResults(CallState& call) {
     } else if (const auto* const dtype = std::get_if<v1::DType>(&*value)) {
       if (!InferResult(call, p, *dtype)) return false;
     } else if (New* const made = std::get_if<New>(&*value)) {
-      Tensor tensor = AddTensor(v1::GraphTensor::KIND_ACTIVATION, ResultName(call, p),
-                                made->dtype, std::move(made->shape));
+      Tensor tensor = AddTensor(v1::GraphTensor::KIND_ACTIVATION, ResultName(call, p), made->dtype,
+                                std::move(made->shape));
       if (tensor.bad()) return false;
       tensors_.back().result = true;
       value = std::move(tensor);
@@ -211,8 +208,7 @@ std::string GraphBuilder::ResultName(const CallState& call, size_t parameter) co
 }
 
 // Dimensions that are scalars stand for themselves in the inference, as numbers below 0.
-bool GraphBuilder::InferResult(CallState& call, size_t parameter,
-                               std::optional<v1::DType> dtype) {
+bool GraphBuilder::InferResult(CallState& call, size_t parameter, std::optional<v1::DType> dtype) {
   std::vector<std::optional<ArgumentType>> sent(call.values.size());
   std::vector<ModelShape> shapes(call.values.size());
   std::vector<std::string> texts;
@@ -237,8 +233,7 @@ bool GraphBuilder::InferResult(CallState& call, size_t parameter,
   const absl::StatusOr<OutputType> inferred =
       InferOutput(call.op->signature, call.op->name, sent, parameter);
   if (!inferred.ok()) {
-    AddError(errors::CallShapeUnknown({call.node, call.op->name},
-                                      call.parameters()[parameter].name,
+    AddError(errors::CallShapeUnknown({call.node, call.op->name}, call.parameters()[parameter].name,
                                       absl::StrJoin(texts, ", ")));
     return false;
   }
@@ -290,9 +285,8 @@ bool GraphBuilder::CheckValues(CallState& call) {
     } else if (const Scalar* const scalar = std::get_if<Scalar>(&*value)) {
       if (!parameter.scalar()) wrong = "a scalar";
       if (scalar->builder_ != this) {
-        AddError(errors::NotOfThisBuilder(absl::StrCat("node '", call.node, "', parameter '",
-                                                       parameter.name, "'"),
-                                          "scalar"));
+        AddError(errors::NotOfThisBuilder(
+            absl::StrCat("node '", call.node, "', parameter '", parameter.name, "'"), "scalar"));
         good = false;
       }
     } else {

@@ -200,6 +200,15 @@ absl::StatusOr<v1::GraphReport> Client::ValidateGraph(const v1::Graph& graph, bo
   return std::move(*response.mutable_report());
 }
 
+absl::StatusOr<v1::RenderGraphResponse> Client::RenderGraph(const v1::RenderGraphRequest& request) {
+  grpc::ClientContext context;
+  // As for ValidateGraph: a graph can be large.
+  RETURN_IF_ERROR(connection_->Prepare(context));
+  v1::RenderGraphResponse response;
+  RETURN_IF_ERROR(FromGrpc(connection_->graphs->Render(&context, request, &response)));
+  return response;
+}
+
 absl::StatusOr<v1::GraphResult> Client::RunGraph(
     const v1::RunGraphRequest& request,
     const std::function<void(const v1::GraphStep& step)>& on_step) {

@@ -541,6 +541,8 @@ class Client {
   // Checks a graph against the operators that serve. The report has what is wrong with it.
   // `dependencies`: whether the report lists the derived dependencies.
   absl::StatusOr<v1::GraphReport> ValidateGraph(const v1::Graph& graph, bool dependencies = false);
+  // Draws a graph. The picture is empty if the graph is refused.
+  absl::StatusOr<v1::RenderGraphResponse> RenderGraph(const v1::RenderGraphRequest& request);
   // Runs a graph, and waits for its end. `on_step`: called after each step of a graph that has
   // streams, on this thread; may be null. Errors: see Graphs.Run.
   absl::StatusOr<v1::GraphResult> RunGraph(

@@ -47,7 +47,30 @@ int Validate(const std::string& path) {
   return report.accepted() ? kExitOk : kExitFailed;
 }
 
-int Show(const std::string& path, bool dot) {
+// Prints a picture, or what is wrong with the graph.
+int Draw(const std::string& path, v1::RenderGraphRequest::Format format) {
+  v1::RenderGraphRequest request;
+  request.set_format(format);
+  std::string text;
+  if (absl::Status status = ReadFile(path, &text); !status.ok()) return UsageError(status);
+  absl::StatusOr<v1::Graph> graph = ParseGraph(path, text);
+  if (!graph.ok()) return UsageError(graph.status());
+  *request.mutable_graph() = *std::move(graph);
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
+  if (!client.ok()) return CallError(client.status());
+  const absl::StatusOr<v1::RenderGraphResponse> drawn = (*client)->RenderGraph(request);
+  if (!drawn.ok()) return CallError(drawn.status());
+  if (Common().json) {
+    PrintJson(ToJson(*drawn));
+  } else if (!drawn->report().accepted()) {
+    Print(ReportText(request.graph(), drawn->report()));
+  } else {
+    Print(drawn->picture());
+  }
+  return drawn->report().accepted() ? kExitOk : kExitFailed;
+}
+
+int Show(const std::string& path) {
   v1::Graph graph;
   v1::GraphReport report;
   if (const std::optional<int> failed = Check(path, /*dependencies=*/true, &graph, &report)) {
@@ -57,8 +80,6 @@ int Show(const std::string& path, bool dot) {
     PrintJson(ToJson(report));
   } else if (!report.accepted()) {
     Print(ReportText(graph, report));
-  } else if (dot) {
-    Print(GraphDot(graph, report));
   } else {
     Print(GraphText(graph, report));
     Print("\n");
@@ -97,9 +118,9 @@ void AddGraph(Command& program) {
       "checks it against the operators that serve, and prints each finding with its code; exit\n"
       "status 1 if the graph is refused. show also prints the nodes for which each node waits,\n"
       "which follow from the memory that nodes read and write; nodes of one stage may run at the\n"
-      "same time. --dot prints the same for Graphviz:\n"
+      "same time. --svg prints a picture of them, --dot the same for Graphviz:\n"
       "  residentctl graph validate decode.json\n"
-      "  residentctl graph show decode.json --dot | dot -Tsvg > decode.svg\n"
+      "  residentctl graph show decode.json --svg > decode.svg\n"
       "run executes the graph. NAME is a tensor or a scalar of the graph, and VALUE is 1,2,3 or\n"
       "0.5*1024 or @FILE (raw little-endian elements) or buffer:ID (a buffer, by its id or name).\n"
       "Weights that are not given are the buffers of the same name, states begin with zeros, and\n"
@@ -118,6 +139,8 @@ void AddGraph(Command& program) {
   auto dot = std::make_shared<bool>(false);
   Command& show = graph.Add("show", "check a graph and show its order");
   show.Flag("dot", dot.get(), "print the language of Graphviz");
+  auto svg = std::make_shared<bool>(false);
+  show.Flag("svg", svg.get(), "print a picture");
   auto amk = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   Command& importer = graph.Add(
@@ -130,7 +153,14 @@ void AddGraph(Command& program) {
   importer.Flag("amk", amk.get(), "the file of AMK, as JSON; - is stdin");
   AddOutFlag(importer, out.get());
   importer.Run("", [amk, out](const Words&) { return Import(*amk, *out); });
-  show.Run("FILE", [dot](const Words& words) { return Show(words[0], *dot); });
+  show.Run("FILE", [dot, svg](const Words& words) {
+    if (*dot && *svg) {
+      return UsageError("--dot and --svg exclude each other", "residentctl help graph show");
+    }
+    if (*dot) return Draw(words[0], v1::RenderGraphRequest::FORMAT_DOT);
+    if (*svg) return Draw(words[0], v1::RenderGraphRequest::FORMAT_SVG);
+    return Show(words[0]);
+  });
 }
 
 }  // namespace resident::cli

@@ -77,20 +77,6 @@ std::string Counted(uint64_t count, const std::string& one, const std::string& s
   return absl::StrCat(FormatExact(count), " ", count == 1 ? one : several);
 }
 
-// A text between double quotes.
-std::string DotQuote(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (c == '\n') {
-      quoted += "\\n";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
 }  // namespace
 
 std::string ReportText(const v1::Graph& graph, const v1::GraphReport& report) {
@@ -170,24 +156,6 @@ std::string GraphText(const v1::Graph& graph, const v1::GraphReport& report) {
                             more > 0 ? absl::StrCat(" and ", more, " more") : "")});
   }
   return text + nodes.ToString();
-}
-
-std::string GraphDot(const v1::Graph& graph, const v1::GraphReport& report) {
-  std::string dot = absl::StrCat("digraph ", DotQuote(graph.name()),
-                                 " {\n  rankdir=TB;\n  node [shape=box, fontname=monospace];\n");
-  for (int n = 0; n < graph.nodes_size(); ++n) {
-    absl::StrAppend(&dot, "  n", n, " [label=",
-                    DotQuote(absl::StrCat(NodeName(graph, static_cast<uint32_t>(n)), "\n",
-                                          CallText(graph.nodes(n)))),
-                    "];\n");
-  }
-  for (const v1::GraphDependency& dependency : report.dependencies()) {
-    absl::StrAppend(
-        &dot, "  n", dependency.after(), " -> n", dependency.node(),
-        dependency.kind() == v1::GraphDependency::KIND_READ_AFTER_WRITE ? "" : " [style=dashed]",
-        ";\n");
-  }
-  return dot + "}\n";
 }
 
 }  // namespace resident::cli

@@ -15,9 +15,6 @@ std::string ReportText(const v1::Graph& graph, const v1::GraphReport& report);
 // report is that of the graph, with its dependencies.
 std::string GraphText(const v1::Graph& graph, const v1::GraphReport& report);
 
-// The nodes and their dependencies in the language of Graphviz. Dashed: the node overwrites memory.
-std::string GraphDot(const v1::Graph& graph, const v1::GraphReport& report);
-
 }  // namespace resident::cli
 
 #endif  // RESIDENT_CLIENT_COMMANDS_GRAPH_TEXT_H_

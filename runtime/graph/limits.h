@@ -26,6 +26,11 @@ inline constexpr uint64_t kMaxLoadedBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxGraphSessions = 1024;
 // Bytes of all outputs that a run returns, and of all records of a step.
 inline constexpr uint64_t kMaxReturnedBytes = uint64_t{256} << 20;
+// Nodes and dependencies of a picture.
+inline constexpr uint64_t kMaxDotNodes = 10'000;
+inline constexpr uint64_t kMaxDotDependencies = 200'000;
+inline constexpr uint64_t kMaxSvgNodes = 2'000;
+inline constexpr uint64_t kMaxSvgDependencies = 20'000;
 inline constexpr uint32_t kMaxNodes = 1u << 20;
 inline constexpr uint32_t kMaxTensors = 1u << 20;
 inline constexpr uint32_t kMaxCounters = 1u << 20;

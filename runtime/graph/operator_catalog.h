@@ -22,6 +22,8 @@ struct OperatorInfo {
   SplitRule split;
   // Whether it is one of the daemon's own operators, so that its name tells what it does.
   bool builtin = false;
+  // Of the daemon's own operators: "elementwise"; only for pictures.
+  std::string family;
 };
 
 class OperatorCatalog {

@@ -73,6 +73,7 @@ constexpr Entry kTable[] = {
     {"/resident.v1.Graphs/ListSessions", kSubmit},
     {"/resident.v1.Graphs/Load", kSubmit},
     {"/resident.v1.Graphs/OpenSession", kSubmit},
+    {"/resident.v1.Graphs/Render", kSubmit},
     {"/resident.v1.Graphs/Run", kSubmit},
     {"/resident.v1.Graphs/Unload", kSubmitOrAdmin},
     {"/resident.v1.Graphs/Validate", kSubmit},

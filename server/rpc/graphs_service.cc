@@ -13,6 +13,7 @@
 #include "runtime/graph/limits.h"
 #include "server/rpc/call.h"
 #include "server/rpc/graph_messages.h"
+#include "server/rpc/graph_render.h"
 #include "server/rpc/graph_run_stream.h"
 #include "server/rpc/grpc_call.h"
 #include "server/rpc/registry_catalog.h"
@@ -64,6 +65,25 @@ grpc::ServerUnaryReactor* GraphsService::Validate(grpc::CallbackServerContext* c
     *response->mutable_report() =
         ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies());
     reactor->Finish(grpc::Status::OK);
+    core_.gate.Leave(1);
+  });
+  if (posted.ok()) return reactor;
+  core_.gate.Leave(1);
+  return refuse(posted);
+}
+
+grpc::ServerUnaryReactor* GraphsService::Render(grpc::CallbackServerContext* context,
+                                                const v1::RenderGraphRequest* request,
+                                                v1::RenderGraphResponse* response) {
+  auto* const reactor = context->DefaultReactor();
+  const auto refuse = [&](const absl::Status& why) {
+    reactor->Finish(ToGrpc(why));
+    return reactor;
+  };
+  if (absl::Status checked = CheckRender(*request); !checked.ok()) return refuse(checked);
+  if (!core_.gate.Enter(1)) return refuse(errors::Draining());
+  const absl::Status posted = checker_.Post([this, reactor, request, response] {
+    reactor->Finish(ToGrpc(RenderGraph(*request, RegistryCatalog(core_.registry), response)));
     core_.gate.Leave(1);
   });
   if (posted.ok()) return reactor;

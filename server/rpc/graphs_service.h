@@ -19,6 +19,9 @@ class GraphsService final : public v1::Graphs::CallbackService {
   grpc::ServerUnaryReactor* Validate(grpc::CallbackServerContext* context,
                                      const v1::ValidateGraphRequest* request,
                                      v1::ValidateGraphResponse* response) override;
+  grpc::ServerUnaryReactor* Render(grpc::CallbackServerContext* context,
+                                   const v1::RenderGraphRequest* request,
+                                   v1::RenderGraphResponse* response) override;
   grpc::ServerWriteReactor<v1::RunGraphResponse>* Run(grpc::CallbackServerContext* context,
                                                       const v1::RunGraphRequest* request) override;
 

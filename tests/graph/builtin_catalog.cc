@@ -16,6 +16,7 @@ BuiltinCatalog::BuiltinCatalog() {
     info.signature = Signature::Parse(op.signature).value();
     info.split = ParseSplit(op.split, info.signature).value();
     info.builtin = true;
+    info.family = op.family;
     operators_.emplace(op.name, std::move(info));
   }
 }

@@ -9,17 +9,16 @@ namespace {
 using absl::StrCat;
 
 absl::Status OfCall(const CallRef& call, const std::string& what, const std::string& fix) {
-  return absl::InvalidArgumentError(StrCat("node ", Quote(call.node), " (", call.operator_name,
-                                           "): ", what, ". Fix: ", fix));
+  return absl::InvalidArgumentError(
+      StrCat("node ", Quote(call.node), " (", call.operator_name, "): ", what, ". Fix: ", fix));
 }
 
 }  // namespace
 
 absl::Status CallOfUnknownOperator(const CallRef& call, const std::string& nearest) {
   return OfCall(call, "the operator does not exist",
-                nearest.empty()
-                    ? "install it, or declare its signature with GraphBuilder::Operator"
-                    : StrCat("did you mean ", Quote(nearest), "?"));
+                nearest.empty() ? "install it, or declare its signature with GraphBuilder::Operator"
+                                : StrCat("did you mean ", Quote(nearest), "?"));
 }
 
 absl::Status CallInputCount(const CallRef& call, size_t given, const std::string& names,
@@ -56,8 +55,9 @@ absl::Status CallShapeUnknown(const CallRef& call, const std::string& parameter,
   return OfCall(call,
                 StrCat("the shape of ", Quote(parameter), " does not follow from ",
                        inputs.empty() ? "the arguments" : StrCat("the shapes ", inputs)),
-                StrCat("give it, as {\"", parameter, "\", GraphBuilder::New{dtype, shape}}, or "
-                                                     "correct the inputs"));
+                StrCat("give it, as {\"", parameter,
+                       "\", GraphBuilder::New{dtype, shape}}, or "
+                       "correct the inputs"));
 }
 
 absl::Status CallResultCount(const CallRef& call, size_t results) {
@@ -83,8 +83,9 @@ absl::Status GraphNameTwice(const std::string& kind, const std::string& name) {
 
 absl::Status DimensionNotAScalar(const std::string& place) {
   return absl::InvalidArgumentError(
-      StrCat(place, ": a dimension is factor * scalar + addend. Fix: use the scalar itself, with "
-                    "a range and an update of its own"));
+      StrCat(place,
+             ": a dimension is factor * scalar + addend. Fix: use the scalar itself, with "
+             "a range and an update of its own"));
 }
 
 absl::Status StreamWithoutRecords(const std::string& stream) {

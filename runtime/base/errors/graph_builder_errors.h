@@ -1,5 +1,5 @@
-// Errors of the client's GraphBuilder (client/graph_builder.h): of a graph that a program describes.
-// The rules in argument_errors.h apply.
+// Errors of the client's GraphBuilder (client/graph_builder.h): of a graph that a program
+// describes. The rules in argument_errors.h apply.
 #ifndef RESIDENT_RUNTIME_BASE_ERRORS_GRAPH_BUILDER_ERRORS_H_
 #define RESIDENT_RUNTIME_BASE_ERRORS_GRAPH_BUILDER_ERRORS_H_
 

@@ -73,6 +73,26 @@ absl::Status TooManyGraphChecks(uint32_t limit) {
       StrCat(limit, " graphs are being checked already. Fix: try again when one has ended"));
 }
 
+absl::Status UnknownDrawingFormat(int format) {
+  return absl::InvalidArgumentError(
+      StrCat("format ", format, " of a picture is not known. Fix: use FORMAT_DOT or FORMAT_SVG"));
+}
+
+absl::Status TooLargeToDraw(const std::string& what, uint64_t count, uint64_t limit,
+                            const std::string& format) {
+  return absl::InvalidArgumentError(StrCat("the graph has ", count, " ", what,
+                                           ", and a picture as ", format, " has at most ", limit,
+                                           ". Fix: draw a part of the graph"));
+}
+
+absl::Status TooLongToDraw(uint64_t dependencies, uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat("the ", dependencies,
+             " dependencies that are drawn go past so many layers of nodes "
+             "that the picture would have more than ",
+             limit, " nodes and bends. Fix: draw a part of the graph, or use FORMAT_DOT"));
+}
+
 absl::Status OperatorNotForGraphs(const std::string& name, const std::string& reason) {
   return absl::FailedPreconditionError(StrCat("operator ", Quote(name),
                                               " cannot be called from a graph: ", reason,

@@ -12,6 +12,13 @@ namespace resident::errors {
 
 absl::Status NoGraph();
 absl::Status TooManyGraphChecks(uint32_t limit);
+// A format of a picture that does not exist.
+absl::Status UnknownDrawingFormat(int format);
+// `what`: "nodes"; `format`: "SVG".
+absl::Status TooLargeToDraw(const std::string& what, uint64_t count, uint64_t limit,
+                            const std::string& format);
+// Dependencies go past too many nodes. `limit`: nodes and bends of a picture.
+absl::Status TooLongToDraw(uint64_t dependencies, uint64_t limit);
 // The operator exists, but only the daemon calls it.
 absl::Status OperatorNotForGraphs(const std::string& name, const std::string& reason);
 
