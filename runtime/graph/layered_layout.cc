@@ -9,7 +9,8 @@ namespace resident::graph {
 namespace {
 
 constexpr int kOrderSweeps = 12;
-constexpr int kPlaceSweeps = 24;
+constexpr int kPlaceSweeps = 40;
+constexpr double kMiddleWeight = 0.25;
 // Exchanges of neighbours are tried in pictures of at most this size.
 constexpr size_t kMaxExchanged = 4000;
 constexpr int kExchangeRounds = 8;
@@ -244,6 +245,13 @@ class Maker {
     }
   }
 
+  // How much an edge should be vertical. Long edges become straight, and do not pull chains of
+  // nodes to the side.
+  double Weight(uint32_t a, uint32_t b) const {
+    if (IsNode(a) && IsNode(b)) return 4;
+    return IsNode(a) || IsNode(b) ? 0.5 : 8;
+  }
+
   void PlaceLayers() {
     x_.assign(layers_.size(), 0);
     std::vector<double> wish(layers_.size(), 0);
@@ -257,11 +265,11 @@ class Maker {
         const uint32_t layer = static_cast<uint32_t>(down ? i : order_.size() - 1 - i);
         for (const uint32_t item : order_[layer]) {
           double sum = 0;
-          double total = 0;
+          // The middle of the picture attracts nodes a little, so that chains do not drift away.
+          double total = IsNode(item) ? kMiddleWeight : 0;
           const auto add = [&](const std::vector<uint32_t>& neighbours) {
             for (const uint32_t other : neighbours) {
-              // Long edges become straight: bends weigh more.
-              const double w = IsNode(item) || IsNode(other) ? 1 : 8;
+              const double w = Weight(item, other);
               sum += w * x_[other];
               total += w;
             }
@@ -269,7 +277,7 @@ class Maker {
           if (down || both) add(above_[item]);
           if (!down || both) add(below_[item]);
           wish[item] = total > 0 ? sum / total : x_[item];
-          weight[item] = total > 0 ? total : 0.1;
+          weight[item] = total > 0 ? total : kMiddleWeight;
         }
         PlaceLayer(layer, wish, weight);
       }

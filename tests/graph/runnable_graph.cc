@@ -74,13 +74,15 @@ class Maker {
 
   void MakeScalars() {
     g_.Scalar("pos", 0, kCacheRows - 1).Scalar("n", 1, kRows);
-    g_.Scalar("level", -40, 40, v1::DTYPE_F32);
+    g_.Scalar("level", -40, 40, v1::DTYPE_F32).Scalar("time", 0, 20, v1::DTYPE_F32);
     (*request_.mutable_scalars())["pos"] = Below(kCacheRows);
     (*request_.mutable_scalars())["n"] = 1 + Below(kRows);
     g_.graph.mutable_scalars(2)->set_initial(Below(20));
+    g_.graph.mutable_scalars(3)->set_initial(Below(10));
     if (!loop_) return;
     // Sometimes the end of the range is met before the last step.
     Update("pos", 1, 1);
+    Update("time", 1, 2);
     if (Chance(2)) Update("n", -1, kRows + 1);
     if (Chance(2)) Update("level", -1, 1);
   }
@@ -141,8 +143,11 @@ class Maker {
       AddTensor(Kind::KIND_ACTIVATION, "a" + std::to_string(i), dtype, group);
       g_.Call("copy", {"input", pool_.back().name});
     }
-    AddTensor(Kind::KIND_ACTIVATION, "inexact", v1::DTYPE_F32, kInexact);
-    g_.Call("softmax", {"input", "inexact"});
+    // Each group has two tensors at least: one can be the source of the other.
+    for (const char* name : {"inexact", "inexact2"}) {
+      AddTensor(Kind::KIND_ACTIVATION, name, v1::DTYPE_F32, kInexact);
+      g_.Call("softmax", {"input", name});
+    }
     g_.Tensor(Kind::KIND_ACTIVATION, "keys", {1, 1, kCacheRows, kCacheColumns}, Pick(floats));
     g_.Call("copy", {"cache", "keys"});
     // Memory of sums and products, and of results with other shapes.
@@ -164,13 +169,13 @@ class Maker {
     bool dynamic;
   };
 
-  Arg BoxOf(const Pooled& tensor, int row, int column, const Box& box) {
+  Arg BoxOf(const Pooled& tensor, int row, int column, const Box& box, bool target = false) {
     if (box.dynamic) return View(tensor.name, {D("n"), D(box.columns)}, column);
     if (row == 0 && column == 0 && box.rows == tensor.rows && box.columns == kColumns &&
         Chance(2)) {
       return Arg(tensor.name);
     }
-    if (Chance(8)) {  // Backwards.
+    if (!target && Chance(8)) {  // Backwards.
       return View(tensor.name, {D(box.rows), D(box.columns)},
                   (row + box.rows - 1) * kColumns + column + box.columns - 1, {-kColumns, -1});
     }
@@ -217,7 +222,7 @@ class Maker {
 
   Arg TargetBox(const Pooled& target, const Box& box) {
     if (box.dynamic) return View(target.name, {D("n"), D(box.columns)}, box.column);
-    return BoxOf(target, box.row, box.column, box);
+    return BoxOf(target, box.row, box.column, box, /*target=*/true);
   }
 
   // A tensor for sums of a group.
@@ -268,7 +273,7 @@ class Maker {
     } else if (Chance(3)) {
       g_.Call("fill", {to, S("level", 1, Below(20) - 10)});
     } else {
-      g_.Call("fill", {to, S("pos", Below(5) - 2, Below(41) - 20)});
+      g_.Call("fill", {to, S("time", Below(5) - 2, Below(41) - 20)});
     }
   }
 
