@@ -214,6 +214,13 @@ class CallChecker {
                    ". Fix: write to an activation, a state or an output"));
       }
       const View& view = arguments_[write.argument].view;
+      for (const Axis& axis : graph_.AxesOf(view)) {
+        if (axis.stride >= 0) continue;
+        Add(Code::kNegativeStride, write.argument,
+            StrCat(" is written, and has the stride ", axis.stride / SizeOf(view.dtype),
+                   ". Fix: use positive strides, and reverse the inputs"));
+        break;
+      }
       const std::optional<bool> coincide =
           ElementsCoincide(ExtentsOf(graph_, view), SizeOf(view.dtype), &budget_);
       if (!coincide.has_value()) {

@@ -30,6 +30,7 @@ constexpr CodeInfo kCodes[] = {
     {Code::kUnboundedDimension, "a dynamic dimension has no usable bound"},
     {Code::kNotANumber, "a parameter is not a number"},
     {Code::kScalarRange, "a scalar is outside of its range"},
+    {Code::kNegativeStride, "an output has a negative stride"},
     {Code::kArity, "wrong number of arguments"},
     {Code::kArgument, "an argument is missing, unknown or of the wrong kind"},
     {Code::kScalarDType, "a scalar argument has the wrong dtype"},

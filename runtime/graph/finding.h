@@ -46,6 +46,7 @@ enum class Code : uint16_t {
   kUnboundedDimension = 210,
   kNotANumber = 211,
   kScalarRange = 212,
+  kNegativeStride = 213,
   // Calls of operators.
   kArity = 301,
   kArgument = 302,

@@ -1,6 +1,7 @@
 #include "runtime/graph/layered_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -11,6 +12,8 @@ namespace {
 constexpr int kOrderSweeps = 12;
 constexpr int kPlaceSweeps = 40;
 constexpr double kMiddleWeight = 0.25;
+// Nodes that a layer may always have.
+constexpr uint32_t kMinLayerNodes = 12;
 // Exchanges of neighbours are tried in pictures of at most this size.
 constexpr size_t kMaxExchanged = 4000;
 constexpr int kExchangeRounds = 8;
@@ -50,16 +53,39 @@ class Maker {
       targets[edge.from].push_back(edge.to);
       ++sources[edge.to];
     }
+    // Nodes of each layer.
+    std::vector<uint32_t> used;
+    const auto is_full = [&](uint32_t layer) {
+      if (used.size() <= layer) used.resize(layer + 1, 0);
+      return used[layer] >= MaxLayerNodes();
+    };
     for (uint32_t n = 0; n < node_count_; ++n) {
+      while (is_full(layers_[n])) ++layers_[n];
+      ++used[layers_[n]];
       for (const uint32_t to : targets[n]) layers_[to] = std::max(layers_[to], layers_[n] + 1);
     }
     // A node with fewer edges from above than to below moves down as far as it can.
     for (uint32_t n = node_count_; n-- > 0;) {
       if (targets[n].empty() || (sources[n] > 0 && sources[n] >= targets[n].size())) continue;
-      uint32_t first = ~uint32_t{0};
-      for (const uint32_t to : targets[n]) first = std::min(first, layers_[to]);
-      layers_[n] = std::max(layers_[n], first - 1);
+      uint32_t layer = ~uint32_t{0};
+      for (const uint32_t to : targets[n]) layer = std::min(layer, layers_[to] - 1);
+      while (layer > layers_[n] && is_full(layer)) --layer;
+      if (layer <= layers_[n]) continue;
+      --used[layers_[n]];
+      ++used[layer];
+      layers_[n] = layer;
     }
+    // Layers that have become empty are left out.
+    uint32_t next = 0;
+    std::vector<uint32_t> numbers;
+    for (const uint32_t nodes : used) numbers.push_back(nodes > 0 ? next++ : next);
+    for (uint32_t& layer : layers_) layer = numbers[layer];
+  }
+
+  // So that many nodes without an order do not make a picture that is only wide.
+  uint32_t MaxLayerNodes() const {
+    const auto side = static_cast<uint32_t>(std::sqrt(2.0 * node_count_));
+    return std::max<uint32_t>(kMinLayerNodes, side);
   }
 
   bool AddBends() {

@@ -1,8 +1,8 @@
 // A layered picture of nodes and edges: positions of the nodes, and curves for the edges, all of
 // which lead downwards.
 //
-//   1. Each node gets the layer after the last one from which an edge comes (longest path), and
-//      moves down if that shortens its edges.
+//   1. Each node gets the first layer after the last one from which an edge comes (longest path)
+//      that is not full, and moves down if that shortens its edges.
 //   2. The edges of one node with one group share a route: a chain of bends, one in each layer
 //      between, from which the edges branch off.
 //   3. The order in each layer is improved by barycentres and by exchanges of neighbours, and the

@@ -12,8 +12,10 @@ import pathlib
 import re
 import shlex
 import struct
+import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
@@ -233,6 +235,36 @@ class Graphs(daemons.DaemonTest):
         self.assertIn("n0 -> n1;", out)
         self.assertIn("n1 -> n2;", out)
 
+    def test_show_as_svg(self):
+        out = self.ctl("graph", "show", "-", "--svg", stdin=json.dumps(EXAMPLE)).out
+        root = xml.etree.ElementTree.fromstring(out)
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+        self.assertEqual(len(titles), 3)
+        self.assertEqual(titles[0], "append: kv_append(kv, cache, pos = pos)")
+        self.assertEqual(out, self.ctl("graph", "show", "-", "--svg", stdin=json.dumps(EXAMPLE)).out)
+
+    def test_svg_of_hostile_names_is_well_formed(self):
+        name = "</text><script>\"'&]]>\u202e\u0007"
+        text = changed(lambda graph: (graph.update(name=name), graph["nodes"][0].update(name=name)))
+        out = self.ctl("graph", "show", "-", "--svg", stdin=text).out
+        root = xml.etree.ElementTree.fromstring(out)
+        self.assertEqual([e.tag for e in root.iter() if e.tag.endswith("script")], [])
+
+    def test_show_as_two_pictures(self):
+        result = self.ctl("graph", "show", "-", "--svg", "--dot", stdin="{}", code=USAGE)
+        self.assertIn("exclude", result.err)
+
+    def test_picture_as_json(self):
+        drawn = self.ctl("graph", "show", "-", "--svg", "--json", stdin=json.dumps(EXAMPLE)).json
+        self.assertTrue(drawn["report"]["accepted"])
+        self.assertTrue(drawn["picture"].startswith("<svg "))
+
+    def test_svg_of_a_refused_graph_prints_its_findings(self):
+        text = changed(lambda graph: graph["nodes"].clear())
+        out = self.ctl("graph", "show", "-", "--svg", stdin=text, code=FAILED).out
+        self.assertIn("GRAPH_E107", out)
+
     def test_show_of_a_refused_graph_prints_its_findings(self):
         text = changed(lambda graph: graph["nodes"].clear())
         self.assertIn("GRAPH_E107", self.ctl("graph", "show", "-", stdin=text, code=FAILED).out)
@@ -288,15 +320,26 @@ class Graphs(daemons.DaemonTest):
                 words = shlex.split(line.removeprefix("$ residentctl "))
                 words = [str(folder / word) if word.endswith(".json") else word for word in words]
                 outs.append(self.ctl(*words).out)
-        self.assertEqual(len(outs), 7)
+        self.assertEqual(len(outs), 8)
         self.assertIn("accepted", outs[0])
         self.assertRegex(outs[1], r"y +f32 +2x4 +0\.5806.* 2\.646")
         self.assertIn("1 step (all steps), 4 tasks", outs[1])
+        self.assertIn("</svg>", outs[3])
         self.assertRegex(outs[2], r"step 0: value 1\nstep 1: value 21\nstep 2: value 41\n")
-        self.assertRegex(outs[3], r"loaded: [0-9a-f]{64}\n")
-        self.assertRegex(outs[4], r"y +f32 +2x4 +0\.5806.* 2\.646")
-        self.assertRegex(outs[5], r"feature +ready +4 ")
-        self.assertRegex(outs[6], r"unloaded [0-9a-f]{64}\n")
+        self.assertRegex(outs[4], r"loaded: [0-9a-f]{64}\n")
+        self.assertRegex(outs[5], r"y +f32 +2x4 +0\.5806.* 2\.646")
+        self.assertRegex(outs[6], r"feature +ready +4 ")
+        self.assertRegex(outs[7], r"unloaded [0-9a-f]{64}\n")
+
+    def test_program_of_the_tutorial(self):
+        """The C++ program in the documentation is the one that is compiled, and it works."""
+        shown = re.search(r"```cpp\n(.*?)```", TUTORIAL, re.S).group(1)
+        self.assertEqual(shown, pathlib.Path("client/graph_example.cc").read_text())
+        example = daemons.program("RESIDENTD_GRAPH_EXAMPLE", "client/graph_example")
+        done = subprocess.run([str(example), self.daemon.address], capture_output=True, text=True,
+                              timeout=60)
+        self.assertEqual((done.returncode, done.stdout),
+                         (0, "11 22 33 44\n42 84 126 168\n93 186 279 372\n"), done)
 
     def test_run_of_a_decoder_step_by_step(self):
         # Attention over equal rows returns the row; the residual is added.

@@ -1,13 +1,15 @@
-// Fuzz target: a graph as bytes, as JSON, or a random graph with changed bytes. The check must end,
-// stay within its limits, and accept nothing whose views lie outside of their memory.
+// Fuzz target: a graph as bytes, as JSON as residentctl reads it, or a random graph with changed
+// bytes. The check must end, stay within its limits, and accept nothing whose views lie outside of
+// their memory. An accepted graph is drawn, and its pictures are well-formed.
 #include <cstdint>
 #include <cstdlib>
 #include <random>
 #include <string>
 
-#include "google/protobuf/util/json_util.h"
+#include "client/cli/graph_file.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
+#include "runtime/graph/drawing.h"
 #include "runtime/graph/values.h"
 #include "server/rpc/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
@@ -16,6 +18,51 @@
 namespace {
 
 using resident::graph::Argument;
+
+// Whether each tag and quote of an SVG is closed, and nothing else has their characters.
+bool IsWellFormed(const std::string& svg) {
+  bool tag = false, quoted = false;
+  int depth = 0;
+  for (size_t i = 0; i < svg.size(); ++i) {
+    const char c = svg[i];
+    if (static_cast<unsigned char>(c) < 0x20 && c != '\n') return false;
+    if (c == '<') {
+      if (tag) return false;
+      tag = true;
+      depth += svg[i + 1] == '/' ? -1 : 1;
+    } else if (c == '"' && tag) {
+      quoted = !quoted;
+    } else if (c == '>') {
+      if (!tag || quoted) return false;
+      tag = false;
+      if (svg[i - 1] == '/') --depth;
+    }
+  }
+  return !tag && depth == 0;
+}
+
+// Whether a text in the language of Graphviz has as many opening as closing quotes on each line.
+bool HasClosedQuotes(const std::string& dot) {
+  bool quoted = false;
+  for (size_t i = 0; i < dot.size(); ++i) {
+    if (quoted && dot[i] == '\\') {
+      ++i;
+    } else if (dot[i] == '"') {
+      quoted = !quoted;
+    } else if (dot[i] == '\n' && quoted) {
+      return false;
+    }
+  }
+  return !quoted;
+}
+
+void Draw(const resident::graph::Graph& graph, const resident::graph::Dependencies& order) {
+  using resident::graph::DrawingFormat;
+  const auto svg = DrawGraph(graph, order, DrawingFormat::kSvg);
+  if (svg.ok() && !IsWellFormed(*svg)) std::abort();
+  const auto dot = DrawGraph(graph, order, DrawingFormat::kDot);
+  if (dot.ok() && !HasClosedQuotes(*dot)) std::abort();
+}
 
 void Check(const resident::v1::Graph& message) {
   static const auto* const catalog = new resident::testing::BuiltinCatalog;
@@ -40,6 +87,7 @@ void Check(const resident::v1::Graph& message) {
   for (const auto& dependency : report.dependencies()) {
     if (dependency.after() >= dependency.node()) std::abort();
   }
+  Draw(graph, *check.order);
 }
 
 }  // namespace
@@ -60,8 +108,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       bytes[at % bytes.size()] = text[i + 2];
     }
     if (!message.ParseFromString(bytes)) return 0;
-  } else if (!google::protobuf::util::JsonStringToMessage(text, &message).ok()) {
-    return 0;
+  } else {
+    const auto parsed = resident::cli::ParseGraph("input", text);
+    if (!parsed.ok()) return 0;
+    message = *parsed;
   }
   Check(message);
   return 0;

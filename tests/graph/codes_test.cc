@@ -301,6 +301,18 @@ TEST(GraphCodesTest, ElementsOfAnOutputThatCoincide) {
   ExpectOnly(interleaved, 208);
 }
 
+TEST(GraphCodesTest, NegativeStrideOfAnOutput) {
+  GraphMaker g;
+  g.Input("x", {4, 8}).Output("y", {4, 8});
+  g.Call("relu", {"x", View("y", {4, 8}, 24, {-8, 1})});
+  EXPECT_THAT(ExpectOnly(g, 213).message(), HasSubstr("stride -8"));
+  // An input may be read backwards.
+  GraphMaker reversed;
+  reversed.Input("x", {4, 8}).Output("y", {4, 8});
+  reversed.Call("relu", {View("x", {4, 8}, 24, {-8, 1}), "y"});
+  ExpectAccepted(reversed);
+}
+
 TEST(GraphCodesTest, AliasOfAnotherKind) {
   GraphMaker g = Chain();
   g.Alias(v1::GraphTensor::KIND_STATE, "s", "a", {4});

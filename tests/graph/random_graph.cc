@@ -69,12 +69,13 @@ class Maker {
     tensors_.push_back({name, kRows, kind});
   }
 
-  // A box of a tensor with this shape, at a random place and in a random direction.
-  Arg MakeView(const Tensor& tensor, int64_t rows, int64_t columns, bool dynamic) {
+  // A box of a tensor with this shape, at a random place and, if it is only read, in a random
+  // direction.
+  Arg MakeView(const Tensor& tensor, int64_t rows, int64_t columns, bool dynamic, bool read) {
     const int64_t row = Below(static_cast<int>(tensor.rows - rows + 1));
     const int64_t column = Below(static_cast<int>(kColumns - columns + 1));
     if (dynamic) return View(tensor.name, {D("n"), columns}, column);
-    if (Chance(6)) {
+    if (read && Chance(6)) {
       return View(tensor.name, {rows, columns}, (row + rows - 1) * kColumns + column + columns - 1,
                   {-kColumns, -1});
     }
@@ -103,7 +104,7 @@ class Maker {
         const Tensor& c = Any();
         if (c.rows < 2) return AddNode();
         g_.Call("gemm", {View("input", {2, 2}, Below(2)), View("input", {2, 2}, 8),
-                         MakeView(c, 2, 2, false), F(1), F(Below(2))});
+                         MakeView(c, 2, 2, false, false), F(1), F(Below(2))});
         return;
       }
       default:
@@ -119,12 +120,12 @@ class Maker {
       const Tensor* from = &Any();
       if (from->rows < rows || Chance(6)) {
         const Tensor input{"input", kRows, v1::GraphTensor::KIND_INPUT};
-        arguments.push_back(MakeView(input, rows, columns, dynamic));
+        arguments.push_back(MakeView(input, rows, columns, dynamic, true));
       } else {
-        arguments.push_back(MakeView(*from, rows, columns, dynamic));
+        arguments.push_back(MakeView(*from, rows, columns, dynamic, true));
       }
     }
-    arguments.push_back(MakeView(to, rows, columns, dynamic));
+    arguments.push_back(MakeView(to, rows, columns, dynamic, false));
     g_.Call(add ? "add" : "relu", std::move(arguments));
   }
 

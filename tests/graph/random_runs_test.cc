@@ -1,7 +1,7 @@
 // Runs of random graphs on a real daemon, against an interpreter that executes the nodes one after
 // the other and knows nothing of schedules. A second run returns the same bits.
 //
-//   $RESIDENT_RANDOM_GRAPHS   number of graphs (default: 800)
+//   $RESIDENT_RANDOM_GRAPHS   number of graphs (default: 1,500)
 //   $RESIDENT_RANDOM_SEED     seed of the first one; each further graph has the next seed
 //
 // A failure prints the seed: RESIDENT_RANDOM_GRAPHS=1 RESIDENT_RANDOM_SEED=... runs only that
@@ -104,7 +104,7 @@ class RandomRunsTest : public DaemonTest {
 };
 
 TEST_F(RandomRunsTest, EqualAnInterpreterWithoutASchedule) {
-  const uint64_t count = FromEnvironment("RESIDENT_RANDOM_GRAPHS", 800);
+  const uint64_t count = FromEnvironment("RESIDENT_RANDOM_GRAPHS", 1500);
   const uint64_t first = FromEnvironment("RESIDENT_RANDOM_SEED", std::random_device{}());
   std::cout << "seeds " << first << " to " << first + count - 1 << "\n";
   for (uint64_t i = 0; i < count && !HasFailure(); ++i) {

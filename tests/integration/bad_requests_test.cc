@@ -464,6 +464,30 @@ TEST_F(BadRequestsTest, CallsAboutGraphsThatDoNotExist) {
   ExpectServes();
 }
 
+TEST_F(BadRequestsTest, RenderOfWhatCannotBeDrawn) {
+  const auto stub = v1::Graphs::NewStub(daemon_->Connect());
+  const auto render = [&](const v1::RenderGraphRequest& request) {
+    grpc::ClientContext context;
+    v1::RenderGraphResponse response;
+    return stub->Render(&context, request, &response);
+  };
+  v1::RenderGraphRequest request;
+  request.set_format(v1::RenderGraphRequest::FORMAT_SVG);
+  ExpectRefused(render(request), StatusCode::INVALID_ARGUMENT, {"no graph"});
+  request.mutable_graph()->set_format(1);
+  request.clear_format();
+  ExpectRefused(render(request), StatusCode::INVALID_ARGUMENT, {"format 0", "FORMAT_SVG"});
+  for (int i = 0; i <= 2000; ++i) request.mutable_graph()->add_nodes();
+  request.set_format(v1::RenderGraphRequest::FORMAT_SVG);
+  ExpectRefused(render(request), StatusCode::INVALID_ARGUMENT,
+                {"2001 nodes", "SVG has at most 2000"});
+  for (int i = 0; i < 8000; ++i) request.mutable_graph()->add_nodes();
+  request.set_format(v1::RenderGraphRequest::FORMAT_DOT);
+  ExpectRefused(render(request), StatusCode::INVALID_ARGUMENT,
+                {"10001 nodes", "DOT has at most 10000"});
+  ExpectServes();
+}
+
 // A graph that cannot be used is an answer, not an error.
 TEST_F(BadRequestsTest, RefusedGraphIsAReport) {
   const auto stub = v1::Graphs::NewStub(daemon_->Connect());

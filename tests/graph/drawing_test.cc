@@ -1,0 +1,242 @@
+// Pictures of graphs, without a daemon.
+#include <algorithm>
+#include <random>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/graph/drawing_text.h"
+#include "runtime/graph/layered_layout.h"
+#include "server/rpc/graph_render.h"
+#include "tests/graph/builtin_catalog.h"
+#include "tests/graph/graph_maker.h"
+
+namespace resident::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Format = v1::RenderGraphRequest;
+
+std::string Draw(const v1::Graph& graph, Format::Format format) {
+  static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+  v1::RenderGraphRequest request;
+  *request.mutable_graph() = graph;
+  request.set_format(format);
+  v1::RenderGraphResponse response;
+  const absl::Status drawn = RenderGraph(request, *catalog, &response);
+  EXPECT_TRUE(drawn.ok()) << drawn;
+  EXPECT_TRUE(response.report().accepted()) << FindingsText(response.report());
+  return response.picture();
+}
+
+// y = relu(x), in place of which z is written to the same activation.
+GraphMaker Overwriting() {
+  GraphMaker g;
+  g.Input("x", {4, 8}).Activation("a", {4, 8}).Output("y", {4, 8}).Output("z", {4, 8});
+  g.Call("relu", {"x", "a"}).Call("silu", {"a", "y"});
+  g.Call("tanh", {"x", "a"}).Call("softmax", {"a", "z"});
+  return g;
+}
+
+size_t Count(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(DrawingTest, DotListsNodesAndDependencies) {
+  const std::string dot = Draw(Overwriting().graph, Format::FORMAT_DOT);
+  EXPECT_THAT(dot, HasSubstr("n0 [label=\"relu0\\nrelu(x, a)\"]"));
+  EXPECT_THAT(dot, HasSubstr("n0 -> n1;"));
+  EXPECT_THAT(dot, HasSubstr("n1 -> n2 [style=dashed];"));
+}
+
+TEST(DrawingTest, SvgShowsWhatIsInTheGraph) {
+  const std::string svg = Draw(Overwriting().graph, Format::FORMAT_SVG);
+  // Name, operator, result and what is read from outside, and the call for the pointer.
+  EXPECT_THAT(svg, HasSubstr(">silu1</text>"));
+  EXPECT_THAT(svg, HasSubstr(">silu</text>"));
+  EXPECT_THAT(svg, HasSubstr(">f32[4, 8] in output y</text>"));
+  EXPECT_THAT(svg, HasSubstr(">reads input x</text>"));
+  EXPECT_THAT(svg, HasSubstr("<title>silu1: silu(a, y)</title>"));
+  // The legend has the families and the kinds of lines that occur.
+  EXPECT_THAT(svg, HasSubstr(">normalization</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr(">matrix</text>")));
+  EXPECT_THAT(svg, HasSubstr(">overwrites what the other reads</text>"));
+  // tanh2 overwrites what relu0 wrote, but silu1 lies between.
+  EXPECT_THAT(svg, HasSubstr("4 dependencies (1 follow from others and are not drawn)"));
+  EXPECT_THAT(svg, Not(HasSubstr(">overwrites what the other wrote</text>")));
+  EXPECT_EQ(Count(svg, "<title>"), 4u);
+}
+
+TEST(DrawingTest, SvgShowsScalarsAndTheLoop) {
+  GraphMaker g;
+  g.Scalar("n", 1, 4).Input("x", {D("n"), 8});
+  g.Tensor(v1::GraphTensor::KIND_STREAM, "s", {3, D("n"), 8});
+  g.Call("relu", {"x", "s"});
+  v1::GraphLoop& loop = *g.graph.mutable_loop();
+  loop.set_max_steps(3);
+  loop.add_updates()->set_scalar("n");
+  loop.mutable_updates(0)->set_addend(1);
+  const std::string svg = Draw(g.graph, Format::FORMAT_SVG);
+  EXPECT_THAT(svg, HasSubstr(">f32[n, 8] in stream s</text>"));
+  EXPECT_THAT(svg, HasSubstr("loop: up to 3 steps; after each, n = n + 1"));
+}
+
+// Names that could end an element, an attribute or a string, or change how a page is shown.
+TEST(DrawingTest, HostileNames) {
+  const std::vector<std::string> names = {"</title><script>alert(1)</script>",
+                                          "\"];n0->n0;[\"",
+                                          "a\\",
+                                          "\\N\\l\\\"",
+                                          "&lt;&#0;",
+                                          "]]>",
+                                          "'--",
+                                          std::string("\0b\x01\x1b[2J", 7),
+                                          "line\nline\r\ttab",
+                                          "\u202eevil\u2066",
+                                          "\ufffe\uffff",
+                                          "<b>",
+                                          "%s%n",
+                                          "\u540d\u524d"};
+  for (const std::string& name : names) {
+    GraphMaker g;
+    g.Input(name, {4}).Output("y", {4}).Call("relu", {name, "y"});
+    g.graph.set_name(name);
+    g.node(0).set_name(name);
+    const std::string svg = Draw(g.graph, Format::FORMAT_SVG);
+    EXPECT_THAT(svg, Not(HasSubstr("<script"))) << name;
+    EXPECT_THAT(svg, Not(HasSubstr("<b>"))) << name;
+    EXPECT_THAT(svg, Not(HasSubstr("\u202e"))) << name;
+    EXPECT_THAT(svg, Not(HasSubstr("\uffff"))) << name;
+    const std::string dot = Draw(g.graph, Format::FORMAT_DOT);
+    for (const std::string& picture : {svg, dot}) {
+      EXPECT_TRUE(std::none_of(picture.begin(), picture.end(), [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 && c != '\n';
+      })) << name;
+    }
+    // Nothing of the name is outside of a string.
+    const std::string outside = std::regex_replace(dot, std::regex(R"("(\\.|[^"\\\n])*")"), "S");
+    EXPECT_EQ(outside,
+              "digraph S {\n  rankdir=TB;\n  node [shape=box, fontname=monospace];\n"
+              "  n0 [label=S];\n}\n");
+  }
+}
+
+TEST(DrawingTest, TheSameGraphHasTheSamePicture) {
+  GraphMaker g;
+  std::mt19937 random(7);
+  for (int i = 0; i < 20; ++i) g.State(absl::StrCat("s", i), {4});
+  for (int i = 0; i < 300; ++i) {
+    const int x = static_cast<int>(random() % 20),
+              y = static_cast<int>((x + 1 + random() % 19) % 20);
+    g.Call("relu", {absl::StrCat("s", x), absl::StrCat("s", y)});
+  }
+  EXPECT_EQ(Draw(g.graph, Format::FORMAT_SVG), Draw(g.graph, Format::FORMAT_SVG));
+}
+
+TEST(DrawingTest, MoreThanAPictureMayHave) {
+  static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+  // 300 writers that each of 100 readers waits for.
+  GraphMaker g;
+  g.State("s", {300}).Input("x", {1});
+  for (int i = 0; i < 300; ++i) g.Call("relu", {"x", View("s", {1}, i)});
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = absl::StrCat("y", i);
+    g.Output(name, {300}).Call("relu", {"s", name});
+  }
+  v1::RenderGraphRequest request;
+  *request.mutable_graph() = g.graph;
+  request.set_format(Format::FORMAT_SVG);
+  v1::RenderGraphResponse response;
+  const absl::Status many = RenderGraph(request, *catalog, &response);
+  EXPECT_EQ(many.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(many.message()), HasSubstr("30000 dependencies"));
+  EXPECT_THAT(std::string(many.message()), HasSubstr("Fix: "));
+  EXPECT_EQ(Count(Draw(g.graph, Format::FORMAT_DOT), "->"), 30000u);
+}
+
+TEST(DrawingTest, ARefusedGraphHasNoPicture) {
+  static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+  v1::RenderGraphRequest request;
+  request.set_format(Format::FORMAT_SVG);
+  request.mutable_graph()->set_format(1);
+  v1::RenderGraphResponse response;
+  EXPECT_TRUE(RenderGraph(request, *catalog, &response).ok());
+  EXPECT_FALSE(response.report().accepted());
+  EXPECT_EQ(response.picture(), "");
+}
+
+TEST(DrawingTest, TextsAreShortenedByCharacters) {
+  EXPECT_EQ(graph::Shorten("abcdef", 6), "abcdef");
+  EXPECT_EQ(graph::Shorten("abcdefg", 6), "abcde\u2026");
+  EXPECT_EQ(graph::Shorten("\u540d\u524d\u540d", 2), "\u540d\u2026");
+  EXPECT_EQ(graph::CountColumns("a\u540d"), 3u);
+}
+
+TEST(LayeredLayoutTest, NodesDoNotOverlapAndEdgesLeadDown) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 50; ++round) {
+    const uint32_t count = 1 + static_cast<uint32_t>(random() % 60);
+    std::vector<double> widths;
+    std::vector<graph::LayoutEdge> edges;
+    std::set<std::pair<uint32_t, uint32_t>> pairs;
+    for (uint32_t n = 0; n < count; ++n) {
+      widths.push_back(50 + static_cast<double>(random() % 100));
+      for (uint32_t e = 0; n > 0 && e < random() % 3; ++e) {
+        const auto from = static_cast<uint32_t>(random() % n);
+        if (pairs.emplace(from, n).second) {
+          edges.push_back({from, n, static_cast<uint32_t>(random() % 2)});
+        }
+      }
+    }
+    const graph::LayoutOptions options;
+    const std::optional<graph::Layout> layout = LayOut(widths, edges, options);
+    ASSERT_TRUE(layout.has_value());
+    for (uint32_t a = 0; a < count; ++a) {
+      EXPECT_GE(layout->nodes[a].x - widths[a] / 2, -0.01);
+      EXPECT_LE(layout->nodes[a].x + widths[a] / 2, layout->width + 0.01);
+      for (uint32_t b = 0; b < a; ++b) {
+        if (layout->nodes[a].y != layout->nodes[b].y) continue;
+        EXPECT_GE(std::abs(layout->nodes[a].x - layout->nodes[b].x),
+                  (widths[a] + widths[b]) / 2 + options.node_gap - 0.01);
+      }
+    }
+    size_t arrows = 0;
+    for (const graph::Layout::Segment& segment : layout->segments) {
+      EXPECT_LT(segment.from.y, segment.to.y);
+      arrows += segment.arrow;
+    }
+    EXPECT_EQ(arrows, edges.size());
+    for (const graph::LayoutEdge& edge : edges) {
+      EXPECT_LT(layout->nodes[edge.from].y, layout->nodes[edge.to].y);
+    }
+  }
+}
+
+// Nodes without an order stand in several rows.
+TEST(LayeredLayoutTest, ManyIndependentNodes) {
+  const std::optional<graph::Layout> layout =
+      LayOut(std::vector<double>(200, 100), {}, graph::LayoutOptions{});
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_LE(layout->width, 20 * 124);
+  EXPECT_LE(layout->height, 10 * 110);
+}
+
+// A route past many layers that many nodes have would be larger than any picture.
+TEST(LayeredLayoutTest, TooManyBends) {
+  constexpr uint32_t kChain = 1000, kSources = 100;
+  std::vector<graph::LayoutEdge> edges;
+  for (uint32_t n = 1; n < kChain; ++n) edges.push_back({n - 1, n, 0});
+  // Each node of the first hundred has an edge to the end.
+  for (uint32_t n = 0; n < kSources; ++n) edges.push_back({n, kChain - 1, 1});
+  EXPECT_FALSE(LayOut(std::vector<double>(kChain, 10), edges, {}).has_value());
+}
+
+}  // namespace
+}  // namespace resident::testing
