@@ -25,7 +25,7 @@ constexpr CodeInfo kCodes[] = {
     {Code::kDType, "the operator does not accept the dtype"},
     {Code::kRank, "the operator does not accept the number of dimensions"},
     {Code::kShape, "a shape disagrees with the signature"},
-    {Code::kElementsCoincide, "elements of an output share memory"},
+    {Code::kElementsCoincide, "elements of an output may share memory"},
     {Code::kAlias, "an alias is of another kind, of an alias, or of nothing"},
     {Code::kUnboundedDimension, "a dynamic dimension has no usable bound"},
     {Code::kNotANumber, "a parameter is not a number"},

@@ -47,7 +47,7 @@ inline constexpr uint64_t kMaxPieces = uint64_t{1} << 26;
 // Pieces of memory with different histories at one time.
 inline constexpr uint64_t kMaxSegments = uint64_t{1} << 23;
 inline constexpr uint64_t kMaxDependencies = uint64_t{1} << 25;
-// Elements, and pieces, that are compared one by one because strides interleave. In one graph.
+// Pieces that are compared one by one because strides interleave. In one graph.
 inline constexpr int64_t kMaxCompared = int64_t{1} << 24;
 // Explicit order without blocks: groups of nodes with equal waits and equal signal.
 inline constexpr uint32_t kMaxClasses = 1u << 15;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 
 namespace resident::graph {
 namespace {
@@ -87,39 +86,17 @@ Region MakeRegion(absl::Span<const Extent> extents, int64_t offset, int64_t elem
   return region;
 }
 
-std::optional<bool> ElementsCoincide(absl::Span<const Extent> extents, int64_t element_bytes,
-                                     int64_t* budget) {
+bool ElementsMayCoincide(absl::Span<const Extent> extents, int64_t element_bytes) {
   absl::InlinedVector<Extent, 8> dims;
-  int64_t elements = 1;
   for (const Extent& extent : extents) {
-    if (extent.size <= 1) continue;
-    if (extent.stride == 0) return true;
-    dims.push_back({extent.size, std::abs(extent.stride)});
-    if (__builtin_mul_overflow(elements, extent.size, &elements)) elements = INT64_MAX;
+    if (extent.size > 1) dims.push_back({extent.size, std::abs(extent.stride)});
   }
   std::sort(dims.begin(), dims.end(),
             [](const Extent& a, const Extent& b) { return a.stride < b.stride; });
-  // Each dimension steps over everything inside of it: no two elements meet.
   int64_t inside = element_bytes;
-  bool nested = true;
   for (const Extent& dim : dims) {
-    nested = nested && dim.stride >= inside;
+    if (dim.stride < inside) return true;
     inside += dim.stride * (dim.size - 1);
-  }
-  if (nested) return false;
-  if (elements > *budget) return std::nullopt;
-  *budget -= elements;
-  std::vector<int64_t> begins = {0};
-  begins.reserve(static_cast<size_t>(elements));
-  for (const Extent& dim : dims) {
-    const size_t count = begins.size();
-    for (int64_t i = 1; i < dim.size; ++i) {
-      for (size_t k = 0; k < count; ++k) begins.push_back(begins[k] + i * dim.stride);
-    }
-  }
-  std::sort(begins.begin(), begins.end());
-  for (size_t i = 1; i < begins.size(); ++i) {
-    if (begins[i] - begins[i - 1] < element_bytes) return true;
   }
   return false;
 }

@@ -53,10 +53,9 @@ std::optional<ByteRange> FindHull(absl::Span<const Extent> extents, int64_t offs
 // REQUIRES: FindHull has a value; sizes are at least 1.
 Region MakeRegion(absl::Span<const Extent> extents, int64_t offset, int64_t element_bytes);
 
-// Whether two elements of the view share memory. If that needs a comparison of the elements, their
-// number is subtracted from `budget`; nullopt: it is too small.
-std::optional<bool> ElementsCoincide(absl::Span<const Extent> extents, int64_t element_bytes,
-                                     int64_t* budget);
+// Whether two elements of the view may share memory: unless each stride steps over everything that
+// smaller strides cover. Tasks are refused for the same strides (runtime/model/strided_view.h).
+bool ElementsMayCoincide(absl::Span<const Extent> extents, int64_t element_bytes);
 
 // Whether the two have a byte in common. The smaller number of pieces is subtracted from `budget`;
 // nullopt: it is too small.
