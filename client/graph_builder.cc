@@ -345,6 +345,19 @@ void GraphBuilder::CheckNames() {
 
 absl::StatusOr<v1::Graph> GraphBuilder::Build() {
   if (!lookup_.ok()) return lookup_;
+  // What is wrong with the whole may be right after further calls: it is not kept.
+  const size_t kept = errors_.size();
+  const uint64_t omitted = omitted_errors_;
+  absl::StatusOr<v1::Graph> graph = MakeMessage();
+  if (!errors_.empty()) {
+    graph = errors::GraphNotBuilt(graph_.name(), errors_, omitted_errors_);
+  }
+  errors_.resize(kept);
+  omitted_errors_ = omitted;
+  return graph;
+}
+
+v1::Graph GraphBuilder::MakeMessage() {
   CheckNames();
   const uint64_t steps = graph_.loop().max_steps();
   if (graph_.has_loop() && steps == 0) {
@@ -371,8 +384,7 @@ absl::StatusOr<v1::Graph> GraphBuilder::Build() {
         ->mutable_tensor()
         ->set_name(tensors_[static_cast<size_t>(view.tensor)].message.name());
   }
-  if (errors_.empty()) return graph;
-  return errors::GraphNotBuilt(graph.name(), errors_, omitted_errors_);
+  return graph;
 }
 
 }  // namespace resident::client

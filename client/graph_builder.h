@@ -196,8 +196,8 @@ class GraphBuilder {
   // Ends the loop after a step in which the tensor's only element has one of the values.
   void StopWhen(const Tensor& tensor, std::vector<int64_t> values);
 
-  // The graph. INVALID_ARGUMENT: what is wrong, one error on each line. Other codes: the daemon
-  // could not be asked for its operators.
+  // The graph as it is now; may be called again after further calls. INVALID_ARGUMENT: what is
+  // wrong, one error on each line. Other codes: the daemon could not be asked for its operators.
   absl::StatusOr<v1::Graph> Build();
 
  private:
@@ -239,7 +239,9 @@ class GraphBuilder {
   bool InferResult(CallState& call, size_t parameter, std::optional<v1::DType> dtype);
   bool CheckValues(CallState& call);
   void EmitNode(const CallState& call);
+  // Steps of Build.
   void CheckNames();
+  v1::Graph MakeMessage();
 
   v1::Graph graph_;
   Client* client_ = nullptr;

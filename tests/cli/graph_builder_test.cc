@@ -1,6 +1,7 @@
 // The client's GraphBuilder: graphs that a real daemon runs, and errors without one.
 #include "client/graph_builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -108,6 +109,9 @@ TEST_F(GraphBuilderTest, Views) {
   b.Output("view", b.Call("relu", {x.View({2, 6})}));
   b.Output("backwards", b.Call("relu", {x.View({4}, 3, {-1})}));
   b.Output("part", x.Slice(1, 3, 1));  // Copied by one more node.
+  auto twice = b.Call("relu", {x.Index(0, 0)});
+  b.Output("first", twice);
+  b.Output("second", twice);
   auto whole = b.Activation("whole", kF32, {2, 2});
   b.Call("relu", {x.Slice(0, 0, 1).Slice(1, 0, 2)}, {{"out", whole.Slice(0, 1, 1)}});
   b.Call("fill", {}, {{"value", 7}, {"out", whole.Index(0, 0)}});
@@ -120,6 +124,7 @@ TEST_F(GraphBuilderTest, Views) {
   EXPECT_THAT(output("view"), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
   EXPECT_THAT(output("backwards"), ElementsAre(3, 2, 1, 0));
   EXPECT_THAT(output("part"), ElementsAre(3, 7, 11));
+  EXPECT_EQ(output("first"), output("second"));
   EXPECT_THAT(output("whole.copy"), ElementsAre(7, 7, 0, 1));
 }
 
@@ -325,6 +330,10 @@ TEST_F(Errors, ADefaultTensor) {
 TEST_F(Errors, StreamWithoutALoop) {
   b_.Stream("s", b_.Call("add", {x_, x_}));
   ExpectError({"stream 's' has no number of records"});
+  b_.Loop(3);
+  const absl::StatusOr<v1::Graph> graph = b_.Build();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->tensors(1).shape(0).size(), 3);
 }
 
 TEST_F(Errors, UpdateWithoutALoop) {
