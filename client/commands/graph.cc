@@ -9,6 +9,7 @@
 #include "client/cli/graph_file.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
+#include "client/commands/graph_llama.h"
 #include "client/commands/graph_loaded.h"
 #include "client/commands/graph_run.h"
 #include "client/commands/graph_text.h"
@@ -153,6 +154,7 @@ void AddGraph(Command& program) {
   importer.Flag("amk", amk.get(), "the file of AMK, as JSON; - is stdin");
   AddOutFlag(importer, out.get());
   importer.Run("", [amk, out](const Words&) { return Import(*amk, *out); });
+  AddGraphLlama(graph);
   show.Run("FILE", [dot, svg](const Words& words) {
     if (*dot && *svg) {
       return UsageError("--dot and --svg exclude each other", "residentctl help graph show");

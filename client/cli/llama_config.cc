@@ -1,0 +1,212 @@
+#include "client/cli/llama_config.h"
+
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/model_json.h"
+#include "runtime/base/errors/model_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/graph/limits.h"
+
+namespace resident::cli {
+namespace {
+
+using absl::StrCat;
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr const char* kLlama = "LlamaForCausalLM";
+constexpr const char* kMistral = "MistralForCausalLM";
+constexpr const char* kQwen2 = "Qwen2ForCausalLM";
+// The largest float32.
+constexpr double kMaxFloat = 3.4028234663852886e38;
+
+std::string TextOf(const Json& json) {
+  return json.is_string() ? json.get<std::string>()
+                          : json.dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+// Values that would change the computation.
+absl::Status CheckUnsupported(const ModelObject& object) {
+  if (object.Find("quantization_config") != nullptr) {
+    return errors::UnsupportedModelValue("quantization_config", "set", "none");
+  }
+  ASSIGN_OR_RETURN(const std::string activation, object.Text("hidden_act"));
+  if (activation != "silu" && activation != "swish") {
+    return errors::UnsupportedModelValue("hidden_act", activation, "'silu'");
+  }
+  ASSIGN_OR_RETURN(const double rotary, object.Number("partial_rotary_factor", 0, 1, 1.0));
+  if (rotary != 1) {
+    return errors::UnsupportedModelValue("partial_rotary_factor", StrCat(rotary), "1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadArchitecture(const ModelObject& object, LlamaConfig& config) {
+  const Json* const list = object.Find("architectures");
+  if (list == nullptr || !list->is_array() || list->size() != 1 || !list->at(0).is_string()) {
+    return errors::BadModelValue("architectures", "is not a list with one text");
+  }
+  config.architecture = list->at(0).get<std::string>();
+  if (config.architecture == kLlama) {
+    ASSIGN_OR_RETURN(config.qkv_bias, object.Bool("attention_bias", false));
+    config.output_bias = config.qkv_bias;
+    ASSIGN_OR_RETURN(config.mlp_bias, object.Bool("mlp_bias", false));
+    return absl::OkStatus();
+  }
+  if (config.architecture == kQwen2) {
+    config.qkv_bias = true;
+    ASSIGN_OR_RETURN(const bool window, object.Bool("use_sliding_window", false));
+    if (!window) return absl::OkStatus();
+    return errors::UnsupportedModelValue("use_sliding_window", "true", "false");
+  }
+  if (config.architecture != kMistral) {
+    return errors::UnsupportedModelValue("architectures", config.architecture,
+                                         StrCat(kLlama, ", ", kMistral, " and ", kQwen2));
+  }
+  const Json* const window = object.Find("sliding_window");
+  if (window == nullptr) return absl::OkStatus();
+  return errors::UnsupportedModelValue("sliding_window", TextOf(*window), "null");
+}
+
+absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
+  constexpr int64_t kMost = LlamaConfig::kMaxDimension;
+  ASSIGN_OR_RETURN(config.hidden, object.Integer("hidden_size", 1, kMost));
+  ASSIGN_OR_RETURN(config.intermediate, object.Integer("intermediate_size", 1, kMost));
+  ASSIGN_OR_RETURN(config.layers, object.Integer("num_hidden_layers", 1, LlamaConfig::kMaxLayers));
+  ASSIGN_OR_RETURN(config.heads, object.Integer("num_attention_heads", 1, kMost));
+  ASSIGN_OR_RETURN(config.kv_heads,
+                   object.Integer("num_key_value_heads", 1, config.heads, config.heads));
+  if (config.heads % config.kv_heads != 0) {
+    return errors::BadModelValue(
+        "num_key_value_heads",
+        StrCat("is ", config.kv_heads, " and must divide num_attention_heads, ", config.heads));
+  }
+  const bool given = object.Find("head_dim") != nullptr;
+  if (!given && config.hidden % config.heads != 0) {
+    return errors::BadModelValue("num_attention_heads",
+                                 StrCat("is ", config.heads, " and must divide hidden_size, ",
+                                        config.hidden, ", because there is no head_dim"));
+  }
+  ASSIGN_OR_RETURN(config.head_dim,
+                   object.Integer("head_dim", 1, kMost, config.hidden / config.heads));
+  // An odd number has no pairs, and rope_freqs refuses a single pair.
+  if (config.head_dim < 4 || config.head_dim > LlamaConfig::kMaxHeadDim ||
+      config.head_dim % 2 != 0) {
+    return errors::BadModelValue(
+        "head_dim", StrCat("is ", config.head_dim, " and may be an even number from 4 to ",
+                           LlamaConfig::kMaxHeadDim));
+  }
+  ASSIGN_OR_RETURN(config.vocab, object.Integer("vocab_size", 1, kMost));
+  ASSIGN_OR_RETURN(config.max_positions,
+                   object.Integer("max_position_embeddings", 2, int64_t{1} << 40, 2048));
+  ASSIGN_OR_RETURN(config.norm_epsilon, object.Number("rms_norm_eps", 0, 1, 1e-6));
+  ASSIGN_OR_RETURN(config.tied, object.Bool("tie_word_embeddings", false));
+  return absl::OkStatus();
+}
+
+// The object that has the values of rotary positions: "rope_parameters" of newer files, or
+// "rope_scaling".
+absl::Status ReadRope(const ModelObject& object, LlamaConfig& config) {
+  ASSIGN_OR_RETURN(config.rope_theta, object.Number("rope_theta", 0, kMaxFloat, 10000.0));
+  const char* key = "rope_parameters";
+  const Json* json = object.Find(key);
+  if (json == nullptr) json = object.Find(key = "rope_scaling");
+  if (json == nullptr) return absl::OkStatus();
+  if (!json->is_object()) return errors::BadModelValue(key, "is not an object");
+  const ModelObject scaling(*json, StrCat(key, "."));
+  ASSIGN_OR_RETURN(config.rope_theta,
+                   scaling.Number("rope_theta", 0, kMaxFloat, config.rope_theta));
+  const char* const type_key = scaling.Find("rope_type") != nullptr ? "rope_type" : "type";
+  ASSIGN_OR_RETURN(const std::string type, scaling.Text(type_key, "default"));
+  if (type == "default") return absl::OkStatus();
+  if (type != "linear" && type != "llama3") {
+    return errors::UnsupportedModelValue(scaling.Name(type_key), type,
+                                         "'default', 'linear' and 'llama3'");
+  }
+  RopeScaling& rope = config.rope;
+  ASSIGN_OR_RETURN(rope.factor, scaling.Number("factor", 0, 1e6));
+  if (type == "linear") {
+    rope.type = RopeScaling::Type::kLinear;
+    return absl::OkStatus();
+  }
+  rope.type = RopeScaling::Type::kLlama3;
+  ASSIGN_OR_RETURN(rope.low_frequency, scaling.Number("low_freq_factor", 0, 1e6));
+  ASSIGN_OR_RETURN(rope.high_frequency,
+                   scaling.Number("high_freq_factor", rope.low_frequency, 1e6));
+  ASSIGN_OR_RETURN(rope.original_context,
+                   scaling.Number("original_max_position_embeddings", 0, 1e12));
+  return absl::OkStatus();
+}
+
+absl::Status ReadStopTokens(const ModelObject& object, LlamaConfig& config) {
+  const Json* const value = object.Find("eos_token_id");
+  if (value == nullptr) return absl::OkStatus();
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  if (list.size() > graph::kMaxStopValues) {
+    return errors::BadModelValue(
+        "eos_token_id",
+        StrCat("has ", list.size(), " values and may have ", graph::kMaxStopValues));
+  }
+  config.stop_tokens.clear();
+  for (const Json& token : list) {
+    if (!token.is_number_unsigned() || token.get<uint64_t>() >= uint64_t(config.vocab)) {
+      return errors::BadModelValue(
+          "eos_token_id",
+          StrCat("is ", TextOf(token), " and may be a token from 0 to ", config.vocab - 1));
+    }
+    config.stop_tokens.push_back(token.get<int64_t>());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+LlamaConfig::Band LlamaConfig::BandOf(int64_t pair) const {
+  if (rope.type == RopeScaling::Type::kNone) return Band::kUnchanged;
+  if (rope.type == RopeScaling::Type::kLinear) return Band::kDivided;
+  const double frequency =
+      std::pow(rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength < rope.original_context / rope.high_frequency) return Band::kUnchanged;
+  if (wavelength > rope.original_context / rope.low_frequency) return Band::kDivided;
+  return Band::kBlended;
+}
+
+double LlamaConfig::InverseFrequency(int64_t pair) const {
+  const double frequency =
+      std::pow(rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
+  switch (BandOf(pair)) {
+    case Band::kUnchanged:
+      return frequency;
+    case Band::kDivided:
+      return frequency / rope.factor;
+    case Band::kBlended:
+      break;
+  }
+  const double turns = rope.original_context * frequency / (2 * std::numbers::pi);
+  const double share = (turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency);
+  return (1 - share) * frequency / rope.factor + share * frequency;
+}
+
+absl::StatusOr<LlamaConfig> ReadLlamaConfig(const std::string& folder) {
+  ASSIGN_OR_RETURN(const Json file, ReadModelJson(StrCat(folder, "/config.json"), kMaxConfigBytes));
+  const ModelObject object(file);
+  LlamaConfig config;
+  RETURN_IF_ERROR(ReadArchitecture(object, config));
+  RETURN_IF_ERROR(CheckUnsupported(object));
+  RETURN_IF_ERROR(ReadSizes(object, config));
+  RETURN_IF_ERROR(ReadRope(object, config));
+  RETURN_IF_ERROR(ReadStopTokens(object, config));
+  const std::string generation = StrCat(folder, "/generation_config.json");
+  std::error_code ignored;
+  if (std::filesystem::exists(generation, ignored)) {
+    ASSIGN_OR_RETURN(const Json more, ReadModelJson(generation, kMaxConfigBytes));
+    RETURN_IF_ERROR(ReadStopTokens(ModelObject(more), config));
+  }
+  return config;
+}
+
+}  // namespace resident::cli

@@ -1,0 +1,72 @@
+// Converts a model of the Llama form into a task graph that decodes: the folder has config.json
+// (llama_config.h) and safetensors files (llama_weights.h).
+//
+// A step takes one token and computes the next one:
+//
+//   prompt ─▶ text ─▶ embedding ─▶ layers ─▶ norm ─▶ head ─▶ argmax or sample ─▶ text
+//                                  │   ▲                              └─▶ token (stream, stop)
+//                                  cache
+//
+// Weights have the names of the safetensors tensors, so that `residentctl buffers load` provides
+// them. Activations are float32; the cache has the dtype of the weights. What a run sets:
+//
+//   prompt      input, i64[context]: the tokens of the first positions
+//   prompt_len  scalar: their number, at least 1
+//   pos         scalar: the position of the first step, initially 0; position: the same as f32
+//   cache, text states: keys and values of all layers; the next token
+//
+// Steps at positions before prompt_len - 1 read the prompt. Their own result is replaced by the
+// prompt's next token, and their record of `token` is -1, which is no stop value.
+//
+// Thread safety: pure function.
+//
+//   ASSIGN_OR_RETURN(const LlamaGraph imported, ImportLlama("model", {}));
+#ifndef RESIDENT_CLIENT_CLI_LLAMA_IMPORT_H_
+#define RESIDENT_CLIENT_CLI_LLAMA_IMPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "resident/v1/graphs.pb.h"
+
+namespace resident::cli {
+
+struct LlamaOptions {
+  // Positions of the cache, and the most steps; 0: those of the model, at most kDefaultContext.
+  uint64_t max_context = 0;
+  // Sequences that a step decodes.
+  uint64_t batch = 1;
+  // Before the names of weights, as in `residentctl buffers load --prefix`.
+  std::string prefix;
+  // The dtype of the cache; unspecified: that of the weights.
+  v1::DType cache = v1::DTYPE_UNSPECIFIED;
+  // A scalar `temperature` and a scalar `seed` in place of argmax.
+  bool sample = false;
+  // With `sample`: only the k largest logits; 0: all.
+  uint64_t top_k = 0;
+  // With `sample`: only the fewest largest logits whose probabilities reach p; 1: all.
+  double top_p = 1;
+  // Another stream with the logits of each step.
+  bool logits = false;
+};
+
+struct LlamaGraph {
+  static constexpr uint64_t kDefaultContext = 4096;
+
+  v1::Graph graph;
+  // For people.
+  std::vector<std::string> notes;
+  // Names of the safetensors files, in the folder.
+  std::vector<std::string> files;
+};
+
+// INVALID_ARGUMENT: a file is missing or damaged, the model has another form, or an option is out
+// of range; the message names the value and ends with "Fix: ...".
+absl::StatusOr<LlamaGraph> ImportLlama(const std::string& folder, const LlamaOptions& options);
+
+}  // namespace resident::cli
+
+#endif  // RESIDENT_CLIENT_CLI_LLAMA_IMPORT_H_

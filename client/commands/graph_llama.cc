@@ -1,0 +1,82 @@
+#include "client/commands/graph_llama.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "client/cli/amk_import.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/llama_import.h"
+#include "client/cli/output.h"
+
+namespace resident::cli {
+namespace {
+
+struct LlamaCommand {
+  LlamaOptions options;
+  std::string cache;
+  std::string out;
+};
+
+v1::DType CacheDType(const std::string& name) {
+  if (name == "f32") return v1::DTYPE_F32;
+  if (name == "f16") return v1::DTYPE_F16;
+  return name == "bf16" ? v1::DTYPE_BF16 : v1::DTYPE_UNSPECIFIED;
+}
+
+int Convert(const std::string& folder, LlamaCommand command) {
+  command.options.cache = CacheDType(command.cache);
+  if (absl::Status status = CheckWritable(command.out); !status.ok()) return UsageError(status);
+  const absl::StatusOr<LlamaGraph> imported = ImportLlama(folder, command.options);
+  if (!imported.ok()) return UsageError(imported.status());
+  const absl::StatusOr<std::string> json = GraphJson(imported->graph);
+  if (!json.ok()) return UsageError(json.status());
+  for (const std::string& note : imported->notes) {
+    std::fprintf(stderr, "note: %s: %s\n", folder.c_str(), note.c_str());
+  }
+  if (command.out.empty()) {
+    Print(*json);
+    return kExitOk;
+  }
+  if (absl::Status status = WriteFile(command.out, *json); !status.ok()) return WriteError(status);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddGraphLlama(Command& graph) {
+  auto command = std::make_shared<LlamaCommand>();
+  LlamaOptions& options = command->options;
+  Command& llama = graph.Add(
+      "llama", "convert a Llama model to a graph that decodes",
+      "DIR is a folder with config.json and model.safetensors (or several files and their index),\n"
+      "as Hugging Face's transformers write it. Prints a graph whose steps each compute one "
+      "token,\n"
+      "or writes it to --out. Weights keep their names, so that buffers load provides them. A run\n"
+      "needs the tokens of the prompt, followed by any others up to the length of the context,\n"
+      "and their number; each step after the prompt prints a token:\n"
+      "  residentctl buffers load DIR/model.safetensors\n"
+      "  residentctl graph llama DIR --max_context=128 --out decode.json\n"
+      "  residentctl graph run decode.json prompt=1,15,7,0*125 prompt_len=3\n"
+      "No daemon is needed. Architectures: LlamaForCausalLM, MistralForCausalLM without a sliding\n"
+      "window, Qwen2ForCausalLM. The cache of keys and values is the state `cache`, the next "
+      "token\n"
+      "is in `text`: bind both to buffers to continue with the next run, and set `pos` and\n"
+      "`position` to the number of steps so far.\n");
+  llama.Flag("max_context", &options.max_context,
+             "positions of the cache, and the most steps; default: those of the model, up to 4096");
+  llama.Flag("batch", &options.batch, "sequences that a step decodes; only 1 is supported");
+  llama.Flag("prefix", &options.prefix, "text before the names of weights, as in buffers load");
+  llama.Flag("cache", &command->cache, "element type of the cache; default: that of the weights",
+             {.one_of = {"f32", "f16", "bf16"}});
+  llama.Flag("sample", &options.sample,
+             "draw tokens at random; a run may set temperature (1) and seed (0)");
+  llama.Flag("top_k", &options.top_k, "with --sample: only from the k most likely tokens");
+  llama.Flag("top_p", &options.top_p,
+             "with --sample: only from the most likely tokens that together have probability p");
+  llama.Flag("logits", &options.logits, "add a stream step_logits with the logits of each step");
+  AddOutFlag(llama, &command->out);
+  llama.Run("DIR", [command](const Words& words) { return Convert(words[0], *command); });
+}
+
+}  // namespace resident::cli

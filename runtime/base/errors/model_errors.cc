@@ -1,0 +1,92 @@
+#include "runtime/base/errors/model_errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/quote.h"
+
+namespace resident::errors {
+
+using absl::StrCat;
+
+absl::Status BadModelFile(const std::string& path, const std::string& what,
+                          const std::string& fix) {
+  return absl::InvalidArgumentError(StrCat(path, " ", what, ". Fix: ", fix));
+}
+
+absl::Status ModelFileTooLarge(const std::string& path, uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat(path, " has ", bytes, " bytes, and at most ", limit,
+                                           " are accepted. Fix: give the folder of a model"));
+}
+
+absl::Status BadModelValue(const std::string& key, const std::string& what) {
+  return absl::InvalidArgumentError(
+      StrCat("config.json: ", Quote(key), " ", what, ". Fix: correct the value"));
+}
+
+absl::Status UnsupportedModelValue(const std::string& key, const std::string& value,
+                                   const std::string& supported) {
+  return absl::InvalidArgumentError(StrCat("config.json: ", Quote(key), " is ", Quote(value),
+                                           ", and supported is ", supported,
+                                           ". Fix: use a model that has a supported value"));
+}
+
+absl::Status MissingModelTensor(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("the safetensors files have no tensor ", Quote(name),
+                                           ", which config.json requires. Fix: add the file that "
+                                           "has it, or correct config.json"));
+}
+
+absl::Status ModelTensorShape(const std::string& name, const std::string& shape,
+                              const std::string& wanted, const std::string& because) {
+  return absl::InvalidArgumentError(StrCat("tensor ", Quote(name), " has the shape ", shape,
+                                           ", and config.json requires ", wanted, " (", because,
+                                           "). Fix: use the config.json of these weights"));
+}
+
+absl::Status ModelTensorDType(const std::string& name, const std::string& dtype) {
+  return absl::InvalidArgumentError(
+      StrCat("tensor ", Quote(name), " has the dtype ", dtype,
+             ", and weights may be f32, bf16 or f16. Fix: convert the tensor"));
+}
+
+absl::Status UnknownModelTensor(const std::string& name, const std::string& architecture) {
+  return absl::InvalidArgumentError(
+      StrCat("tensor ", Quote(name), " is not part of a ", architecture,
+             " with this config.json, so that the graph would compute something else. Fix: use the "
+             "config.json of these weights; models with other parts are not supported"));
+}
+
+absl::Status ModelTensorTwice(const std::string& name, const std::string& first,
+                              const std::string& second) {
+  return absl::InvalidArgumentError(StrCat("tensor ", Quote(name), " is in ", first, " and in ",
+                                           second, ". Fix: remove one of the files"));
+}
+
+absl::Status ModelTensorName(const std::string& name, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("the name ", Quote(name), " has ", name.size(),
+                                           " bytes, and a tensor of a graph has at most ", limit,
+                                           ". Fix: give a shorter --prefix"));
+}
+
+absl::Status ContextLength(uint64_t wanted, uint64_t limit, const std::string& why) {
+  return absl::InvalidArgumentError(StrCat("--max_context is ", wanted, " and may be 2 to ", limit,
+                                           " (", why, "). Fix: give a value in this range"));
+}
+
+absl::Status BatchOfSequences(uint64_t wanted) {
+  return absl::InvalidArgumentError(StrCat("--batch is ", wanted,
+                                           ", and a graph decodes 1 sequence. Fix: give 1, and run "
+                                           "the graph once for each sequence"));
+}
+
+absl::Status SamplingOption(const std::string& option, const std::string& what,
+                            const std::string& fix) {
+  return absl::InvalidArgumentError(StrCat(option, " ", what, ". Fix: ", fix));
+}
+
+absl::Status CacheTooLarge(const std::string& shape) {
+  return absl::InvalidArgumentError(StrCat("the cache of keys and values has the shape ", shape,
+                                           " and more than 2^56 elements. Fix: give a smaller "
+                                           "--max_context"));
+}
+
+}  // namespace resident::errors
