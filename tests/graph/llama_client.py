@@ -1,0 +1,101 @@
+"""Runs a graph that `residentctl graph llama` wrote, over gRPC.
+
+    with LlamaClient(daemon.address) as client:
+        run = client.run(graph, prompt=[1, 2, 3], steps=10)
+        print(run.tokens, run.logits.shape)
+"""
+
+import os
+import sys
+
+import grpc
+import numpy as np
+from google.protobuf import json_format
+
+sys.path.insert(0, os.environ.get("RESIDENT_PYTHON_PROTOS", "proto"))
+from resident.v1 import buffers_pb2, graphs_pb2  # noqa: E402
+
+DTYPES = {graphs_pb2.resident_dot_v1_dot_types__pb2.DTYPE_F32: np.float32,
+          graphs_pb2.resident_dot_v1_dot_types__pb2.DTYPE_I64: np.int64}
+
+
+def parse_graph(text):
+    return json_format.Parse(text, graphs_pb2.Graph())
+
+
+def context_of(graph):
+    """The positions of the graph's cache."""
+    return next(tensor.shape[2].size for tensor in graph.tensors if tensor.name == "cache")
+
+
+class Run:
+    """What a run returned. `tokens` and `logits` have a row for each step."""
+
+    def __init__(self, steps, result):
+        records = {value.tensor: [] for step in steps for value in step.records}
+        for step in steps:
+            for value in step.records:
+                records[value.tensor].append(np.frombuffer(value.data, DTYPES[value.dtype]))
+        self.tokens = [int(record[0]) for record in records["token"]]
+        self.logits = np.array(records.get("step_logits", []))
+        self.steps = result.steps
+        self.end = graphs_pb2.GraphResult.End.Name(result.end)
+
+
+class LlamaClient:
+    """A session."""
+
+    def __init__(self, address):
+        limit = [("grpc.max_receive_message_length", 64 << 20)]
+        self.channel = grpc.insecure_channel(address, options=limit)
+        self.metadata = None
+        self.session = self._stream("Sessions/Open", buffers_pb2.OpenSessionRequest(),
+                                    buffers_pb2.OpenSessionResponse)
+        self.metadata = [("resident-session", next(self.session).session_id)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.session.cancel()
+        self.channel.close()
+
+    def _stream(self, method, request, response):
+        call = self.channel.unary_stream("/resident.v1." + method,
+                                         request_serializer=type(request).SerializeToString,
+                                         response_deserializer=response.FromString)
+        return call(request, metadata=self.metadata)
+
+    def allocate(self, dtype, elements):
+        """A buffer of zeros."""
+        request = buffers_pb2.AllocateRequest(dtype=dtype, shape=[elements])
+        call = self.channel.unary_unary("/resident.v1.Buffers/Allocate",
+                                        request_serializer=buffers_pb2.AllocateRequest.SerializeToString,
+                                        response_deserializer=buffers_pb2.AllocateResponse.FromString)
+        buffer = call(request, metadata=self.metadata).buffer.id
+        upload = self.channel.stream_unary(
+            "/resident.v1.Buffers/Upload",
+            request_serializer=buffers_pb2.UploadRequest.SerializeToString,
+            response_deserializer=buffers_pb2.UploadResponse.FromString)
+        size = {1: 4, 2: 2, 3: 2, 6: 8}[dtype]
+        upload(iter([buffers_pb2.UploadRequest(buffer_id=buffer, data=bytes(elements * size))]),
+               metadata=self.metadata)
+        return buffer
+
+    def states(self, graph):
+        """Buffers for the graph's states, by name."""
+        return {tensor.name: self.allocate(tensor.dtype, int(np.prod([d.size for d in tensor.shape])))
+                for tensor in graph.tensors
+                if tensor.kind == graphs_pb2.GraphTensor.KIND_STATE and not tensor.alias_of}
+
+    def run(self, graph, prompt, steps=0, pos=0, states=None, **scalars):
+        text = np.zeros(context_of(graph), np.int64)
+        text[:len(prompt)] = prompt
+        request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
+        request.bindings.add(tensor="prompt", data=text.tobytes())
+        for name, buffer in (states or {}).items():
+            request.bindings.add(tensor=name, buffer_id=buffer)
+        for name, value in dict(scalars, pos=pos, position=pos, prompt_len=len(prompt)).items():
+            request.scalars[name] = value
+        events = list(self._stream("Graphs/Run", request, graphs_pb2.RunGraphResponse))
+        return Run([event.step for event in events[:-1]], events[-1].result)
