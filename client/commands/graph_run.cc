@@ -221,7 +221,7 @@ int RunGraph(const Words& words, const GraphRunOptions& options) {
           for (const v1::GraphValue& value : step.records()) {
             json["records"][value.tensor()] = ToJson(value);
           }
-          PrintJson(json);
+          PrintJsonLine(json);
           return;
         }
         std::string line = absl::StrCat("step ", step.step());

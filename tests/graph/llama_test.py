@@ -1,0 +1,337 @@
+#!/usr/bin/python3
+"""Graphs of `residentctl graph llama` on a real daemon beside a float64 reference in NumPy.
+
+$RESIDENT_SEED repeats a run; each failure names the seed. The last line is `N passed, N failed`.
+"""
+
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import numpy as np  # noqa: E402
+
+import daemon as daemons  # noqa: E402
+import llama_client  # noqa: E402
+import llama_model  # noqa: E402
+import llama_reference as reference  # noqa: E402
+import unittest_main  # noqa: E402
+from daemon import USAGE  # noqa: E402
+
+SEED = int(os.environ.get("RESIDENT_SEED") or random.randrange(1 << 31))
+# ||logits - reference|| / ||reference|| of a step: the bounds of the operator library for products,
+# by the dtype of the cache.
+TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
+# One-sided 95 % quantiles of Student's t for 7 degrees of freedom.
+QUANTILE_OF_8 = 1.895
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+
+# Each has another ratio of heads, size of heads, or form.
+VARIANTS = {
+    "small": {},
+    "one_head_for_all_keys": {"heads": 6, "kv_heads": 1, "head_dim": 32, "dtype": "bf16", "vocab": 333,
+                              "rope_scaling": LLAMA3, "rope_theta": 500000.0},
+    "qkv_bias": {"architecture": "Qwen2ForCausalLM", "bias": True, "heads": 8, "kv_heads": 2,
+                 "head_dim": 64, "hidden": 128, "vocab": 256, "dtype": "bf16"},
+    "tied_wide_heads": {"heads": 4, "kv_heads": 4, "head_dim": 128, "tied": True, "vocab": 300,
+                        "dtype": "f16"},
+    "all_biases": {"bias": True, "mlp_bias": True, "head_dim": 24, "hidden": 48, "layers": 3,
+                   "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "mistral": {"architecture": "MistralForCausalLM", "heads": 8, "kv_heads": 4, "head_dim": 64,
+                "sliding_window": None, "vocab": 150},
+}
+
+
+def divergences(exact, other, targets):
+    """Of each position: the divergence from the exact logits, and how much the negative
+    log-likelihood of the next token differs."""
+    rows = np.arange(len(targets))
+    lost = (reference.log_softmax(exact)[rows, targets] - reference.log_softmax(other)[rows, targets])
+    return reference.divergence(exact, other), np.abs(lost)
+
+
+class LlamaTest(daemons.DaemonTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = llama_client.LlamaClient(cls.daemon.address)
+        cls.addClassCleanup(cls.client.__exit__)
+        cls.models = 0
+
+    def setUp(self):
+        self.rng = np.random.default_rng([SEED, len(self._testMethodName)])
+        print("seed", SEED, flush=True)
+
+    def load(self, model, files=1):
+        """Writes the model and loads its weights; remembers folder and prefix in it."""
+        LlamaTest.models += 1
+        model.prefix = f"m{LlamaTest.models}."
+        model.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        for file in model.write(model.folder, files):
+            self.ctl("buffers", "load", f"{model.folder}/{file}", "--prefix=" + model.prefix)
+        return model
+
+    def graph(self, model, *flags):
+        text = self.ctl("graph", "llama", model.folder, "--prefix=" + model.prefix, *flags).out
+        return llama_client.parse_graph(text)
+
+    def random_text(self, model, length):
+        return self.rng.integers(0, model.config["vocab_size"], length).tolist()
+
+    def check_steps(self, model, prompt, run, cache):
+        """Compares all steps with the reference for the text that the run has seen."""
+        self.assertEqual(run.tokens[:len(prompt) - 1], [-1] * (len(prompt) - 1))
+        made = run.tokens[len(prompt) - 1:]
+        exact = reference.logits(model, prompt + made[:-1], cache)
+        lengths = np.linalg.norm(exact, axis=1)
+        wrong = np.linalg.norm(run.logits - exact, axis=1) / lengths
+        self.assertLess(wrong.max(), TOLERANCE[cache])
+        ordered = np.sort(exact[len(prompt) - 1:], axis=1)
+        certain = ordered[:, -1] - ordered[:, -2] > TOLERANCE[cache] * lengths[len(prompt) - 1:]
+        best = exact[len(prompt) - 1:].argmax(1)
+        np.testing.assert_array_equal(np.array(made)[certain], best[certain])
+        return exact, certain
+
+    def check_variant(self, name):
+        model = self.load(llama_model.random_model(self.rng, **VARIANTS[name]),
+                          files=3 if name == "qkv_bias" else 1)
+        for cache in sorted({"f32", model.dtype}):
+            # By default the cache has the dtype of the weights.
+            flags = [] if cache == model.dtype else ["--cache=" + cache]
+            graph = self.graph(model, "--max_context=72", "--logits", *flags)
+            prompt = self.random_text(model, 24)
+            run = self.client.run(graph, prompt)
+            self.assertEqual((run.steps, run.end), (72, "END_STEPS"))
+            exact, certain = self.check_steps(model, prompt, run, cache)
+            self.assertTrue(3 < reference.entropy(exact).mean() < 6)
+            self.assertGreater(certain.sum(), 10 if cache == "bf16" else 30)
+
+    def test_weights_of_f32(self):
+        self.check_variant("small")
+
+    def test_one_head_for_all_keys_and_llama3_positions(self):
+        self.check_variant("one_head_for_all_keys")
+
+    def test_bias_of_queries_keys_and_values_in_three_files(self):
+        self.check_variant("qkv_bias")
+
+    def test_tied_embeddings_and_wide_heads_in_f16(self):
+        self.check_variant("tied_wide_heads")
+
+    def test_all_biases_and_linear_positions(self):
+        self.check_variant("all_biases")
+
+    def test_mistral(self):
+        self.check_variant("mistral")
+
+    def test_random_forms(self):
+        for _ in range(4):
+            kv_heads = int(self.rng.integers(1, 4))
+            values = {
+                "heads": kv_heads * int(self.rng.integers(1, 5)), "kv_heads": kv_heads,
+                "head_dim": int(self.rng.choice([16, 64, 128])), "tied": bool(self.rng.integers(2)),
+                "dtype": str(self.rng.choice(["f32", "f16", "bf16"])),
+                "layers": int(self.rng.integers(1, 4)), "hidden": int(self.rng.integers(33, 130)),
+                "intermediate": int(self.rng.integers(20, 200)),
+                "vocab": int(self.rng.integers(90, 700)), "bias": bool(self.rng.integers(2)),
+            }
+            with self.subTest(seed=SEED, **values):
+                model = self.load(llama_model.random_model(self.rng, **values))
+                graph = self.graph(model, "--max_context=40", "--logits", "--cache=f32")
+                prompt = self.random_text(model, int(self.rng.integers(1, 30)))
+                run = self.client.run(graph, prompt)
+                self.check_steps(model, prompt, run, "f32")
+
+    def gate(self, other_arm, name):
+        """The upper 95 % bounds, over 8 prompts, of how much larger our mean divergence and our mean
+        loss of log-likelihood are than those of the other arm."""
+        model = self.load(llama_model.random_model(self.rng, dtype="bf16", heads=8, kv_heads=2,
+                                                   head_dim=64, hidden=128, layers=3, vocab=384))
+        graph = self.graph(model, "--max_context=128", "--logits")
+        excess = []
+        for _ in range(8):
+            prompt = self.random_text(model, 128)
+            targets = np.array(self.random_text(model, 128))
+            run = self.client.run(graph, prompt)
+            exact = reference.logits(model, prompt)
+            self.assertTrue(3 < reference.entropy(exact).mean() < 6)
+            ours = divergences(exact, run.logits.astype(np.float64), targets)
+            theirs = divergences(exact, other_arm(model, prompt), targets)
+            excess.append([ours[i].mean() - theirs[i].mean() for i in range(2)])
+            self.assertGreater(theirs[0].mean(), 0)
+        excess = np.array(excess)
+        upper = excess.mean(0) + QUANTILE_OF_8 * excess.std(0, ddof=1) / np.sqrt(len(excess))
+        print("excess over {}: KL {:.2e} nats, |dNLL| {:.2e} (upper 95 % bounds)".format(name, *upper))
+        self.assertLessEqual(upper[0], 0)
+        self.assertLessEqual(upper[1], 0)
+
+    def test_gate_against_bf16_as_pytorch_computes(self):
+        self.gate(reference.logits_bf16, "simulated bfloat16")
+
+    def test_many_runs_of_one_step_equal_one_run(self):
+        model = self.load(llama_model.random_model(self.rng, dtype="bf16", vocab=200))
+        graph = self.graph(model, "--max_context=64", "--logits")
+        prompt = self.random_text(model, 9)
+        whole = self.client.run(graph, prompt, steps=50)
+        states = self.client.states(graph)
+        self.assertEqual(sorted(states), ["cache", "text"])
+        runs = [self.client.run(graph, prompt, steps=1, pos=pos, states=states) for pos in range(50)]
+        self.assertEqual([run.tokens[0] for run in runs], whole.tokens)
+        np.testing.assert_array_equal(np.concatenate([run.logits for run in runs]), whole.logits)
+
+    def test_conversation_continues_with_a_longer_prompt(self):
+        model = self.load(llama_model.random_model(self.rng))
+        graph = self.graph(model, "--max_context=64", "--logits")
+        states = self.client.states(graph)
+        prompt = self.random_text(model, 5)
+        first = self.client.run(graph, prompt, steps=10, states=states)
+        text = prompt + first.tokens[4:]
+        # The last token has not been read yet; the next turn begins after it.
+        text += self.random_text(model, 6)
+        second = self.client.run(graph, text, steps=20, pos=10, states=states)
+        hidden = len(text) - 1 - 10
+        self.assertEqual(second.tokens[:hidden], [-1] * hidden)
+        exact = reference.logits(model, text + second.tokens[hidden:-1], "f32")[10:]
+        wrong = np.linalg.norm(second.logits - exact, axis=1) / np.linalg.norm(exact, axis=1)
+        self.assertLess(wrong.max(), TOLERANCE["f32"])
+
+    def test_stop_token_ends_the_text_but_not_the_prompt(self):
+        model = self.load(llama_model.random_model(self.rng))
+        graph = self.graph(model, "--max_context=64")
+        self.assertFalse(graph.loop.HasField("stop"))
+        prompt = self.random_text(model, 12)
+        made = self.client.run(graph, prompt).tokens[11:]
+        stop = next(token for token in made if token not in made[:3])
+        # Tokens that the model would choose within the prompt are no stop values either.
+        ignored = self.client.run(self.graph(model, "--max_context=64", "--logits"), prompt)
+        stops = sorted({stop, *ignored.logits[:11].argmax(1).tolist()} - set(made[:made.index(stop)]))
+        model.config["eos_token_id"] = stops
+        (pathlib.Path(model.folder) / "config.json").write_text(json.dumps(model.config))
+        run = self.client.run(self.graph(model, "--max_context=64"), prompt)
+        self.assertEqual(run.end, "END_STOP")
+        self.assertEqual(run.tokens, [-1] * 11 + made[:made.index(stop) + 1])
+
+    def test_stop_tokens_of_the_generation_config(self):
+        model = self.load(llama_model.random_model(self.rng, eos_token_id=1))
+        (pathlib.Path(model.folder) / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
+        self.assertEqual(list(self.graph(model).loop.stop.values), [2, 3])
+
+    def test_sampling(self):
+        model = self.load(llama_model.random_model(self.rng))
+        prompt = self.random_text(model, 4)
+        greedy = self.client.run(self.graph(model, "--max_context=40"), prompt).tokens
+        graph = self.graph(model, "--max_context=40", "--sample")
+        self.assertEqual(self.client.run(graph, prompt, temperature=0).tokens, greedy)
+        drawn = [self.client.run(graph, prompt, seed=seed).tokens for seed in (1, 1, 2)]
+        self.assertEqual(drawn[0], drawn[1])
+        self.assertNotEqual(drawn[0], drawn[2])
+        one = self.graph(model, "--max_context=40", "--sample", "--top_k=1")
+        self.assertEqual(self.client.run(one, prompt, seed=5).tokens, greedy)
+        few = self.graph(model, "--max_context=40", "--sample", "--top_p=1e-6")
+        self.assertEqual(self.client.run(few, prompt, seed=5).tokens, greedy)
+
+
+class ImportTest(daemons.CommandTest):
+    """What is found without a daemon."""
+
+    def setUp(self):
+        self.model = llama_model.random_model(np.random.default_rng(1), layers=1, vocab=20)
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        self.model.write(self.folder)
+
+    def convert(self, *flags):
+        return daemons.ctl("graph", "llama", str(self.folder), *flags)
+
+    def refuse(self, *parts, flags=()):
+        result = self.check(self.convert(*flags), USAGE)
+        for part in (*parts, "Fix: "):
+            self.assertIn(part, result.err)
+
+    def configure(self, **values):
+        config = {**self.model.config, **values}
+        text = json.dumps({key: value for key, value in config.items() if value != "absent"})
+        (self.folder / "config.json").write_text(text)
+
+    def test_values_of_the_config(self):
+        for values, parts in (
+                ({"architectures": ["GPT2LMHeadModel"]}, ("GPT2LMHeadModel", "LlamaForCausalLM")),
+                ({"architectures": []}, ("architectures",)),
+                ({"hidden_act": "gelu"}, ("hidden_act", "'gelu'")),
+                ({"hidden_size": "absent"}, ("hidden_size", "missing")),
+                ({"num_hidden_layers": 0}, ("num_hidden_layers", "is 0", "1024")),
+                ({"num_hidden_layers": 2000}, ("is 2000", "1024")),
+                ({"num_hidden_layers": 1.5}, ("is 1.5",)),
+                ({"vocab_size": 1 << 63}, ("vocab_size", str(1 << 63))),
+                ({"num_key_value_heads": 3}, ("num_key_value_heads", "is 3", "4")),
+                ({"head_dim": 15}, ("head_dim", "is 15", "even")),
+                ({"head_dim": 300}, ("is 300", "256")),
+                ({"rms_norm_eps": -1}, ("rms_norm_eps",)),
+                ({"quantization_config": {"bits": 4}}, ("quantization_config",)),
+                ({"partial_rotary_factor": 0.5}, ("partial_rotary_factor", "0.5")),
+                ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, ("4096",)),
+                ({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
+                 ("use_sliding_window",)),
+                ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, ("rope_type", "yarn", "llama3")),
+                ({"rope_scaling": {"rope_type": "llama3", "factor": 4}}, ("low_freq_factor",)),
+                ({"eos_token_id": 20}, ("eos_token_id", "is 20", "19")),
+                ({"eos_token_id": list(range(20)) * 4}, ("has 80 values", "64"))):
+            with self.subTest(values=values):
+                self.configure(**values)
+                self.refuse(*parts)
+
+    def test_damaged_files(self):
+        (self.folder / "config.json").write_text("{")
+        self.refuse("config.json", "not a JSON object")
+        self.configure()
+        (self.folder / "model.safetensors").write_bytes(b"\0" * 4)
+        self.refuse("model.safetensors", "not a valid safetensors file")
+        (self.folder / "model.safetensors").unlink()
+        self.refuse("model.safetensors.index.json")
+        index = self.folder / "model.safetensors.index.json"
+        index.write_text('{"weight_map": {"model.norm.weight": "../other.safetensors"}}')
+        self.refuse("'../other.safetensors'")
+        index.write_text('{"weight_map": {"model.norm.weight": "other.safetensors"}}')
+        self.refuse("other.safetensors", "cannot be read")
+        (self.folder / "config.json").unlink()
+        self.refuse("config.json")
+
+    def test_weights_that_disagree_with_the_config(self):
+        def change(name, value):
+            tensors = self.model.tensors()
+            if value is None:
+                del tensors[name]
+            else:
+                tensors[name] = value
+            llama_model.write_safetensors(self.folder / "model.safetensors", tensors)
+
+        key = "model.layers.0.self_attn.k_proj.weight"
+        change(key, None)
+        self.refuse(key, "no tensor")
+        change(key, ("F32", [16, 64], bytes(4096)))
+        self.refuse(key, "16x64", "32x64", "num_key_value_heads")
+        change(key, ("I32", [32, 64], bytes(8192)))
+        self.refuse(key, "i32", "bf16")
+        change("model.layers.0.self_attn.q_norm.weight", ("F32", [16], bytes(64)))
+        self.refuse("q_norm", "not part of a LlamaForCausalLM")
+        # Those have no effect.
+        change("model.layers.0.self_attn.rotary_emb.inv_freq", ("F32", [8], bytes(32)))
+        self.check(self.convert(), daemons.OK)
+
+    def test_options(self):
+        self.refuse("--max_context is 5000", "4096", flags=["--max_context=5000"])
+        self.refuse("--batch is 2", flags=["--batch=2"])
+        self.refuse("--top_k", "--sample", flags=["--top_k=3"])
+        self.refuse("--top_k is 21", "20", flags=["--sample", "--top_k=21"])
+        self.refuse("--top_p is 2", flags=["--sample", "--top_p=2"])
+        self.refuse("128", "--prefix", flags=["--prefix=" + "p" * 120])
+        self.refuse("f64", flags=["--cache=f64"])
+
+
+if __name__ == "__main__":
+    unittest_main.main()
