@@ -29,7 +29,7 @@ test-python: setup  ## Tests the Python package with the oldest and the newest v
 test-strangers: build  ## Runs tritonclient and perf_analyzer, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run
 
-demo: setup  ## Builds, starts a daemon, streams work to it, checks the results, prints the speed.
+demo: setup  ## Builds, starts a daemon, streams work to it, decodes with a small model, checks the results.
 	@deploy/demo.sh
 
 bundle: setup  ## Makes dist/: the programs with every library that they need, for other machines.

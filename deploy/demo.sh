@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Builds residentd, starts a daemon, streams work to it, checks the results, prints the speed,
-# and stops the daemon. `make demo` runs it after deploy/setup-debian.sh.
+# Builds residentd, starts a daemon, streams work to it, trains a small language model and decodes
+# with it, checks the results, prints the speed, and stops the daemon. `make demo` runs it after
+# deploy/setup-debian.sh. The language model needs the sources and NumPy; a bundle leaves it out.
 #
 #   deploy/demo.sh [FLAG]...     FLAGs are passed to `residentd serve`, e.g. --devices=cpu
 #
 #   RESIDENTD, RESIDENTCTL   programs to use instead of building them
+#   TRAINING_STEPS           of the language model (default: that of deploy/demo/train.py)
+#   RESIDENT_OPS_LIBRARY     with the above: libresident_ops.so, which makes the training faster
 #
 # Exit status: 0 only if the daemon started, every result was correct and it stopped cleanly.
 set -uo pipefail
@@ -18,11 +21,13 @@ die() {
 
 if [[ -z ${RESIDENTD:-} || -z ${RESIDENTCTL:-} ]]; then
   say "Building residentd and residentctl (the first time takes a few minutes) ..."
-  bazel build --ui_event_filters=-info //server:residentd //client:residentctl || die "the build failed (output above)"
+  bazel build --ui_event_filters=-info //server:residentd //client:residentctl \
+    //library:libresident_ops.so || die "the build failed (output above)"
   bin=$(bazel info bazel-bin 2>/dev/null) || die "bazel info bazel-bin failed"
   [[ bazel-bin -ef $bin ]] && bin=bazel-bin
   RESIDENTD=${RESIDENTD:-$bin/server/residentd}
   RESIDENTCTL=${RESIDENTCTL:-$bin/client/residentctl}
+  export RESIDENT_OPS_LIBRARY=${RESIDENT_OPS_LIBRARY:-$PWD/$bin/library/libresident_ops.so}
 fi
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/residentd-demo.XXXXXX") || exit 1
@@ -74,9 +79,23 @@ export RESIDENTD_SERVER
 checked=$?
 [[ $checked -eq 0 ]] || tail -n 20 "$folder/log" >&2
 
+documents=()
+for document in README.md docs/*.md; do
+  # The operators' descriptions repeat the same sentences.
+  [[ -f $document && $document != docs/operator_reference.md ]] && documents+=("$document")
+done
+if [[ $checked -eq 0 && -x deploy/demo/decode.py ]]; then
+  say
+  say "4. A language model, decoded by a task graph"
+  say
+  deploy/demo/decode.py "$RESIDENTCTL" "$folder/model" "${documents[@]}" \
+    ${TRAINING_STEPS:+--steps="$TRAINING_STEPS"}
+  checked=$?
+fi
+
 # Prints the address of the metrics page, then some of its counters.
 say
-say "4. The metrics page for Prometheus"
+say "5. The metrics page for Prometheus"
 say
 python3 - "$folder/ports" <<'END' || checked=1
 import json, re, sys, urllib.request
@@ -100,8 +119,8 @@ if [[ $stopped -ne 0 ]]; then
 fi
 [[ $checked -eq 0 ]] || die "FAILED: work was refused, or results were wrong (see above)"
 
-python3 - "$folder/demo.json" <<'END'
-import json, sys
+python3 - "$folder/demo.json" "$folder/model/figures.json" <<'END'
+import json, os, sys
 
 demo = json.load(open(sys.argv[1]))
 devices = ", ".join("the CPU" if d["engine"] == "cpu" else d["name"] for d in demo["devices"])
@@ -114,7 +133,12 @@ print("""Summary
     one task at a time  {:>12.0f} µs median {:7.0f} µs 99th percentile
 """.format(devices, demo["flux"]["runs"], demo["flux"]["instructions_per_second"] / 1e6,
            demo["tasks"]["tasks"], demo["tasks"]["tasks_per_second"] / 1e6,
-           demo["lone_run"]["p50_us"], demo["lone_run"]["p99_us"]))
+           demo["lone_run"]["p50_us"], demo["lone_run"]["p99_us"]), end="")
+if os.path.exists(sys.argv[2]):
+    model = json.load(open(sys.argv[2]))
+    print("    decoded tokens      {:>12,} tokens   {:8.0f} tokens/s".format(
+        model["tokens"], model["tokens_per_second"]))
+print()
 END
 cat <<END
 Next

@@ -100,6 +100,12 @@ class TinyLlama:
     def tensors(self):
         return self.weights
 
+    def logits(self, tokens):
+        """Of the tokens that follow each position: [sequences * positions, vocab]."""
+        x, _ = self._layers(tokens)
+        normed, _ = _norm(x, self.weights["model.norm.weight"], self.shape.epsilon)
+        return self.multiply(normed, self.weights["model.embed_tokens.weight"].T)
+
     def loss_and_gradients(self, tokens):
         """The mean negative log-likelihood of each token after those before it, in nats, and its
         gradient as a flat array. `tokens`: integers [sequences, positions + 1]."""
@@ -108,13 +114,7 @@ class TinyLlama:
         gradients = np.zeros_like(self.flat)
         g = views(gradients, shape)
         table = w["model.embed_tokens.weight"]
-        x = table[inputs].reshape(-1, shape.hidden)
-        layers = []
-        for layer in range(shape.layers):
-            names = _LayerNames(layer)
-            x, attention = self._attention(x, inputs.shape, names)
-            x, mlp = self._mlp(x, names)
-            layers.append((names, attention, mlp))
+        x, layers = self._layers(inputs)
         normed, scale = _norm(x, w["model.norm.weight"], shape.epsilon)
         loss, dlogits = _cross_entropy(self.multiply(normed, table.T), targets.reshape(-1))
         g["model.embed_tokens.weight"] += self.multiply(dlogits.T, normed)
@@ -125,6 +125,16 @@ class TinyLlama:
             dx = self._attention_backward(dx, names, attention, g)
         np.add.at(g["model.embed_tokens.weight"], inputs.reshape(-1), dx)
         return loss, gradients
+
+    def _layers(self, inputs):
+        x = self.weights["model.embed_tokens.weight"][inputs].reshape(-1, self.shape.hidden)
+        kept = []
+        for layer in range(self.shape.layers):
+            names = _LayerNames(layer)
+            x, attention = self._attention(x, inputs.shape, names)
+            x, mlp = self._mlp(x, names)
+            kept.append((names, attention, mlp))
+        return x, kept
 
     # Each part returns its output and what its gradient needs.
 

@@ -89,7 +89,7 @@ class Shown(unittest.TestCase):
 
     def demo(self, folder, **programs):
         environment = dict(os.environ, TMPDIR=folder, RESIDENTD=str(daemons.RESIDENTD),
-                           RESIDENTCTL=str(daemons.RESIDENTCTL))
+                           RESIDENTCTL=str(daemons.RESIDENTCTL), TRAINING_STEPS="20")
         environment.update(programs)
         devices = "--devices=" + os.environ.get("RESIDENT_TEST_DEVICES", "cpu")
         done = subprocess.run([str(daemons.DEMO), devices], capture_output=True, text=True,
@@ -101,7 +101,8 @@ class Shown(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             done = self.demo(folder)
         self.assertEqual(done.returncode, 0, done)
-        for words in ("all correct", "/metrics", "resident_tasks_total", "Summary", "Next"):
+        for words in ("all correct", "/metrics", "resident_tasks_total", "Summary", "Next",
+                      "step   20 of 20: loss", "NumPy disagrees with 0 of them", "decoded tokens"):
             self.assertIn(words, done.stdout)
         # The daemon has ended.
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", done.stdout)[1])
