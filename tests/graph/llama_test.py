@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import random
+import re
+import shlex
 import sys
 import tempfile
 
@@ -23,6 +25,7 @@ import llama_reference as reference  # noqa: E402
 import unittest_main  # noqa: E402
 from daemon import USAGE  # noqa: E402
 
+TUTORIAL = pathlib.Path(os.environ.get("GRAPH_TUTORIAL") or "docs/graphs.md").resolve()
 SEED = int(os.environ.get("RESIDENT_SEED") or random.randrange(1 << 31))
 # ||logits - reference|| / ||reference|| of a step: the bounds of the operator library for products,
 # by the dtype of the cache.
@@ -235,6 +238,26 @@ class LlamaTest(daemons.DaemonTest):
         self.assertEqual(self.client.run(one, prompt, seed=5).tokens, greedy)
         few = self.graph(model, "--max_context=40", "--sample", "--top_p=1e-6")
         self.assertEqual(self.client.run(few, prompt, seed=5).tokens, greedy)
+
+
+    def test_commands_of_the_tutorial(self):
+        model = llama_model.random_model(self.rng, vocab=40)
+        folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        model.write(folder / "model")
+        section = TUTORIAL.read_text().split("\n## A decode\n")[1].split("\n## ")[0]
+        outs = []
+        for line in re.search(r"```console\n(.*?)```", section, re.S)[1].splitlines():
+            words = shlex.split(line.removeprefix("$ residentctl "))
+            words = [str(folder / word) if re.match(r"model|decode\.json", word) else word
+                     for word in words]
+            outs.append(self.ctl(*words).out)
+        self.assertEqual(len(outs), 3)
+        tokens = [int(token) for token in re.findall(r"step \d+: token (-?\d+)\n", outs[2])]
+        self.assertEqual(len(tokens), 12)
+        self.assertEqual(tokens[:2], [-1, -1])
+        exact = reference.logits(model, [5, 17, 3] + tokens[2:-1], "f32")[2:]
+        chosen = exact[np.arange(10), tokens[2:]]
+        self.assertLess((exact.max(1) - chosen).max(), 1e-3)
 
 
 class ImportTest(daemons.CommandTest):
