@@ -177,14 +177,21 @@ class LlamaTest(daemons.DaemonTest):
     def test_gate_against_bf16_as_pytorch_computes(self):
         self.gate(reference.logits_bf16, "simulated bfloat16")
 
+    def test_gate_against_pytorch(self):
+        try:
+            import llama_torch
+        except ImportError as missing:
+            self.skipTest("this Python has no PyTorch: {}".format(missing))
+        self.gate(llama_torch.logits, "PyTorch")
+
     def test_many_runs_of_one_step_equal_one_run(self):
         model = self.load(llama_model.random_model(self.rng, dtype="bf16", vocab=200))
-        graph = self.graph(model, "--max_context=64", "--logits")
+        graph = self.graph(model, "--max_context=256", "--logits")
         prompt = self.random_text(model, 9)
-        whole = self.client.run(graph, prompt, steps=50)
+        whole = self.client.run(graph, prompt, steps=200)
         states = self.client.states(graph)
         self.assertEqual(sorted(states), ["cache", "text"])
-        runs = [self.client.run(graph, prompt, steps=1, pos=pos, states=states) for pos in range(50)]
+        runs = [self.client.run(graph, prompt, steps=1, pos=pos, states=states) for pos in range(200)]
         self.assertEqual([run.tokens[0] for run in runs], whole.tokens)
         np.testing.assert_array_equal(np.concatenate([run.logits for run in runs]), whole.logits)
 
