@@ -66,9 +66,7 @@ absl::Status ReadArchitecture(const ModelObject& object, LlamaConfig& config) {
     return errors::UnsupportedModelValue("architectures", config.architecture,
                                          StrCat(kLlama, ", ", kMistral, " and ", kQwen2));
   }
-  const Json* const window = object.Find("sliding_window");
-  if (window == nullptr) return absl::OkStatus();
-  return errors::UnsupportedModelValue("sliding_window", TextOf(*window), "null");
+  return absl::OkStatus();
 }
 
 absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
@@ -102,6 +100,12 @@ absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
   ASSIGN_OR_RETURN(config.vocab, object.Integer("vocab_size", 1, kMost));
   ASSIGN_OR_RETURN(config.max_positions,
                    object.Integer("max_position_embeddings", 2, int64_t{1} << 40, 2048));
+  if (config.architecture == kMistral) {
+    // A text that fits the window is not affected by it.
+    ASSIGN_OR_RETURN(const int64_t window, object.Integer("sliding_window", 2, config.max_positions,
+                                                          config.max_positions));
+    config.max_positions = window;
+  }
   ASSIGN_OR_RETURN(config.norm_epsilon, object.Number("rms_norm_eps", 0, 1, 1e-6));
   ASSIGN_OR_RETURN(config.tied, object.Bool("tie_word_embeddings", false));
   return absl::OkStatus();

@@ -2,7 +2,7 @@
 // it.
 //
 // Accepted are the architectures whose computation the importer (llama_import.h) expresses:
-// LlamaForCausalLM, MistralForCausalLM without a sliding window, and Qwen2ForCausalLM. A value
+// LlamaForCausalLM, MistralForCausalLM up to its sliding window, and Qwen2ForCausalLM. A value
 // that would change the computation in another way is refused and never ignored.
 //
 // Thread safety: pure functions.
@@ -47,7 +47,7 @@ struct LlamaConfig {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocab = 0;
-  // Positions for which the model was trained.
+  // Positions for which the model was trained, or its sliding window.
   int64_t max_positions = 0;
   double norm_epsilon = 1e-6;
   double rope_theta = 10000;

@@ -139,9 +139,10 @@ absl::Status Importer::CheckOptions() {
                                      config_.max_positions, " positions; see --max_context"));
     }
   } else if (options_.max_context < 2 || options_.max_context > limit) {
-    return errors::ContextLength(
-        options_.max_context, limit,
-        by_steps ? "the most steps of a loop" : "max_position_embeddings of config.json");
+    return errors::ContextLength(options_.max_context, limit,
+                                 by_steps
+                                     ? "the most steps of a loop"
+                                     : "max_position_embeddings or sliding_window of config.json");
   } else {
     context_ = static_cast<int64_t>(options_.max_context);
   }

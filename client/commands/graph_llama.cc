@@ -58,7 +58,7 @@ void AddGraphLlama(Command& graph) {
       "  residentctl buffers load DIR/model.safetensors\n"
       "  residentctl graph llama DIR --max_context=128 --out decode.json\n"
       "  residentctl graph run decode.json prompt=1,15,7,0*125 prompt_len=3\n"
-      "No daemon is needed. Architectures: LlamaForCausalLM, MistralForCausalLM without a sliding\n"
+      "No daemon is needed. Architectures: LlamaForCausalLM, MistralForCausalLM up to its sliding\n"
       "window, Qwen2ForCausalLM. The cache of keys and values is the state `cache`, the next "
       "token\n"
       "is in `text`: bind both to buffers to continue with the next run, and set `pos` and\n"

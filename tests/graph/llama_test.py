@@ -95,10 +95,11 @@ class LlamaTest(daemons.DaemonTest):
         lengths = np.linalg.norm(exact, axis=1)
         wrong = np.linalg.norm(run.logits - exact, axis=1) / lengths
         self.assertLess(wrong.max(), TOLERANCE[cache])
-        ordered = np.sort(exact[len(prompt) - 1:], axis=1)
-        certain = ordered[:, -1] - ordered[:, -2] > TOLERANCE[cache] * lengths[len(prompt) - 1:]
-        best = exact[len(prompt) - 1:].argmax(1)
-        np.testing.assert_array_equal(np.array(made)[certain], best[certain])
+        ordered = np.sort(exact, axis=1)
+        certain = ordered[:, -1] - ordered[:, -2] > TOLERANCE[cache] * lengths
+        best = run.logits.argmax(1)
+        np.testing.assert_array_equal(best[certain], exact.argmax(1)[certain])
+        np.testing.assert_array_equal(made, best[len(prompt) - 1:])
         return exact, certain
 
     def check_variant(self, name):
@@ -108,12 +109,12 @@ class LlamaTest(daemons.DaemonTest):
             # By default the cache has the dtype of the weights.
             flags = [] if cache == model.dtype else ["--cache=" + cache]
             graph = self.graph(model, "--max_context=72", "--logits", *flags)
-            prompt = self.random_text(model, 24)
+            prompt = self.random_text(model, 48)
             run = self.client.run(graph, prompt)
             self.assertEqual((run.steps, run.end), (72, "END_STEPS"))
             exact, certain = self.check_steps(model, prompt, run, cache)
             self.assertTrue(3 < reference.entropy(exact).mean() < 6)
-            self.assertGreater(certain.sum(), 10 if cache == "bf16" else 30)
+            self.assertGreater(certain.sum(), 60 if cache == "f32" else 8)
 
     def test_weights_of_f32(self):
         self.check_variant("small")
@@ -215,17 +216,25 @@ class LlamaTest(daemons.DaemonTest):
         model = self.load(llama_model.random_model(self.rng))
         graph = self.graph(model, "--max_context=64")
         self.assertFalse(graph.loop.HasField("stop"))
-        prompt = self.random_text(model, 12)
-        made = self.client.run(graph, prompt).tokens[11:]
-        stop = next(token for token in made if token not in made[:3])
-        # Tokens that the model would choose within the prompt are no stop values either.
-        ignored = self.client.run(self.graph(model, "--max_context=64", "--logits"), prompt)
-        stops = sorted({stop, *ignored.logits[:11].argmax(1).tolist()} - set(made[:made.index(stop)]))
+        with_logits = self.graph(model, "--max_context=64", "--logits")
+        stops = []
+        for _ in range(100):  # Some texts repeat a token from the beginning.
+            prompt = self.random_text(model, 12)
+            run = self.client.run(with_logits, prompt)
+            made = run.tokens[11:]
+            last = next((i for i in range(2, len(made)) if made[i] not in made[:i]), None)
+            if last is None:
+                continue
+            # Tokens that the model would choose within the prompt are no stop values either.
+            stops = sorted({*prompt[1:], *run.logits[:11].argmax(1).tolist()} - set(made[:last]))
+            break
+        self.assertGreater(len(stops), 0)
+        stops = sorted({made[last], *stops})
         model.config["eos_token_id"] = stops
         (pathlib.Path(model.folder) / "config.json").write_text(json.dumps(model.config))
         run = self.client.run(self.graph(model, "--max_context=64"), prompt)
         self.assertEqual(run.end, "END_STOP")
-        self.assertEqual(run.tokens, [-1] * 11 + made[:made.index(stop) + 1])
+        self.assertEqual(run.tokens, [-1] * 11 + made[:last + 1])
 
     def test_stop_tokens_of_the_generation_config(self):
         model = self.load(llama_model.random_model(self.rng, eos_token_id=1))
@@ -304,7 +313,8 @@ class ImportTest(daemons.CommandTest):
                 ({"rms_norm_eps": -1}, ("rms_norm_eps",)),
                 ({"quantization_config": {"bits": 4}}, ("quantization_config",)),
                 ({"partial_rotary_factor": 0.5}, ("partial_rotary_factor", "0.5")),
-                ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, ("4096",)),
+                ({"architectures": ["MistralForCausalLM"], "sliding_window": 5000},
+                 ("sliding_window", "is 5000", "4096")),
                 ({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
                  ("use_sliding_window",)),
                 ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, ("rope_type", "yarn", "llama3")),
@@ -355,6 +365,11 @@ class ImportTest(daemons.CommandTest):
 
     def test_options(self):
         self.refuse("--max_context is 5000", "4096", flags=["--max_context=5000"])
+        self.configure(architectures=["MistralForCausalLM"], sliding_window=16)
+        self.refuse("--max_context is 17", "sliding_window", flags=["--max_context=17"])
+        graph = llama_client.parse_graph(self.check(self.convert(), daemons.OK).out)
+        self.assertEqual(llama_client.context_of(graph), 16)
+        self.configure()
         self.refuse("--batch is 2", flags=["--batch=2"])
         self.refuse("--top_k", "--sample", flags=["--top_k=3"])
         self.refuse("--top_k is 21", "20", flags=["--sample", "--top_k=21"])
