@@ -5,7 +5,8 @@
 
 FOLDER gets config.json, model.safetensors (bfloat16) and tokenizer.json (a list of pieces of text,
 by token). Seeded: the same documents and the same products of matrices (deploy/demo/products.py) give
-the same model. About 20 seconds on two processors with $RESIDENT_OPS_LIBRARY, two minutes without.
+the same model. Takes 27 s of processor time on two threads with $RESIDENT_OPS_LIBRARY, 90 s on one
+without.
 
   --steps N     steps of the optimizer (default 600)
 """
