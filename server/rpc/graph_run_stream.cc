@@ -107,6 +107,8 @@ void GraphRunStream::Check() {
 
 absl::Status GraphRunStream::TakeSession(std::optional<GraphSessionState>* state) {
   if (session_ == nullptr) return absl::OkStatus();
+  // The drain has ended the run before it, which may have interrupted the session.
+  if (core_.gate.draining()) return errors::Draining();
   RETURN_IF_ERROR(CheckStates(core_, *session_));
   ASSIGN_OR_RETURN(*state, use_.Take(request_.repeat_interrupted()));
   return absl::OkStatus();

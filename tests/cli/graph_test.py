@@ -377,7 +377,7 @@ class Graphs(daemons.DaemonTest):
             out = self.ctl("graph", "run", name, *words).json
             self.assertEqual(out["outputs"]["out"]["values"], [2.5] * 256)
         listed = {graph["graph_id"]: graph for graph in self.ctl("graph", "list", "--json").json}
-        self.assertEqual(listed[graph_id]["state"], "STATE_READY")
+        self.assertEqual(listed[graph_id]["state"], "ready")
         self.assertEqual(int(listed[graph_id]["runs"]), 3)
         self.assertEqual(listed[other_id]["name"], "other")
         described = self.ctl("graph", "describe", graph_id[:8]).out
