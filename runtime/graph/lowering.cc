@@ -7,6 +7,7 @@
 #include "kernels/graph/graph_arguments.h"
 #include "runtime/graph/accesses.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/strided_view.h"
 
 namespace resident::graph {
 namespace {
@@ -44,9 +45,35 @@ void Place(const std::vector<T>& part, uint64_t at, std::string* image) {
 
 }  // namespace
 
+bool Lowering::HasTaskStrides(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    const std::vector<Parameter>& parameters = graph.operators[node.op].signature.parameters();
+    for (size_t i = 0; i < node.argument_count; ++i) {
+      const Argument& argument = graph.ArgumentsOf(node)[i];
+      if (argument.kind != Argument::Kind::kTensor) continue;
+      if (parameters[i].kind == ParameterKind::kInput) continue;
+      Shape shape;
+      Shape strides;
+      for (const Axis& axis : graph.AxesOf(argument.view)) {
+        if (axis.stride < 0) return false;
+        shape.push_back(axis.size);
+        strides.push_back(axis.stride / SizeOf(argument.view.dtype));
+      }
+      if (!resident::IsDense(shape, strides) && !IsInjective(shape, strides)) return false;
+    }
+  }
+  return true;
+}
+
 Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams)
     : graph_(checked.graph), order_(checked.order) {
   nodes_.reserve(graph_.nodes.size() + streams.size());
+  size_t arguments = 2 * streams.size();
+  for (const Node& node : graph_.nodes) {
+    arguments += graph_.operators[node.op].signature.parameters().size();
+  }
+  arguments_.reserve(arguments);
+  relative_to_.reserve(arguments);
   for (const Node& node : graph_.nodes) AddNode(node);
   for (const uint32_t stream : streams) AddRecord(stream);
   Link(FindWriters(graph_, streams));

@@ -30,6 +30,11 @@ class Lowering {
   // The operator that copies records.
   static constexpr char kCopyOperator[] = "copy";
 
+  // Whether the front end's planner accepts the strides of everything that nodes write. It refuses
+  // negative ones, and some that interleave (runtime/model/strided_view.h), and so must a run whose
+  // nodes are not planned.
+  static bool HasTaskStrides(const Graph& graph);
+
   // `streams`: the tensors whose records are sent. `checked` must outlive this object.
   Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams);
 

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +55,21 @@ class DeviceQueueStatesTest : public ::testing::Test {
     batch.arguments.resize(tasks);
     batch.done = [p = pending.get()](Batch&) { p->done.Notify(); };
     all_.push_back(pending);
+    return pending;
+  }
+  // A quantum of a graph whose two nodes call these operators.
+  std::shared_ptr<Pending> NewGraph(uint32_t first_slot, uint32_t second_slot) {
+    auto pending = NewBatch(1);
+    Batch& batch = *pending->batch;
+    batch.arguments_per_task = 0;
+    batch.arguments.clear();
+    batch.tasks[0].operator_slot = kGraphSlot;
+    batch.tasks[0].flags = kTaskGraph;
+    GraphNodes nodes;
+    nodes.rows = std::make_shared<const std::vector<uint32_t>>(std::vector<uint32_t>{0, 1});
+    nodes.slots = {first_slot, second_slot};
+    nodes.worker_ns = 5'000'000;
+    batch.graph = std::make_unique<const GraphNodes>(std::move(nodes));
     return pending;
   }
   absl::Status Enqueue(Pending& pending, ClientId client = kAlice) {
@@ -321,6 +338,73 @@ TEST_F(DeviceQueueStatesTest, TheLimitOfARunningTaskIsThatOfItsOwnOperator) {
   EXPECT_EQ(overdue[0].operator_slot, kOwn);
   device_.Complete(0);
   batch->Wait();
+}
+
+// The limit of a graph is that of the node that a worker executes, and its time begins anew with
+// each node and each step.
+TEST_F(DeviceQueueStatesTest, TheNodesOfAGraphAreWatchedOneByOne) {
+  constexpr uint32_t kFirst = 40, kSecond = 42;
+  const auto graph = NewGraph(kFirst, kSecond);
+  ASSERT_TRUE(Enqueue(*graph).ok());
+  AwaitInFlight(1);
+  const auto find = [&](std::chrono::nanoseconds limit) {
+    return queue_.FindOverdue([&](uint32_t slot) {
+      return slot == kSecond ? limit : std::chrono::nanoseconds(std::chrono::hours(1));
+    });
+  };
+  const auto at_once = std::chrono::nanoseconds(-1);
+  device_.Run(/*worker=*/3, /*sequence=*/0, kFirst, PackGraphTask(0, 0));
+  EXPECT_TRUE(find(at_once).empty());
+  EXPECT_TRUE(find(at_once).empty());
+  for (uint32_t step = 0; step < 3; ++step) {
+    device_.Run(3, 0, kSecond, PackGraphTask(1, step));
+    EXPECT_TRUE(find(at_once).empty());  // Seen for the first time.
+  }
+  const std::vector<OverdueTask> overdue = find(at_once);
+  ASSERT_EQ(overdue.size(), 1u);
+  EXPECT_EQ(overdue[0].operator_slot, kSecond);
+  EXPECT_EQ(queue_.RunningSlots(), std::vector<uint32_t>{kSecond});
+  device_.Complete(0);
+  graph->Wait();
+}
+
+// A graph is suspected if one of its workers ran a suspected operator, and knows the node.
+TEST_F(DeviceQueueStatesTest, TheSuspectOfAGraphIsTheNodeThatRan) {
+  constexpr uint32_t kGood = 40, kBad = 42;
+  const auto guilty = NewGraph(kGood, kBad);
+  const auto bystander = NewGraph(kGood, kBad);
+  ASSERT_TRUE(Enqueue(*guilty).ok());
+  AwaitInFlight(1);
+  ASSERT_TRUE(Enqueue(*bystander, kBob).ok());
+  AwaitInFlight(2);
+  device_.Run(/*worker=*/0, /*sequence=*/1, kGood, PackGraphTask(0, 5));
+  device_.Run(/*worker=*/1, /*sequence=*/0, kGood, PackGraphTask(0, 7));
+  device_.Run(/*worker=*/2, /*sequence=*/0, kBad, PackGraphTask(1, 7));
+  queue_.LoseRing("it faulted", {kBad});
+  guilty->Wait();
+  bystander->Wait();
+  EXPECT_EQ(guilty->batch->status[0], TaskStatus::kAborted);
+  EXPECT_EQ(guilty->batch->suspect, PackGraphTask(1, 7));
+  EXPECT_EQ(bystander->batch->status[0], TaskStatus::kUnavailable);
+  EXPECT_EQ(bystander->batch->suspect, std::nullopt);
+}
+
+// No worker owns a graph, so that tasks behind more graphs than workers complete.
+TEST_F(DeviceQueueStatesTest, TasksBehindManyGraphsAreFound) {
+  constexpr uint32_t kGraphs = ManualDevice::kWorkers + 4;
+  std::vector<std::shared_ptr<Pending>> graphs;
+  for (uint32_t i = 0; i < kGraphs; ++i) {
+    graphs.push_back(NewGraph(40, 42));
+    ASSERT_TRUE(Enqueue(*graphs.back()).ok());
+  }
+  AwaitInFlight(kGraphs);
+  const auto task = NewBatch(1);
+  ASSERT_TRUE(Enqueue(*task, kBob).ok());
+  AwaitInFlight(kGraphs + 1);
+  device_.Complete(kGraphs);
+  EXPECT_TRUE(task->done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  for (uint32_t i = 0; i < kGraphs; ++i) device_.Complete(i);
+  for (const auto& graph : graphs) graph->Wait();
 }
 
 // The owner of a parked engine would resume it for nothing.

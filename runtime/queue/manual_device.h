@@ -47,9 +47,10 @@ class ManualDevice {
     }
   }
 
-  // The worker runs the task; its breadcrumb names this operator.
-  void Run(uint32_t worker, uint64_t sequence, uint32_t operator_slot) {
+  // The worker runs the task; its breadcrumb names this operator, and `task` (Breadcrumb::task).
+  void Run(uint32_t worker, uint64_t sequence, uint32_t operator_slot, uint32_t task = 0) {
     Breadcrumb& breadcrumb = region_->breadcrumbs()[worker];
+    std::atomic_ref<uint32_t>(breadcrumb.task).store(task, std::memory_order_relaxed);
     std::atomic_ref<uint32_t>(breadcrumb.operator_slot)
         .store(operator_slot, std::memory_order_relaxed);
     std::atomic_ref<uint32_t>(breadcrumb.stamp).store(Stamp(sequence), std::memory_order_release);

@@ -105,6 +105,7 @@ std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::Checke
   const uint64_t bytes = checked.graph.arguments.size() * (sizeof(Argument) + sizeof(GraphPatch)) +
                          nodes * sizeof(GraphNode) + checked.order.size() * sizeof(u32);
   if (nodes > kMaxImageNodes || bytes > kMaxImageBytes) return nullptr;
+  if (!graph::Lowering::HasTaskStrides(checked.graph)) return nullptr;  // The planner refuses it.
   auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, streams));
   if (quanta->lowering_->image_bytes() > kMaxImageBytes) return nullptr;
   return quanta;

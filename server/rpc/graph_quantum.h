@@ -89,8 +89,13 @@ class GraphQuanta {
   // does not execute graphs.
   absl::StatusOr<bool> Place(ClientId client, absl::Span<const GraphPlace> places,
                              const GraphPlace& memory);
-  // To be written to the memory. Empty after Release.
-  const std::string& image() const { return image_; }
+  // What is to be written to the memory.
+  uint64_t image_bytes() const { return lowering_->image_bytes(); }
+  // A part of it. Each part may be taken once.
+  std::string TakeImage(uint64_t at, uint64_t bytes) {
+    if (at == 0 && bytes >= image_.size()) return std::move(image_);
+    return image_.substr(at, bytes);
+  }
   void ReleaseImage() { image_ = std::string(); }
 
   struct Steps {

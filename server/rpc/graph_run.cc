@@ -231,8 +231,8 @@ absl::Status GraphRun::TakeHostMemory() {
 size_t GraphRun::CountItems(Phase phase) const {
   switch (phase) {
     case Phase::kSetup: {
-      const uint64_t image = quanta_ == nullptr ? 0 : quanta_->image().size();
-      const uint64_t pieces = image == 0 ? 0 : (image - 1) / image_piece_ + 1;
+      const uint64_t pieces =
+          quanta_ == nullptr ? 0 : (quanta_->image_bytes() - 1) / image_piece_ + 1;
       return writes_.size() + clears_.size() + pieces;
     }
     case Phase::kQuantum:
@@ -260,7 +260,7 @@ v1::Batch GraphRun::MakeBatch(Phase phase, uint32_t item) {
       if (item < clears_.size()) return tasks_->Clear(clears_[item]);
       const uint64_t at = (item - clears_.size()) * image_piece_;
       return GraphTasks::WriteBytes({image_place_.buffer, image_place_.offset + at},
-                                    quanta_->image().substr(at, image_piece_));
+                                    quanta_->TakeImage(at, image_piece_));
     }
     case Phase::kQuantum:
       return v1::Batch();
