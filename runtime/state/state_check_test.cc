@@ -175,6 +175,27 @@ TEST_F(StateCheckTest, AnUnknownFormatIsNotRepaired) {
   EXPECT_EQ(CheckState(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(StateCheckTest, AGraphWithDamagedContentIsDropped) {
+  std::string good, bad;
+  {
+    auto store = *StateStore::Open({.directory = folder_});
+    good = *store->PutBlob("good graph");
+    bad = *store->PutBlob("bad graph");
+    ASSERT_TRUE(store->PutGraph({good, {{"alice", 1}}}, "good graph").ok());
+    ASSERT_TRUE(store->PutGraph({bad, {{"alice", 2}}}, "bad graph").ok());
+  }
+  EXPECT_TRUE(absl::StrContains(Text(Check().contents), "2 loaded graphs"));
+  Flip(folder_ + "/blobs/" + bad, 3);
+  const std::string problems = Text(Check().problems);
+  EXPECT_TRUE(absl::StrContains(problems, absl::StrCat("loaded graph: ", folder_, "/blobs/", bad)))
+      << problems;
+  EXPECT_TRUE(absl::StrContains(Text(Repair().repairs), "dropped loaded graph " + bad));
+  EXPECT_TRUE(Check().problems.empty());
+  auto store = *StateStore::Open({.directory = folder_});
+  ASSERT_EQ(store->graphs().size(), 1u);
+  EXPECT_EQ(store->graphs()[0].id, good);
+}
+
 TEST_F(StateCheckTest, DamagedContentsAreFoundAndRemoved) {
   const std::string blob = ListFiles(folder_ + "/blobs")->back();
   Flip(folder_ + "/blobs/" + blob, 0);

@@ -408,6 +408,33 @@ TEST_F(StateStoreTest, AQuarantineThatWasNeverWrittenDoesNotLeaveTwoActiveVersio
   }
 }
 
+TEST_F(StateStoreTest, GraphsAreRestoredWithTheirHoldersAndContent) {
+  const std::string content = "a serialized graph", other = "another one";
+  std::string id, other_id;
+  {
+    auto store = Open();
+    id = *store->PutBlob(content);
+    other_id = *store->PutBlob(other);
+    ASSERT_TRUE(store->PutGraph({id, {{"alice", 17}}}, content).ok());
+    ASSERT_TRUE(store->PutGraph({id, {{"alice", 17}, {"bob", 18}}}, content).ok());
+    ASSERT_TRUE(store->PutGraph({other_id, {{"bob", 19}}}, other).ok());
+    ASSERT_TRUE(store->DropGraph(other_id).ok());
+    ASSERT_TRUE(store->DropGraph(std::string(64, '0')).ok());
+  }
+  // The first start keeps what was used recently; the second one has collected the rest.
+  Open().reset();
+  const auto store = Open();
+  ASSERT_EQ(store->graphs().size(), 1u);
+  const StoredGraph graph = store->graphs()[0];
+  EXPECT_EQ(graph.id, id);
+  ASSERT_EQ(graph.holders.size(), 2u);
+  EXPECT_EQ(graph.holders[0].name, "alice");
+  EXPECT_EQ(graph.holders[1].name, "bob");
+  EXPECT_EQ(graph.holders[1].loaded_ms, 18);
+  EXPECT_EQ(*store->GetBlob(id), content);
+  EXPECT_FALSE(store->GetBlob(other_id).ok());
+}
+
 TEST_F(StateStoreTest, ACheckpointKeepsTheStateAndRemovesUnusedBlobs) {
   std::string before;
   {

@@ -394,6 +394,31 @@ TEST_F(GraphSessionsTest, StatesThatDoNotFitAreRefused) {
   EXPECT_TRUE(calls_.ListSessions().empty());
 }
 
+TEST_F(GraphSessionsTest, ACallerHasNotAllSessions) {
+  const std::string id = calls_.MustLoad(SummingLoop(3));
+  const Client greedy_client(*daemon_, "greedy");
+  const GraphCalls greedy(*daemon_, greedy_client);
+  v1::OpenGraphSessionRequest open;
+  open.set_graph_id(id);
+  Session last;
+  Session refused;
+  grpc::Status status;
+  size_t opened = 0;
+  for (; opened <= 1024; ++opened, last = refused) {
+    status = greedy.Open(open, &refused);
+    if (!status.ok()) break;
+  }
+  // A caller that has some leaves an eighth to others.
+  EXPECT_EQ(opened, 1024u - 128u);
+  ExpectRefused(status, StatusCode::RESOURCE_EXHAUSTED, {"graph sessions"});
+  EXPECT_EQ(greedy.ListSessions().size(), opened);
+  EXPECT_EQ(greedy.ListSessions().back().session_id(), last.session_id());
+  ExpectRefused(greedy.Fork(last.session_id(), &refused), StatusCode::RESOURCE_EXHAUSTED,
+                {"graph sessions"});
+  ASSERT_TRUE(greedy.Close(last.session_id()).ok());
+  EXPECT_TRUE(greedy.Open(open, &last).ok());
+}
+
 TEST_F(GraphSessionsTest, AKilledEngineLosesTheStates) {
   const std::string id = calls_.MustLoad(SummingLoop(1'000'000));
   const Session session = calls_.MustOpen(id);

@@ -157,6 +157,80 @@ TEST_F(GraphStoreTest, ACallerHasNotAllGraphs) {
   EXPECT_TRUE(calls_.Load(Relu("one more").graph, &response).ok());
 }
 
+TEST_F(GraphStoreTest, ACallerHasNotAllMemoryOfGraphs) {
+  GraphMaker large;
+  large.Input("x", {4}).Output("y", {4}).Activation("a", {4}).Activation("b", {4});
+  constexpr int kNodes = 60'000;
+  for (int i = 0; i < kNodes; ++i) {
+    const char* const from = i == 0 ? "x" : i % 2 == 0 ? "a" : "b";
+    large.Call("relu", {from, i + 1 == kNodes ? "y" : i % 2 == 0 ? "b" : "a"});
+  }
+  std::vector<std::string> ids;
+  uint64_t bytes = 0;
+  grpc::Status status;
+  while (ids.size() < 200) {
+    large.graph.set_name(absl::StrCat("large ", ids.size()));
+    v1::LoadGraphResponse response;
+    status = calls_.Load(large.graph, &response);
+    if (!status.ok()) break;
+    ids.push_back(response.graph_id());
+    bytes += calls_.MustDescribe(ids.back()).memory_bytes();
+  }
+  ExpectRefused(status, StatusCode::RESOURCE_EXHAUSTED,
+                {"bytes of the daemon's memory", "of 1073741824 bytes", "unload graphs"});
+  // Half of it stays free for others.
+  EXPECT_GT(bytes, 400u << 20);
+  EXPECT_LE(bytes, 512u << 20);
+  ASSERT_TRUE(calls_.Unload(ids.back()).ok());
+  v1::LoadGraphResponse response;
+  ASSERT_TRUE(calls_.Load(large.graph, &response).ok());
+  ids.back() = response.graph_id();
+  for (const std::string& id : ids) EXPECT_TRUE(calls_.Unload(id).ok());
+}
+
+// The C++ client.
+TEST_F(GraphStoreTest, TheClientLoadsGraphsAndOwnsSessions) {
+  auto connected = client::Client::Connect(daemon_->address());
+  ASSERT_TRUE(connected.ok()) << connected.status();
+  client::Client& client = **connected;
+  GraphMaker maker = SummingLoop(100);
+  maker.graph.set_name("of the client");
+  const auto loaded = client.LoadGraph(maker.graph);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const std::string id = loaded->graph_id();
+  ASSERT_TRUE(client.ListGraphs().ok());
+  EXPECT_EQ(client.DescribeGraph(id)->loaded().name(), "of the client");
+
+  v1::OpenGraphSessionRequest open;
+  open.set_graph_id(id);
+  v1::RunGraphRequest three;
+  three.set_max_steps(3);
+  {
+    auto session = client.OpenGraphSession(open);
+    ASSERT_TRUE(session.ok()) << session.status();
+    size_t steps = 0;
+    const auto run = session->Run(three, [&](const v1::GraphStep&) { ++steps; });
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(steps, 3u);
+    EXPECT_EQ(run->next_scalars().at("pos"), 3);
+    auto fork = session->Fork();
+    ASSERT_TRUE(fork.ok()) << fork.status();
+    EXPECT_NE(fork->id(), session->id());
+    EXPECT_EQ(fork->Run(three)->next_scalars().at("pos"), 6);
+    EXPECT_EQ(session->Describe()->scalars().at("pos"), 3);
+    client::GraphSession moved = *std::move(session);
+    EXPECT_EQ(client.DescribeGraph(id)->loaded().sessions(), 2u);
+    EXPECT_TRUE(moved.Close().ok());
+    EXPECT_TRUE(moved.Close().ok());
+    EXPECT_FALSE(moved.Run(three).ok());
+    EXPECT_EQ(client.DescribeGraph(id)->loaded().sessions(), 1u);
+  }
+  // The destructor has closed the fork.
+  EXPECT_EQ(client.DescribeGraph(id)->loaded().sessions(), 0u);
+  EXPECT_EQ(client.UnloadGraph(id).value_or(false), true);
+  EXPECT_EQ(client.UnloadGraph(id).status().code(), absl::StatusCode::kNotFound);
+}
+
 // Operators that change after a graph was loaded.
 class StaleGraphTest : public GraphStoreTest {
  protected:
