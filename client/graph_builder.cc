@@ -270,7 +270,7 @@ void GraphBuilder::Return(v1::GraphTensor::Kind kind, const std::string& name, c
   }
   const Tensor copy = AddTensor(kind, name, tensor.dtype(), tensor.shape_);
   tensors_.back().records = records;
-  if (operators_.count("copy") == 0 && client_ == nullptr) {
+  if (!operators_.contains("copy") && client_ == nullptr) {
     Operator("copy",
              "x: in strided f32|f16|bf16|f64|i32|i64|u8|i8|u32[*S~], "
              "out: out strided f32|f16|bf16|f64|i32|i64|u8|i8|u32[*S]");

@@ -177,11 +177,12 @@ class GraphBuilder {
   GraphBuilder& Named(std::string node);
   GraphBuilder& Version(uint32_t version);
   // Adds a node; returns its result. An operator with several results: CallAll.
-  Tensor Call(const std::string& operator_name, std::vector<Argument> tensors,
-              std::vector<Setting> settings = {});
+  Tensor Call(const std::string& operator_name, const std::vector<Argument>& tensors,
+              const std::vector<Setting>& settings = {});
   // Adds a node; returns the tensors that it writes, in the order of the signature.
-  std::vector<Tensor> CallAll(const std::string& operator_name, std::vector<Argument> tensors,
-                              std::vector<Setting> settings = {});
+  std::vector<Tensor> CallAll(const std::string& operator_name,
+                              const std::vector<Argument>& tensors,
+                              const std::vector<Setting>& settings = {});
 
   // Returns a tensor at the end of a run, or a record of it after each step. The result of a call
   // becomes the output itself; it is what its memory contains when the step ends. Another tensor

@@ -80,11 +80,11 @@ GraphBuilder& GraphBuilder::Version(uint32_t version) {
 }
 
 GraphBuilder::Tensor GraphBuilder::Call(const std::string& operator_name,
-                                        std::vector<Argument> tensors,
-                                        std::vector<Setting> settings) {
+                                        const std::vector<Argument>& tensors,
+                                        const std::vector<Setting>& settings) {
   const std::string node =
       node_name_.empty() ? absl::StrCat(operator_name, graph_.nodes_size()) : node_name_;
-  std::vector<Tensor> results = CallAll(operator_name, std::move(tensors), std::move(settings));
+  std::vector<Tensor> results = CallAll(operator_name, tensors, settings);
   if (results.size() == 1) return std::move(results[0]);
   if (!results.empty()) {
     AddError(errors::CallResultCount({node, operator_name}, results.size()));
@@ -93,8 +93,8 @@ GraphBuilder::Tensor GraphBuilder::Call(const std::string& operator_name,
 }
 
 std::vector<GraphBuilder::Tensor> GraphBuilder::CallAll(const std::string& operator_name,
-                                                        std::vector<Argument> tensors,
-                                                        std::vector<Setting> settings) {
+                                                        const std::vector<Argument>& tensors,
+                                                        const std::vector<Setting>& settings) {
   CallState call;
   call.node = node_name_.empty() ? absl::StrCat(operator_name, graph_.nodes_size()) : node_name_;
   node_name_.clear();

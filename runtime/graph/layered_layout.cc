@@ -78,6 +78,7 @@ class Maker {
     // Layers that have become empty are left out.
     uint32_t next = 0;
     std::vector<uint32_t> numbers;
+    numbers.reserve(used.size());
     for (const uint32_t nodes : used) numbers.push_back(nodes > 0 ? next++ : next);
     for (uint32_t& layer : layers_) layer = numbers[layer];
   }

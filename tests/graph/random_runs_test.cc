@@ -4,6 +4,7 @@
 //   $RESIDENT_RANDOM_GRAPHS   number of graphs (default: 1,500)
 //   $RESIDENT_RANDOM_SEED     seed of the first one; each further graph has the next seed
 //
+// //tests/graph:random_runs_10000_test runs 10,000 graphs, which takes about two minutes.
 // A failure prints the seed: RESIDENT_RANDOM_GRAPHS=1 RESIDENT_RANDOM_SEED=... runs only that
 // graph.
 #include <gtest/gtest.h>
