@@ -187,7 +187,9 @@ class Svg {
     Caption(absl::StrCat(
         graph_.nodes.size(), graph_.nodes.size() == 1 ? " node, " : " nodes, ", order_.size(),
         order_.size() == 1 ? " dependency" : " dependencies",
-        hidden == 0 ? "" : absl::StrCat(" (", hidden, " follow from others and are not drawn)"),
+        hidden == 0 ? ""
+                    : absl::StrCat(" (of which ", hidden, hidden == 1 ? " follows" : " follow",
+                                   " from others and", hidden == 1 ? " is" : " are", " not drawn)"),
         ", longest chain ", order_.LongestChain()));
     const std::string loop = LoopText(graph_);
     if (!loop.empty()) Caption(absl::StrCat("loop: ", loop));

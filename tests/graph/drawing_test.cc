@@ -69,7 +69,7 @@ TEST(DrawingTest, SvgShowsWhatIsInTheGraph) {
   EXPECT_THAT(svg, Not(HasSubstr(">matrix</text>")));
   EXPECT_THAT(svg, HasSubstr(">overwrites what the other reads</text>"));
   // tanh2 overwrites what relu0 wrote, but silu1 lies between.
-  EXPECT_THAT(svg, HasSubstr("4 dependencies (1 follow from others and are not drawn)"));
+  EXPECT_THAT(svg, HasSubstr("4 dependencies (of which 1 follows from others and is not drawn)"));
   EXPECT_THAT(svg, Not(HasSubstr(">overwrites what the other wrote</text>")));
   EXPECT_EQ(Count(svg, "<title>"), 4u);
 }
