@@ -48,7 +48,7 @@ struct GraphChunk {
 class GraphWalk {
  public:
   // `workers`: of the engine.
-  GraphWalk(const GraphDescriptor& descriptor, u32 workers)
+  RESIDENT_HOST_DEVICE GraphWalk(const GraphDescriptor& descriptor, u32 workers)
       : image_(*reinterpret_cast<const GraphImage*>(descriptor.image)),
         state_(*reinterpret_cast<GraphState*>(descriptor.state)),
         quantum_(*reinterpret_cast<GraphQuantum*>(descriptor.quantum)),
@@ -59,20 +59,20 @@ class GraphWalk {
         mask_(ReadyCapacity(image_.nodes) - 1),
         workers_(workers) {}
 
-  static bool IsValid(const GraphDescriptor& descriptor) {
+  RESIDENT_HOST_DEVICE static bool IsValid(const GraphDescriptor& descriptor) {
     const auto& image = *reinterpret_cast<const GraphImage*>(descriptor.image);
     return image.magic == kGraphMagic && image.layout_hash == GraphLayoutHash();
   }
 
   // Begins the quantum.
-  void Begin() {
+  RESIDENT_HOST_DEVICE void Begin() {
     if (quantum_.fresh == 0) return;
     Initialize();
     BeginStep(nullptr, nullptr);
   }
 
   // Takes a chunk of a ready node. False: there is none at present, or workers must leave.
-  bool Take(GraphChunk* chunk) {
+  RESIDENT_HOST_DEVICE bool Take(GraphChunk* chunk) {
     while (!leaving()) {
       u64 head = Load(&state_.head);
       if (head == Load(&state_.tail)) return false;
@@ -98,13 +98,19 @@ class GraphWalk {
     }
     return false;
   }
-  bool HasReady() const { return Load(&state_.head) != Load(&state_.tail); }
+  RESIDENT_HOST_DEVICE bool HasReady() const { return Load(&state_.head) != Load(&state_.tail); }
 
-  const GraphNode& node(const GraphChunk& chunk) const { return nodes_[chunk.node]; }
-  GraphOperator& op(const GraphChunk& chunk) const { return operators_[nodes_[chunk.node].op]; }
+  RESIDENT_HOST_DEVICE const GraphNode& node(const GraphChunk& chunk) const {
+    return nodes_[chunk.node];
+  }
+  RESIDENT_HOST_DEVICE GraphOperator& op(const GraphChunk& chunk) const {
+    return operators_[nodes_[chunk.node].op];
+  }
   // Step of the quantum. REQUIRES: a chunk that is running.
-  u32 step() const { return static_cast<u32>(state_.step - quantum_.first_step); }
-  void FillArguments(const GraphChunk& chunk, ArgumentBlock* block) const {
+  RESIDENT_HOST_DEVICE u32 step() const {
+    return static_cast<u32>(state_.step - quantum_.first_step);
+  }
+  RESIDENT_HOST_DEVICE void FillArguments(const GraphChunk& chunk, ArgumentBlock* block) const {
     FillNodeArguments(image_, nodes_[chunk.node], state_.scalars,
                       quantum_.records + step() * quantum_.record_bytes, block);
   }
@@ -112,7 +118,8 @@ class GraphWalk {
   // The chunk has ended. If a node becomes ready that has one chunk, the worker may keep it:
   // `next->chunks` is not 0 then. Sets `more_ready` if others can take something. Returns whether
   // the node has ended.
-  bool Finish(const GraphChunk& chunk, u32 status_and_detail, GraphChunk* next, bool* more_ready) {
+  RESIDENT_HOST_DEVICE bool Finish(const GraphChunk& chunk, u32 status_and_detail, GraphChunk* next,
+                                   bool* more_ready) {
     *next = GraphChunk();
     if (status_and_detail != 0) {
       Fail(chunk.node, status_and_detail);
@@ -131,21 +138,21 @@ class GraphWalk {
     return true;
   }
   // Gives a chunk that Finish returned to whoever takes it.
-  void GiveBack(const GraphChunk& chunk) { Push(chunk.node, chunk.chunks); }
+  RESIDENT_HOST_DEVICE void GiveBack(const GraphChunk& chunk) { Push(chunk.node, chunk.chunks); }
 
   // Whether workers must leave. The quantum has ended when all of them have.
-  bool leaving() const { return Load(&quantum_.leave) != 0; }
+  RESIDENT_HOST_DEVICE bool leaving() const { return Load(&quantum_.leave) != 0; }
   // The time is over.
-  void Leave() { Store(&quantum_.leave, 1u); }
+  RESIDENT_HOST_DEVICE void Leave() { Store(&quantum_.leave, 1u); }
   // Ends the quantum if the host wants that.
-  void LookForAbort() {
+  RESIDENT_HOST_DEVICE void LookForAbort() {
     if (Load(&quantum_.abort) == 0) return;
     End(GraphEnd::kAborted);
   }
-  u64 budget_ns() const { return quantum_.budget_ns; }
+  RESIDENT_HOST_DEVICE u64 budget_ns() const { return quantum_.budget_ns; }
 
   // For the last worker that leaves: sets what the host reads. Returns the status of the quantum.
-  u32 Conclude() {
+  RESIDENT_HOST_DEVICE u32 Conclude() {
     if (quantum_.end == static_cast<u32>(GraphEnd::kNone)) {
       quantum_.end = static_cast<u32>(GraphEnd::kQuantum);
     }
@@ -156,23 +163,27 @@ class GraphWalk {
  private:
   // A GPU's kernel needs its own forms of these five.
   template <typename T>
-  static T Load(const T* at) {
+  RESIDENT_HOST_DEVICE static T Load(const T* at) {
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
   }
   template <typename T>
-  static void Store(T* at, T value) {
+  RESIDENT_HOST_DEVICE static void Store(T* at, T value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
   }
   template <typename T>
-  static bool Exchange(T* at, T expected, T desired) {
+  RESIDENT_HOST_DEVICE static bool Exchange(T* at, T expected, T desired) {
     return __atomic_compare_exchange_n(at, &expected, desired, /*weak=*/false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_ACQUIRE);
   }
   // Returns the new value.
-  static u32 Decrement(u32* at) { return __atomic_sub_fetch(at, 1u, __ATOMIC_ACQ_REL); }
-  static u64 FetchIncrement(u64* at) { return __atomic_fetch_add(at, u64{1}, __ATOMIC_ACQ_REL); }
+  RESIDENT_HOST_DEVICE static u32 Decrement(u32* at) {
+    return __atomic_sub_fetch(at, 1u, __ATOMIC_ACQ_REL);
+  }
+  RESIDENT_HOST_DEVICE static u64 FetchIncrement(u64* at) {
+    return __atomic_fetch_add(at, u64{1}, __ATOMIC_ACQ_REL);
+  }
 
-  void Initialize() {
+  RESIDENT_HOST_DEVICE void Initialize() {
     for (u32 i = 0; i < image_.scalars; ++i) state_.scalars[i] = quantum_.scalars[i];
     state_.step = quantum_.first_step;
     state_.begun = 0;
@@ -185,7 +196,7 @@ class GraphWalk {
   }
 
   // REQUIRES: no node runs.
-  void BeginStep(GraphChunk* next, bool* more_ready) {
+  RESIDENT_HOST_DEVICE void BeginStep(GraphChunk* next, bool* more_ready) {
     Store(&state_.remaining, image_.nodes);
     state_.begun = 1;
     const u32* const roots = ImagePart<u32>(image_, image_.roots_at);
@@ -193,7 +204,7 @@ class GraphWalk {
   }
 
   // `next`: null, or where to keep a node with one chunk.
-  void MakeReady(u32 node, GraphChunk* next, bool* more_ready) {
+  RESIDENT_HOST_DEVICE void MakeReady(u32 node, GraphChunk* next, bool* more_ready) {
     const GraphNode& record = nodes_[node];
     GraphNodeState& counters = node_states_[node];
     const auto chunks = static_cast<u32>(
@@ -209,13 +220,13 @@ class GraphWalk {
     if (more_ready != nullptr) *more_ready = true;
   }
 
-  void Push(u32 node, u32 chunks) {
+  RESIDENT_HOST_DEVICE void Push(u32 node, u32 chunks) {
     Store(&node_states_[node].unclaimed, chunks);
     const u64 position = FetchIncrement(&state_.tail);
     Store(&ready_[position & mask_], (position + 1) << 32 | node);
   }
 
-  void EndStep(GraphChunk* next, bool* more_ready) {
+  RESIDENT_HOST_DEVICE void EndStep(GraphChunk* next, bool* more_ready) {
     ++quantum_.steps;
     ++state_.step;
     state_.begun = 0;
@@ -227,7 +238,7 @@ class GraphWalk {
     if (!leaving()) BeginStep(next, more_ready);
   }
 
-  bool IsStopValue() const {
+  RESIDENT_HOST_DEVICE bool IsStopValue() const {
     if (image_.stop_address == 0) return false;
     const i64 value = image_.stop_dtype == DType::kI32
                           ? *reinterpret_cast<const i32*>(image_.stop_address)
@@ -240,7 +251,7 @@ class GraphWalk {
   }
 
   // False: a scalar would leave its range; none has changed then.
-  bool UpdateScalars() {
+  RESIDENT_HOST_DEVICE bool UpdateScalars() {
     const GraphUpdate* const updates = ImagePart<GraphUpdate>(image_, image_.updates_at);
     double values[kMaxGraphScalars];
     for (u32 i = 0; i < image_.updates; ++i) {
@@ -252,12 +263,12 @@ class GraphWalk {
     return true;
   }
 
-  void End(GraphEnd end) {
+  RESIDENT_HOST_DEVICE void End(GraphEnd end) {
     Exchange(&quantum_.end, static_cast<u32>(GraphEnd::kNone), static_cast<u32>(end));
     Leave();
   }
 
-  void Fail(u32 node, u32 status_and_detail) {
+  RESIDENT_HOST_DEVICE void Fail(u32 node, u32 status_and_detail) {
     if (Exchange(&quantum_.end, static_cast<u32>(GraphEnd::kNone),
                  static_cast<u32>(GraphEnd::kFailed))) {
       quantum_.failed_node = node;
