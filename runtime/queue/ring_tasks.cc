@@ -367,6 +367,8 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
     last_activity_ = activity;
     idle_since_ = passed;
   }
+  // The completion of a range or a graph follows the end of its last task a little later.
+  if (any_running) idle_since_ = passed;
   const nanoseconds idle = passed - idle_since_;
   if (!any_running && ring_->in_flight() > 0 && idle > limit(kNoOperatorSlot)) {
     overdue.push_back({ring_->next_sequence(), kNoOperatorSlot, idle});

@@ -145,7 +145,7 @@ class RingTasks {
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point last_full_scan_;
   // For FindOverdue: the time of the last activity (a completion, or a submission to an empty
-  // ring), and the value of `time_` when it was noticed.
+  // ring), and the value of `time_` when it was noticed, or when a worker was last seen running.
   WatchedTime time_{kMaxPerCheck, Clock::now()};
   Clock::time_point last_activity_;
   std::chrono::nanoseconds idle_since_{0};
