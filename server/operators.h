@@ -33,8 +33,8 @@ class Operators {
 
   LiveOperatorManager& manager() { return manager_; }
 
-  // Restores operators, durable buffers and loaded graphs from --state_dir, and logs what is wrong with its
-  // contents. Errors: see LiveOperatorManager::Restore.
+  // Restores operators, durable buffers and loaded graphs from --state_dir, and logs what is wrong
+  // with its contents. Errors: see LiveOperatorManager::Restore.
   absl::Status Restore(Core& core);
 
  private:

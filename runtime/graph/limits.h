@@ -18,8 +18,8 @@ inline constexpr uint64_t kMaxRunDependencies = 1u << 22;
 // How long a quantum takes, about: the part of a run that an engine executes for one slot of the
 // ring.
 inline constexpr std::chrono::nanoseconds kQuantumTime = std::chrono::milliseconds(5);
-// Loaded graphs of all callers: their number (a graph counts once for each holder), and bytes of the
-// daemon's memory.
+// Loaded graphs of all callers: their number (a graph counts once for each holder), and bytes of
+// the daemon's memory.
 inline constexpr uint32_t kMaxLoadedGraphs = 1024;
 inline constexpr uint64_t kMaxLoadedBytes = uint64_t{1} << 30;
 // Graph sessions of all clients.

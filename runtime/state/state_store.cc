@@ -474,12 +474,13 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
     stored.sha256 = std::move(sha256);
   }
   std::string previous;
-  const absl::Status written = WriteExtraRow(absl::StrCat("durable buffer ", buffer.id), MakeRow(stored), [&](StateModel& model) {
-    StoredBuffer& kept = model.buffers[buffer.id];
-    previous = kept.sha256;
-    kept = stored;
-    model.highest_buffer = std::max(model.highest_buffer, buffer.id);
-  });
+  const absl::Status written = WriteExtraRow(
+      absl::StrCat("durable buffer ", buffer.id), MakeRow(stored), [&](StateModel& model) {
+        StoredBuffer& kept = model.buffers[buffer.id];
+        previous = kept.sha256;
+        kept = stored;
+        model.highest_buffer = std::max(model.highest_buffer, buffer.id);
+      });
   // After an error, a crash may restore either contents, so both files are kept.
   if (written.ok()) RemoveContents(previous);
   return written;
@@ -493,10 +494,11 @@ absl::Status StateStore::DropBuffer(uint64_t id) {
     if (!model_.buffers.contains(id)) return absl::OkStatus();
   }
   std::string previous;
-  const absl::Status written = WriteExtraRow(absl::StrCat("durable buffer ", id), DeletedBuffer(id), [&](StateModel& model) {
-    previous = model.buffers[id].sha256;
-    model.buffers.erase(id);
-  });
+  const absl::Status written =
+      WriteExtraRow(absl::StrCat("durable buffer ", id), DeletedBuffer(id), [&](StateModel& model) {
+        previous = model.buffers[id].sha256;
+        model.buffers.erase(id);
+      });
   if (written.ok()) RemoveContents(previous);
   return written;
 }

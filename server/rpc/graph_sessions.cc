@@ -14,13 +14,13 @@ GraphSession::Snapshot GraphSession::snapshot() const {
 
 bool GraphSessionUse::Acquire(std::shared_ptr<GraphSession> session,
                               std::function<void()> granted) {
-  session_ = session;
-  absl::MutexLock lock(&session->mu_);
-  if (session->user_ == nullptr) {
-    session->user_ = this;
+  session_ = std::move(session);
+  absl::MutexLock lock(&session_->mu_);
+  if (session_->user_ == nullptr) {
+    session_->user_ = this;
     return true;
   }
-  if (granted != nullptr) session->waiting_.push_back({this, std::move(granted)});
+  if (granted != nullptr) session_->waiting_.push_back({this, std::move(granted)});
   return false;
 }
 

@@ -446,8 +446,8 @@ TEST_F(BadRequestsTest, CallsAboutGraphsThatDoNotExist) {
   v1::DescribeGraphSessionRequest seek;
   seek.set_session_id("gs7");
   v1::DescribeGraphSessionResponse found;
-  ExpectRefused(stub->DescribeSession(client_.Context().get(), seek, &found),
-                StatusCode::NOT_FOUND, no_session);
+  ExpectRefused(stub->DescribeSession(client_.Context().get(), seek, &found), StatusCode::NOT_FOUND,
+                no_session);
   const auto run = [&](const v1::RunGraphRequest& request) {
     const auto context = client_.Context();
     const auto stream = stub->Run(context.get(), request);

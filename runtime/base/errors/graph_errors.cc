@@ -23,11 +23,12 @@ absl::Status GraphOfOthers(const std::string& id, const std::string& name) {
 }
 
 absl::Status UnloadForAllNeedsAdmin(const std::string& name) {
-  return absl::PermissionDeniedError(StrCat("unloading a graph for all callers needs the role "
-                                            "'admin', which ",
-                                            Quote(name),
-                                            " does not have. Fix: omit `for_all`, or let an "
-                                            "administrator call"));
+  return absl::PermissionDeniedError(
+      StrCat("unloading a graph for all callers needs the role "
+             "'admin', which ",
+             Quote(name),
+             " does not have. Fix: omit `for_all`, or let an "
+             "administrator call"));
 }
 
 absl::Status GraphMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit) {
