@@ -8,24 +8,13 @@
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
-#include "runtime/graph/region.h"
-#include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
-#include "server/rpc/buffer_access.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {
 namespace {
 
 using absl::StrCat;
-using graph::TensorKind;
-
-// Bytes of the graph's image that one task writes.
-constexpr uint64_t kImagePiece = 1u << 20;
-// Between tensors in the run's own memory.
-constexpr uint64_t kAlignment = 256;
-
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 absl::StatusCode CodeOf(TaskStatus status) {
   switch (status) {
@@ -48,183 +37,6 @@ absl::StatusCode CodeOf(TaskStatus status) {
 }
 
 }  // namespace
-
-// --- Start ---------------------------------------------------------------------
-
-void GraphRun::Start(v1::RunGraphRequest& request, std::optional<GraphSessionState> session,
-                     Clock::time_point deadline, OnStep on_step, OnEnd on_end) {
-  session_ = std::move(session);
-  deadline_ = deadline;
-  on_step_ = std::move(on_step);
-  on_end_ = std::move(on_end);
-  const absl::Status prepared = Prepare(request);
-  {
-    absl::MutexLock lock(&mu_);
-    started_ = true;
-    if (!prepared.ok()) {
-      Fail(prepared);
-    } else if (failed_.ok()) {
-      result_.set_device(device_);
-      Begin(Phase::kSetup);
-      BeginNext();
-    }
-  }
-  Continue();
-}
-
-absl::Status GraphRun::Prepare(v1::RunGraphRequest& request) {
-  RETURN_IF_ERROR(CheckRights());
-  RETURN_IF_ERROR(SetScalars(request));
-  const uint64_t most = graph_.loop.has_value() ? graph_.loop->max_steps : 1;
-  max_steps_ = request.max_steps() == 0 ? most : std::min(most, request.max_steps());
-  // The nodes that wait for each node.
-  waiting_ends_.assign(graph_.nodes.size() + 1, 0);
-  for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
-    for (const graph::Dependency& each : order_.Of(node)) ++waiting_ends_[each.after + 1];
-  }
-  for (size_t i = 1; i < waiting_ends_.size(); ++i) waiting_ends_[i] += waiting_ends_[i - 1];
-  waiting_.resize(order_.size());
-  std::vector<uint64_t> next(waiting_ends_.begin(), waiting_ends_.end() - 1);
-  for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
-    for (const graph::Dependency& each : order_.Of(node)) waiting_[next[each.after]++] = node;
-  }
-  return BindMemory(request);
-}
-
-absl::Status GraphRun::CheckRights() const {
-  for (const graph::OperatorInfo& op : graph_.operators) {
-    RETURN_IF_ERROR(client_->account().MaySubmit(op.name));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::SetScalars(const v1::RunGraphRequest& request) {
-  ASSIGN_OR_RETURN(
-      const auto values,
-      BindScalars(graph_, request.scalars(), session_.has_value() ? &session_->scalars : nullptr));
-  absl::MutexLock lock(&mu_);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].has_value()) {
-      return errors::BadRunScalar(std::string(graph_.scalars[i].name), "has no value",
-                                  "set it in `scalars`");
-    }
-    values_.push_back(*values[i]);
-  }
-  next_values_ = values_;
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
-  std::optional<uint32_t> device;
-  if (request.has_device()) device = request.device();
-  GraphBinder binder(core_, *client_, graph_, device);
-  if (session_.has_value()) RETURN_IF_ERROR(binder.UseSession(*session_));
-  RETURN_IF_ERROR(binder.BindAll(*request.mutable_bindings()));
-  RETURN_IF_ERROR(binder.BindByName(/*inputs=*/true));
-  GraphMemory memory = binder.Take();
-  writes_ = std::move(memory.writes);
-  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
-    const graph::Tensor& tensor = graph_.tensors[i];
-    const bool root = tensor.root == i;
-    if (tensor.kind == TensorKind::kStream) streams_.push_back(i);
-    if (tensor.kind == TensorKind::kOutput && !memory.bound[tensor.root]) outputs_.push_back(i);
-    if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
-  }
-  quanta_ = GraphQuanta::Create(core_, *checked_, streams_);
-  RETURN_IF_ERROR(TakeHostMemory());
-  RETURN_IF_ERROR(AllocateRest(memory));
-  tasks_ = std::make_unique<GraphTasks>(graph_, std::move(memory.places));
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
-  // Each record is sent before the next one is written, so that a stream needs memory for one.
-  std::vector<uint64_t> record_bytes(graph_.tensors.size());
-  for (const uint32_t i : streams_) {
-    const graph::View& record = graph_.tensors[i].view;
-    const auto hull =
-        graph::FindHull(graph::ExtentsOf(graph_, record), record.offset, SizeOf(record.dtype));
-    uint64_t& bytes = record_bytes[graph_.tensors[i].root];
-    bytes = std::max(bytes, static_cast<uint64_t>(hull->high));
-  }
-  std::vector<uint32_t> own;
-  uint64_t total = 0;
-  for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
-    if (graph_.tensors[i].root != i || memory.places[i].buffer != 0) continue;
-    const bool stream = graph_.tensors[i].kind == TensorKind::kStream;
-    memory.places[i].offset = total;
-    total += RoundUp(stream ? record_bytes[i] : static_cast<uint64_t>(graph_.root_bytes[i]));
-    own.push_back(i);
-  }
-  const uint64_t image_offset = total;
-  if (quanta_ != nullptr) total += quanta_->device_bytes();
-  if (total == 0) {
-    device_ = memory.device.value_or(0);
-    return absl::OkStatus();
-  }
-  BufferSpec spec;
-  spec.dtype = DType::kU8;
-  spec.shape = {static_cast<int64_t>(total)};
-  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
-  memory_ = buffer->id;
-  device_ = buffer->device;
-  for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
-  return PlaceQuanta(memory, {buffer->id, image_offset});
-}
-
-absl::Status GraphRun::PlaceQuanta(const GraphMemory& memory, const GraphPlace& place) {
-  if (quanta_ == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const bool placed, quanta_->Place(client_->id(), memory.places, place));
-  if (!placed) {
-    quanta_ = nullptr;
-    return absl::OkStatus();
-  }
-  image_place_ = place;
-  image_piece_ = core_.admission.PieceBytes(device_, kImagePiece);
-  return absl::OkStatus();
-}
-
-absl::Status GraphRun::TakeHostMemory() {
-  if (order_.size() > graph::kMaxRunDependencies) {
-    return errors::TooManyDependenciesToRun(order_.size(), graph::kMaxRunDependencies);
-  }
-  const auto dense_bytes = [&](const std::vector<uint32_t>& tensors) {
-    uint64_t total = 0;
-    for (const uint32_t i : tensors) {
-      const graph::View& view = graph_.tensors[i].view;
-      uint64_t bytes = SizeOf(view.dtype);
-      for (const graph::Axis& axis : graph_.AxesOf(view)) bytes *= static_cast<uint64_t>(axis.size);
-      total += bytes;
-    }
-    return total;
-  };
-  const uint64_t outputs = dense_bytes(outputs_);
-  const uint64_t records = dense_bytes(streams_);
-  if (outputs > graph::kMaxReturnedBytes) {
-    return errors::GraphAnswerTooLarge("outputs have", outputs, graph::kMaxReturnedBytes);
-  }
-  if (records > graph::kMaxReturnedBytes) {
-    return errors::GraphAnswerTooLarge("records of a step have", records, graph::kMaxReturnedBytes);
-  }
-  const uint64_t fitting = kMaxUnsentBytes / std::max<uint64_t>(records, 1);
-  max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
-  uint64_t bytes = outputs + records * (max_unsent_ + 1);
-  for (const auto& [tensor, data] : writes_) bytes += data.size();
-  if (quanta_ != nullptr) bytes += quanta_->host_bytes();
-  bytes += order_.size() * 2 * sizeof(uint32_t) + graph_.nodes.size() * sizeof(graph::Node) +
-           graph_.arguments.size() * sizeof(graph::Argument) +
-           graph_.axes.size() * sizeof(graph::Axis) + graph_.tensors.size() * sizeof(graph::Tensor);
-  Budget& host = core_.admission.host();
-  const std::shared_ptr<Budget::Account>& own = client_->accounts()->host();
-  std::optional<Budget::Charge> charge = host.Acquire(own, bytes, Budget::Purpose::kAnswers);
-  if (!charge.has_value()) {
-    const bool client = host.OverClientLimit(*own, bytes);
-    return errors::HostMemoryFull(bytes, client ? own->acquired() : host.used(),
-                                  client ? host.client_limit() : host.limit(), client);
-  }
-  host_charge_ = *std::move(charge);
-  return absl::OkStatus();
-}
 
 // --- Phases --------------------------------------------------------------------
 
