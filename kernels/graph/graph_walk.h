@@ -15,7 +15,9 @@
 //      `next`), or all its chunks have been taken.
 //   3. Positions of the queue never decrease, so that a worker that was delayed, even until a later
 //      step, takes either a chunk of a node that is ready now, or nothing.
-//   4. The scalars change only while no node runs.
+//   4. An entry of the queue is replaced only after all chunks of its node have been taken: before
+//      that, at most one entry for each other node follows. `head` may still be at its position.
+//   5. The scalars change only while no node runs.
 //
 // Memory ordering: what a chunk wrote is visible to the chunks of nodes that wait for its node, and
 // to whoever reads the completion of the quantum: the counters are changed with acquire and
@@ -68,7 +70,8 @@ class GraphWalk {
   RESIDENT_HOST_DEVICE void Begin() {
     if (quantum_.fresh == 0) return;
     Initialize();
-    BeginStep(nullptr, nullptr);
+    LookForAbort();
+    if (!leaving()) BeginStep(nullptr, nullptr);
   }
 
   // Takes a chunk of a ready node. False: there is none at present, or workers must leave.
@@ -77,7 +80,14 @@ class GraphWalk {
       u64 head = Load(&state_.head);
       if (head == Load(&state_.tail)) return false;
       const u64 entry = Load(&ready_[head & mask_]);
-      if (static_cast<u32>(entry >> 32) != static_cast<u32>(head + 1)) {
+      const i32 ahead =
+          static_cast<i32>(static_cast<u32>(entry >> 32) - static_cast<u32>(head + 1));
+      if (ahead > 0) {
+        // A later entry has replaced it: all chunks of its node had been taken.
+        Exchange(&state_.head, head, head + 1);
+        continue;
+      }
+      if (ahead < 0) {
         // Its entry is being written, or others have taken it meanwhile.
         if (Load(&state_.head) == head) return false;
         continue;
@@ -234,7 +244,8 @@ class GraphWalk {
     if (state_.step >= quantum_.last_step) return End(GraphEnd::kSteps);
     if (!UpdateScalars()) return End(GraphEnd::kScalarRange);
     if (quantum_.steps >= quantum_.max_steps) return Leave();
-    // Otherwise the next quantum begins the step.
+    LookForAbort();
+    // Otherwise the next quantum begins the step, if there is one.
     if (!leaving()) BeginStep(next, more_ready);
   }
 

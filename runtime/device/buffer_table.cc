@@ -134,6 +134,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Allocate(const Buffer
   buffer->shape = spec.shape;
   buffer->size_bytes = bytes;
   buffer->durable = spec.durable;
+  buffer->internal = spec.internal;
   buffer->name = spec.name;
   buffer->quota = spec.quota;
   buffer->memory = *std::move(memory);

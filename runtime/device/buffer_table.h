@@ -59,6 +59,9 @@ struct BufferSpec {
   uint32_t device = 0;
   bool durable = false;
   std::string name = {};
+  // Memory whose contents an engine trusts: only calls with InternalAccess(owner) find it. Not for
+  // durable buffers.
+  bool internal = false;
   // Held until the buffer is destroyed: the part of a quota that it uses.
   std::shared_ptr<const void> quota = nullptr;
 };
@@ -76,6 +79,7 @@ struct Buffer {
   Shape shape;
   uint64_t size_bytes = 0;
   bool durable = false;
+  bool internal = false;
   // Set for a client's shared memory.
   std::shared_ptr<const MapMemory> map;
   std::string name;
@@ -117,6 +121,9 @@ class BufferTable {
   // buffer was lost), UNAUTHENTICATED (the client's session has ended).
   absl::StatusOr<std::unique_ptr<DurableWrite>> StartWrite(DurableCopy::Kind kind, ClientId client,
                                                            const Buffer& buffer);
+
+  // The client of calls of the daemon about internal memory of this client.
+  static ClientId InternalAccess(ClientId client) { return client | kInternal; }
 
   void AddOwner(ClientId owner);
   // Frees the owner's buffers that are not durable.
@@ -181,7 +188,10 @@ class BufferTable {
   // Returns the buffer on the session's engine, or as lost.
   std::shared_ptr<Buffer> MoveToEngine(const Buffer& old, EngineSession& session,
                                        const std::string& cause, const Restore& restore);
+  // Of a ClientId; ids of clients do not have it.
+  static constexpr ClientId kInternal = ClientId{1} << 63;
   static bool Visible(const Buffer& buffer, ClientId client) {
+    if (buffer.internal) return InternalAccess(buffer.owner) == client;
     return buffer.durable || buffer.owner == client;
   }
 

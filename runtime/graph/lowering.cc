@@ -4,8 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "kernels/graph/graph_arguments.h"
 #include "runtime/graph/accesses.h"
+#include "runtime/graph/limits.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/strided_view.h"
 
@@ -17,10 +19,12 @@ constexpr uint64_t kAlignment = 64;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// By position in `streams`: the nodes that write its memory.
-std::vector<std::vector<uint32_t>> FindWriters(const Graph& graph,
-                                               absl::Span<const uint32_t> streams) {
-  std::vector<std::vector<uint32_t>> writers(streams.size());
+// The nodes that write the memory of streams, by root.
+using Writers = absl::flat_hash_map<uint32_t, std::vector<uint32_t>>;
+
+Writers FindWriters(const Graph& graph, absl::Span<const uint32_t> streams) {
+  Writers writers;
+  for (const uint32_t stream : streams) writers[graph.tensors[stream].root];
   if (streams.empty()) return writers;
   std::vector<Access> accesses;
   for (uint32_t node = 0; node < graph.nodes.size(); ++node) {
@@ -28,11 +32,10 @@ std::vector<std::vector<uint32_t>> FindWriters(const Graph& graph,
     ListAccesses(graph, graph.nodes[node], {}, &accesses);
     for (const Access& access : accesses) {
       if (access.mode == Access::Mode::kRead) continue;
-      for (size_t i = 0; i < streams.size(); ++i) {
-        std::vector<uint32_t>& of_stream = writers[i];
-        if (graph.tensors[access.tensor].root != graph.tensors[streams[i]].root) continue;
-        if (of_stream.empty() || of_stream.back() != node) of_stream.push_back(node);
-      }
+      const auto found = writers.find(graph.tensors[access.tensor].root);
+      if (found == writers.end()) continue;
+      std::vector<uint32_t>& of_root = found->second;
+      if (of_root.empty() || of_root.back() != node) of_root.push_back(node);
     }
   }
   return writers;
@@ -65,6 +68,26 @@ bool Lowering::HasTaskStrides(const Graph& graph) {
   return true;
 }
 
+std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
+                                                absl::Span<const uint32_t> streams) {
+  const Graph& graph = checked.graph;
+  const uint64_t nodes = graph.nodes.size() + streams.size();
+  uint64_t arguments = 2 * streams.size();
+  for (const Node& node : graph.nodes) {
+    arguments += graph.operators[node.op].signature.parameters().size();
+  }
+  // A record waits for all nodes that write memory of its stream.
+  uint64_t edges = checked.order.size();
+  const Writers writers = FindWriters(graph, streams);
+  for (const uint32_t stream : streams) edges += writers.at(graph.tensors[stream].root).size();
+  const uint64_t bytes = nodes * sizeof(GraphNode) + edges * sizeof(u32) +
+                         arguments * (sizeof(resident::Argument) + sizeof(GraphPatch));
+  if (nodes > kMaxImageNodes || edges > kMaxRunDependencies || bytes > kMaxImageBytes) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
 Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams)
     : graph_(checked.graph), order_(checked.order) {
   nodes_.reserve(graph_.nodes.size() + streams.size());
@@ -76,7 +99,7 @@ Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> strea
   relative_to_.reserve(arguments);
   for (const Node& node : graph_.nodes) AddNode(node);
   for (const uint32_t stream : streams) AddRecord(stream);
-  Link(FindWriters(graph_, streams));
+  Link(streams);
   AddLoop();
   header_.operators = static_cast<u32>(graph_.operators.size() + (streams.empty() ? 0 : 1));
   std::vector<uint32_t> rows;
@@ -196,14 +219,17 @@ void Lowering::AddRecord(uint32_t stream) {
   record_bytes_ += RoundUp(bytes);
 }
 
-void Lowering::Link(const std::vector<std::vector<uint32_t>>& writers) {
+void Lowering::Link(absl::Span<const uint32_t> streams) {
   const auto calls = static_cast<uint32_t>(graph_.nodes.size());
+  const Writers writers = FindWriters(graph_, streams);
   const auto for_each = [&](const auto& visit) {  // visit(before, after).
     for (uint32_t node = 0; node < calls; ++node) {
       for (const Dependency& each : order_.Of(node)) visit(uint32_t{each.after}, node);
     }
-    for (uint32_t i = 0; i < writers.size(); ++i) {
-      for (const uint32_t writer : writers[i]) visit(writer, calls + i);
+    for (uint32_t i = 0; i < streams.size(); ++i) {
+      for (const uint32_t writer : writers.at(graph_.tensors[streams[i]].root)) {
+        visit(writer, calls + i);
+      }
     }
   };
   for_each([&](uint32_t before, uint32_t after) {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,13 @@ class Lowering {
   // nodes are not planned.
   static bool HasTaskStrides(const Graph& graph);
 
-  // `streams`: the tensors whose records are sent. `checked` must outlive this object.
+  // Bytes of the image, about; nullopt: it is over the limits kMaxImageNodes, kMaxImageBytes or
+  // kMaxRunDependencies. `streams` as below.
+  static std::optional<uint64_t> EstimateBytes(const CheckedGraph& checked,
+                                               absl::Span<const uint32_t> streams);
+
+  // `streams`: the tensors whose records are sent. `checked` must outlive this object. REQUIRES:
+  // EstimateBytes has a value.
   Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams);
 
   // The limits kMaxImageNodes and kMaxImageBytes apply to the first two.
@@ -66,8 +73,8 @@ class Lowering {
   // Appends a patch of the last argument.
   void AddPatch(const GraphPatch& patch);
   void AddRecord(uint32_t stream);
-  // Sets predecessors, successors and roots. `writers`: of each stream, the nodes that write it.
-  void Link(const std::vector<std::vector<uint32_t>>& writers);
+  // Sets predecessors, successors and roots.
+  void Link(absl::Span<const uint32_t> streams);
   void AddLoop();
   void LayOut();
 

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
 #include "server/workload/result_builder.h"
@@ -58,6 +59,7 @@ void QuantumWork::Fill(const Ticket& ticket, RequestBatch& batch) {
   batch.device = plan_.device;
   batch.epoch = plan_.session->epoch();
   batch.tasks.push_back(std::bit_cast<TaskDescriptor>(descriptor));
+  nodes_ = plan_.nodes.rows->size();
   batch.graph = std::make_unique<const GraphNodes>(std::move(plan_.nodes));
   batch.keep_alive = std::move(plan_.keep_alive);
   plan_.session = nullptr;
@@ -74,13 +76,32 @@ void QuantumWork::Abort() const {
   std::atomic_ref<u32>(host_->abort).store(1, std::memory_order_release);
 }
 
-absl::Span<const GraphOperator> QuantumWork::operators() const {
-  const auto* const begin = reinterpret_cast<const uint8_t*>(host_) + operators_at();
-  return {reinterpret_cast<const GraphOperator*>(begin), plan_.operators.size()};
+QuantumReport QuantumWork::ReadReport() const {
+  GraphQuantum quantum;
+  std::vector<GraphOperator> operators(plan_.operators.size());
+  const auto* const staging = reinterpret_cast<const uint8_t*>(host_);
+  std::memcpy(&quantum, staging, sizeof(quantum));
+  std::memcpy(operators.data(), staging + operators_at(), operators.size() * sizeof(GraphOperator));
+  // The compiler must not read a value again after it was checked.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+
+  QuantumReport report;
+  report.end = static_cast<GraphEnd>(quantum.end);
+  const uint64_t most = std::min<uint64_t>(plan_.quantum.max_steps,
+                                           plan_.quantum.last_step - plan_.quantum.first_step);
+  report.steps = static_cast<uint32_t>(std::min<uint64_t>(quantum.steps, most));
+  report.in_step = quantum.in_step != 0;
+  if (report.end == GraphEnd::kFailed && quantum.failed_node < nodes_) {
+    report.failed_node = quantum.failed_node;
+    report.failed_step = quantum.failed_step;
+  }
+  for (const GraphOperator& op : operators) report.operators.push_back({op.tasks, op.ns});
+  return report;
 }
 
 const uint8_t* QuantumWork::records(uint32_t step) const {
-  return reinterpret_cast<const uint8_t*>(host_) + records_at() + step * host_->record_bytes;
+  const uint64_t offset = step * plan_.quantum.record_bytes;
+  return reinterpret_cast<const uint8_t*>(host_) + records_at() + offset;
 }
 
 // --- GraphQuanta ---------------------------------------------------------------
@@ -93,26 +114,32 @@ GraphQuanta::GraphQuanta(Core& core, const graph::CheckedGraph& checked,
       state_offset_(RoundUp(lowering_->image_bytes())),
       worker_ns_(kQuantumNs) {}
 
-std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::CheckedGraph& checked,
-                                                 absl::Span<const uint32_t> streams) {
+std::optional<uint64_t> GraphQuanta::HostBytes(const Core& core, const graph::CheckedGraph& checked,
+                                               absl::Span<const uint32_t> streams) {
   const bool any = std::any_of(core.devices.begin(), core.devices.end(), [](Device* device) {
     const auto session = device->session();
     return session != nullptr && session->info().traits.executes_graphs;
   });
-  if (!core.graphs_in_engine || !any) return nullptr;
-  // What is larger runs node by node. A template and a patch for each argument, about.
-  const uint64_t nodes = checked.graph.nodes.size() + streams.size();
-  const uint64_t bytes = checked.graph.arguments.size() * (sizeof(Argument) + sizeof(GraphPatch)) +
-                         nodes * sizeof(GraphNode) + checked.order.size() * sizeof(u32);
-  if (nodes > kMaxImageNodes || bytes > kMaxImageBytes) return nullptr;
-  if (!graph::Lowering::HasTaskStrides(checked.graph)) return nullptr;  // The planner refuses it.
+  if (!core.graphs_in_engine || !any) return std::nullopt;
+  if (!graph::Lowering::HasTaskStrides(checked.graph)) return std::nullopt;  // As the planner.
+  const std::optional<uint64_t> bytes = graph::Lowering::EstimateBytes(checked, streams);
+  // The lowered form, the image, and a message with a part of it or all of it.
+  if (bytes.has_value()) return 4 * *bytes;
+  return std::nullopt;
+}
+
+std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::CheckedGraph& checked,
+                                                 absl::Span<const uint32_t> streams) {
   auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, streams));
   if (quanta->lowering_->image_bytes() > kMaxImageBytes) return nullptr;
   return quanta;
 }
 
 absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> places,
-                                        const GraphPlace& memory) {
+                                        std::shared_ptr<const Buffer> memory) {
+  device_ = memory->device;
+  epoch_ = memory->epoch;
+  image_address_ = memory->memory->address;
   absl::flat_hash_map<uint64_t, uint64_t> addresses_of_buffers;
   auto buffers = std::make_shared<Buffers>();
   const auto find = [&](const GraphPlace& place) -> absl::StatusOr<uint64_t> {
@@ -123,11 +150,9 @@ absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphP
       if (buffer->memory == nullptr) {
         return errors::LostBuffer(buffer->id, buffer->device, buffer->lost_cause);
       }
-      if (epoch_ == 0) epoch_ = buffer->epoch;
       if (buffer->epoch != epoch_) {
         return errors::DeviceUnavailable(buffer->device, "its engine is being replaced");
       }
-      device_ = buffer->device;
       found->second = buffer->memory->address;
       buffers->push_back(buffer);
     }
@@ -138,7 +163,7 @@ absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphP
     if (graph_.tensors[i].root != i) continue;
     ASSIGN_OR_RETURN(addresses[i], find(places[i]));
   }
-  ASSIGN_OR_RETURN(image_address_, find(memory));
+  buffers->push_back(std::move(memory));
   buffers_ = std::move(buffers);
   const auto session = core_.devices[device_]->session();
   if (session == nullptr || !session->info().traits.executes_graphs) return false;
@@ -158,6 +183,10 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
         auto op,
         core_.registry.Resolve(copy ? graph::Lowering::kCopyOperator : graph_.operators[row].name,
                                copy ? 0 : graph_.operators[row].wanted_version));
+    // The arguments of the image are those of the signature with which the graph was checked.
+    if (!copy && !op.version->op->signature().SameAs(graph_.operators[row].signature)) {
+      return errors::OperatorChangedInRun(graph_.operators[row].name);
+    }
     shadow |= op.shadow != nullptr;
     operators.push_back(std::move(op));
   }
@@ -214,17 +243,17 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
   return std::make_unique<QuantumWork>(std::move(plan));
 }
 
-void GraphQuanta::Read(const QuantumWork& work, uint64_t duration_ns) {
-  const GraphQuantum& quantum = work.quantum();
-  in_step_ = quantum.in_step != 0 && quantum.end == static_cast<u32>(GraphEnd::kQuantum);
+void GraphQuanta::Read(const QuantumWork& work, const QuantumReport& report, uint64_t duration_ns) {
+  const GraphQuantum& planned = work.planned();
+  in_step_ = report.in_step && report.end == GraphEnd::kQuantum;
   records_.clear();
-  if (in_step_) {
-    records_.assign(reinterpret_cast<const char*>(work.records(quantum.steps)),
-                    quantum.steps < quantum.max_steps ? quantum.record_bytes : 0);
+  if (in_step_ && report.steps < planned.max_steps) {
+    records_.assign(reinterpret_cast<const char*>(work.records(report.steps)),
+                    planned.record_bytes);
   }
   worker_ns_ = 0;
   for (size_t row = 0; row < operators_.size(); ++row) {
-    const GraphOperator& op = work.operators()[row];
+    const QuantumReport::Row& op = report.operators[row];
     worker_ns_ += op.ns;
     if (op.tasks == 0) continue;
     OperatorStats* const stats = operators_[row].stats(device_);

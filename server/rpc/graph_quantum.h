@@ -34,6 +34,25 @@
 
 namespace resident {
 
+// What an engine reports of a quantum that has ended: a copy, in which all values are within the
+// quantum's bounds. The engine's process, in which installed operators run, can write any values,
+// at any time.
+struct QuantumReport {
+  struct Row {
+    uint64_t tasks = 0;
+    uint64_t ns = 0;
+  };
+
+  GraphEnd end = GraphEnd::kNone;
+  uint32_t steps = 0;
+  bool in_step = false;
+  // Of kFailed: a node of the image.
+  std::optional<uint32_t> failed_node;
+  uint64_t failed_step = 0;
+  // By row of the table of operators.
+  std::vector<Row> operators;
+};
+
 // A quantum as a batch of one task.
 class QuantumWork final : public Workload {
  public:
@@ -61,9 +80,10 @@ class QuantumWork final : public Workload {
   // and the batch has its ticket.
   void Abort() const;
   // What the engine reports. REQUIRES: as for Abort; the quantum has ended.
-  const GraphQuantum& quantum() const { return *host_; }
-  absl::Span<const GraphOperator> operators() const;
-  // The records of a step of the quantum.
+  QuantumReport ReadReport() const;
+  // Of Plan, in the daemon's own memory.
+  const GraphQuantum& planned() const { return plan_.quantum; }
+  // The records of a step of the quantum. REQUIRES: step < planned().max_steps.
   const uint8_t* records(uint32_t step) const;
 
  private:
@@ -72,23 +92,27 @@ class QuantumWork final : public Workload {
 
   Plan plan_;
   GraphQuantum* host_ = nullptr;
+  size_t nodes_ = 0;  // Of the image.
 };
 
 class GraphQuanta {
  public:
-  // The memory that the run allocates: the image and the state.
+  // Bytes of the daemon's memory that Create takes, about. Nullopt: no engine executes graphs, or
+  // the graph has to be executed node by node.
+  static std::optional<uint64_t> HostBytes(const Core& core, const graph::CheckedGraph& checked,
+                                           absl::Span<const uint32_t> streams);
+  // REQUIRES: HostBytes has a value. Null: as there.
   static std::unique_ptr<GraphQuanta> Create(Core& core, const graph::CheckedGraph& checked,
                                              absl::Span<const uint32_t> streams);
 
-  // Bytes of device memory, and of the daemon's memory.
+  // Bytes of device memory: the image and the state.
   uint64_t device_bytes() const { return state_offset_ + lowering_->state_bytes(); }
-  uint64_t host_bytes() const { return 4 * lowering_->image_bytes(); }
 
-  // Sets the memory. `places`: by tensor; `memory`: device_bytes() bytes. FAILED_PRECONDITION: a
-  // buffer was lost. UNAVAILABLE: its engine is being replaced. False: the engine of the device
-  // does not execute graphs.
+  // Sets the memory. `places`: by tensor; `memory`: device_bytes() bytes, internal.
+  // FAILED_PRECONDITION: a buffer was lost. UNAVAILABLE: its engine is being replaced. False: the
+  // engine of the device does not execute graphs.
   absl::StatusOr<bool> Place(ClientId client, absl::Span<const GraphPlace> places,
-                             const GraphPlace& memory);
+                             std::shared_ptr<const Buffer> memory);
   // What is to be written to the memory.
   uint64_t image_bytes() const { return lowering_->image_bytes(); }
   // A part of it. Each part may be taken once.
@@ -107,14 +131,18 @@ class GraphQuanta {
   };
   // The next quantum. `values`: of the scalars. Null: the next step has to be executed node by
   // node, because a version of one of its operators is on trial beside the active one. Errors:
-  // those of Registry::Resolve (then failed_row() is the operator's), UNAVAILABLE (the engine was
-  // replaced).
+  // those of Registry::Resolve, FAILED_PRECONDITION (an operator has another signature; for both
+  // failed_row() is the operator's), UNAVAILABLE (the engine was replaced).
   absl::StatusOr<std::unique_ptr<QuantumWork>> Plan(const Steps& steps,
                                                     absl::Span<const double> values);
   std::optional<uint32_t> failed_row() const { return failed_row_; }
   // Takes what the next quantum needs to know of one that has ended, and counts its tasks.
   // `duration_ns`: from its begin to its end.
-  void Read(const QuantumWork& work, uint64_t duration_ns);
+  void Read(const QuantumWork& work, const QuantumReport& report, uint64_t duration_ns);
+  // No quantum is planned for some time: versions that are not in use by a step may be removed.
+  void Pause() {
+    if (!in_step_) operators_.clear();
+  }
   // Whether the last quantum that ended has begun a step that has not ended.
   bool in_step() const { return in_step_; }
 

@@ -71,8 +71,7 @@ v1::Batch GraphRun::MakeBatch(Phase phase, uint32_t item) {
       item -= static_cast<uint32_t>(writes_.size());
       if (item < clears_.size()) return tasks_->Clear(clears_[item]);
       const uint64_t at = (item - clears_.size()) * image_piece_;
-      return GraphTasks::WriteBytes({image_place_.buffer, image_place_.offset + at},
-                                    quanta_->TakeImage(at, image_piece_));
+      return GraphTasks::WriteBytes({image_, at}, quanta_->TakeImage(at, image_piece_));
     }
     case Phase::kQuantum:
       return v1::Batch();
@@ -115,6 +114,7 @@ void GraphRun::BeginNext() {
     const Phase next = NextPhase();
     if ((next == Phase::kNodes || next == Phase::kQuantum) && unsent_ >= max_unsent_) {
       paused_ = true;
+      if (quanta_ != nullptr) quanta_->Pause();
       return;
     }
     Begin(next);
@@ -193,23 +193,23 @@ void GraphRun::TakeResult(const Call& call, const RequestBatch& batch, v1::Batch
   }
 }
 
-void GraphRun::TakeQuantum(const QuantumWork& work, const RequestBatch& batch) {
-  const GraphQuantum& quantum = work.quantum();
-  quanta_->Read(work, batch.device_ns[0]);
+void GraphRun::TakeQuantum(const QuantumWork& work, const QuantumReport& report,
+                           const RequestBatch& batch) {
+  quanta_->Read(work, report, batch.device_ns[0]);
   for (size_t row = 0; row < graph_.operators.size(); ++row) {
-    const GraphOperator& op = work.operators()[row];
+    const QuantumReport::Row& op = report.operators[row];
     if (op.tasks == 0) continue;
     const OperatorVersion& version = *quanta_->operators()[row].version;
     versions_[{version.op->name(), version.version}] += op.tasks;
     result_.set_device_ns(result_.device_ns() + op.ns);
   }
   // The scalars change with each step as in the engine.
-  for (uint32_t step = 0; step < quantum.steps; ++step) {
+  for (uint32_t step = 0; step < report.steps; ++step) {
     if (!streams_.empty()) step_ = ReadRecords(work, step);
-    stop_ = step + 1 == quantum.steps && quantum.end == static_cast<u32>(GraphEnd::kStop);
+    stop_ = step + 1 == report.steps && report.end == GraphEnd::kStop;
     EndStep();
   }
-  in_step_ = quantum.in_step != 0;
+  in_step_ = report.in_step;
 }
 
 v1::GraphStep GraphRun::ReadRecords(const QuantumWork& work, uint32_t step) const {
@@ -272,7 +272,7 @@ void GraphRun::Fail(const absl::Status& why) {
     const auto call = each++;
     if (call->second->batch != nullptr) {
       core_.runner.Cancel(*call->second->batch);
-      if (call->second->quantum != nullptr) call->second->quantum->Abort();
+      if (call->second->launched) Abort(*call->second);
     } else if (core_.admission.Cancel(call->first)) {
       NoteNotRun(*call->second);
       submitted_.erase(call);
@@ -330,8 +330,8 @@ void GraphRun::Report() {
       on_step_(std::move(step));
       continue;
     }
-    // NOT_FOUND: the client's session has ended, or the client has freed it.
-    if (memory_ != 0) core_.buffers.Free(client_->id(), memory_).IgnoreError();
+    FreeMemory(&memory_, client_->id());
+    FreeMemory(&image_, BufferTable::InternalAccess(client_->id()));
     on_end_(std::move(result));
     return;
   }
@@ -362,6 +362,7 @@ void GraphRun::Submit(const std::shared_ptr<Call>& call) {
     {
       absl::MutexLock lock(&mu_);
       submitted_.erase(call.get());
+      NoteNotRun(*call);
       if (failed_.ok()) Begin(Phase::kNodes);
     }
     return ContinueLater();
@@ -381,7 +382,12 @@ void GraphRun::Submit(const std::shared_ptr<Call>& call) {
 
 absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
   if (call.phase != Phase::kQuantum) {
-    ASSIGN_OR_RETURN(call.work, core_.planner.Plan(call.message, client_->id()));
+    const bool writes_image =
+        call.phase == Phase::kSetup && call.item >= writes_.size() + clears_.size();
+    const ClientId client = client_->id();
+    ASSIGN_OR_RETURN(
+        call.work, core_.planner.Plan(call.message,
+                                      writes_image ? BufferTable::InternalAccess(client) : client));
     return true;
   }
   GraphQuanta::Steps steps;
@@ -412,7 +418,21 @@ void GraphRun::Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> t
   if (call->batch == nullptr) return Refuse(call, errors::Cancelled());
   const absl::Status taken =
       core_.runner.Launch(batch, *client_, /*inline_time=*/std::chrono::nanoseconds(0));
-  if (!taken.ok()) Refuse(call, taken);
+  if (!taken.ok()) return Refuse(call, taken);
+  absl::MutexLock lock(&mu_);
+  call->launched = true;
+  // Fail could not abort it. Without a batch it has been answered.
+  if (!failed_.ok() && call->batch != nullptr) Abort(*call);
+}
+
+void GraphRun::Abort(const Call& call) const {
+  if (call.quantum != nullptr) call.quantum->Abort();
+}
+
+void GraphRun::FreeMemory(uint64_t* buffer, ClientId access) {
+  // NOT_FOUND: the client's session has ended, or the client has freed it.
+  if (*buffer != 0) core_.buffers.Free(access, *buffer).IgnoreError();
+  *buffer = 0;
 }
 
 void GraphRun::Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) {
@@ -427,13 +447,14 @@ void GraphRun::Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) {
     if (call->quantum != nullptr) {
       // A quantum that was withdrawn, or ended with its engine, reports nothing.
       const TaskStatus status = batch.status[0];
-      const bool ran = call->quantum->quantum().end != static_cast<u32>(GraphEnd::kNone);
-      if (ran) TakeQuantum(*call->quantum, batch);
+      const QuantumReport report = call->quantum->ReadReport();
+      const bool ran = report.end != GraphEnd::kNone;
+      if (ran) TakeQuantum(*call->quantum, report, batch);
       if (!ran && (status == TaskStatus::kCancelled || status == TaskStatus::kDeadlineExceeded)) {
         in_step_ = quanta_->in_step();
       }
       if (batch.failed > 0) {
-        Fail(DescribeQuantumError(batch));
+        Fail(DescribeQuantumError(report, batch));
       } else if (failed_.ok()) {
         --unfinished_;
         BeginNext();
@@ -462,18 +483,15 @@ void GraphRun::Refuse(const std::shared_ptr<Call>& call, const absl::Status& why
   Report();
 }
 
-absl::Status GraphRun::DescribeQuantumError(RequestBatch& batch) {
+absl::Status GraphRun::DescribeQuantumError(const QuantumReport& report, RequestBatch& batch) {
   const auto& work = static_cast<const QuantumWork&>(*batch.work);
   const TaskStatus status = batch.status[0];
-  std::optional<uint32_t> node;
-  uint64_t step = result_.steps();
-  if (work.quantum().end == static_cast<u32>(GraphEnd::kFailed)) {
-    node = work.quantum().failed_node;
-    step = work.quantum().failed_step;
-  } else if (batch.suspect.has_value()) {
+  std::optional<uint32_t> node = report.failed_node;
+  uint64_t step = node.has_value() ? report.failed_step : result_.steps();
+  if (!node.has_value() && batch.suspect.has_value()) {
     node = std::min<uint32_t>(GraphTaskNode(*batch.suspect),
                               static_cast<uint32_t>(quanta_->rows().size()) - 1);
-    step = work.quantum().first_step + GraphTaskStep(*batch.suspect);
+    step = work.planned().first_step + GraphTaskStep(*batch.suspect);
   }
   const absl::StatusCode code = CodeOf(status);
   if (!node.has_value() && status == TaskStatus::kInternal) {

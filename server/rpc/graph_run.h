@@ -98,6 +98,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
     std::shared_ptr<RequestBatch> batch;
     // Of a quantum: `work`, also after that was moved to the batch.
     const QuantumWork* quantum = nullptr;
+    // Whether its batch was taken by the queue, so that it has its staging memory until the answer.
+    bool launched = false;
   };
   using Calls = std::vector<std::shared_ptr<Call>>;
 
@@ -106,11 +108,13 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   absl::Status CheckRights() const;
   absl::Status SetScalars(const v1::RunGraphRequest& request);
   absl::Status BindMemory(v1::RunGraphRequest& request);
-  // Takes the daemon's memory that the run needs until it ends.
-  absl::Status TakeHostMemory();
+  // Takes the daemon's memory that the run needs until it ends, with `quanta_bytes` for quanta.
+  absl::Status TakeHostMemory(uint64_t quanta_bytes);
   absl::Status AllocateRest(GraphMemory& memory);
-  // Lowers the graph, if an engine can execute it, to `place`.
-  absl::Status PlaceQuanta(const GraphMemory& memory, const GraphPlace& place);
+  // Allocates memory for the graph's image, if an engine can execute it.
+  absl::Status PlaceQuanta(const GraphMemory& memory);
+  // Frees a buffer of the run; 0: none.
+  void FreeMemory(uint64_t* buffer, ClientId access);
 
   // The number of tasks of a phase, and one of them.
   size_t CountItems(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -132,12 +136,13 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Reports the records of the present step, and begins the next one.
   void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a quantum did until it ended, also if a node failed.
-  void TakeQuantum(const QuantumWork& work, const RequestBatch& batch)
+  void TakeQuantum(const QuantumWork& work, const QuantumReport& report, const RequestBatch& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::GraphStep ReadRecords(const QuantumWork& work, uint32_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A quantum did not end OK.
-  absl::Status DescribeQuantumError(RequestBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status DescribeQuantumError(const QuantumReport& report, RequestBatch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return started_ && submitted_.empty() && (phase_ == Phase::kEnded || !failed_.ok());
   }
@@ -157,6 +162,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends a quantum that is in flight.
+  void Abort(const Call& call) const;
   // The call did not run.
   void Refuse(const std::shared_ptr<Call>& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // A quantum that did not run has not begun a step.
@@ -186,7 +193,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   std::unique_ptr<const GraphTasks> tasks_;
   // Null: all steps run node by node. Used by one call at a time.
   std::unique_ptr<GraphQuanta> quanta_;
-  GraphPlace image_place_;
+  // The buffer of its image, which only the daemon can access, and the bytes that a task writes
+  // there.
+  uint64_t image_ = 0;
   uint64_t image_piece_ = 0;
   uint32_t max_unsent_ = kMaxUnsentSteps;
   Budget::Charge host_charge_;

@@ -107,8 +107,9 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
     if (tensor.kind == TensorKind::kOutput && !memory.bound[tensor.root]) outputs_.push_back(i);
     if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
   }
-  quanta_ = GraphQuanta::Create(core_, *checked_, streams_);
-  RETURN_IF_ERROR(TakeHostMemory());
+  const auto quanta_bytes = GraphQuanta::HostBytes(core_, *checked_, streams_);
+  RETURN_IF_ERROR(TakeHostMemory(quanta_bytes.value_or(0)));
+  if (quanta_bytes.has_value()) quanta_ = GraphQuanta::Create(core_, *checked_, streams_);
   RETURN_IF_ERROR(AllocateRest(memory));
   tasks_ = std::make_unique<GraphTasks>(graph_, std::move(memory.places));
   return absl::OkStatus();
@@ -133,35 +134,40 @@ absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
     total += RoundUp(stream ? record_bytes[i] : static_cast<uint64_t>(graph_.root_bytes[i]));
     own.push_back(i);
   }
-  const uint64_t image_offset = total;
-  if (quanta_ != nullptr) total += quanta_->device_bytes();
-  if (total == 0) {
-    device_ = memory.device.value_or(0);
-    return absl::OkStatus();
+  if (total != 0) {
+    BufferSpec spec;
+    spec.dtype = DType::kU8;
+    spec.shape = {static_cast<int64_t>(total)};
+    ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
+    memory_ = buffer->id;
+    memory.device = buffer->device;
+    for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
   }
-  BufferSpec spec;
-  spec.dtype = DType::kU8;
-  spec.shape = {static_cast<int64_t>(total)};
-  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
-  memory_ = buffer->id;
-  device_ = buffer->device;
-  for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
-  return PlaceQuanta(memory, {buffer->id, image_offset});
+  device_ = memory.device.value_or(0);
+  return PlaceQuanta(memory);
 }
 
-absl::Status GraphRun::PlaceQuanta(const GraphMemory& memory, const GraphPlace& place) {
+absl::Status GraphRun::PlaceQuanta(const GraphMemory& memory) {
   if (quanta_ == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const bool placed, quanta_->Place(client_->id(), memory.places, place));
+  BufferSpec spec;
+  spec.dtype = DType::kU8;
+  spec.shape = {static_cast<int64_t>(quanta_->device_bytes())};
+  // The engine executes what is in it.
+  spec.internal = true;
+  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
+  image_ = buffer->id;
+  device_ = buffer->device;
+  ASSIGN_OR_RETURN(const bool placed, quanta_->Place(client_->id(), memory.places, buffer));
   if (!placed) {
     quanta_ = nullptr;
+    FreeMemory(&image_, BufferTable::InternalAccess(client_->id()));
     return absl::OkStatus();
   }
-  image_place_ = place;
   image_piece_ = core_.admission.PieceBytes(device_, kImagePiece);
   return absl::OkStatus();
 }
 
-absl::Status GraphRun::TakeHostMemory() {
+absl::Status GraphRun::TakeHostMemory(uint64_t quanta_bytes) {
   if (order_.size() > graph::kMaxRunDependencies) {
     return errors::TooManyDependenciesToRun(order_.size(), graph::kMaxRunDependencies);
   }
@@ -187,8 +193,8 @@ absl::Status GraphRun::TakeHostMemory() {
   max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
   uint64_t bytes = outputs + records * (max_unsent_ + 1);
   for (const auto& [tensor, data] : writes_) bytes += data.size();
-  if (quanta_ != nullptr) bytes += quanta_->host_bytes();
-  bytes += order_.size() * 2 * sizeof(uint32_t) + graph_.nodes.size() * sizeof(graph::Node) +
+  bytes += quanta_bytes + order_.size() * 2 * sizeof(uint32_t) +
+           graph_.nodes.size() * sizeof(graph::Node) +
            graph_.arguments.size() * sizeof(graph::Argument) +
            graph_.axes.size() * sizeof(graph::Axis) + graph_.tensors.size() * sizeof(graph::Tensor);
   Budget& host = core_.admission.host();

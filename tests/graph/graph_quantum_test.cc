@@ -7,14 +7,17 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/operators.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/graphs.grpc.pb.h"
 #include "tests/daemon/messages.h"
 #include "tests/graph/graph_maker.h"
@@ -357,6 +360,45 @@ TEST(GraphQuantumTest, ACancelledRunEndsBetweenNodes) {
   ASSERT_TRUE(client.Run(SmallAdd()).all_ok());
 }
 
+// The engine trusts the image of a graph, so no client can find, read or free its buffer.
+TEST(GraphQuantumTest, TheImageIsNotABufferOfTheClient) {
+  const Daemon daemon(Workers(1));
+  const Client client(daemon);
+  uint64_t first = 0;
+  ASSERT_TRUE(client.Allocate(1, &first).ok());
+  uint64_t listed_bytes = 0;
+  int others = 0;
+  const Outcome outcome = RunGraph(
+      daemon, client, Request(SpinningLoop(20, 100'000, 200)),
+      [&](const v1::GraphStep& step, grpc::ClientContext&) {
+        if (step.step() != 0) return;
+        const auto stub = v1::Buffers::NewStub(daemon.Connect());
+        v1::ListBuffersResponse list;
+        ASSERT_TRUE(stub->List(client.Context().get(), {}, &list).ok());
+        std::set<uint64_t> listed;
+        for (const v1::BufferInfo& buffer : list.buffers()) {
+          listed.insert(buffer.id());
+          listed_bytes += buffer.size_bytes();
+        }
+        for (uint64_t id = first + 1; id < first + 20; ++id) {
+          if (listed.count(id) != 0) continue;
+          std::string bytes;
+          EXPECT_EQ(Download(client, id, &bytes).error_code(), grpc::StatusCode::NOT_FOUND);
+          v1::FreeRequest free;
+          free.set_buffer_id(id);
+          v1::FreeResponse freed;
+          EXPECT_EQ(stub->Free(client.Context().get(), free, &freed).error_code(),
+                    grpc::StatusCode::NOT_FOUND);
+          ++others;
+        }
+      });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.steps.size(), 200u);
+  EXPECT_GT(others, 0);
+  // The image and the state of 20 nodes are larger.
+  EXPECT_LT(listed_bytes, 2048u);
+}
+
 // --- Installed operators --------------------------------------------------------------
 
 client::Installation Times(const std::string& name, int factor, const std::string& twist = "") {
@@ -438,6 +480,37 @@ TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
   EXPECT_GT(seen[4], 0u);
   EXPECT_GT(seen[9], 0u);
   EXPECT_EQ(seen.size(), 2u);
+}
+
+// A run does not call an operator that was removed and installed again with other parameters.
+TEST_F(GraphQuantumOperatorsTest, AnOperatorThatIsReplacedByAnother) {
+  MustInstall(Times("scaled", 2));
+  GraphMaker maker;
+  maker.Tensor(Kind::KIND_STATE, "x", {D(1)});
+  maker.Tensor(Kind::KIND_STREAM, "y", {D(1'000'000), D(1)});
+  maker.Call("scaled", {"x", "y"});
+  maker.graph.mutable_loop()->set_max_steps(1'000'000);
+  bool replaced = false;
+  const pid_t engine = daemon_.engine_pid();
+  const Outcome outcome =
+      RunGraph(daemon_, client_, Request(maker), [&](const v1::GraphStep&, grpc::ClientContext&) {
+        if (std::exchange(replaced, true)) return;
+        // The run pauses, because its records are not read.
+        EXPECT_TRUE(Eventually([&] {
+          const uint64_t tasks = daemon_.Device().completed_tasks();
+          const uint64_t uptime = daemon_.Status().uptime_ms();
+          return Eventually([&] { return daemon_.Status().uptime_ms() > uptime + 50; }) &&
+                 daemon_.Device().completed_tasks() == tasks;
+        }));
+        const auto removed = operators_->Remove("scaled");
+        EXPECT_TRUE(removed.ok()) << removed.status();
+        client::Installation other = Times("scaled", 5);
+        other.Signature("x: in f32[*S], out: out f32[*S], ratio: scalar f32 = 1");
+        MustInstall(other);
+      });
+  ExpectRefused(outcome.status, grpc::StatusCode::FAILED_PRECONDITION,
+                {"node 'scaled0' (scaled)", "operator 'scaled' was replaced during the run"});
+  EXPECT_EQ(daemon_.engine_pid(), engine);
 }
 
 // An installed version that faults in a graph is quarantined, and the version before serves again.

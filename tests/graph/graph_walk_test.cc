@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -203,6 +204,98 @@ TEST(GraphWalkTest, QuantaMayEndAnywhere) {
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(within_steps, 10u);
+}
+
+// One node of two chunks in a loop, whose state tests change by hand.
+class TwoChunks {
+ public:
+  explicit TwoChunks(u32 abort = 0) {
+    memory_.image.magic = kGraphMagic;
+    memory_.image.layout_hash = GraphLayoutHash();
+    memory_.image.nodes = memory_.image.roots = 1;
+    memory_.image.nodes_at = offsetof(Memory, node);
+    memory_.image.arguments_at = offsetof(Memory, argument);
+    memory_.image.successors_at = memory_.image.roots_at = offsetof(Memory, root);
+    memory_.argument.tensor.rank = 1;
+    memory_.argument.tensor.shape[0] = 2;
+    memory_.op = {0, 0, 0, 0, 1, kMaxTaskChunks, 0, 0};
+    memory_.quantum.abort = abort;
+    memory_.quantum.fresh = 1;
+    memory_.quantum.max_steps = 10;
+    memory_.quantum.last_step = 10;
+    memory_.quantum.operators = reinterpret_cast<u64>(&memory_.op);
+    descriptor_.image = reinterpret_cast<u64>(&memory_.image);
+    descriptor_.state = reinterpret_cast<u64>(&memory_.state);
+    descriptor_.quantum = reinterpret_cast<u64>(&memory_.quantum);
+    walk().Begin();
+  }
+
+  GraphWalk walk() const { return GraphWalk(descriptor_, 2); }
+  GraphQuantum& quantum() { return memory_.quantum; }
+  GraphNodeState& node() { return memory_.node_state; }
+  GraphChunk Take() {
+    GraphChunk chunk;
+    EXPECT_TRUE(walk().Take(&chunk));
+    return chunk;
+  }
+  void Finish(const GraphChunk& chunk) {
+    GraphChunk next;
+    bool more_ready = false;
+    walk().Finish(chunk, 0, &next, &more_ready);
+    EXPECT_EQ(next.chunks, 0u);
+  }
+
+ private:
+  struct Memory {
+    GraphImage image;
+    GraphNode node;
+    Argument argument;
+    u32 root;
+    GraphOperator op;
+    GraphState state;
+    GraphNodeState node_state;
+    u64 ready[1];
+    GraphQuantum quantum;
+  };
+  Memory memory_{};
+  GraphDescriptor descriptor_{};
+};
+
+// A worker that has read the head, and takes the last chunk only after others have moved the head,
+// does not move it again. The entry at the head is replaced by the node's next one.
+TEST(GraphWalkTest, AWorkerThatWasDelayedWhileItTookAChunk) {
+  TwoChunks graph;
+  for (int step = 0; step < 5; ++step) {
+    const GraphChunk first = graph.Take();
+    EXPECT_EQ(first.chunk, 0u);
+    // The delayed worker takes the other chunk without a change of the head.
+    ASSERT_EQ(graph.node().unclaimed, 1u);
+    graph.node().unclaimed = 0;
+    graph.Finish(first);
+    graph.Finish({0, 1, 2});
+    ASSERT_EQ(graph.quantum().steps, static_cast<u32>(step + 1));
+  }
+}
+
+// A run that is aborted between two steps is not within a step.
+TEST(GraphWalkTest, AnAbortBetweenTwoSteps) {
+  TwoChunks graph;
+  const GraphChunk first = graph.Take();
+  const GraphChunk second = graph.Take();
+  graph.quantum().abort = 1;
+  graph.Finish(first);
+  graph.Finish(second);
+  EXPECT_TRUE(graph.walk().leaving());
+  graph.walk().Conclude();
+  EXPECT_EQ(graph.quantum().end, static_cast<u32>(GraphEnd::kAborted));
+  EXPECT_EQ(graph.quantum().steps, 1u);
+  EXPECT_EQ(graph.quantum().in_step, 0u);
+
+  TwoChunks aborted_before(/*abort=*/1);
+  EXPECT_TRUE(aborted_before.walk().leaving());
+  aborted_before.walk().Conclude();
+  EXPECT_EQ(aborted_before.quantum().end, static_cast<u32>(GraphEnd::kAborted));
+  EXPECT_EQ(aborted_before.quantum().in_step, 0u);
 }
 
 }  // namespace

@@ -9,10 +9,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/graph/graph_arguments.h"
 #include "runtime/device/fake_device.h"
@@ -248,6 +250,29 @@ TEST_F(LoweringTest, RecordsWaitForTheirWriters) {
     EXPECT_EQ(block.arguments[1].tensor.address, (1u << 20) + lowering.record_offsets()[copy - 3]);
   }
   EXPECT_EQ(nodes[1].successors, 0u);
+}
+
+// A record waits for each node that writes memory of its stream: many records of one memory, with
+// many writers, would need more memory than the graph.
+TEST_F(LoweringTest, TooManyWritersOfManyStreams) {
+  for (const int count : {10, 2'200}) {
+    GraphMaker g;
+    g.Tensor(v1::GraphTensor::KIND_STREAM, "s", {D(1), D(1)});
+    for (int i = 1; i < count; ++i) {
+      g.Alias(v1::GraphTensor::KIND_STREAM, absl::StrCat("s", i), "s", {D(1), D(1)});
+    }
+    for (int i = 0; i < count; ++i) g.Call("fill", {"s", F(i)});
+    bool ok = false;
+    const graph::CheckedGraph checked = Check(g.graph, &ok);
+    ASSERT_TRUE(ok) << FindingsText(g.Validate());
+    std::vector<uint32_t> streams(count);
+    std::iota(streams.begin(), streams.end(), 0);
+    const auto bytes = graph::Lowering::EstimateBytes(checked, streams);
+    EXPECT_EQ(bytes.has_value(), count == 10) << count;
+    if (bytes.has_value()) {
+      EXPECT_GE(2 * *bytes, graph::Lowering(checked, streams).image_bytes());
+    }
+  }
 }
 
 }  // namespace

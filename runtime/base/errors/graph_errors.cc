@@ -39,6 +39,13 @@ absl::Status GraphMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit) {
              "needed"));
 }
 
+absl::Status OperatorChangedInRun(const std::string& op) {
+  return absl::FailedPreconditionError(
+      StrCat("operator ", Quote(op),
+             " was replaced during the run by one with another signature. "
+             "Fix: adapt the graph to it"));
+}
+
 absl::Status StaleGraph(const std::string& id, const std::string& finding) {
   return absl::FailedPreconditionError(
       StrCat("GRAPH_E704: the operators of graph ", id,

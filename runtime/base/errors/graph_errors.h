@@ -30,6 +30,8 @@ absl::Status UnloadForAllNeedsAdmin(const std::string& name);
 // `bytes`: of the graph; `used`: of all graphs.
 absl::Status GraphMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit);
 // An operator of a loaded graph was removed or has another signature. `finding`: as below.
+// An operator was removed and installed again during a run.
+absl::Status OperatorChangedInRun(const std::string& op);
 absl::Status StaleGraph(const std::string& id, const std::string& finding);
 // The client has no such graph session.
 absl::Status UnknownGraphSession(const std::string& id);
