@@ -58,6 +58,9 @@ absl::Status GraphBinder::Bind(v1::GraphBinding& binding, uint32_t tensor) {
   const auto refuse = [&](const std::string& what, const std::string& fix) {
     return errors::BadBinding(binding.tensor(), what, fix);
   };
+  if (opens_session_ && (kind == TensorKind::kInput || kind == TensorKind::kOutput)) {
+    return refuse(StrCat("it is ", graph::KindText(kind)), "bind it in each run");
+  }
   if (graph_.tensors[tensor].root != tensor) {
     return refuse("it is an alias", "bind the tensor whose memory it uses");
   }

@@ -50,6 +50,9 @@ class GraphBinder {
   // Uses the memory of a session. REQUIRES: called before the others. INVALID_ARGUMENT: another
   // device is wanted.
   absl::Status UseSession(const GraphSessionState& session);
+  // Binds for a graph session that is opened: BindAll refuses inputs and outputs, which each run
+  // binds. REQUIRES: called before the others.
+  void OpenSession() { opens_session_ = true; }
   // Takes the data out of `bindings`. Errors: INVALID_ARGUMENT (a binding that does not fit),
   // NOT_FOUND (a buffer).
   absl::Status BindAll(google::protobuf::RepeatedPtrField<v1::GraphBinding>& bindings);
@@ -69,6 +72,7 @@ class GraphBinder {
   const graph::Graph& graph_;
   GraphMemory memory_;
   const GraphSessionState* session_ = nullptr;
+  bool opens_session_ = false;
   // The first tensor of each buffer.
   absl::flat_hash_map<uint64_t, uint32_t> used_;
 };

@@ -95,7 +95,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
     std::optional<uint32_t> device;
     if (request.has_device()) device = request.device();
     GraphBinder binder(core_, *client_, graph, device);
-    RETURN_IF_ERROR(CheckKinds(request));
+    binder.OpenSession();
     RETURN_IF_ERROR(binder.BindAll(*request.mutable_bindings()));
     RETURN_IF_ERROR(binder.BindByName(/*inputs=*/false));
     ASSIGN_OR_RETURN(state_.scalars, BindScalars(graph, request.scalars(), nullptr));
@@ -123,19 +123,6 @@ class Opening : public std::enable_shared_from_this<Opening> {
     }
     for (auto& [tensor, data] : memory.writes) {
       batches_.push_back(tasks.Write(tensor, std::move(data)));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckKinds(const v1::OpenGraphSessionRequest& request) const {
-    for (const v1::GraphBinding& binding : request.bindings()) {
-      for (const graph::Tensor& tensor : checked_->graph.tensors) {
-        if (tensor.name != binding.tensor()) continue;
-        if (tensor.kind != TensorKind::kInput && tensor.kind != TensorKind::kOutput) continue;
-        return errors::BadBinding(binding.tensor(),
-                                  std::string("it is ") + graph::KindText(tensor.kind),
-                                  "bind it in each run");
-      }
     }
     return absl::OkStatus();
   }

@@ -368,6 +368,21 @@ TEST_F(GraphSessionsTest, BadOpeningsAreRefused) {
   refused([](R& r) { r.mutable_bindings(0)->set_tensor("y"); }, kInvalid, {"it is an output"});
   refused([](R& r) { r.mutable_bindings(0)->set_tensor("a"); }, kInvalid, {"it is an activation"});
   refused([](R& r) { r.mutable_bindings(0)->set_tensor("q"); }, kInvalid, {"no such tensor"});
+  // Each binding is refused in its turn, so that a bad one ends the work for the request.
+  refused(
+      [](R& r) {
+        r.add_bindings()->set_tensor("q");
+        r.add_bindings()->set_tensor("x");
+      },
+      kInvalid, {"'q'", "no such tensor"});
+  refused(
+      [](R& r) {
+        *r.add_bindings() = r.bindings(0);
+        r.add_bindings()->set_tensor("y");
+      },
+      kInvalid, {"'none.such'", "it is bound twice"});
+  refused([](R& r) { r.add_bindings()->set_tensor("x"); }, kInvalid,
+          {"'x'", "it is an input", "in each run"});
   refused([](R& r) { r.mutable_bindings(0)->set_data("abc"); }, kInvalid, {"3 bytes"});
   refused([](R& r) { r.mutable_bindings(0)->set_buffer_id(999'999); }, StatusCode::NOT_FOUND,
           {"999999"});
