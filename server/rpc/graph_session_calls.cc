@@ -35,14 +35,14 @@ void FillSession(const Core& core, const GraphSession& session, v1::GraphSession
                      : snapshot.busy                  ? v1::GraphSession::STATE_BUSY
                      : snapshot.interrupted           ? v1::GraphSession::STATE_INTERRUPTED
                                                       : v1::GraphSession::STATE_READY);
-  message->set_device(snapshot.state.device);
+  message->set_device(snapshot.device);
   message->set_state_bytes(session.memory().bytes);
   message->set_runs(snapshot.runs);
   message->set_steps(snapshot.steps);
   const graph::Graph& graph = session.checked()->graph;
   for (size_t i = 0; i < graph.scalars.size(); ++i) {
-    if (!snapshot.state.scalars[i].has_value()) continue;
-    (*message->mutable_scalars())[std::string(graph.scalars[i].name)] = *snapshot.state.scalars[i];
+    if (!snapshot.scalars[i].has_value()) continue;
+    (*message->mutable_scalars())[std::string(graph.scalars[i].name)] = *snapshot.scalars[i];
   }
 }
 
@@ -94,6 +94,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
     const graph::Graph& graph = checked_->graph;
     std::optional<uint32_t> device;
     if (request.has_device()) device = request.device();
+    ASSIGN_OR_RETURN(memory_.host, AcquireHost(graph.tensors.size() * sizeof(GraphPlace)));
     GraphBinder binder(core_, *client_, graph, device);
     binder.OpenSession();
     RETURN_IF_ERROR(binder.BindAll(*request.mutable_bindings()));
@@ -101,7 +102,10 @@ class Opening : public std::enable_shared_from_this<Opening> {
     ASSIGN_OR_RETURN(state_.scalars, BindScalars(graph, request.scalars(), nullptr));
     GraphMemory memory = binder.Take();
     state_.places = std::move(memory.places);
-    RETURN_IF_ERROR(TakeHostMemory(memory));
+    // For the contents that are sent, until they are on the device.
+    uint64_t sent = 0;
+    for (const auto& [tensor, data] : memory.writes) sent += data.size();
+    ASSIGN_OR_RETURN(charge_, AcquireHost(sent));
     std::vector<uint32_t> states;
     std::vector<uint32_t> constants;
     for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
@@ -127,10 +131,8 @@ class Opening : public std::enable_shared_from_this<Opening> {
     return absl::OkStatus();
   }
 
-  // For the contents that are sent, until they are on the device.
-  absl::Status TakeHostMemory(const GraphMemory& memory) {
-    uint64_t bytes = 0;
-    for (const auto& [tensor, data] : memory.writes) bytes += data.size();
+  // RESOURCE_EXHAUSTED.
+  absl::StatusOr<Budget::Charge> AcquireHost(uint64_t bytes) {
     Budget& host = core_.admission.host();
     const std::shared_ptr<Budget::Account>& own = client_->accounts()->host();
     std::optional<Budget::Charge> charge = host.Acquire(own, bytes, Budget::Purpose::kBatches);
@@ -139,13 +141,14 @@ class Opening : public std::enable_shared_from_this<Opening> {
       return errors::HostMemoryFull(bytes, client ? own->acquired() : host.used(),
                                     client ? host.client_limit() : host.limit(), client);
     }
-    charge_ = *std::move(charge);
-    return absl::OkStatus();
+    return *std::move(charge);
   }
 
   absl::Status PrepareCopy(const std::shared_ptr<GraphSession>& source) {
     RETURN_IF_ERROR(CheckStates(core_, *source));
     if (!source_.Acquire(source, nullptr)) return errors::GraphSessionBusy(source->id());
+    ASSIGN_OR_RETURN(memory_.host,
+                     AcquireHost(checked_->graph.tensors.size() * sizeof(GraphPlace)));
     ASSIGN_OR_RETURN(state_, source_.Take(/*repeat_interrupted=*/false));
     const std::vector<GraphPlace> from = state_.places;
     const graph::Graph& graph = checked_->graph;

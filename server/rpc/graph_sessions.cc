@@ -9,7 +9,7 @@ namespace resident {
 
 GraphSession::Snapshot GraphSession::snapshot() const {
   absl::MutexLock lock(&mu_);
-  return {state_, user_ != nullptr, interrupted_, runs_, steps_};
+  return {state_.device, state_.scalars, user_ != nullptr, interrupted_, runs_, steps_};
 }
 
 bool GraphSessionUse::Acquire(std::shared_ptr<GraphSession> session,

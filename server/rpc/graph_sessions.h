@@ -42,6 +42,7 @@
 #include "absl/synchronization/mutex.h"
 #include "runtime/graph/check.h"
 #include "runtime/queue/device_queue.h"
+#include "server/admission/budget.h"
 #include "server/rpc/graph_store.h"
 #include "server/rpc/graph_tasks.h"
 #include "server/rpc/shared_slots.h"
@@ -80,6 +81,8 @@ class GraphSession {
     // constants, which forks share.
     std::shared_ptr<const void> states;
     std::shared_ptr<const void> constants;
+    // The daemon's memory for the places.
+    Budget::Charge host;
   };
 
   // `checked`: the graph when the session is opened.
@@ -107,7 +110,9 @@ class GraphSession {
   const Memory& memory() const { return memory_; }
 
   struct Snapshot {
-    GraphSessionState state;
+    uint32_t device = 0;
+    // See GraphSessionState.
+    std::vector<std::optional<double>> scalars;
     bool busy = false;
     bool interrupted = false;
     uint64_t runs = 0;

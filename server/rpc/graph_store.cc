@@ -80,12 +80,34 @@ LoadedGraph::Revisions LoadedGraph::ReadRevisions(const v1::Graph& graph,
   return revisions;
 }
 
-void LoadedGraph::SetChecked(Checked checked, Revisions revisions) {
+absl::StatusOr<LoadedGraph::Checked> LoadedGraph::SetChecked(graph::CheckedGraph checked,
+                                                             Revisions revisions) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (checked_ != nullptr && revisions_ == revisions) return checked_;
+  }
+  const uint64_t bytes = MeasureMemory(checked);
+  std::optional<Budget::Charge> charge = memory_.Acquire(account_, bytes);
+  if (!charge.has_value()) return errors::GraphMemoryFull(bytes, memory_.used(), memory_.limit());
+  struct Charged {
+    graph::CheckedGraph checked;
+    Budget::Charge charge;
+  };
+  const auto charged =
+      std::make_shared<const Charged>(Charged{std::move(checked), *std::move(charge)});
+  Checked now(charged, &charged->checked);
+  Checked before;  // Destroyed without the lock.
   absl::MutexLock lock(&mu_);
-  checked_ = std::move(checked);
+  before = std::exchange(checked_, now);
   refused_ = absl::OkStatus();
   revisions_ = std::move(revisions);
   was_checked_ = true;
+  return now;
+}
+
+void LoadedGraph::Keep(Budget::Charge charge) {
+  absl::MutexLock lock(&mu_);
+  content_charge_ = std::move(charge);
 }
 
 bool LoadedGraph::UpdateRevisions(const Registry& registry) {
@@ -120,10 +142,7 @@ absl::StatusOr<LoadedGraph::Checked> LoadedGraph::Check(const Registry& registry
   graph::Graph graph = ReadGraph(message, RegistryCatalog(registry), &findings);
   graph::GraphCheck check = graph::CheckGraph(graph, &findings);
   if (check.accepted) {
-    auto checked = std::make_shared<const graph::CheckedGraph>(
-        graph::CheckedGraph{std::move(graph), *std::move(check.order)});
-    SetChecked(checked, std::move(revisions));
-    return checked;
+    return SetChecked({std::move(graph), *std::move(check.order)}, std::move(revisions));
   }
   absl::MutexLock lock(&mu_);
   checked_ = nullptr;
@@ -165,12 +184,14 @@ std::vector<std::string> GraphStore::Restore(StateStore* state) {
       continue;
     }
     Entry entry;
-    entry.graph = std::make_shared<LoadedGraph>(stored.id, *std::move(content), message.name(),
-                                                static_cast<uint64_t>(message.nodes_size()));
+    auto account = stored.holders.empty() ? std::make_shared<Budget::Account>()
+                                          : FindAccount(stored.holders[0].name);
+    entry.graph = std::make_shared<LoadedGraph>(stored.id, *std::move(content), message, memory_,
+                                                std::move(account));
     for (const StoredGraph::Holder& holder : stored.holders) {
       // A daemon with other limits may have stored more than this one allows; it is kept.
       auto hold = TakeHold({holder.name, absl::StrCat("identity ", errors::Quote(holder.name))},
-                           entry.graph->memory_bytes());
+                           entry.graph->content().size());
       Holder& kept = entry.holders[holder.name];
       if (hold.ok()) kept = *std::move(hold);
       kept.loaded_ms = holder.loaded_ms;
@@ -181,19 +202,19 @@ std::vector<std::string> GraphStore::Restore(StateStore* state) {
   return warnings;
 }
 
+std::shared_ptr<Budget::Account> GraphStore::FindAccount(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  std::shared_ptr<Budget::Account>& known = accounts_[name];
+  if (known == nullptr) known = std::make_shared<Budget::Account>();
+  return known;
+}
+
 absl::StatusOr<GraphStore::Holder> GraphStore::TakeHold(const Caller& caller, uint64_t bytes) {
   Holder holder;
   ASSIGN_OR_RETURN(holder.slot, slots_.Take(caller.slots));
-  std::shared_ptr<Budget::Account> account;
-  {
-    absl::MutexLock lock(&mu_);
-    std::shared_ptr<Budget::Account>& known = accounts_[caller.name];
-    if (known == nullptr) known = std::make_shared<Budget::Account>();
-    account = known;
-  }
-  std::optional<Budget::Charge> charge = memory_.Acquire(account, bytes);
+  std::optional<Budget::Charge> charge = memory_.Acquire(FindAccount(caller.name), bytes);
   if (!charge.has_value()) return errors::GraphMemoryFull(bytes, memory_.used(), memory_.limit());
-  holder.memory = *std::move(charge);
+  holder.content = *std::move(charge);
   holder.loaded_ms = absl::ToUnixMillis(absl::Now());
   return holder;
 }
@@ -208,32 +229,33 @@ StoredGraph GraphStore::Describe(const std::string& id, const Entry& entry) {
 }
 
 absl::StatusOr<GraphStore::Added> GraphStore::Load(const Caller& caller, const v1::Graph& message,
-                                                   LoadedGraph::Checked checked,
+                                                   graph::CheckedGraph checked,
                                                    LoadedGraph::Revisions revisions) {
   std::string content = Serialize(message);
   const std::string id = Sha256Hex(content);
   absl::MutexLock save(&save_mu_);
   StoredGraph stored;
   std::shared_ptr<LoadedGraph> graph;
+  bool already_loaded = false;
   {
     absl::MutexLock lock(&mu_);
     const auto found = graphs_.find(id);
     if (found != graphs_.end()) {
       graph = found->second.graph;
       stored = Describe(id, found->second);
-      if (found->second.holders.contains(caller.name)) {
-        graph->SetChecked(std::move(checked), std::move(revisions));
-        return Added{graph, true};
-      }
+      already_loaded = found->second.holders.contains(caller.name);
     }
   }
-  if (graph == nullptr) {
-    graph = std::make_shared<LoadedGraph>(id, std::move(content), message.name(),
-                                          static_cast<uint64_t>(message.nodes_size()));
+  if (already_loaded) {
+    RETURN_IF_ERROR(graph->SetChecked(std::move(checked), std::move(revisions)).status());
+    return Added{graph, true};
   }
-  ASSIGN_OR_RETURN(Holder holder,
-                   TakeHold(caller, graph->content().size() + MeasureMemory(*checked)));
-  graph->SetChecked(std::move(checked), std::move(revisions));
+  if (graph == nullptr) {
+    graph = std::make_shared<LoadedGraph>(id, std::move(content), message, memory_,
+                                          FindAccount(caller.name));
+  }
+  ASSIGN_OR_RETURN(Holder holder, TakeHold(caller, graph->content().size()));
+  RETURN_IF_ERROR(graph->SetChecked(std::move(checked), std::move(revisions)).status());
   stored.id = id;
   stored.holders.push_back({caller.name, holder.loaded_ms});
   if (state_ != nullptr) RETURN_IF_ERROR(state_->PutGraph(stored, graph->content()));
@@ -268,6 +290,8 @@ absl::StatusOr<bool> GraphStore::Unload(const std::string& id, const std::string
   }
   absl::MutexLock lock(&mu_);
   if (removed) {
+    Entry& entry = graphs_[id];
+    entry.graph->Keep(std::move(entry.holders.begin()->second.content));
     graphs_.erase(id);
   } else {
     graphs_[id].holders.erase(caller);

@@ -16,7 +16,9 @@
 // Invariants:
 //   1. The content of a graph never changes, so that indices of its tensors and scalars stay valid
 //      when it is checked again.
-//   2. A graph in the table has at least one holder, each with a slot and a charge for its memory.
+//   2. A graph in the table has at least one holder, each with a slot and a charge for its content.
+//      When the last one unloads it, the graph keeps that charge until its last user ends.
+//   3. Each checked form of a graph has a charge of its own, which ends with its last user.
 //
 // Thread safety: all members may be called from any thread. Load, Unload and Restore wait for the
 // disk of the state folder; Load and LoadedGraph::Check may take seconds.
@@ -59,9 +61,16 @@ class LoadedGraph {
   // The operators that a graph calls, each once, with their revisions (Registry::Revision).
   using Revisions = std::vector<std::pair<std::string, uint64_t>>;
 
-  // `content`: the serialized message.
-  LoadedGraph(std::string id, std::string content, std::string name, uint64_t nodes)
-      : id_(std::move(id)), content_(std::move(content)), name_(std::move(name)), nodes_(nodes) {}
+  // `content`: the serialized message. `memory`, `account`: checked forms are charged to them.
+  // `memory` must outlive this object and its checked forms.
+  LoadedGraph(std::string id, std::string content, const v1::Graph& message, Budget& memory,
+              std::shared_ptr<Budget::Account> account)
+      : id_(std::move(id)),
+        content_(std::move(content)),
+        name_(message.name()),
+        nodes_(static_cast<uint64_t>(message.nodes_size())),
+        memory_(memory),
+        account_(std::move(account)) {}
 
   const std::string& id() const { return id_; }
   const std::string& name() const { return name_; }
@@ -71,10 +80,15 @@ class LoadedGraph {
   // The checked graph if its operators are those of the last check; null: call Check. A graph that
   // was refused with the present operators is refused again.
   absl::StatusOr<Checked> FindChecked(const Registry& registry) ABSL_LOCKS_EXCLUDED(mu_);
-  // Checks the graph again. FAILED_PRECONDITION: it is stale (GRAPH_E704).
+  // Checks the graph again. FAILED_PRECONDITION: it is stale (GRAPH_E704). RESOURCE_EXHAUSTED: the
+  // checked form does not fit into the memory for loaded graphs.
   absl::StatusOr<Checked> Check(const Registry& registry) ABSL_LOCKS_EXCLUDED(mu_);
-  // Uses the result of a check. `revisions`: those before it began.
-  void SetChecked(Checked checked, Revisions revisions) ABSL_LOCKS_EXCLUDED(mu_);
+  // Uses the result of a check, unless the graph has one of the same operators; returns the one
+  // that it has now. `revisions`: those before the check began. RESOURCE_EXHAUSTED: as in Check.
+  absl::StatusOr<Checked> SetChecked(graph::CheckedGraph checked, Revisions revisions)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps a charge for the content, which ends with the last reference to this object.
+  void Keep(Budget::Charge charge) ABSL_LOCKS_EXCLUDED(mu_);
   static Revisions ReadRevisions(const v1::Graph& graph, const Registry& registry);
 
   v1::LoadedGraph::State FindState(const Registry& registry) ABSL_LOCKS_EXCLUDED(mu_);
@@ -94,6 +108,8 @@ class LoadedGraph {
   const std::string content_;
   const std::string name_;
   const uint64_t nodes_;
+  Budget& memory_;
+  const std::shared_ptr<Budget::Account> account_;
 
   mutable absl::Mutex mu_;
   // Of the last check that was accepted, if it still fits the operators of `revisions_`.
@@ -103,6 +119,7 @@ class LoadedGraph {
   Revisions revisions_ ABSL_GUARDED_BY(mu_);
   // Whether there was a check.
   bool was_checked_ ABSL_GUARDED_BY(mu_) = false;
+  Budget::Charge content_charge_ ABSL_GUARDED_BY(mu_);
 };
 
 class GraphStore {
@@ -126,7 +143,7 @@ class GraphStore {
   // Adds the caller as a holder of an accepted graph. `revisions`: those before the check. Errors:
   // RESOURCE_EXHAUSTED, and those of StateStore::PutGraph; then nothing has changed.
   absl::StatusOr<Added> Load(const Caller& caller, const v1::Graph& message,
-                             LoadedGraph::Checked checked, LoadedGraph::Revisions revisions)
+                             graph::CheckedGraph checked, LoadedGraph::Revisions revisions)
       ABSL_LOCKS_EXCLUDED(save_mu_, mu_);
   // Ends the hold of the caller, or all of them. Returns whether the graph was removed. NOT_FOUND,
   // PERMISSION_DENIED (the caller does not hold it), and errors of the state folder; then nothing
@@ -148,7 +165,7 @@ class GraphStore {
   struct Holder {
     int64_t loaded_ms = 0;
     SharedSlots::Ticket slot;
-    Budget::Charge memory;
+    Budget::Charge content;
   };
   struct Entry {
     std::shared_ptr<LoadedGraph> graph;
@@ -156,6 +173,7 @@ class GraphStore {
   };
 
   absl::StatusOr<Holder> TakeHold(const Caller& caller, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Budget::Account> FindAccount(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   static StoredGraph Describe(const std::string& id, const Entry& entry);
 
   SharedSlots slots_;

@@ -109,12 +109,9 @@ absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::G
   if (check.order->size() > graph::kMaxRunDependencies) {
     return errors::TooManyDependenciesToRun(check.order->size(), graph::kMaxRunDependencies);
   }
-  ASSIGN_OR_RETURN(
-      const GraphStore::Added added,
-      core_.graphs.Load(caller, message,
-                        std::make_shared<const graph::CheckedGraph>(
-                            graph::CheckedGraph{std::move(graph), *std::move(check.order)}),
-                        std::move(revisions)));
+  ASSIGN_OR_RETURN(const GraphStore::Added added,
+                   core_.graphs.Load(caller, message, {std::move(graph), *std::move(check.order)},
+                                     std::move(revisions)));
   response.set_graph_id(added.graph->id());
   response.set_already_loaded(added.already_loaded);
   return absl::OkStatus();

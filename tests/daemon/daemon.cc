@@ -181,6 +181,16 @@ std::string Daemon::Metrics() const {
   return answer;
 }
 
+uint64_t Daemon::Figure(const std::string& name) const {
+  const std::string metrics = Metrics();
+  const std::string start = "\n" + name + " ";
+  const size_t at = metrics.find(start);
+  EXPECT_NE(at, std::string::npos) << "the metrics page does not have " << name;
+  return at == std::string::npos
+             ? 0
+             : static_cast<uint64_t>(std::stod(metrics.substr(at + start.size())));
+}
+
 std::shared_ptr<grpc::Channel> Daemon::Connect() const {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

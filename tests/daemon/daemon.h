@@ -62,6 +62,8 @@ class Daemon {
   std::string Output() const;
   // The metrics page; empty if there is no response.
   std::string Metrics() const;
+  // The value of one metric, with its labels if it has some.
+  uint64_t Figure(const std::string& name) const;
 
   // Opens a separate connection.
   std::shared_ptr<grpc::Channel> Connect() const;

@@ -323,6 +323,25 @@ TEST_F(GraphSessionsTest, MemoryIsFreedWithTheSessionAndWithTheClient) {
   EXPECT_TRUE(Eventually([&] { return calls_.MustDescribe(id).sessions() == 0; }));
 }
 
+TEST_F(GraphSessionsTest, TheDaemonsMemoryOfASessionIsCounted) {
+  const auto used = [&] {
+    return daemon_->Figure("resident_host_memory_used_bytes{purpose=\"batches\"}");
+  };
+  const GraphMaker maker = SummingLoop(10);
+  const uint64_t bytes = 16 * static_cast<uint64_t>(maker.graph.tensors_size());
+  const std::string id = calls_.MustLoad(maker);
+  const uint64_t before = used();
+  const Session session = calls_.MustOpen(id);
+  EXPECT_TRUE(Eventually([&] { return used() == before + bytes; }));
+  Session fork;
+  ASSERT_TRUE(calls_.Fork(session.session_id(), &fork).ok());
+  EXPECT_TRUE(Eventually([&] { return used() == before + 2 * bytes; }));
+  ASSERT_TRUE(calls_.Close(session.session_id()).ok());
+  EXPECT_TRUE(Eventually([&] { return used() == before + bytes; }));
+  ASSERT_TRUE(calls_.Close(fork.session_id()).ok());
+  EXPECT_TRUE(Eventually([&] { return used() == before; }));
+}
+
 TEST_F(GraphSessionsTest, ASessionThatIsClosedDuringARunLetsItFinish) {
   const Session session = calls_.MustOpen(calls_.MustLoad(SummingLoop(300)));
   bool closed = false;

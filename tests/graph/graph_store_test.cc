@@ -13,6 +13,7 @@
 #include "client/residentd_client.h"
 #include "tests/auth/auth_support.h"
 #include "tests/graph/loaded_graphs.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident::testing {
@@ -135,6 +136,32 @@ TEST_F(GraphStoreTest, AGraphThatIsUnloadedDuringARunLetsItFinish) {
   ExpectRefused(calls_.RunLoaded(id).status, StatusCode::NOT_FOUND, {"no graph with the id"});
   // A graph session keeps it.
   EXPECT_EQ(calls_.RunIn(session.session_id(), 3).stream(), (std::vector<double>{0, 1, 3}));
+}
+
+TEST_F(GraphStoreTest, TheMemoryOfAGraphIsCountedUntilItsLastSessionEnds) {
+  const auto is_used = [&](uint64_t bytes) {
+    return Eventually([&] { return daemon_->Figure("resident_graph_bytes") == bytes; });
+  };
+  const uint64_t before = daemon_->Figure("resident_graph_bytes");
+  const std::string id = calls_.MustLoad(SummingLoop(300));
+  const uint64_t bytes = calls_.MustDescribe(id).memory_bytes();
+  EXPECT_TRUE(is_used(before + bytes));
+  const std::string first = calls_.MustOpen(id).session_id();
+  // A graph that is loaded again needs no more memory.
+  EXPECT_EQ(calls_.MustLoad(SummingLoop(300)), id);
+  const std::string second = calls_.MustOpen(id).session_id();
+  EXPECT_TRUE(is_used(before + bytes));
+  ASSERT_TRUE(calls_.Unload(id).ok());
+  EXPECT_TRUE(is_used(before + bytes));
+  // Nothing of the unloaded graph is used again.
+  EXPECT_EQ(calls_.MustLoad(SummingLoop(300)), id);
+  EXPECT_TRUE(is_used(before + 2 * bytes));
+  ASSERT_TRUE(calls_.Close(first).ok());
+  EXPECT_TRUE(is_used(before + 2 * bytes));
+  ASSERT_TRUE(calls_.Close(second).ok());
+  EXPECT_TRUE(is_used(before + bytes));
+  ASSERT_TRUE(calls_.Unload(id).ok());
+  EXPECT_TRUE(is_used(before));
 }
 
 TEST_F(GraphStoreTest, ACallerHasNotAllGraphs) {
@@ -408,6 +435,11 @@ TEST(GraphRestartTest, LoadedGraphsSurviveAKilledDaemon) {
     EXPECT_EQ(restored.holders(0), "anonymous");
     EXPECT_EQ(calls.Run(RunRelu(kept)).floats(), kReluOfX);
     EXPECT_EQ(calls.MustDescribe(kept).state(), Loaded::STATE_READY);
+    // With what the check has made.
+    uint64_t bytes = 0;
+    for (const Loaded& graph : calls.List()) bytes += graph.memory_bytes();
+    EXPECT_GT(calls.MustDescribe(kept).memory_bytes(), restored.memory_bytes());
+    EXPECT_EQ(daemon.Figure("resident_graph_bytes"), bytes);
     EXPECT_EQ(calls.Run(RunRelu(operated)).floats(), (std::vector<float>{-7, 14, -21, 28}));
     ExpectRefused(calls.Run(RunRelu(dropped)).status, StatusCode::NOT_FOUND, {dropped});
     v1::LoadGraphResponse again;

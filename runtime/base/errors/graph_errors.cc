@@ -36,7 +36,7 @@ absl::Status GraphMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit) {
       StrCat("the graph needs ", bytes, " bytes of the daemon's memory; loaded graphs use ", used,
              " of ", limit,
              " bytes, of which a caller leaves a part to others. Fix: unload graphs that are not "
-             "needed"));
+             "needed, and close their sessions"));
 }
 
 absl::Status OperatorChangedInRun(const std::string& op) {
