@@ -22,6 +22,7 @@ FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
 NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
+GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
@@ -96,7 +97,7 @@ def figures(name):
         rows.append([
             f["what"], quantity(f["value"], f["unit"]), f["baseline"] if baseline else "",
             quantity(f["baseline_value"], f["unit"]) if baseline else "",
-            "{:.2f}".format(f["ratio"]) if baseline else ""
+            "{:.{}f}".format(f["ratio"], 2 if f["ratio"] >= 0.02 else 4) if baseline else ""
         ])
     return table(["what", "residentd", "baseline", "its figure", "ratio"], rows)
 
@@ -164,6 +165,14 @@ def library():
 
 def library_cpu():
     return figures(LIBRARY_CPU)
+
+
+def graphs_cpu():
+    return figures(GRAPHS_CPU)
+
+
+def graphs_loaded():
+    return figures(LOADED_CPU)
 
 
 def copy(folder, name):
@@ -310,7 +319,8 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "short": short, "life": life, "generation": generation, "recovery": recovery,
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
-          "native_core": native_core, "library": library, "library_cpu": library_cpu}
+          "native_core": native_core, "library": library, "library_cpu": library_cpu,
+          "graphs_cpu": graphs_cpu, "graphs_loaded": graphs_loaded}
 
 
 def main():
@@ -318,7 +328,7 @@ def main():
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU, NATIVE,
-                 NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK)
+                 NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS_CPU, LOADED_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
