@@ -22,6 +22,7 @@ FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
 NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
+SMALL_TASKS = "bench_small_tasks.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
@@ -167,6 +168,10 @@ def library_cpu():
     return figures(LIBRARY_CPU)
 
 
+def small_tasks():
+    return figures(SMALL_TASKS)
+
+
 def graphs_cpu():
     return figures(GRAPHS_CPU)
 
@@ -297,7 +302,8 @@ def short():
 
 def life():
     sustained = figure(SUSTAINED)[0]["value"]
-    submitted = load(DAEMON)["bench"]["submit_single"]["tasks_per_second"]
+    single = load(DAEMON)["bench"]["submit_single"]
+    submitted = single["tasks_per_second"]
     rows = [
         ["the ring's round trip, measured on the host: lone `add` of 1,024, p50", "6 to 11",
          comparison(LONE)[0]],
@@ -307,7 +313,8 @@ def life():
         ["consuming a completion, host side", "11", comparison("host: consume a completion")[0]],
         ["a task among many: the ring at its highest rate", "6 to 11",
          "{} ({})".format(quantity(1e9 / sustained, "ns"), quantity(sustained, "tasks/s"))],
-        ["a task among many: through gRPC, batches of 1,024 of 64 elements", "1 to 13",
+        ["a task among many: through gRPC, batches of {} of {} elements, one by one".format(
+            single["batch"], single["elements"]), "1 to 13",
          "{} ({})".format(quantity(1e9 / submitted, "ns"), quantity(submitted, "tasks/s"))],
         ["a lone task through gRPC `Run`, p50", "1 to 13", run_p50("residentd")],
         ["the same call to a bare gRPC echo, p50", "", run_p50("echo")],
@@ -320,15 +327,15 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
-          "graphs_cpu": graphs_cpu, "graphs_loaded": graphs_loaded}
+          "small_tasks": small_tasks, "graphs_cpu": graphs_cpu, "graphs_loaded": graphs_loaded}
 
 
 def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
-        known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU, NATIVE,
-                 NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS_CPU, LOADED_CPU)
+        known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
+                 SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS_CPU, LOADED_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
