@@ -10,7 +10,16 @@
 //
 //   image:  GraphImage | GraphNode[nodes] | Argument[...] | GraphPatch[...] | u32 successors[...]
 //           | u32 roots[roots] | GraphUpdate[updates] | i64 stop_values[stop_values]
+//           | GangNode[nodes] | GangWait[...] | u32 list_begins[gang + 1] | u32 lists[...]
 //   state:  GraphState | GraphNodeState[nodes] | u64 ready[ReadyCapacity(nodes)]
+//     or    GangState | GraphOperator[operators] | u32 positions[gang] | u32 ended[nodes]
+//
+// An engine executes an image in one of two ways. If `gang` is 0, any worker takes any node that is
+// ready (graph_walk.h): the workers have other tasks too. Otherwise the image is a schedule for a
+// *gang* of so many workers that do nothing else during the quantum: each member, which has a
+// *rank*, works off its own list of nodes in the order of the graph and waits before each for its
+// predecessors (gang_walk.h). Nothing is taken from a common queue, so that the next node is known
+// in advance.
 //
 // Memory ordering: the stamps of the slot publish the quantum, and the image, which an earlier task
 // wrote. The completion of the slot publishes what the engine wrote. Only `abort` is written while
@@ -45,11 +54,13 @@ struct GraphDescriptor {
   u16 operator_slot;
   u8 flags;
   u8 reserved;
-  // Addresses of the GraphImage, the GraphState and the GraphQuantum.
+  // Addresses of the GraphImage, of the GraphState or GangState, and of the GraphQuantum.
   u64 image;
   u64 state;
   u64 quantum;
-  u64 unused[2];
+  // GraphImage::gang.
+  u32 gang;
+  u32 unused[3];
 };
 static_assert(sizeof(GraphDescriptor) == sizeof(TaskDescriptor), "");
 static_assert(__builtin_offsetof(GraphDescriptor, token) == 0, "");
@@ -58,6 +69,7 @@ static_assert(__builtin_offsetof(GraphDescriptor, flags) == 6, "");
 static_assert(__builtin_offsetof(GraphDescriptor, image) == 8, "");
 static_assert(__builtin_offsetof(GraphDescriptor, state) == 16, "");
 static_assert(__builtin_offsetof(GraphDescriptor, quantum) == 24, "");
+static_assert(__builtin_offsetof(GraphDescriptor, gang) == 32, "");
 
 // --- Image -----------------------------------------------------------------------
 
@@ -83,11 +95,21 @@ struct GraphImage {
   // Rows of the table of operators.
   u32 operators;
   DType stop_dtype;
-  u8 reserved[15];
+  u8 reserved[11];
+  // Members of the gang; 0: none, and the image ends with the values that stop the loop.
+  u32 gang;
+  u64 gang_nodes_at;
+  u64 waits_at;
+  // The list of rank r is lists[list_begins[r]] to lists[list_begins[r + 1] - 1].
+  u64 list_begins_at;
+  u64 lists_at;
+  u64 unused[4];
 };
-static_assert(sizeof(GraphImage) == 128, "");
+static_assert(sizeof(GraphImage) == 192, "");
 static_assert(__builtin_offsetof(GraphImage, nodes) == 88, "");
 static_assert(__builtin_offsetof(GraphImage, stop_dtype) == 112, "");
+static_assert(__builtin_offsetof(GraphImage, gang) == 124, "");
+static_assert(__builtin_offsetof(GraphImage, lists_at) == 152, "");
 
 // A call of an operator. Its arguments are templates in the form of an argument block; patches
 // complete them for the present values of the scalars.
@@ -147,6 +169,29 @@ struct GraphUpdate {
 };
 static_assert(sizeof(GraphUpdate) == 40, "");
 
+// Which members of a gang execute a node: `ranks` of them, of which the i-th has the rank
+// (first + i) % gang, and executes the chunks i, i + ranks, i + 2 * ranks, ... The number of chunks
+// may differ from step to step.
+struct GangNode {
+  // Index of the first of its GangWaits; their number is GraphNode::predecessors.
+  u32 first_wait;
+  u16 first;
+  u16 ranks;
+  // Whether a member that does not execute it waits for it.
+  u32 signals;
+  u32 reserved;
+};
+static_assert(sizeof(GangNode) == 16, "");
+static_assert(__builtin_offsetof(GangNode, signals) == 8, "");
+
+// A predecessor, with its members.
+struct GangWait {
+  u32 node;
+  u16 first;
+  u16 ranks;
+};
+static_assert(sizeof(GangWait) == 8, "");
+
 // --- State -----------------------------------------------------------------------
 
 struct GraphNodeState {
@@ -189,6 +234,45 @@ RESIDENT_HOST_DEVICE constexpr u64 GraphStateBytes(u64 nodes) {
   return sizeof(GraphState) + nodes * sizeof(GraphNodeState) + ReadyCapacity(nodes) * sizeof(u64);
 }
 
+// The state of a gang. Rank 0, its leader, initializes it for each quantum that begins with a step.
+struct GangState {
+  double scalars[kMaxGraphScalars];
+  // Steps that have ended since the run began, and since the state was initialized.
+  u64 step;
+  u32 steps;
+  // Of the quantum: steps that have ended, GraphEnd, and the first failure.
+  u32 quantum_steps;
+  u32 end;
+  u32 failed_node;
+  u32 failure;
+  // Whether the quantum ended between two steps.
+  u32 between_steps;
+  u64 failed_step;
+  // A copy of what the members need of the GraphQuantum.
+  u32 fresh;
+  u32 trace_capacity;
+  u64 first_step;
+  u64 records;
+  u64 record_bytes;
+  u64 trace;
+  u64 start_ns;
+  // Not 0: no member begins a further chunk.
+  alignas(64) u32 leave;
+  // Members that have come to the end of a step, since the state was initialized.
+  alignas(64) u32 arrived;
+  // Steps that have begun after the first one, since the state was initialized.
+  alignas(64) u32 begun;
+  // Events of the trace so far.
+  alignas(64) u32 trace_events;
+};
+static_assert(sizeof(GangState) == 896, "");
+static_assert(__builtin_offsetof(GangState, step) == 512, "");
+static_assert(__builtin_offsetof(GangState, start_ns) == 592, "");
+static_assert(__builtin_offsetof(GangState, leave) == 640, "");
+
+// A member's position: an index in its list, or, once it has come to the end of the step, this.
+inline constexpr u32 kGangArrived = ~0u;
+
 // --- Quantum ---------------------------------------------------------------------
 
 // Why a quantum has ended.
@@ -226,6 +310,19 @@ static_assert(sizeof(GraphOperator) == 48, "");
 static_assert(__builtin_offsetof(GraphOperator, grain) == 16, "");
 static_assert(__builtin_offsetof(GraphOperator, tasks) == 32, "");
 
+// A chunk in the trace of a run. Times are those of the engine's clock, in nanoseconds.
+struct GraphTraceEvent {
+  u32 node;
+  u32 step;  // Of the quantum.
+  u32 chunk;
+  u32 worker;
+  // When its worker began to wait for predecessors of the node, and when the chunk began and ended.
+  u64 wait_ns;
+  u64 begin_ns;
+  u64 end_ns;
+};
+static_assert(sizeof(GraphTraceEvent) == 40, "");
+
 struct GraphQuantum {
   // Not 0: end as soon as the nodes that are running have ended.
   alignas(64) u32 abort;
@@ -244,6 +341,11 @@ struct GraphQuantum {
   u64 operators;
   u64 records;
   u64 record_bytes;
+  // Address of room for so many GraphTraceEvents; 0: the run is not traced.
+  u64 trace;
+  u32 trace_capacity;
+  // Set by the engine: events that there were; those beyond trace_capacity were not written.
+  u32 trace_events;
   // Set by the engine. Not 0: no worker takes a further chunk.
   alignas(64) u32 leave;
   // GraphEnd.
@@ -258,11 +360,16 @@ struct GraphQuantum {
   // Of all scalars, for the first step, if `fresh`.
   alignas(64) double scalars[kMaxGraphScalars];
 };
-static_assert(sizeof(GraphQuantum) == 704, "");
+static_assert(sizeof(GraphQuantum) == 768, "");
 static_assert(__builtin_offsetof(GraphQuantum, fresh) == 64, "");
 static_assert(__builtin_offsetof(GraphQuantum, records) == 104, "");
-static_assert(__builtin_offsetof(GraphQuantum, leave) == 128, "");
-static_assert(__builtin_offsetof(GraphQuantum, scalars) == 192, "");
+static_assert(__builtin_offsetof(GraphQuantum, leave) == 192, "");
+static_assert(__builtin_offsetof(GraphQuantum, scalars) == 256, "");
+
+// `operators`: rows of the table.
+RESIDENT_HOST_DEVICE constexpr u64 GangStateBytes(u64 operators, u64 gang, u64 nodes) {
+  return sizeof(GangState) + operators * sizeof(GraphOperator) + (gang + nodes) * sizeof(u32);
+}
 
 // Breadcrumb::task of a worker that executes a node: the node, and the step of the quantum.
 inline constexpr u32 kGraphNodeBits = 17;
@@ -277,7 +384,7 @@ RESIDENT_HOST_DEVICE constexpr u32 GraphTaskStep(u32 task) { return task >> kGra
 // It differs if two builds could interpret an image differently.
 RESIDENT_HOST_DEVICE constexpr u64 GraphLayoutHash() {
   constexpr u64 kFields[] = {
-      1,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      2,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(GraphDescriptor),
       sizeof(GraphImage),
       sizeof(GraphNode),
@@ -287,12 +394,19 @@ RESIDENT_HOST_DEVICE constexpr u64 GraphLayoutHash() {
       sizeof(GraphState),
       sizeof(GraphOperator),
       sizeof(GraphQuantum),
+      sizeof(GangNode),
+      sizeof(GangWait),
+      sizeof(GangState),
+      sizeof(GraphTraceEvent),
       sizeof(Argument),
       kMaxGraphScalars,
       kGraphNodeBits,
       __builtin_offsetof(GraphImage, nodes),
       __builtin_offsetof(GraphNode, predecessors),
       __builtin_offsetof(GraphPatch, factor),
+      __builtin_offsetof(GraphImage, gang),
+      __builtin_offsetof(GangNode, signals),
+      __builtin_offsetof(GangState, leave),
       __builtin_offsetof(GraphState, head),
       __builtin_offsetof(GraphOperator, tasks),
       __builtin_offsetof(GraphQuantum, leave),
