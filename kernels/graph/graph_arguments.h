@@ -45,15 +45,13 @@ RESIDENT_HOST_DEVICE void NormalizeStrides(TensorArgument* tensor) {
   if (dense || empty) SetDenseStrides(tensor);
 }
 
-// `scalars`: values by index. `record`: address of the records of the present step.
-RESIDENT_HOST_DEVICE void FillNodeArguments(const GraphImage& image, const GraphNode& node,
-                                            const double* scalars, u64 record,
-                                            ArgumentBlock* block) {
-  const Argument* const from = ImagePart<Argument>(image, image.arguments_at) + node.first_argument;
-  for (u32 i = 0; i < node.arguments; ++i) block->arguments[i] = from[i];
-  const GraphPatch* const patches = ImagePart<GraphPatch>(image, image.patches_at);
-  for (u32 i = 0; i < node.patches; ++i) {
-    const GraphPatch& patch = patches[node.first_patch + i];
+// Applies patches to the templates of a node's arguments. `scalars`: values by index. `record`:
+// address of the records of the present step.
+RESIDENT_HOST_DEVICE void PatchArguments(const GraphPatch* patches, u32 count,
+                                         const double* scalars, u64 record, ArgumentBlock* block) {
+  RESIDENT_UNROLL(1)
+  for (u32 i = 0; i < count; ++i) {
+    const GraphPatch& patch = patches[i];
     Argument& argument = block->arguments[patch.argument];
     switch (patch.kind) {
       case GraphPatchKind::kValue: {
@@ -77,7 +75,29 @@ RESIDENT_HOST_DEVICE void FillNodeArguments(const GraphImage& image, const Graph
   }
 }
 
-// `workers`: those of the engine.
+// The arguments of a node. `scalars` and `record` as above.
+RESIDENT_HOST_DEVICE void FillNodeArguments(const GraphImage& image, const GraphNode& node,
+                                            const double* scalars, u64 record,
+                                            ArgumentBlock* block) {
+  const Argument* const from = ImagePart<Argument>(image, image.arguments_at) + node.first_argument;
+  for (u32 i = 0; i < node.arguments; ++i) block->arguments[i] = from[i];
+  PatchArguments(ImagePart<GraphPatch>(image, image.patches_at) + node.first_patch, node.patches,
+                 scalars, record, block);
+}
+
+// The number of chunks of a node whose arguments are complete. `workers`: those of the engine.
+RESIDENT_HOST_DEVICE u64 CountChunksOf(const ArgumentBlock& block, const GraphOperator& op,
+                                       u64 workers) {
+  if (op.split_parameter < 0) return 1;
+  const TensorArgument& tensor = block.arguments[op.split_parameter].tensor;
+  const u32 dimensions = op.by_first_dim != 0 && tensor.rank > 1 ? 1 : tensor.rank;
+  u64 items = 1;
+  RESIDENT_UNROLL(1)
+  for (u32 d = 0; d < dimensions; ++d) items *= static_cast<u64>(tensor.shape[d]);
+  return CountChunks(items, op.grain, op.limit, workers);
+}
+
+// The same before they are complete. `workers` as above.
 RESIDENT_HOST_DEVICE u64 CountNodeChunks(const GraphImage& image, const GraphNode& node,
                                          const GraphOperator& op, const double* scalars,
                                          u64 workers) {

@@ -54,6 +54,29 @@ struct KernelState {
   alignas(128) u64 filled;
 };
 
+// Graph workers: at most one block of each SM.
+inline constexpr u32 kMaxGraphWorkers = 256;
+inline constexpr u32 kMaxSms = 256;
+// Quanta of graphs that a graph worker has not begun: at least kMaxOpenGraphs, which the front end
+// has in flight at most.
+inline constexpr u32 kMailSlots = 64;
+
+// In device memory, zero at each launch: the workers that execute graphs (kernels/graph/).
+struct GangTable {
+  // By SM: blocks that were counted.
+  u32 sm_blocks[kMaxSms];
+  // Blocks that were counted, and graph workers among them.
+  alignas(128) u32 counted;
+  u32 members;
+  // Whether graph workers leave the device ring for their mailboxes. Written by the poller.
+  alignas(128) u32 open;
+  // Graph workers that look at their mailboxes.
+  alignas(128) u32 entered;
+  // By graph worker: slots that the poller has written to its mailbox.
+  alignas(128) u32 mailed[kMaxGraphWorkers];
+  RingSlot mailboxes[kMaxGraphWorkers][kMailSlots];
+};
+
 struct KernelParameters {
   // Device addresses of host memory.
   ControlBlock* control;
@@ -67,9 +90,10 @@ struct KernelParameters {
   WideProgress* wide;             // One for each submission slot.
   ArgumentBlock* wide_arguments;  // One for each submission slot.
   unsigned char* scratch;         // kScratchBytes for each block.
+  GangTable* gangs;
   u64 first_sequence;
-  u32 slot_mask;  // Submission slots - 1.
-  u32 reserved;
+  u32 slot_mask;      // Submission slots - 1.
+  u32 graph_workers;  // At most kMaxGraphWorkers; 0: the engine executes no graphs.
 };
 
 }  // namespace resident

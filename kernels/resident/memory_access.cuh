@@ -58,6 +58,12 @@ __device__ __forceinline__ u64 LoadSystem(const u64* from) {
   return value;
 }
 
+__device__ __forceinline__ u32 LoadSystem(const u32* from) {
+  u32 value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void StoreSystem(RangeOutcome* to, const RangeOutcome& outcome) {
   asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(to),
                "r"(outcome.status_and_detail), "r"(outcome.duration_ns)
@@ -91,7 +97,20 @@ __device__ __forceinline__ void StoreDevice(u32* to, u32 value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-// Does not wait for the addition.
+__device__ __forceinline__ u32 AcquireDevice(const u32* from) {
+  u32 value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void ReleaseDevice(u32* to, u32 value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// Neither waits for the addition.
+__device__ __forceinline__ void AddReleaseDevice(u32* to, u32 value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
 __device__ __forceinline__ void AddDevice(u64* to, u64 value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }

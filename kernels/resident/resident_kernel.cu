@@ -35,9 +35,13 @@
 // the same block, passes no task on until the fence is complete. This reduces the round
 // trip by 1.1 us (docs/benchmarks).
 //
+// Graphs are executed by some of the workers, while there are any: graph_worker.cuh.
+//
 // Park: after all tasks, the poller sends every worker a slot with a flag to leave. Each
 // block finishes its current task. `filled` and `next_ticket` are then equal, and the
 // next launch continues from there.
+#include "kernels/resident/block_shared.cuh"
+#include "kernels/resident/graph_worker.cuh"
 #include "kernels/resident/kernel_parameters.h"
 #include "kernels/resident/memory_access.cuh"
 #include "kernels/sdk/operator.h"
@@ -50,8 +54,6 @@ extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
 
 namespace {
 
-constexpr u32 kWarp = 32;
-constexpr u32 kAllLanes = 0xffffffffu;
 // Submission slots that the poller reads while it waits for a lone task. With 1 a lone
 // task takes 7.6 us, with 2 4.1, with 4 3.3, with 8 3.4 (docs/benchmarks).
 constexpr u32 kLookSlots = 4;
@@ -77,56 +79,6 @@ constexpr u32 kLeave = kTaskPark;
 
 static_assert(Block::kMaxThreads == kMaxComputeThreads, "");
 static_assert((kDeviceRingSlots & (kDeviceRingSlots - 1)) == 0, "");
-
-// The state of the compute warps of block 0.
-enum LoneState : u32 {
-  kIdle = 0,
-  kRunning = 1,
-  // The task's completion is stored, or will be next; its fence is not complete.
-  kFencing = 2,
-};
-
-// Data that control and compute warps of a block exchange.
-struct Handover {
-  u32 leave;
-  u32 wide;            // The block runs one chunk of a wide task.
-  volatile u32 state;  // Block 0: a LoneState.
-  u32 reserved;
-  u64 start_ns;
-};
-
-__shared__ BlockState block_state;
-__shared__ Handover handover;
-// The addresses and scalars of a range's claim: for each argument one for each task.
-__shared__ u64 claim_values[kMaxRangeArguments][kMaxRangeClaim];
-static_assert(kMaxRangeClaim <= kWarp, "each lane has a task of the claim");
-
-__device__ __forceinline__ u32 LaneId() { return threadIdx.x % kWarp; }
-
-// Payload words of a descriptor: chunk c has words 3c to 3c + 2. Word 0 is the token,
-// word 1 has the operator slot (low half) and the flags.
-__device__ __forceinline__ u32 FlagsOf(u32 word1) { return word1 >> 16 & 0xff; }
-__device__ __forceinline__ u32 OperatorSlotOf(u32 word1) { return word1 & 0xffff; }
-
-// Makes a slot the block's task. Lanes 0 to 3 have its chunks.
-__device__ __forceinline__ void TakeDescriptor(const StampedChunk& chunk) {
-  if (LaneId() < kChunksPerSlot) {
-    u32* to = reinterpret_cast<u32*>(&block_state.descriptor) + 3 * LaneId();
-    to[0] = chunk.payload[0];
-    to[1] = chunk.payload[1];
-    to[2] = chunk.payload[2];
-  }
-  __syncwarp();
-}
-
-// (warp) Clears the results of the previous operator.
-__device__ __forceinline__ void ClearOutcome() {
-  if (LaneId() < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[LaneId()] = 0;
-  if (LaneId() == 0) {
-    block_state.status_and_detail = 0;
-    block_state.barrier_arrivals = 0;
-  }
-}
 
 // Number of chunks of the arguments of the block's task.
 __device__ __forceinline__ u32 ArgumentChunks() {
@@ -163,37 +115,6 @@ __device__ __forceinline__ void FetchArguments(const KernelParameters& p, u32 ch
   CopyArguments(
       chunks, [&](u32 i) { return LoadChunkSystem(from + i); },
       [&](u32 i, const StampedChunk& chunk) { to[i] = chunk; });
-}
-
-// The token whose stamp is 0: no task.
-constexpr u32 kNoToken = ~0u;
-
-// (lane 0) Writes the block's current task for the host; `task`: its index, if it is of a range.
-__device__ __forceinline__ void WriteBreadcrumb(const KernelParameters& p, u32 token,
-                                                u32 operator_slot, u32 task = 0) {
-  asm volatile(
-      "st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p.breadcrumbs + blockIdx.x),
-      "r"(Stamp(token)), "r"(operator_slot), "r"(0u), "r"(task)
-      : "memory");
-}
-
-// (warp, after a barrier) Stores a completion. The caller executes the fence.
-__device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 token,
-                                                u32 status_and_detail, u64 start_ns) {
-  const u64 elapsed = NanosecondClock() - start_ns;
-  const u32 lane = LaneId();
-  if (lane >= kChunksPerSlot) return;
-  const u32* result = reinterpret_cast<const u32*>(block_state.result);
-  StampedChunk chunk;
-  chunk.stamp = Stamp(token);
-  // Words 0-1 start, 2 duration, 3 status and detail, 4-11 result.
-  chunk.payload[0] = lane == 0   ? static_cast<u32>(start_ns)
-                     : lane == 1 ? status_and_detail
-                                 : result[3 * lane - 4];
-  chunk.payload[1] = lane == 0 ? static_cast<u32>(start_ns >> 32) : result[3 * lane - 3];
-  chunk.payload[2] = lane == 0 ? static_cast<u32>(elapsed < 0xffffffffu ? elapsed : 0xffffffffu)
-                               : result[3 * lane - 2];
-  StoreChunkSystem(p.completions[token & p.slot_mask].chunks + lane, chunk);
 }
 
 // ---------------------------------------------------------------- compute warps ----
@@ -265,17 +186,6 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
       [&](u32 i, const StampedChunk& chunk) { shared[i] = chunk; });
 }
 
-// (warp) Counts the block as finished; returns whether it is the last of `blocks`.
-__device__ __forceinline__ bool IsLastToFinish(WideProgress* wide, u32 blocks) {
-  u32 done = 0;
-  if (LaneId() == 0) {
-    FenceDevice();
-    done = atomicAdd(&wide->blocks_done, 1) + 1;
-    FenceDevice();
-  }
-  return __shfl_sync(kAllLanes, done, 0) == blocks;
-}
-
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
 // block is the last to finish.
 __device__ void RunWideTask(const KernelParameters& p) {
@@ -325,7 +235,8 @@ __device__ __forceinline__ u32 BlocksOfRange(u32 count, u32 claim, u32 max_block
   return min(min((count + claim - 1) / claim, max_blocks), gridDim.x - 1);
 }
 
-// (warp) The addresses and scalars of tasks [first, first + count) of a range go to claim_values.
+// (warp) The addresses and scalars of tasks [first, first + count) of a range go to
+// prepared.claim_values.
 __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range, u32 first,
                                                    u32 count) {
   const RangeColumn* const columns = ColumnsOf(&block_state.arguments, range.arguments);
@@ -336,7 +247,7 @@ __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range,
       const u64 values = columns[a].values;
       const u64 value = values != 0 ? LoadSystem(reinterpret_cast<const u64*>(values) + task)
                                     : columns[a].base + task * columns[a].stride;
-      claim_values[a][LaneId()] = value;
+      prepared.claim_values[a][LaneId()] = value;
       if (range.inputs >> a & 1) {
         const u64 bytes = min(range.elements * sizeof(float), u64{kPrefetchedBytes});
 #pragma unroll 1
@@ -394,7 +305,7 @@ __device__ void RunRange(const KernelParameters& p) {
       if (lane < range.arguments) {
         u64& to =
             compact ? task.words[1 + lane] : block_state.arguments.arguments[lane].scalar_bits;
-        to = claim_values[lane][t];
+        to = prepared.claim_values[lane][t];
       }
       if (lane == 0) block_state.status_and_detail = block_state.barrier_arrivals = 0;
       const u64 start_ns = times ? NanosecondClock() : 0;
@@ -436,6 +347,7 @@ __device__ void RunRange(const KernelParameters& p) {
 
 __device__ void ServeDeviceRing(const KernelParameters& p) {
   const u32 lane = LaneId();
+  GraphWorker graphs(p);
   while (true) {
     u64 ticket = 0;
     if (lane == 0) ticket = atomicAdd(&p.state->next_ticket, 1ULL);
@@ -452,6 +364,10 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     if (task.flags & kLeave) break;
     if (task.flags & kTaskRange) {
       RunRange(p);
+      continue;
+    }
+    if (task.flags & kTaskGraph) {
+      graphs.Serve();
       continue;
     }
     if (lane == 0) WriteBreadcrumb(p, task.token, task.operator_slot);
@@ -480,6 +396,7 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     BarrierSync<kHandOverBarrier>();
     BarrierSync<kFinishedBarrier>();
   }
+  graphs.ServeRest();
   if (lane == 0) handover.leave = 1;
   __syncwarp();
   BarrierSync<kHandOverBarrier>();
@@ -548,7 +465,7 @@ __device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksP
 class Poller {
  public:
   __device__ explicit Poller(const KernelParameters& p)
-      : p_(p), ring_(p), next_(p.first_sequence) {}
+      : p_(p), ring_(p), graphs_(p), next_(p.first_sequence) {}
 
   __device__ void Run() {
     while (!leave_) {
@@ -558,6 +475,7 @@ class Poller {
         ForwardBulk();
       }
     }
+    if (graphs_.open()) graphs_.Close();
     // After all tasks: each worker leaves when it reaches this slot.
     StampedChunk leave{};
     if (LaneId() % kChunksPerSlot == 0) leave.payload[1] = kLeave << 16;
@@ -611,6 +529,7 @@ class Poller {
     do {
       chunk = AcquireChunkSystem(from);
       ready = __ballot_sync(kAllLanes, chunk.stamp == stamp);
+      if (graphs_.open()) TendGraphs();
     } while ((ready & 0xf) != 0xf);
     const u32 word1 = __shfl_sync(kAllLanes, chunk.payload[1], 0);
     const u32 flags = FlagsOf(word1);
@@ -639,10 +558,20 @@ class Poller {
     return true;
   }
 
+  // While graphs are executed: gathers graph workers, and closes the mailboxes after some time.
+  __device__ void TendGraphs() {
+    const u32 held = graphs_.TicketsToCall(ring_.filled());
+    if (held == 0) return;
+    StampedChunk call{};
+    if (LaneId() % kChunksPerSlot == 0) call.payload[1] = u32{kTaskGraph} << 16;
+    ring_.WriteCopies(call, held);
+  }
+
   // Reads kBulkSlots slots at a time and passes ready tasks on, until a read finds none.
   __device__ void ForwardBulk() {
     StampedChunk bulk[kChunksPerLane];
     while (!leave_) {
+      if (graphs_.open()) TendGraphs();
       Read(next_, bulk);
       const u32 count = CountReady(next_, bulk);
       if (count == 0) return;
@@ -708,6 +637,11 @@ class Poller {
         leave_ = true;
         return i + 1;
       }
+      if (flags & kTaskGraph) {
+        graphs_.Mail(chunk);
+        TendGraphs();
+        continue;
+      }
       u32 copies = 1;
       if (flags & kTaskRange) {
         // A RangeDescriptor's count, claim and max_blocks are payload words 5 to 7.
@@ -731,6 +665,7 @@ class Poller {
 
   const KernelParameters& p_;
   DeviceRingWriter ring_;
+  GraphMail graphs_;
   u64 next_;
   bool leave_ = false;
 };

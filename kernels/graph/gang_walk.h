@@ -1,0 +1,569 @@
+// GangWalk: how the members of a gang execute a graph together (graph_task.h): what a member
+// executes next, what it waits for, and the end of a step. It does not call operators.
+//
+//   rank 0 (the leader)     Open ─┐            ┌───────────────────────────────┐
+//   the others                    └─▶ Join ─▶ Next ─▶ (chunks) ─▶ Finish ──────┘
+//                                      │
+//                                      └─▶ Save ─▶ (the last one that leaves) Conclude
+//
+// A member works off its list of nodes, whose order is that of the graph. Before a node it waits
+// until the counters of the node's predecessors have the values that they have once all members of
+// these nodes have ended them in this step. The counters never decrease. At the end of its list a
+// member reports to the leader; when all have, the leader ends the step, and the others wait until
+// it begins the next one.
+//
+// While the operator runs, Prepare reads what the next node needs, so that nothing but the wait
+// remains between two nodes.
+//
+// Invariants:
+//   1. All nodes before the first one that has not ended are not waited for, and this one waits for
+//      nobody: its members come to it. So the members never wait for each other in a circle.
+//   2. A member that leaves has executed all nodes before its position in this step, and none
+//      after. Another quantum can therefore continue from the positions and the counters.
+//   3. The scalars change only between two steps, when no member executes a node.
+//
+// Memory ordering: what a member wrote is visible to the members that wait for its node: the
+// counter is incremented with release and read with acquire. The caller orders the threads of a
+// member: it calls Finish after a barrier, and has another one between Next and the operator.
+//
+// Thread safety: each member has its own object. On a GPU all lanes of one warp call its members
+// together. `Platform` has the memory operations of the engine:
+//
+//   kLanes, Lane(), Sync(), All(bool), First(T)              the lanes of a member
+//   Load, LoadAcquire, StoreRelease, AddRelease, Add,        of memory that members share
+//   FetchAdd, Exchange
+//   LoadHost                                                 of memory that the host writes
+//   Clock()                                                  in nanoseconds
+//   Wait(polls)                                              called in each loop that waits; not
+//                                                            static
+//
+//   GangWalk<Platform> walk(platform, descriptor, rank, workers, &fast_memory);
+//   if (rank == 0) walk.Open(); else ... wait until the leader has ...
+//   walk.Join();
+//   while (walk.Next()) {
+//     ... take the arguments; call the operator for the chunks; meanwhile: ...
+//     walk.PrepareNext();
+//     walk.Finish(status_and_detail, begin_ns);
+//   }
+//   walk.Save();
+#ifndef RESIDENT_KERNELS_GRAPH_GANG_WALK_H_
+#define RESIDENT_KERNELS_GRAPH_GANG_WALK_H_
+
+#include "kernels/graph/graph_arguments.h"
+#include "kernels/graph/graph_task.h"
+#include "kernels/layout/platform.h"
+
+namespace resident {
+
+// The fast memory of a member.
+struct GangMemory {
+  // Of the node that is executed next.
+  ArgumentBlock arguments;
+  double scalars[kMaxGraphScalars];
+};
+
+// How often the leader looks at the host's word `abort`, at most.
+inline constexpr u64 kAbortLookNs = 50'000;
+
+template <typename Platform>
+class GangWalk {
+ public:
+  // `workers`: of the engine.
+  RESIDENT_HOST_DEVICE GangWalk(Platform& platform, const GraphDescriptor& descriptor, u32 rank,
+                                u32 workers, GangMemory* memory)
+      : platform_(platform),
+        image_(*reinterpret_cast<const GraphImage*>(descriptor.image)),
+        state_(*reinterpret_cast<GangState*>(descriptor.state)),
+        quantum_(*reinterpret_cast<GraphQuantum*>(descriptor.quantum)),
+        gang_(descriptor.gang),
+        rank_(rank),
+        workers_(workers),
+        memory_(*memory),
+        operators_(reinterpret_cast<GraphOperator*>(&state_ + 1)) {}
+
+  // The leader begins the quantum. False: the image is not one of this build for this gang; then
+  // only Refuse may be called.
+  RESIDENT_HOST_DEVICE bool Open() {
+    if (gang_ == 0 || image_.magic != kGraphMagic || image_.layout_hash != GraphLayoutHash() ||
+        image_.gang != gang_) {
+      return false;
+    }
+    const u32 fresh = Platform::LoadHost(&quantum_.fresh);
+    const u64 first_step = Platform::LoadHost(&quantum_.first_step);
+    if (fresh != 0) {
+      for (u32 i = Platform::Lane(); i < image_.scalars; i += Platform::kLanes) {
+        state_.scalars[i] = Platform::LoadHost(&quantum_.scalars[i]);
+      }
+      Clear(positions(), gang_);
+      Clear(ended(), image_.nodes);
+    }
+    const auto* const operators =
+        reinterpret_cast<const GraphOperator*>(Platform::LoadHost(&quantum_.operators));
+    const u64 words = image_.operators * (sizeof(GraphOperator) / sizeof(u64));
+    for (u64 i = Platform::Lane(); i < words; i += Platform::kLanes) {
+      reinterpret_cast<u64*>(operators_)[i] =
+          Platform::LoadHost(reinterpret_cast<const u64*>(operators) + i);
+    }
+    if (Platform::Lane() == 0) {
+      if (fresh != 0) {
+        state_.step = first_step;
+        state_.arrived = state_.begun = 0;
+      }
+      state_.quantum_steps = 0;
+      state_.end = static_cast<u32>(GraphEnd::kNone);
+      state_.failure = 0;
+      state_.between_steps = 0;
+      state_.first_step = first_step;
+      state_.records = Platform::LoadHost(&quantum_.records);
+      state_.record_bytes = Platform::LoadHost(&quantum_.record_bytes);
+      state_.trace = Platform::LoadHost(&quantum_.trace);
+      state_.trace_capacity = Platform::LoadHost(&quantum_.trace_capacity);
+      state_.start_ns = Platform::Clock();
+      state_.leave = 0;
+      state_.trace_events = 0;
+    }
+    last_step_ = Platform::LoadHost(&quantum_.last_step);
+    max_steps_ = Platform::LoadHost(&quantum_.max_steps);
+    budget_ns_ = Platform::LoadHost(&quantum_.budget_ns);
+    Platform::Sync();
+    return true;
+  }
+
+  // A member begins. REQUIRES: what Open wrote is visible to it.
+  RESIDENT_HOST_DEVICE void Join() {
+    const u32* const begins = ImagePart<u32>(image_, image_.list_begins_at);
+    list_ = ImagePart<u32>(image_, image_.lists_at) + begins[rank_];
+    size_ = begins[rank_ + 1] - begins[rank_];
+    start_ns_ = state_.start_ns;
+    first_step_ = state_.first_step;
+    step_ = state_.step;
+    steps_ = state_.begun;
+    trace_ = state_.trace;
+    const u32 position = positions()[rank_];
+    arrived_ = position == kGangArrived;
+    position_ = arrived_ ? size_ : position;
+    ReadScalars();
+    free_ns_ = step_begin_ns_ = looked_ns_ = start_ns_;
+    if (rank_ == 0) LookForAbort(start_ns_);
+    Prepare();
+  }
+
+  // Waits until the next node of the list may be executed; its arguments are in the fast memory.
+  // False: the member must leave.
+  RESIDENT_HOST_DEVICE bool Next() {
+    while (position_ == size_) {
+      if (!EndStep()) return false;
+      Prepare();
+    }
+    return !must_leave_ && AwaitPredecessors();
+  }
+
+  RESIDENT_HOST_DEVICE u32 node() const { return node_; }
+  RESIDENT_HOST_DEVICE u32 operator_slot() const { return operator_slot_; }
+  RESIDENT_HOST_DEVICE u32 arguments() const { return arguments_; }
+  RESIDENT_HOST_DEVICE u32 argument_bytes() const {
+    return arguments_ * static_cast<u32>(sizeof(Argument));
+  }
+  // The chunks of the node that this member executes.
+  RESIDENT_HOST_DEVICE u32 first_chunk() const { return index_; }
+  RESIDENT_HOST_DEVICE u32 chunks() const { return chunks_; }
+  RESIDENT_HOST_DEVICE u32 stride() const { return ranks_; }
+  // Step of the quantum.
+  RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - first_step_); }
+
+  // Reads what the next node needs. The caller calls it once in the time of each node, after the
+  // arguments were taken from the fast memory, so that it takes no time of its own.
+  RESIDENT_HOST_DEVICE void PrepareNext() {
+    done_ = {node_, op_, index_, signals_};
+    ++position_;
+    Prepare();
+  }
+
+  // The member has executed all its chunks of the node before. REQUIRES: PrepareNext was called.
+  RESIDENT_HOST_DEVICE void Finish(u32 status_and_detail, u64 begin_ns) {
+    const u64 now = Platform::Clock();
+    if (trace_ != 0) Trace(begin_ns, now);
+    if (status_and_detail != 0) {
+      --position_;  // The node has not ended.
+      must_leave_ = true;
+      Fail(done_.node, status_and_detail);
+      return;
+    }
+    if (Platform::Lane() == 0) {
+      if (done_.signals != 0) Platform::AddRelease(&ended()[done_.node], 1u);
+      GraphOperator& op = operators_[done_.op];
+      Platform::Add(&op.ns, now - begin_ns);
+      if (done_.index == 0) Platform::Add(&op.tasks, u64{1});
+    }
+    free_ns_ = now;
+  }
+
+  // The member leaves. The caller makes what it wrote visible to the last one.
+  RESIDENT_HOST_DEVICE void Save() {
+    if (Platform::Lane() != 0) return;
+    positions()[rank_] = arrived_ ? kGangArrived : position_;
+    if (rank_ == 0) state_.step = step_;
+  }
+
+  // For the last member that leaves: sets what the host reads. Returns the status of the quantum.
+  RESIDENT_HOST_DEVICE u32 Conclude() {
+    auto* const rows = reinterpret_cast<GraphOperator*>(Platform::LoadHost(&quantum_.operators));
+    for (u32 row = Platform::Lane(); row < image_.operators; row += Platform::kLanes) {
+      rows[row].tasks = Platform::Load(&operators_[row].tasks);
+      rows[row].ns = Platform::Load(&operators_[row].ns);
+    }
+    const u32 end = Platform::Load(&state_.end);
+    const u32 failure = Platform::Load(&state_.failure);
+    if (Platform::Lane() == 0) {
+      quantum_.end =
+          end == static_cast<u32>(GraphEnd::kNone) ? static_cast<u32>(GraphEnd::kQuantum) : end;
+      quantum_.steps = Platform::Load(&state_.quantum_steps);
+      quantum_.in_step = Platform::Load(&state_.between_steps) == 0;
+      quantum_.failed_node = Platform::Load(&state_.failed_node);
+      quantum_.failure = failure;
+      quantum_.failed_step = Platform::Load(&state_.failed_step);
+      quantum_.trace_events = Platform::Load(&state_.trace_events);
+    }
+    return failure;
+  }
+
+  // Instead of all the others, if Open returned false. Returns the status of the quantum.
+  RESIDENT_HOST_DEVICE u32 Refuse() {
+    if (Platform::Lane() == 0) quantum_.end = static_cast<u32>(GraphEnd::kBadImage);
+    return static_cast<u32>(CompletionStatus::kInternal);
+  }
+
+ private:
+  // A node that was executed; see the members of the same names.
+  struct Done {
+    u32 node;
+    u32 op;
+    u32 index;
+    u32 signals;
+  };
+
+  RESIDENT_HOST_DEVICE u32* positions() const {
+    return reinterpret_cast<u32*>(operators_ + image_.operators);
+  }
+  // By node: how often a member has ended it.
+  RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang_; }
+
+  RESIDENT_HOST_DEVICE static void Clear(u32* words, u32 count) {
+    for (u32 i = Platform::Lane(); i < count; i += Platform::kLanes) words[i] = 0;
+  }
+
+  RESIDENT_HOST_DEVICE void ReadScalars() {
+    for (u32 i = Platform::Lane(); i < image_.scalars; i += Platform::kLanes) {
+      memory_.scalars[i] = Platform::Load(&state_.scalars[i]);
+    }
+    Platform::Sync();
+  }
+
+  // Reads the record, the arguments and the first predecessors of the node at the position.
+  RESIDENT_HOST_DEVICE void Prepare() {
+    const u64 now = Platform::Clock();
+    if (rank_ == 0) LookForEnd(now);
+    must_leave_ = Platform::Load(&state_.leave) != 0;
+    if (position_ == size_) return;
+    node_ = list_[position_];
+    const GraphNode& record = ImagePart<GraphNode>(image_, image_.nodes_at)[node_];
+    const GangNode& members = ImagePart<GangNode>(image_, image_.gang_nodes_at)[node_];
+    op_ = record.op;
+    arguments_ = record.arguments;
+    waits_ = record.predecessors;
+    const u32 patches = record.patches;
+    const u32 first_patch = record.first_patch;
+    const u32 first_argument = record.first_argument;
+    first_ = members.first;
+    ranks_ = members.ranks;
+    signals_ = members.signals;
+    first_wait_ = members.first_wait;
+    index_ = rank_ >= first_ ? rank_ - first_ : rank_ + gang_ - first_;
+    // Independent of each other: the operator, the predecessors and the arguments.
+    const GraphOperator op = operators_[op_];
+    ReadWait(Platform::Lane());
+    CopyArguments(ImagePart<Argument>(image_, image_.arguments_at) + first_argument);
+    operator_slot_ = op.slot;
+    chunks_ = 1;
+    if (patches != 0 && Platform::Lane() == 0) {
+      PatchArguments(ImagePart<GraphPatch>(image_, image_.patches_at) + first_patch, patches,
+                     memory_.scalars, state_.records + step() * state_.record_bytes,
+                     &memory_.arguments);
+    }
+    Platform::Sync();
+    if (op.split_parameter >= 0) {
+      if (Platform::Lane() == 0) {
+        chunks_ = static_cast<u32>(CountChunksOf(memory_.arguments, op, workers_));
+      }
+      chunks_ = Platform::First(chunks_);
+    }
+  }
+
+  RESIDENT_HOST_DEVICE void CopyArguments(const Argument* from) {
+    struct alignas(16) Piece {
+      u64 words[2];
+    };
+    static_assert(sizeof(Argument) % sizeof(Piece) == 0, "");
+    constexpr u32 kPieces = kMaxArguments * sizeof(Argument) / sizeof(Piece);
+    constexpr u32 kRounds = (kPieces + Platform::kLanes - 1) / Platform::kLanes;
+    const u32 pieces = argument_bytes() / static_cast<u32>(sizeof(Piece));
+    const auto* const source = reinterpret_cast<const Piece*>(from);
+    auto* const target = reinterpret_cast<Piece*>(&memory_.arguments);
+    Piece loaded[kRounds];
+    RESIDENT_UNROLL(kRounds)
+    for (u32 k = 0; k < kRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i < pieces) loaded[k] = source[i];
+    }
+    RESIDENT_UNROLL(kRounds)
+    for (u32 k = 0; k < kRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i < pieces) target[i] = loaded[k];
+    }
+    Platform::Sync();
+  }
+
+  // A lane's predecessor: that with this index among those of the node.
+  RESIDENT_HOST_DEVICE void ReadWait(u32 index) {
+    wait_target_ = 0;
+    if (index >= waits_) return;
+    const GangWait wait = ImagePart<GangWait>(image_, image_.waits_at)[first_wait_ + index];
+    // Its own nodes have ended, because they are before this one.
+    if (wait.ranks == 1 && wait.first == rank_) return;
+    wait_node_ = wait.node;
+    wait_target_ = wait.ranks * (steps_ + 1);
+  }
+
+  RESIDENT_HOST_DEVICE bool AwaitPredecessors() {
+    for (u32 group = 0; group < waits_; group += Platform::kLanes) {
+      if (group != 0) ReadWait(group + Platform::Lane());
+      if (Platform::All(wait_target_ == 0)) continue;
+      bool reached = wait_target_ == 0;
+      for (u32 polls = 0;; ++polls) {
+        const bool leave = Platform::Load(&state_.leave) != 0;
+        // Different signs: the counter has not reached the target.
+        if (!reached) {
+          reached =
+              static_cast<i32>(Platform::LoadAcquire(&ended()[wait_node_]) - wait_target_) >= 0;
+        }
+        if (Platform::All(reached)) break;
+        if (Platform::First(leave)) return false;
+        if (rank_ == 0) LookForEnd(Platform::Clock());
+        platform_.Wait(polls);
+      }
+    }
+    Platform::Sync();
+    return true;
+  }
+
+  // The member has come to the end of its list. Returns whether another step begins.
+  RESIDENT_HOST_DEVICE bool EndStep() {
+    if (!arrived_) {
+      arrived_ = true;
+      if (gang_ > 1 && Platform::Lane() == 0) Platform::AddRelease(&state_.arrived, 1u);
+    }
+    if (rank_ == 0) {
+      if (gang_ > 1) {
+        const u32 target = gang_ * (steps_ + 1);
+        for (u32 polls = 0; Platform::First(Platform::LoadAcquire(&state_.arrived)) != target;
+             ++polls) {
+          if (Platform::First(Platform::Load(&state_.leave)) != 0) return false;
+          LookForEnd(Platform::Clock());
+          platform_.Wait(polls);
+        }
+      }
+      if (!LeadStep()) return false;
+    } else {
+      for (u32 polls = 0;; ++polls) {
+        const u32 leave = Platform::First(Platform::LoadAcquire(&state_.leave));
+        // If the step has begun before that, the member leaves at its beginning.
+        if (Platform::First(Platform::LoadAcquire(&state_.begun)) != steps_) break;
+        if (leave != 0) return false;
+        platform_.Wait(polls);
+      }
+      ReadScalars();
+    }
+    arrived_ = false;
+    position_ = 0;
+    ++steps_;
+    // The leader has counted it.
+    if (rank_ != 0) ++step_;
+    return true;
+  }
+
+  // The leader ends a step and begins the next one. False: the quantum ends between them.
+  RESIDENT_HOST_DEVICE bool LeadStep() {
+    const u64 now = Platform::Clock();
+    ++step_;
+    const u32 quantum_steps = step();
+    GraphEnd end = GraphEnd::kNone;
+    bool leave = false;
+    if (IsStopValue()) {
+      end = GraphEnd::kStop;
+    } else if (step_ >= last_step_) {
+      end = GraphEnd::kSteps;
+    } else if (!UpdateScalars()) {
+      end = GraphEnd::kScalarRange;
+    } else {
+      LookForAbort(now);
+      // A further step would exceed the time, if it takes as long as this one.
+      leave = quantum_steps >= max_steps_ ||
+              now + (now - step_begin_ns_) > start_ns_ + budget_ns_ ||
+              Platform::First(Platform::Load(&state_.leave)) != 0;
+    }
+    step_begin_ns_ = now;
+    leave |= end != GraphEnd::kNone;
+    if (Platform::Lane() == 0) {
+      state_.quantum_steps = quantum_steps;
+      state_.step = step_;
+      if (end != GraphEnd::kNone) End(end);
+      if (leave) state_.between_steps = 1;
+      if (leave) {
+        Platform::StoreRelease(&state_.leave, 1u);
+      } else {
+        Platform::StoreRelease(&state_.begun, steps_ + 1);
+      }
+    }
+    Platform::Sync();
+    return !leave;
+  }
+
+  RESIDENT_HOST_DEVICE bool IsStopValue() const {
+    if (image_.stop_address == 0) return false;
+    const i64 value = image_.stop_dtype == DType::kI32
+                          ? Platform::Load(reinterpret_cast<const i32*>(image_.stop_address))
+                          : Platform::Load(reinterpret_cast<const i64*>(image_.stop_address));
+    const i64* const stops = ImagePart<i64>(image_, image_.stop_values_at);
+    bool differs = true;
+    for (u32 i = Platform::Lane(); i < image_.stop_values; i += Platform::kLanes) {
+      differs &= stops[i] != value;
+    }
+    return !Platform::All(differs);
+  }
+
+  // Computes the scalars of the next step. False: one would leave its range; none has changed then.
+  RESIDENT_HOST_DEVICE bool UpdateScalars() {
+    static_assert(kMaxGraphScalars % Platform::kLanes == 0, "");
+    constexpr u32 kRounds = kMaxGraphScalars / Platform::kLanes;
+    const GraphUpdate* const updates = ImagePart<GraphUpdate>(image_, image_.updates_at);
+    double values[kRounds];
+    bool valid = true;
+    RESIDENT_UNROLL(1)
+    for (u32 k = 0; k < kRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= image_.updates) continue;
+      const GraphUpdate update = updates[i];
+      values[k] = update.factor * memory_.scalars[update.scalar] + update.addend;
+      valid &= values[k] >= update.least && values[k] <= update.most;
+    }
+    if (!Platform::All(valid)) return false;
+    RESIDENT_UNROLL(1)
+    for (u32 k = 0; k < kRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= image_.updates) continue;
+      const u32 scalar = updates[i].scalar;
+      memory_.scalars[scalar] = values[k];
+      state_.scalars[scalar] = values[k];
+    }
+    Platform::Sync();
+    return true;
+  }
+
+  // (leader) Ends the quantum if its time is over or the host wants that.
+  RESIDENT_HOST_DEVICE void LookForEnd(u64 now) {
+    if (now - start_ns_ > budget_ns_) {
+      if (Platform::Lane() == 0) Platform::StoreRelease(&state_.leave, 1u);
+      Platform::Sync();
+    }
+    if (now - looked_ns_ > kAbortLookNs) LookForAbort(now);
+  }
+  RESIDENT_HOST_DEVICE void LookForAbort(u64 now) {
+    looked_ns_ = now;
+    if (Platform::First(Platform::LoadHost(&quantum_.abort)) == 0) return;
+    if (Platform::Lane() == 0) {
+      End(GraphEnd::kAborted);
+      Platform::StoreRelease(&state_.leave, 1u);
+    }
+    Platform::Sync();
+  }
+
+  // (one lane) The first reason is kept.
+  RESIDENT_HOST_DEVICE bool End(GraphEnd end) {
+    return Platform::Exchange(&state_.end, static_cast<u32>(GraphEnd::kNone),
+                              static_cast<u32>(end));
+  }
+
+  RESIDENT_HOST_DEVICE void Fail(u32 node, u32 status_and_detail) {
+    if (Platform::Lane() == 0) {
+      if (End(GraphEnd::kFailed)) {
+        state_.failed_node = node;
+        state_.failure = status_and_detail;
+        state_.failed_step = step_;
+      }
+      Platform::StoreRelease(&state_.leave, 1u);
+    }
+    Platform::Sync();
+  }
+
+  // Of the node that was executed. Its first chunk stands for all that the member executed.
+  RESIDENT_HOST_DEVICE void Trace(u64 begin_ns, u64 end_ns) {
+    if (Platform::Lane() != 0) return;
+    const u32 at = Platform::FetchAdd(&state_.trace_events, 1u);
+    if (at >= state_.trace_capacity) return;
+    reinterpret_cast<GraphTraceEvent*>(trace_)[at] = {done_.node, step(),   done_.index, rank_,
+                                                      free_ns_,   begin_ns, end_ns};
+  }
+
+  Platform& platform_;
+  const GraphImage& image_;
+  GangState& state_;
+  GraphQuantum& quantum_;
+  const u32 gang_;
+  const u32 rank_;
+  const u32 workers_;
+  GangMemory& memory_;
+  GraphOperator* const operators_;
+
+  const u32* list_ = nullptr;
+  u32 size_ = 0;
+  u32 position_ = 0;
+  // Whether the member has reported the end of the step.
+  bool arrived_ = false;
+  bool must_leave_ = false;
+  // Steps that have ended: since the state was initialized, and since the run began.
+  u32 steps_ = 0;
+  u64 step_ = 0;
+  u64 first_step_ = 0;
+  u64 start_ns_ = 0;
+  u64 trace_ = 0;
+  // When the member ended its last node.
+  u64 free_ns_ = 0;
+
+  // The node at the position.
+  u32 node_ = 0;
+  u32 op_ = 0;
+  u32 operator_slot_ = 0;
+  u32 arguments_ = 0;
+  u32 chunks_ = 0;
+  u32 first_ = 0;
+  u32 ranks_ = 0;
+  u32 index_ = 0;
+  u32 signals_ = 0;
+  u32 waits_ = 0;
+  u32 first_wait_ = 0;
+  // A lane's predecessor, and the value that its counter must have; 0: it need not wait.
+  u32 wait_node_ = 0;
+  u32 wait_target_ = 0;
+  Done done_{};
+
+  // The leader's.
+  u64 last_step_ = 0;
+  u32 max_steps_ = 0;
+  u64 budget_ns_ = 0;
+  u64 step_begin_ns_ = 0;
+  u64 looked_ns_ = 0;
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_GRAPH_GANG_WALK_H_
