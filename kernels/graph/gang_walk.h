@@ -1,10 +1,7 @@
 // GangWalk: how the members of a gang execute a graph together (graph_task.h): what a member
 // executes next, what it waits for, and the end of a step. It does not call operators.
 //
-//   rank 0 (the leader)     Open ─┐            ┌───────────────────────────────┐
-//   the others                    └─▶ Join ─▶ Next ─▶ (chunks) ─▶ Finish ──────┘
-//                                      │
-//                                      └─▶ Save ─▶ (the last one that leaves) Conclude
+//   Open (only rank 0, the leader) ─▶ Join ─▶ (nodes) ─▶ Save ─▶ Conclude (only the last one)
 //
 // A member works off its list of nodes, whose order is that of the graph. Before a node it waits
 // until the counters of the node's predecessors have the values that they have once all members of
@@ -12,7 +9,7 @@
 // member reports to the leader; when all have, the leader ends the step, and the others wait until
 // it begins the next one.
 //
-// While the operator runs, Prepare reads what the next node needs, so that nothing but the wait
+// While the operator runs, Prepare reads what the next node needs, so that little but the wait
 // remains between two nodes.
 //
 // Invariants:
@@ -40,10 +37,18 @@
 //   GangWalk<Platform> walk(platform, descriptor, rank, workers, &fast_memory);
 //   if (rank == 0) walk.Open(); else ... wait until the leader has ...
 //   walk.Join();
-//   while (walk.Next()) {
-//     ... take the arguments; call the operator for the chunks; meanwhile: ...
-//     walk.PrepareNext();
-//     walk.Finish(status_and_detail, begin_ns);
+//   for (bool runs = false;;) {
+//     walk.Prepare();
+//     if (runs) {
+//       ... wait for the operator, execute further chunks ...
+//       walk.Finish(status_and_detail, begin_ns);
+//     }
+//     runs = walk.Next();
+//     if (runs) {
+//       ... take the arguments, start the operator ...
+//     } else if (walk.leaves()) {
+//       break;
+//     }
 //   }
 //   walk.Save();
 #ifndef RESIDENT_KERNELS_GRAPH_GANG_WALK_H_
@@ -145,18 +150,64 @@ class GangWalk {
     ReadScalars();
     free_ns_ = step_begin_ns_ = looked_ns_ = start_ns_;
     if (rank_ == 0) LookForAbort(start_ns_);
-    Prepare();
   }
 
-  // Waits until the next node of the list may be executed; its arguments are in the fast memory.
-  // False: the member must leave.
-  RESIDENT_HOST_DEVICE bool Next() {
-    while (position_ == size_) {
-      if (!EndStep()) return false;
-      Prepare();
+  // Reads the record, the arguments and the first predecessors of the next node of the list. The
+  // caller has taken what was prepared before.
+  RESIDENT_HOST_DEVICE void Prepare() {
+    const u64 now = Platform::Clock();
+    if (rank_ == 0) LookForEnd(now);
+    leaves_ = Platform::First(Platform::Load(&state_.leave)) != 0;
+    if (position_ == size_) return;
+    node_ = list_[position_];
+    const GraphNode& record = ImagePart<GraphNode>(image_, image_.nodes_at)[node_];
+    const GangNode& members = ImagePart<GangNode>(image_, image_.gang_nodes_at)[node_];
+    op_ = record.op;
+    arguments_ = record.arguments;
+    waits_ = record.predecessors;
+    const u32 patches = record.patches;
+    const u32 first_patch = record.first_patch;
+    const u32 first_argument = record.first_argument;
+    first_ = members.first;
+    ranks_ = members.ranks;
+    signals_ = members.signals;
+    first_wait_ = members.first_wait;
+    index_ = rank_ >= first_ ? rank_ - first_ : rank_ + gang_ - first_;
+    // Independent of each other: the operator, the predecessors and the arguments.
+    const GraphOperator op = operators_[op_];
+    ReadWait(Platform::Lane());
+    CopyArguments(ImagePart<Argument>(image_, image_.arguments_at) + first_argument);
+    operator_slot_ = op.slot;
+    chunks_ = 1;
+    if (patches != 0 && Platform::Lane() == 0) {
+      PatchArguments(ImagePart<GraphPatch>(image_, image_.patches_at) + first_patch, patches,
+                     memory_.scalars, state_.records + step() * state_.record_bytes,
+                     &memory_.arguments);
     }
-    return !must_leave_ && AwaitPredecessors();
+    Platform::Sync();
+    if (op.split_parameter >= 0) {
+      if (Platform::Lane() == 0) {
+        chunks_ = static_cast<u32>(CountChunksOf(memory_.arguments, op, workers_));
+      }
+      chunks_ = Platform::First(chunks_);
+    }
   }
+
+  // Waits until the node that was prepared may be executed; its arguments are in the fast memory.
+  // False: the step has ended, and the first node of the next one is to be prepared, or the member
+  // must leave.
+  RESIDENT_HOST_DEVICE bool Next() {
+    if (position_ == size_) {
+      leaves_ = !EndStep();
+      return false;
+    }
+    leaves_ = leaves_ || !AwaitPredecessors();
+    if (leaves_) return false;
+    done_ = {node_, op_, index_, signals_};
+    ++position_;
+    return true;
+  }
+  RESIDENT_HOST_DEVICE bool leaves() const { return leaves_; }
 
   RESIDENT_HOST_DEVICE u32 node() const { return node_; }
   RESIDENT_HOST_DEVICE u32 operator_slot() const { return operator_slot_; }
@@ -171,21 +222,13 @@ class GangWalk {
   // Step of the quantum.
   RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - first_step_); }
 
-  // Reads what the next node needs. The caller calls it once in the time of each node, after the
-  // arguments were taken from the fast memory, so that it takes no time of its own.
-  RESIDENT_HOST_DEVICE void PrepareNext() {
-    done_ = {node_, op_, index_, signals_};
-    ++position_;
-    Prepare();
-  }
-
-  // The member has executed all its chunks of the node before. REQUIRES: PrepareNext was called.
+  // The member has executed all its chunks of the node before the one that was prepared.
   RESIDENT_HOST_DEVICE void Finish(u32 status_and_detail, u64 begin_ns) {
     const u64 now = Platform::Clock();
     if (trace_ != 0) Trace(begin_ns, now);
     if (status_and_detail != 0) {
       --position_;  // The node has not ended.
-      must_leave_ = true;
+      leaves_ = true;
       Fail(done_.node, status_and_detail);
       return;
     }
@@ -257,46 +300,6 @@ class GangWalk {
       memory_.scalars[i] = Platform::Load(&state_.scalars[i]);
     }
     Platform::Sync();
-  }
-
-  // Reads the record, the arguments and the first predecessors of the node at the position.
-  RESIDENT_HOST_DEVICE void Prepare() {
-    const u64 now = Platform::Clock();
-    if (rank_ == 0) LookForEnd(now);
-    must_leave_ = Platform::Load(&state_.leave) != 0;
-    if (position_ == size_) return;
-    node_ = list_[position_];
-    const GraphNode& record = ImagePart<GraphNode>(image_, image_.nodes_at)[node_];
-    const GangNode& members = ImagePart<GangNode>(image_, image_.gang_nodes_at)[node_];
-    op_ = record.op;
-    arguments_ = record.arguments;
-    waits_ = record.predecessors;
-    const u32 patches = record.patches;
-    const u32 first_patch = record.first_patch;
-    const u32 first_argument = record.first_argument;
-    first_ = members.first;
-    ranks_ = members.ranks;
-    signals_ = members.signals;
-    first_wait_ = members.first_wait;
-    index_ = rank_ >= first_ ? rank_ - first_ : rank_ + gang_ - first_;
-    // Independent of each other: the operator, the predecessors and the arguments.
-    const GraphOperator op = operators_[op_];
-    ReadWait(Platform::Lane());
-    CopyArguments(ImagePart<Argument>(image_, image_.arguments_at) + first_argument);
-    operator_slot_ = op.slot;
-    chunks_ = 1;
-    if (patches != 0 && Platform::Lane() == 0) {
-      PatchArguments(ImagePart<GraphPatch>(image_, image_.patches_at) + first_patch, patches,
-                     memory_.scalars, state_.records + step() * state_.record_bytes,
-                     &memory_.arguments);
-    }
-    Platform::Sync();
-    if (op.split_parameter >= 0) {
-      if (Platform::Lane() == 0) {
-        chunks_ = static_cast<u32>(CountChunksOf(memory_.arguments, op, workers_));
-      }
-      chunks_ = Platform::First(chunks_);
-    }
   }
 
   RESIDENT_HOST_DEVICE void CopyArguments(const Argument* from) {
@@ -529,7 +532,7 @@ class GangWalk {
   u32 position_ = 0;
   // Whether the member has reported the end of the step.
   bool arrived_ = false;
-  bool must_leave_ = false;
+  bool leaves_ = false;
   // Steps that have ended: since the state was initialized, and since the run began.
   u32 steps_ = 0;
   u64 step_ = 0;

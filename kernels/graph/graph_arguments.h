@@ -15,6 +15,13 @@
 #include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
 
+// A function that a GPU's compiler does not copy into its callers.
+#if RESIDENT_GPU
+#define RESIDENT_OUT_OF_LINE [[maybe_unused]] static __host__ __device__ __noinline__
+#else
+#define RESIDENT_OUT_OF_LINE inline
+#endif
+
 namespace resident {
 
 // The part of an image at this offset.
@@ -47,7 +54,7 @@ RESIDENT_HOST_DEVICE void NormalizeStrides(TensorArgument* tensor) {
 
 // Applies patches to the templates of a node's arguments. `scalars`: values by index. `record`:
 // address of the records of the present step.
-RESIDENT_HOST_DEVICE void PatchArguments(const GraphPatch* patches, u32 count,
+RESIDENT_OUT_OF_LINE void PatchArguments(const GraphPatch* patches, u32 count,
                                          const double* scalars, u64 record, ArgumentBlock* block) {
   RESIDENT_UNROLL(1)
   for (u32 i = 0; i < count; ++i) {
@@ -86,7 +93,7 @@ RESIDENT_HOST_DEVICE void FillNodeArguments(const GraphImage& image, const Graph
 }
 
 // The number of chunks of a node whose arguments are complete. `workers`: those of the engine.
-RESIDENT_HOST_DEVICE u64 CountChunksOf(const ArgumentBlock& block, const GraphOperator& op,
+RESIDENT_OUT_OF_LINE u64 CountChunksOf(const ArgumentBlock& block, const GraphOperator& op,
                                        u64 workers) {
   if (op.split_parameter < 0) return 1;
   const TensorArgument& tensor = block.arguments[op.split_parameter].tensor;

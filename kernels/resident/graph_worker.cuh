@@ -104,43 +104,47 @@ struct GangMember {
   }
 };
 
-// (warp) Executes the node that `walk` has prepared.
-__device__ __forceinline__ void RunNode(const KernelParameters& p, GangWalk<GangMember>& walk,
-                                        u32 token) {
+// (warp) Makes the node that was prepared the block's task, and starts its operator with this
+// chunk.
+__device__ __forceinline__ void StartNode(const KernelParameters& p,
+                                          const GangWalk<GangMember>& walk, u32 token) {
   const u32 lane = LaneId();
-  const u32 chunks = walk.chunks();
-  const u32 stride = walk.stride();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
   const u32 pieces = walk.arguments() * kPiecesPerArgument;
   const auto* const from = reinterpret_cast<const StampedChunk*>(&prepared.gang.arguments);
   auto* const to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
+#pragma unroll 1
   for (u32 i = lane; i < pieces; i += kWarp) to[i] = from[i];
   ClearOutcome();
   if (lane == 0) {
     TaskDescriptor& task = block_state.descriptor;
     task.operator_slot = static_cast<u16>(walk.operator_slot());
     task.set_argument_count(walk.arguments());
-    block_state.chunk_count = chunks;
+    block_state.chunk = walk.first_chunk();
+    block_state.chunk_count = walk.chunks();
     WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
   }
-  const u64 begin_ns = NanosecondClock();
-  u32 chunk = walk.first_chunk();
-  bool prepares = true;
-  while (true) {
-    const bool runs = chunk < chunks;
-    if (runs) {
-      if (lane == 0) block_state.chunk = chunk;
-      __syncwarp();
-      BarrierSync<kHandOverBarrier>();
+  __syncwarp();
+  if (walk.first_chunk() < walk.chunks()) BarrierSync<kHandOverBarrier>();
+}
+
+// (warp) Waits for the operator that StartNode has started, and executes the block's further
+// chunks. Returns the status and detail.
+__device__ __forceinline__ u32 EndNode(u32 stride) {
+  const u32 chunks = static_cast<u32>(block_state.chunk_count);
+  u32 chunk = static_cast<u32>(block_state.chunk);
+  if (chunk >= chunks) return 0;
+  BarrierSync<kFinishedBarrier>();
+  for (chunk += stride; chunk < chunks; chunk += stride) {
+    if (LaneId() == 0) {
+      block_state.chunk = chunk;
+      block_state.barrier_arrivals = 0;
     }
-    if (prepares) walk.PrepareNext();
-    prepares = false;
-    if (!runs) break;
+    __syncwarp();
+    BarrierSync<kHandOverBarrier>();
     BarrierSync<kFinishedBarrier>();
-    chunk += stride;
   }
-  walk.Finish(block_state.status_and_detail, begin_ns);
-  __syncwarp();  // All lanes have read the status.
+  return block_state.status_and_detail;
 }
 
 // (warp) Executes the quantum whose GraphDescriptor is the block's descriptor.
@@ -174,7 +178,20 @@ __device__ __noinline__ void RunQuantum(const KernelParameters& p) {
   }
   if (ready == kQuantumOpen) {
     walk.Join();
-    while (walk.Next()) RunNode(p, walk, quantum.token);
+    u64 begin_ns = 0;
+    u32 stride = 1;
+    for (bool runs = false;;) {
+      walk.Prepare();
+      if (runs) walk.Finish(EndNode(stride), begin_ns);
+      runs = walk.Next();
+      if (runs) {
+        stride = walk.stride();
+        begin_ns = NanosecondClock();
+        StartNode(p, walk, quantum.token);
+      } else if (walk.leaves()) {
+        break;
+      }
+    }
     walk.Save();
   }
   __syncwarp();
