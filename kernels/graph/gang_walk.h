@@ -24,7 +24,8 @@
 // member: it calls Finish after a barrier, and has another one between Next and the operator.
 //
 // Thread safety: each member has its own object. On a GPU all lanes of one warp call its members
-// together. `Platform` has the memory operations of the engine:
+// together; what decides where they go on is lane 0's value. `Platform` has the memory operations
+// of the engine:
 //
 //   kLanes, Lane(), Sync(), All(bool), First(T)              the lanes of a member
 //   Load, LoadAcquire, StoreRelease, AddRelease, Add,        of memory that members share
@@ -65,6 +66,17 @@ struct GangMemory {
   // Of the node that is executed next.
   ArgumentBlock arguments;
   double scalars[kMaxGraphScalars];
+  // Of the quantum.
+  u64 first_step;
+  u64 start_ns;
+  u64 trace;
+  // Only the leader's: limits of the quantum; when the step began, and when the leader looked at
+  // the host's word `abort`.
+  u64 last_step;
+  u64 budget_ns;
+  u64 step_begin_ns;
+  u64 looked_ns;
+  u32 max_steps;
 };
 
 // How often the leader looks at the host's word `abort`, at most.
@@ -105,6 +117,7 @@ class GangWalk {
     const auto* const operators =
         reinterpret_cast<const GraphOperator*>(Platform::LoadHost(&quantum_.operators));
     const u64 words = image_.operators * (sizeof(GraphOperator) / sizeof(u64));
+    RESIDENT_UNROLL(1)
     for (u64 i = Platform::Lane(); i < words; i += Platform::kLanes) {
       reinterpret_cast<u64*>(operators_)[i] =
           Platform::LoadHost(reinterpret_cast<const u64*>(operators) + i);
@@ -127,9 +140,9 @@ class GangWalk {
       state_.leave = 0;
       state_.trace_events = 0;
     }
-    last_step_ = Platform::LoadHost(&quantum_.last_step);
-    max_steps_ = Platform::LoadHost(&quantum_.max_steps);
-    budget_ns_ = Platform::LoadHost(&quantum_.budget_ns);
+    memory_.last_step = Platform::LoadHost(&quantum_.last_step);
+    memory_.max_steps = Platform::LoadHost(&quantum_.max_steps);
+    memory_.budget_ns = Platform::LoadHost(&quantum_.budget_ns);
     Platform::Sync();
     return true;
   }
@@ -139,24 +152,23 @@ class GangWalk {
     const u32* const begins = ImagePart<u32>(image_, image_.list_begins_at);
     list_ = ImagePart<u32>(image_, image_.lists_at) + begins[rank_];
     size_ = begins[rank_ + 1] - begins[rank_];
-    start_ns_ = state_.start_ns;
-    first_step_ = state_.first_step;
+    free_ns_ = state_.start_ns;
+    memory_.start_ns = memory_.step_begin_ns = memory_.looked_ns = free_ns_;
+    memory_.first_step = state_.first_step;
+    memory_.trace = state_.trace;
     step_ = state_.step;
     steps_ = state_.begun;
-    trace_ = state_.trace;
     const u32 position = positions()[rank_];
     arrived_ = position == kGangArrived;
     position_ = arrived_ ? size_ : position;
     ReadScalars();
-    free_ns_ = step_begin_ns_ = looked_ns_ = start_ns_;
-    if (rank_ == 0) LookForAbort(start_ns_);
+    if (rank_ == 0) LookForAbort(free_ns_);
   }
 
   // Reads the record, the arguments and the first predecessors of the next node of the list. The
   // caller has taken what was prepared before.
   RESIDENT_HOST_DEVICE void Prepare() {
-    const u64 now = Platform::Clock();
-    if (rank_ == 0) LookForEnd(now);
+    if (rank_ == 0) LookForEnd();
     leaves_ = Platform::First(Platform::Load(&state_.leave)) != 0;
     if (position_ == size_) return;
     node_ = list_[position_];
@@ -220,12 +232,12 @@ class GangWalk {
   RESIDENT_HOST_DEVICE u32 chunks() const { return chunks_; }
   RESIDENT_HOST_DEVICE u32 stride() const { return ranks_; }
   // Step of the quantum.
-  RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - first_step_); }
+  RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - memory_.first_step); }
 
   // The member has executed all its chunks of the node before the one that was prepared.
   RESIDENT_HOST_DEVICE void Finish(u32 status_and_detail, u64 begin_ns) {
     const u64 now = Platform::Clock();
-    if (trace_ != 0) Trace(begin_ns, now);
+    if (memory_.trace != 0) Trace(begin_ns, now);
     if (status_and_detail != 0) {
       --position_;  // The node has not ended.
       leaves_ = true;
@@ -292,6 +304,7 @@ class GangWalk {
   RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang_; }
 
   RESIDENT_HOST_DEVICE static void Clear(u32* words, u32 count) {
+    RESIDENT_UNROLL(4)
     for (u32 i = Platform::Lane(); i < count; i += Platform::kLanes) words[i] = 0;
   }
 
@@ -351,7 +364,7 @@ class GangWalk {
         }
         if (Platform::All(reached)) break;
         if (Platform::First(leave)) return false;
-        if (rank_ == 0) LookForEnd(Platform::Clock());
+        if (rank_ == 0) LookForEnd();
         platform_.Wait(polls);
       }
     }
@@ -371,7 +384,7 @@ class GangWalk {
         for (u32 polls = 0; Platform::First(Platform::LoadAcquire(&state_.arrived)) != target;
              ++polls) {
           if (Platform::First(Platform::Load(&state_.leave)) != 0) return false;
-          LookForEnd(Platform::Clock());
+          LookForEnd();
           platform_.Wait(polls);
         }
       }
@@ -396,26 +409,26 @@ class GangWalk {
 
   // The leader ends a step and begins the next one. False: the quantum ends between them.
   RESIDENT_HOST_DEVICE bool LeadStep() {
-    const u64 now = Platform::Clock();
+    const u64 now = Platform::First(Platform::Clock());
     ++step_;
     const u32 quantum_steps = step();
     GraphEnd end = GraphEnd::kNone;
     bool leave = false;
     if (IsStopValue()) {
       end = GraphEnd::kStop;
-    } else if (step_ >= last_step_) {
+    } else if (step_ >= memory_.last_step) {
       end = GraphEnd::kSteps;
     } else if (!UpdateScalars()) {
       end = GraphEnd::kScalarRange;
     } else {
       LookForAbort(now);
       // A further step would exceed the time, if it takes as long as this one.
-      leave = quantum_steps >= max_steps_ ||
-              now + (now - step_begin_ns_) > start_ns_ + budget_ns_ ||
+      leave = quantum_steps >= memory_.max_steps ||
+              now + (now - memory_.step_begin_ns) > memory_.start_ns + memory_.budget_ns ||
               Platform::First(Platform::Load(&state_.leave)) != 0;
     }
-    step_begin_ns_ = now;
-    leave |= end != GraphEnd::kNone;
+    leave = Platform::First(leave || end != GraphEnd::kNone);
+    memory_.step_begin_ns = now;
     if (Platform::Lane() == 0) {
       state_.quantum_steps = quantum_steps;
       state_.step = step_;
@@ -473,15 +486,15 @@ class GangWalk {
   }
 
   // (leader) Ends the quantum if its time is over or the host wants that.
-  RESIDENT_HOST_DEVICE void LookForEnd(u64 now) {
-    if (now - start_ns_ > budget_ns_) {
-      if (Platform::Lane() == 0) Platform::StoreRelease(&state_.leave, 1u);
-      Platform::Sync();
+  RESIDENT_HOST_DEVICE void LookForEnd() {
+    const u64 now = Platform::First(Platform::Clock());
+    if (Platform::Lane() == 0 && now - memory_.start_ns > memory_.budget_ns) {
+      Platform::StoreRelease(&state_.leave, 1u);
     }
-    if (now - looked_ns_ > kAbortLookNs) LookForAbort(now);
+    if (Platform::First(now - memory_.looked_ns > kAbortLookNs)) LookForAbort(now);
   }
   RESIDENT_HOST_DEVICE void LookForAbort(u64 now) {
-    looked_ns_ = now;
+    memory_.looked_ns = now;
     if (Platform::First(Platform::LoadHost(&quantum_.abort)) == 0) return;
     if (Platform::Lane() == 0) {
       End(GraphEnd::kAborted);
@@ -513,8 +526,8 @@ class GangWalk {
     if (Platform::Lane() != 0) return;
     const u32 at = Platform::FetchAdd(&state_.trace_events, 1u);
     if (at >= state_.trace_capacity) return;
-    reinterpret_cast<GraphTraceEvent*>(trace_)[at] = {done_.node, step(),   done_.index, rank_,
-                                                      free_ns_,   begin_ns, end_ns};
+    reinterpret_cast<GraphTraceEvent*>(memory_.trace)[at] = {
+        done_.node, step(), done_.index, rank_, free_ns_, begin_ns, end_ns};
   }
 
   Platform& platform_;
@@ -536,9 +549,6 @@ class GangWalk {
   // Steps that have ended: since the state was initialized, and since the run began.
   u32 steps_ = 0;
   u64 step_ = 0;
-  u64 first_step_ = 0;
-  u64 start_ns_ = 0;
-  u64 trace_ = 0;
   // When the member ended its last node.
   u64 free_ns_ = 0;
 
@@ -558,13 +568,6 @@ class GangWalk {
   u32 wait_node_ = 0;
   u32 wait_target_ = 0;
   Done done_{};
-
-  // The leader's.
-  u64 last_step_ = 0;
-  u32 max_steps_ = 0;
-  u64 budget_ns_ = 0;
-  u64 step_begin_ns_ = 0;
-  u64 looked_ns_ = 0;
 };
 
 }  // namespace resident
