@@ -106,7 +106,6 @@ class GangWalk {
       return false;
     }
     const u32 fresh = Platform::LoadHost(&quantum_.fresh);
-    const u64 first_step = Platform::LoadHost(&quantum_.first_step);
     if (fresh != 0) {
       for (u32 i = Platform::Lane(); i < image_.scalars; i += Platform::kLanes) {
         state_.scalars[i] = Platform::LoadHost(&quantum_.scalars[i]);
@@ -123,15 +122,13 @@ class GangWalk {
           Platform::LoadHost(reinterpret_cast<const u64*>(operators) + i);
     }
     if (Platform::Lane() == 0) {
-      if (fresh != 0) {
-        state_.step = first_step;
-        state_.arrived = state_.begun = 0;
-      }
+      if (fresh != 0) state_.arrived = state_.begun = 0;
+      state_.step = Platform::LoadHost(&quantum_.first_step);
+      state_.steps = state_.begun;
       state_.quantum_steps = 0;
       state_.end = static_cast<u32>(GraphEnd::kNone);
       state_.failure = 0;
       state_.between_steps = 0;
-      state_.first_step = first_step;
       state_.records = Platform::LoadHost(&quantum_.records);
       state_.record_bytes = Platform::LoadHost(&quantum_.record_bytes);
       state_.trace = Platform::LoadHost(&quantum_.trace);
@@ -144,6 +141,11 @@ class GangWalk {
     memory_.max_steps = Platform::LoadHost(&quantum_.max_steps);
     memory_.budget_ns = Platform::LoadHost(&quantum_.budget_ns);
     Platform::Sync();
+    // Before the members begin: a run that is aborted now is not within its first step.
+    LookForAbort(Platform::First(Platform::Clock()));
+    if (Platform::Lane() == 0 && fresh != 0) {
+      state_.between_steps = Platform::Load(&state_.leave);
+    }
     return true;
   }
 
@@ -154,15 +156,15 @@ class GangWalk {
     size_ = begins[rank_ + 1] - begins[rank_];
     free_ns_ = state_.start_ns;
     memory_.start_ns = memory_.step_begin_ns = memory_.looked_ns = free_ns_;
-    memory_.first_step = state_.first_step;
     memory_.trace = state_.trace;
-    step_ = state_.step;
-    steps_ = state_.begun;
+    memory_.first_step = step_ = state_.step;
+    steps_ = state_.steps;
     const u32 position = positions()[rank_];
     arrived_ = position == kGangArrived;
     position_ = arrived_ ? size_ : position;
-    ReadScalars();
-    if (rank_ == 0) LookForAbort(free_ns_);
+    // A member that has come to the end of the step reads them when the next one has begun, which
+    // may be now.
+    if (!arrived_ || rank_ == 0) ReadScalars();
   }
 
   // Reads the record, the arguments and the first predecessors of the next node of the list. The
@@ -257,7 +259,6 @@ class GangWalk {
   RESIDENT_HOST_DEVICE void Save() {
     if (Platform::Lane() != 0) return;
     positions()[rank_] = arrived_ ? kGangArrived : position_;
-    if (rank_ == 0) state_.step = step_;
   }
 
   // For the last member that leaves: sets what the host reads. Returns the status of the quantum.
@@ -289,6 +290,8 @@ class GangWalk {
   }
 
  private:
+  static constexpr u32 kNoNode = ~0u;
+
   // A node that was executed; see the members of the same names.
   struct Done {
     u32 node;
@@ -341,7 +344,7 @@ class GangWalk {
 
   // A lane's predecessor: that with this index among those of the node.
   RESIDENT_HOST_DEVICE void ReadWait(u32 index) {
-    wait_target_ = 0;
+    wait_node_ = kNoNode;
     if (index >= waits_) return;
     const GangWait wait = ImagePart<GangWait>(image_, image_.waits_at)[first_wait_ + index];
     // Its own nodes have ended, because they are before this one.
@@ -353,8 +356,8 @@ class GangWalk {
   RESIDENT_HOST_DEVICE bool AwaitPredecessors() {
     for (u32 group = 0; group < waits_; group += Platform::kLanes) {
       if (group != 0) ReadWait(group + Platform::Lane());
-      if (Platform::All(wait_target_ == 0)) continue;
-      bool reached = wait_target_ == 0;
+      bool reached = wait_node_ == kNoNode;
+      if (Platform::All(reached)) continue;
       for (u32 polls = 0;; ++polls) {
         const bool leave = Platform::Load(&state_.leave) != 0;
         // Different signs: the counter has not reached the target.
@@ -431,7 +434,6 @@ class GangWalk {
     memory_.step_begin_ns = now;
     if (Platform::Lane() == 0) {
       state_.quantum_steps = quantum_steps;
-      state_.step = step_;
       if (end != GraphEnd::kNone) End(end);
       if (leave) state_.between_steps = 1;
       if (leave) {
@@ -564,8 +566,8 @@ class GangWalk {
   u32 signals_ = 0;
   u32 waits_ = 0;
   u32 first_wait_ = 0;
-  // A lane's predecessor, and the value that its counter must have; 0: it need not wait.
-  u32 wait_node_ = 0;
+  // A lane's predecessor, and the value that its counter must have; kNoNode: it need not wait.
+  u32 wait_node_ = kNoNode;
   u32 wait_target_ = 0;
   Done done_{};
 };

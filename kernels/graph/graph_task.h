@@ -177,7 +177,7 @@ struct GangNode {
   u32 first_wait;
   u16 first;
   u16 ranks;
-  // Whether a member that does not execute it waits for it.
+  // Whether a member waits for it that is not the only one that executes it.
   u32 signals;
   u32 reserved;
 };
@@ -237,7 +237,8 @@ RESIDENT_HOST_DEVICE constexpr u64 GraphStateBytes(u64 nodes) {
 // The state of a gang. Rank 0, its leader, initializes it for each quantum that begins with a step.
 struct GangState {
   double scalars[kMaxGraphScalars];
-  // Steps that have ended since the run began, and since the state was initialized.
+  // Steps that had ended before the quantum: since the run began, and since the state was
+  // initialized. A member that starts late may find that `begun` has changed.
   u64 step;
   u32 steps;
   // Of the quantum: steps that have ended, GraphEnd, and the first failure.
@@ -251,7 +252,6 @@ struct GangState {
   // A copy of what the members need of the GraphQuantum.
   u32 fresh;
   u32 trace_capacity;
-  u64 first_step;
   u64 records;
   u64 record_bytes;
   u64 trace;
@@ -267,7 +267,7 @@ struct GangState {
 };
 static_assert(sizeof(GangState) == 896, "");
 static_assert(__builtin_offsetof(GangState, step) == 512, "");
-static_assert(__builtin_offsetof(GangState, start_ns) == 592, "");
+static_assert(__builtin_offsetof(GangState, start_ns) == 584, "");
 static_assert(__builtin_offsetof(GangState, leave) == 640, "");
 
 // A member's position: an index in its list, or, once it has come to the end of the step, this.
