@@ -117,6 +117,9 @@ struct EngineTraits {
   // Whether it executes graphs itself, as slots with kTaskGraph (kernels/graph/graph_task.h). If
   // not, the front end submits each node.
   bool executes_graphs = false;
+  // Work units that form gangs for graphs (GraphImage::gang) and do nothing else meanwhile. 0: an
+  // engine that executes graphs does so with all of them, beside other tasks.
+  uint32_t graph_workers = 0;
   // How long a task may be made at most: parking, a change of generation and the lone task of
   // another client wait for it.
   std::chrono::milliseconds max_task_time{1};

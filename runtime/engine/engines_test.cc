@@ -49,7 +49,8 @@ TEST(EnginesTest, UnknownNameIsRefusedWithTheNamesThereAre) {
 }
 
 TEST(EnginesTest, TraitsNameTheRowAndSizeTasks) {
-  for (const EngineTraits& traits : {CpuTraits(), CudaTraits(90, 256), CudaTraits(80, 32)}) {
+  for (const EngineTraits& traits :
+       {CpuTraits(), CudaTraits(90, 256, 132), CudaTraits(80, 32, 0)}) {
     EXPECT_TRUE(FindEngineType(traits.engine).ok()) << traits.engine;
     EXPECT_FALSE(traits.compile_target.empty());
     EXPECT_FALSE(traits.work_units.empty());
@@ -58,7 +59,10 @@ TEST(EnginesTest, TraitsNameTheRowAndSizeTasks) {
     EXPECT_GE(traits.lockstep_runs, 1u);
     EXPECT_GE(traits.max_task_time, std::chrono::seconds(1));
   }
-  EXPECT_EQ(CudaTraits(90, 256).compile_target, "sm_90");
+  EXPECT_EQ(CudaTraits(90, 256, 0).compile_target, "sm_90");
+  EXPECT_FALSE(CudaTraits(90, 256, 0).executes_graphs);
+  EXPECT_TRUE(CudaTraits(90, 256, 132).executes_graphs);
+  EXPECT_EQ(CudaTraits(90, 256, 132).graph_workers, 132u);
 }
 
 TEST(EnginesTest, DevicesAreNumberedWhereThereCanBeSeveral) {

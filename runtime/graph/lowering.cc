@@ -41,6 +41,30 @@ Writers FindWriters(const Graph& graph, absl::Span<const uint32_t> streams) {
   return writers;
 }
 
+// The chunks of a call, at the declared sizes of its tensors.
+uint64_t EstimateChunks(const Graph& graph, const View& view, const SplitRule& split,
+                        uint32_t workers) {
+  Shape shape;
+  for (const Axis& axis : graph.AxesOf(view)) shape.push_back(axis.size);
+  return split.Chunks(shape, workers);
+}
+uint64_t EstimateChunks(const Graph& graph, const Node& node, uint32_t workers) {
+  const SplitRule& split = graph.operators[node.op].split;
+  if (split.parameter < 0) return 1;
+  const Argument& argument = graph.ArgumentsOf(node)[static_cast<size_t>(split.parameter)];
+  if (argument.kind != Argument::Kind::kTensor) return 1;
+  return EstimateChunks(graph, argument.view, split, workers);
+}
+
+// Bytes of the elements of a view, at its declared sizes. Elements that are repeated count once.
+double ViewBytes(const Graph& graph, const View& view) {
+  double bytes = SizeOf(view.dtype);
+  for (const Axis& axis : graph.AxesOf(view)) {
+    if (axis.stride != 0) bytes *= static_cast<double>(axis.size);
+  }
+  return bytes;
+}
+
 template <typename T>
 void Place(const std::vector<T>& part, uint64_t at, std::string* image) {
   if (!part.empty()) std::memcpy(image->data() + at, part.data(), part.size() * sizeof(T));
@@ -69,7 +93,8 @@ bool Lowering::HasTaskStrides(const Graph& graph) {
 }
 
 std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
-                                                absl::Span<const uint32_t> streams) {
+                                                absl::Span<const uint32_t> streams,
+                                                uint32_t gang_workers) {
   const Graph& graph = checked.graph;
   const uint64_t nodes = graph.nodes.size() + streams.size();
   uint64_t arguments = 2 * streams.size();
@@ -80,15 +105,25 @@ std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
   uint64_t edges = checked.order.size();
   const Writers writers = FindWriters(graph, streams);
   for (const uint32_t stream : streams) edges += writers.at(graph.tensors[stream].root).size();
-  const uint64_t bytes = nodes * sizeof(GraphNode) + edges * sizeof(u32) +
-                         arguments * (sizeof(resident::Argument) + sizeof(GraphPatch));
+  uint64_t bytes = nodes * sizeof(GraphNode) + edges * sizeof(u32) +
+                   arguments * (sizeof(resident::Argument) + sizeof(GraphPatch));
+  if (gang_workers > 0) {
+    const uint64_t workers = std::min(gang_workers, kMaxGang);
+    uint64_t entries = workers * streams.size();  // Of the lists.
+    for (const Node& node : graph.nodes) {
+      entries += std::min(EstimateChunks(graph, node, gang_workers), workers);
+    }
+    bytes +=
+        nodes * sizeof(GangNode) + edges * sizeof(GangWait) + (workers + 1 + entries) * sizeof(u32);
+  }
   if (nodes > kMaxImageNodes || edges > kMaxRunDependencies || bytes > kMaxImageBytes) {
     return std::nullopt;
   }
   return bytes;
 }
 
-Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams)
+Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams,
+                   const Gang& gang)
     : graph_(checked.graph), order_(checked.order) {
   nodes_.reserve(graph_.nodes.size() + streams.size());
   size_t arguments = 2 * streams.size();
@@ -99,7 +134,8 @@ Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> strea
   relative_to_.reserve(arguments);
   for (const Node& node : graph_.nodes) AddNode(node);
   for (const uint32_t stream : streams) AddRecord(stream);
-  Link(streams);
+  const std::vector<uint32_t> predecessors = Link(streams);
+  if (gang.workers > 0) AddSchedule(streams, predecessors, gang);
   AddLoop();
   header_.operators = static_cast<u32>(graph_.operators.size() + (streams.empty() ? 0 : 1));
   std::vector<uint32_t> rows;
@@ -219,7 +255,7 @@ void Lowering::AddRecord(uint32_t stream) {
   record_bytes_ += RoundUp(bytes);
 }
 
-void Lowering::Link(absl::Span<const uint32_t> streams) {
+std::vector<uint32_t> Lowering::Link(absl::Span<const uint32_t> streams) {
   const auto calls = static_cast<uint32_t>(graph_.nodes.size());
   const Writers writers = FindWriters(graph_, streams);
   const auto for_each = [&](const auto& visit) {  // visit(before, after).
@@ -243,10 +279,36 @@ void Lowering::Link(absl::Span<const uint32_t> streams) {
     if (nodes_[i].predecessors == 0) roots_.push_back(i);
   }
   successors_.resize(total);
+  std::vector<uint32_t> predecessors;
+  predecessors.reserve(total);
   std::vector<uint32_t> added(nodes_.size());
   for_each([&](uint32_t before, uint32_t after) {
     successors_[nodes_[before].first_successor + added[before]++] = after;
+    predecessors.push_back(before);
   });
+  return predecessors;
+}
+
+void Lowering::AddSchedule(absl::Span<const uint32_t> streams,
+                           absl::Span<const uint32_t> predecessors, const Gang& gang) {
+  std::vector<NodeEstimate> estimates(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    NodeEstimate& estimate = estimates[i];
+    estimate.predecessors = nodes_[i].predecessors;
+    if (i >= graph_.nodes.size()) {
+      const View& record = graph_.tensors[streams[i - graph_.nodes.size()]].view;
+      estimate.bytes = 2 * ViewBytes(graph_, record);
+      estimate.chunks = EstimateChunks(graph_, record, gang.copy_split, gang.workers);
+      continue;
+    }
+    estimate.chunks = EstimateChunks(graph_, graph_.nodes[i], gang.workers);
+    for (const Argument& argument : graph_.ArgumentsOf(graph_.nodes[i])) {
+      if (argument.kind != Argument::Kind::kTensor) continue;
+      estimate.bytes += ViewBytes(graph_, argument.view);
+    }
+  }
+  schedule_ = ComputeSchedule(estimates, predecessors, gang.workers);
+  header_.gang = schedule_.gang;
 }
 
 void Lowering::AddLoop() {
@@ -281,6 +343,12 @@ void Lowering::LayOut() {
   header_.roots_at = place(roots_);
   header_.updates_at = place(updates_);
   header_.stop_values_at = place(stop_values_);
+  if (gang() > 0) {
+    header_.gang_nodes_at = place(schedule_.nodes);
+    header_.waits_at = place(schedule_.waits);
+    header_.list_begins_at = place(schedule_.list_begins);
+    header_.lists_at = place(schedule_.lists);
+  }
   header_.bytes = RoundUp(at);
   header_.nodes = static_cast<u32>(nodes_.size());
   header_.roots = static_cast<u32>(roots_.size());
@@ -304,6 +372,10 @@ std::string Lowering::Image(absl::Span<const uint64_t> addresses) const {
   Place(roots_, header_.roots_at, &image);
   Place(updates_, header_.updates_at, &image);
   Place(stop_values_, header_.stop_values_at, &image);
+  Place(schedule_.nodes, header_.gang_nodes_at, &image);
+  Place(schedule_.waits, header_.waits_at, &image);
+  Place(schedule_.list_begins, header_.list_begins_at, &image);
+  Place(schedule_.lists, header_.lists_at, &image);
   auto* const arguments =
       reinterpret_cast<resident::Argument*>(image.data() + header_.arguments_at);
   for (size_t i = 0; i < relative_to_.size(); ++i) {

@@ -7,7 +7,9 @@
 //
 // Thread safety: immutable after its construction.
 //
-//   const Lowering lowering(checked, streams);
+// For a gang, the image has a schedule too (schedule.h).
+//
+//   const Lowering lowering(checked, streams, /*gang=*/{});
 //   ... allocate lowering.image_bytes() and lowering.state_bytes() ...
 //   const std::string image = lowering.Image(addresses);
 #ifndef RESIDENT_RUNTIME_GRAPH_LOWERING_H_
@@ -23,6 +25,8 @@
 #include "kernels/graph/graph_task.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/graph.h"
+#include "runtime/graph/schedule.h"
+#include "runtime/model/split_rule.h"
 
 namespace resident::graph {
 
@@ -36,19 +40,34 @@ class Lowering {
   // nodes are not planned.
   static bool HasTaskStrides(const Graph& graph);
 
+  // The gang that an image is for.
+  struct Gang {
+    // The most members; 0: no gang.
+    uint32_t workers = 0;
+    // How kCopyOperator is split. The other operators are taken to be split as when the graph was
+    // checked.
+    SplitRule copy_split = {};
+  };
+
   // Bytes of the image, about; nullopt: it is over the limits kMaxImageNodes, kMaxImageBytes or
-  // kMaxRunDependencies. `streams` as below.
+  // kMaxRunDependencies. `streams` as below, `gang_workers` as Gang::workers.
   static std::optional<uint64_t> EstimateBytes(const CheckedGraph& checked,
-                                               absl::Span<const uint32_t> streams);
+                                               absl::Span<const uint32_t> streams,
+                                               uint32_t gang_workers);
 
   // `streams`: the tensors whose records are sent. `checked` must outlive this object. REQUIRES:
   // EstimateBytes has a value.
-  Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams);
+  Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams, const Gang& gang);
 
   // The limits kMaxImageNodes and kMaxImageBytes apply to the first two.
   uint64_t nodes() const { return nodes_.size(); }
   uint64_t image_bytes() const { return header_.bytes; }
-  uint64_t state_bytes() const { return GraphStateBytes(nodes_.size()); }
+  uint64_t state_bytes() const {
+    return gang() == 0 ? GraphStateBytes(nodes())
+                       : GangStateBytes(operator_rows(), gang(), nodes());
+  }
+  // Members of the gang that executes it, as few as the graph can use; 0: no gang.
+  uint32_t gang() const { return header_.gang; }
 
   // Rows of the table of operators: first those of Graph::operators, then, if there are streams,
   // kCopyOperator.
@@ -73,8 +92,11 @@ class Lowering {
   // Appends a patch of the last argument.
   void AddPatch(const GraphPatch& patch);
   void AddRecord(uint32_t stream);
-  // Sets predecessors, successors and roots.
-  void Link(absl::Span<const uint32_t> streams);
+  // Sets predecessors, successors and roots. Returns the predecessors of all nodes, one node after
+  // the other.
+  std::vector<uint32_t> Link(absl::Span<const uint32_t> streams);
+  void AddSchedule(absl::Span<const uint32_t> streams, absl::Span<const uint32_t> predecessors,
+                   const Gang& gang);
   void AddLoop();
   void LayOut();
 
@@ -90,6 +112,8 @@ class Lowering {
   std::vector<uint32_t> roots_;
   std::vector<GraphUpdate> updates_;
   std::vector<int64_t> stop_values_;
+  // Empty without a gang.
+  Schedule schedule_;
   std::shared_ptr<const std::vector<uint32_t>> rows_;
   uint64_t record_bytes_ = 0;
   std::vector<uint64_t> record_offsets_;

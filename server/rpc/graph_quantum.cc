@@ -107,38 +107,59 @@ const uint8_t* QuantumWork::records(uint32_t step) const {
 // --- GraphQuanta ---------------------------------------------------------------
 
 GraphQuanta::GraphQuanta(Core& core, const graph::CheckedGraph& checked,
-                         absl::Span<const uint32_t> streams)
+                         absl::Span<const uint32_t> streams, const graph::Lowering::Gang& gang,
+                         const Placement& place)
     : core_(core),
       graph_(checked.graph),
-      lowering_(std::make_unique<const graph::Lowering>(checked, streams)),
+      lowering_(std::make_unique<const graph::Lowering>(checked, streams, gang)),
       state_offset_(RoundUp(lowering_->image_bytes())),
+      device_(place.device),
+      epoch_(place.session->epoch()),
       worker_ns_(kQuantumNs) {}
 
 std::optional<uint64_t> GraphQuanta::HostBytes(const Core& core, const graph::CheckedGraph& checked,
                                                absl::Span<const uint32_t> streams) {
-  const bool any = std::any_of(core.devices.begin(), core.devices.end(), [](Device* device) {
+  bool any = false;
+  uint32_t gang_workers = 0;
+  for (const Device* const device : core.devices) {
     const auto session = device->session();
-    return session != nullptr && session->info().traits.executes_graphs;
-  });
+    if (session == nullptr || !session->info().traits.executes_graphs) continue;
+    any = true;
+    gang_workers = std::max(gang_workers, session->info().traits.graph_workers);
+  }
   if (!core.graphs_in_engine || !any) return std::nullopt;
   if (!graph::Lowering::HasTaskStrides(checked.graph)) return std::nullopt;  // As the planner.
-  const std::optional<uint64_t> bytes = graph::Lowering::EstimateBytes(checked, streams);
+  const std::optional<uint64_t> bytes =
+      graph::Lowering::EstimateBytes(checked, streams, gang_workers);
   // The lowered form, the image, and a message with a part of it or all of it.
   if (bytes.has_value()) return 4 * *bytes;
   return std::nullopt;
 }
 
 std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::CheckedGraph& checked,
-                                                 absl::Span<const uint32_t> streams) {
-  auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, streams));
-  if (quanta->lowering_->image_bytes() > kMaxImageBytes) return nullptr;
+                                                 absl::Span<const uint32_t> streams,
+                                                 const Placement& place) {
+  const EngineTraits& traits = place.session->info().traits;
+  if (!traits.executes_graphs) return nullptr;
+  graph::Lowering::Gang gang;
+  gang.workers = traits.graph_workers;
+  if (gang.workers > 0 && !streams.empty()) {
+    const auto copy = core.registry.Resolve(graph::Lowering::kCopyOperator, 0);
+    if (copy.ok()) gang.copy_split = copy->version->split;
+  }
+  auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, streams, gang, place));
+  const graph::Lowering& lowering = *quanta->lowering_;
+  if (lowering.image_bytes() > kMaxImageBytes) return nullptr;
+  const uint64_t record_bytes = lowering.record_bytes();
+  if (record_bytes > core.admission.PieceBytes(place.device, record_bytes)) return nullptr;
   return quanta;
 }
 
-absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> places,
-                                        std::shared_ptr<const Buffer> memory) {
-  device_ = memory->device;
-  epoch_ = memory->epoch;
+absl::Status GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> places,
+                                std::shared_ptr<const Buffer> memory) {
+  if (memory->epoch != epoch_) {
+    return errors::DeviceUnavailable(device_, "its engine is being replaced");
+  }
   image_address_ = memory->memory->address;
   absl::flat_hash_map<uint64_t, uint64_t> addresses_of_buffers;
   auto buffers = std::make_shared<Buffers>();
@@ -165,12 +186,8 @@ absl::StatusOr<bool> GraphQuanta::Place(ClientId client, absl::Span<const GraphP
   }
   buffers->push_back(std::move(memory));
   buffers_ = std::move(buffers);
-  const auto session = core_.devices[device_]->session();
-  if (session == nullptr || !session->info().traits.executes_graphs) return false;
-  const uint64_t record_bytes = lowering_->record_bytes();
-  if (record_bytes > core_.admission.PieceBytes(device_, record_bytes)) return false;
   image_ = lowering_->Image(addresses);
-  return true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> GraphQuanta::Resolve() {
@@ -211,6 +228,7 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
   plan.descriptor.flags = kTaskGraph;
   plan.descriptor.image = image_address_;
   plan.descriptor.state = image_address_ + state_offset_;
+  plan.descriptor.gang = lowering_->gang();
   GraphQuantum& quantum = plan.quantum;
   quantum.fresh = in_step_ ? 0 : 1;
   quantum.first_step = steps.first_step;

@@ -30,6 +30,7 @@
 #include "runtime/graph/lowering.h"
 #include "server/rpc/core.h"
 #include "server/rpc/graph_tasks.h"
+#include "server/workload/placement.h"
 #include "server/workload/workload.h"
 
 namespace resident {
@@ -97,22 +98,23 @@ class QuantumWork final : public Workload {
 
 class GraphQuanta {
  public:
-  // Bytes of the daemon's memory that Create takes, about. Nullopt: no engine executes graphs, or
-  // the graph has to be executed node by node.
+  // Bytes of the daemon's memory that Create takes, about, on any device. Nullopt: no engine
+  // executes graphs, or the graph has to be executed node by node.
   static std::optional<uint64_t> HostBytes(const Core& core, const graph::CheckedGraph& checked,
                                            absl::Span<const uint32_t> streams);
-  // REQUIRES: HostBytes has a value. Null: as there.
+  // `place`: the device and the engine that are to execute the graph. REQUIRES: HostBytes has a
+  // value. Null: they have to execute it node by node.
   static std::unique_ptr<GraphQuanta> Create(Core& core, const graph::CheckedGraph& checked,
-                                             absl::Span<const uint32_t> streams);
+                                             absl::Span<const uint32_t> streams,
+                                             const Placement& place);
 
   // Bytes of device memory: the image and the state.
   uint64_t device_bytes() const { return state_offset_ + lowering_->state_bytes(); }
 
-  // Sets the memory. `places`: by tensor; `memory`: device_bytes() bytes, internal.
-  // FAILED_PRECONDITION: a buffer was lost. UNAVAILABLE: its engine is being replaced. False: the
-  // engine of the device does not execute graphs.
-  absl::StatusOr<bool> Place(ClientId client, absl::Span<const GraphPlace> places,
-                             std::shared_ptr<const Buffer> memory);
+  // Sets the memory. `places`: by tensor; `memory`: device_bytes() bytes on the device, internal.
+  // FAILED_PRECONDITION: a buffer was lost. UNAVAILABLE: the engine was replaced.
+  absl::Status Place(ClientId client, absl::Span<const GraphPlace> places,
+                     std::shared_ptr<const Buffer> memory);
   // What is to be written to the memory.
   uint64_t image_bytes() const { return lowering_->image_bytes(); }
   // A part of it. Each part may be taken once.
@@ -153,7 +155,8 @@ class GraphQuanta {
   void CountFailure(uint32_t node, TaskStatus status);
 
  private:
-  GraphQuanta(Core& core, const graph::CheckedGraph& checked, absl::Span<const uint32_t> streams);
+  GraphQuanta(Core& core, const graph::CheckedGraph& checked, absl::Span<const uint32_t> streams,
+              const graph::Lowering::Gang& gang, const Placement& place);
   // Whether all were found, and none has a shadow.
   absl::StatusOr<bool> Resolve();
 
@@ -162,8 +165,9 @@ class GraphQuanta {
   const std::unique_ptr<const graph::Lowering> lowering_;
   const uint64_t state_offset_;
   std::string image_;
-  uint32_t device_ = 0;
-  uint64_t epoch_ = 0;
+  // The engine that executes the graph.
+  const uint32_t device_;
+  const uint64_t epoch_;
   uint64_t image_address_ = 0;
   // Those of all tensors, and the run's own.
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;

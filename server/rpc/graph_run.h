@@ -110,9 +110,10 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   absl::Status BindMemory(v1::RunGraphRequest& request);
   // Takes the daemon's memory that the run needs until it ends, with `quanta_bytes` for quanta.
   absl::Status TakeHostMemory(uint64_t quanta_bytes);
+  // Allocates the run's own memory, and chooses its device.
   absl::Status AllocateRest(GraphMemory& memory);
-  // Allocates memory for the graph's image, if an engine can execute it.
-  absl::Status PlaceQuanta(const GraphMemory& memory);
+  // Lowers the graph, if its device can execute it, and allocates memory for its image.
+  absl::Status MakeQuanta(const GraphMemory& memory);
   // Frees a buffer of the run; 0: none.
   void FreeMemory(uint64_t* buffer, ClientId access);
 

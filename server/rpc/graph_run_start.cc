@@ -109,8 +109,8 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
   }
   const auto quanta_bytes = GraphQuanta::HostBytes(core_, *checked_, streams_);
   RETURN_IF_ERROR(TakeHostMemory(quanta_bytes.value_or(0)));
-  if (quanta_bytes.has_value()) quanta_ = GraphQuanta::Create(core_, *checked_, streams_);
   RETURN_IF_ERROR(AllocateRest(memory));
+  if (quanta_bytes.has_value()) RETURN_IF_ERROR(MakeQuanta(memory));
   tasks_ = std::make_unique<GraphTasks>(graph_, std::move(memory.places));
   return absl::OkStatus();
 }
@@ -144,25 +144,22 @@ absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
     for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
   }
   device_ = memory.device.value_or(0);
-  return PlaceQuanta(memory);
+  return absl::OkStatus();
 }
 
-absl::Status GraphRun::PlaceQuanta(const GraphMemory& memory) {
+absl::Status GraphRun::MakeQuanta(const GraphMemory& memory) {
+  ASSIGN_OR_RETURN(const Placement place, ChooseBufferDevice(core_, *client_, memory.device, 0));
+  device_ = place.device;
+  quanta_ = GraphQuanta::Create(core_, *checked_, streams_, place);
   if (quanta_ == nullptr) return absl::OkStatus();
   BufferSpec spec;
   spec.dtype = DType::kU8;
   spec.shape = {static_cast<int64_t>(quanta_->device_bytes())};
   // The engine executes what is in it.
   spec.internal = true;
-  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
+  ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, device_, spec));
   image_ = buffer->id;
-  device_ = buffer->device;
-  ASSIGN_OR_RETURN(const bool placed, quanta_->Place(client_->id(), memory.places, buffer));
-  if (!placed) {
-    quanta_ = nullptr;
-    FreeMemory(&image_, BufferTable::InternalAccess(client_->id()));
-    return absl::OkStatus();
-  }
+  RETURN_IF_ERROR(quanta_->Place(client_->id(), memory.places, buffer));
   image_piece_ = core_.admission.PieceBytes(device_, kImagePiece);
   return absl::OkStatus();
 }

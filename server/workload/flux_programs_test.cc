@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 
 EngineInfo Gpu() {
   EngineInfo info;
-  info.traits = CudaTraits(90, 256);
+  info.traits = CudaTraits(90, 256, 0);
   info.workers = 264;
   info.threads_per_block = 256;
   return info;

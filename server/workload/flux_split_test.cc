@@ -25,7 +25,7 @@ EngineInfo Cpu(uint32_t workers) {
 
 EngineInfo Gpu(uint32_t blocks, uint32_t threads = 256) {
   EngineInfo info;
-  info.traits = CudaTraits(90, threads);
+  info.traits = CudaTraits(90, threads, 0);
   info.workers = blocks;
   info.threads_per_block = threads;
   return info;

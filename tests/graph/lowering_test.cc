@@ -117,7 +117,7 @@ class LoweringTest : public ::testing::Test {
   // Compares all nodes; `values`: of the scalars.
   void Compare(const graph::CheckedGraph& checked, const std::vector<double>& values) {
     const graph::Graph& graph = checked.graph;
-    const graph::Lowering lowering(checked, {});
+    const graph::Lowering lowering(checked, {}, {});
     const std::string bytes = lowering.Image(addresses_);
     const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
     ASSERT_EQ(image.nodes, graph.nodes.size());
@@ -219,6 +219,106 @@ TEST_F(LoweringTest, WideNodesDefaultsAndScalars) {
   Free();
 }
 
+// The schedule in an image: who executes each node, and that the waits are those of the successors.
+void ExpectSchedule(const graph::Lowering& lowering, const std::string& bytes) {
+  const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+  ASSERT_GT(image.gang, 0u);
+  EXPECT_EQ(lowering.gang(), image.gang);
+  EXPECT_EQ(lowering.state_bytes(), GangStateBytes(image.operators, image.gang, image.nodes));
+  const GraphNode* const nodes = ImagePart<GraphNode>(image, image.nodes_at);
+  const u32* const successors = ImagePart<u32>(image, image.successors_at);
+  const GangNode* const gang_nodes = ImagePart<GangNode>(image, image.gang_nodes_at);
+  const GangWait* const waits = ImagePart<GangWait>(image, image.waits_at);
+  const u32* const begins = ImagePart<u32>(image, image.list_begins_at);
+  const u32* const lists = ImagePart<u32>(image, image.lists_at);
+  std::vector<std::vector<u32>> expected_waits(image.nodes), expected_lists(image.gang);
+  for (u32 i = 0; i < image.nodes; ++i) {
+    for (u32 s = 0; s < nodes[i].successors; ++s) {
+      expected_waits[successors[nodes[i].first_successor + s]].push_back(i);
+    }
+    for (u32 r = 0; r < gang_nodes[i].ranks; ++r) {
+      expected_lists[(gang_nodes[i].first + r) % image.gang].push_back(i);
+    }
+  }
+  for (u32 i = 0; i < image.nodes; ++i) {
+    const GangWait* const first = waits + gang_nodes[i].first_wait;
+    std::vector<u32> actual;
+    for (u32 w = 0; w < nodes[i].predecessors; ++w) {
+      EXPECT_LT(first[w].node, i);
+      EXPECT_EQ(first[w].first, gang_nodes[first[w].node].first);
+      EXPECT_EQ(first[w].ranks, gang_nodes[first[w].node].ranks);
+      actual.push_back(first[w].node);
+    }
+    EXPECT_EQ(actual, expected_waits[i]);
+  }
+  EXPECT_EQ(begins[0], 0u);
+  for (u32 rank = 0; rank < image.gang; ++rank) {
+    EXPECT_EQ(std::vector<u32>(lists + begins[rank], lists + begins[rank + 1]),
+              expected_lists[rank]);
+  }
+  EXPECT_LE(image.lists_at + begins[image.gang] * sizeof(u32), bytes.size());
+}
+
+TEST_F(LoweringTest, RandomGraphsForGangs) {
+  std::mt19937_64 random(ReadEnvironment("RESIDENT_GRAPH_SEED", 1));
+  uint64_t accepted = 0;
+  for (uint64_t i = 0; i < ReadEnvironment("RESIDENT_GRAPHS", 2000); ++i) {
+    bool ok = false;
+    const graph::CheckedGraph checked = Check(MakeRandomGraph(random), &ok);
+    if (!ok) continue;
+    ++accepted;
+    const std::vector<uint64_t> addresses(checked.graph.tensors.size(), 4096);
+    const auto workers = static_cast<uint32_t>(1 + random() % 10);
+    const graph::Lowering lowering(checked, {}, {.workers = workers});
+    EXPECT_LE(lowering.gang(), workers);
+    const std::string image = lowering.Image(addresses);
+    ExpectSchedule(lowering, image);
+    const auto estimate = graph::Lowering::EstimateBytes(checked, {}, workers);
+    EXPECT_GE(2 * estimate.value_or(0), image.size());
+    // The schedule follows what an image without a gang has.
+    const std::string plain = graph::Lowering(checked, {}, {}).Image(addresses);
+    const size_t begin = sizeof(GraphImage);
+    EXPECT_EQ(image.substr(begin, plain.size() - begin), plain.substr(begin));
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(accepted, 50u);
+}
+
+// Wide nodes and records have as many members as they have chunks at the declared sizes.
+TEST_F(LoweringTest, MembersOfWideNodesAndRecords) {
+  GraphMaker g;
+  g.Scalar("rows", 1, 1024);
+  g.Input("in", {1024, 512}).Activation("a", {1024, 512}).Output("small", {8});
+  g.Tensor(v1::GraphTensor::KIND_STREAM, "s", {D(1), D(1 << 19)});
+  g.Call("add", {View("in", {D("rows"), D(512)}), View("in", {D("rows"), D(512)}),
+                 View("a", {D("rows"), D(512)})});
+  g.Call("fill", {"small", F(1)});
+  g.Call("fill", {"s", F(2)});
+  bool ok = false;
+  const graph::CheckedGraph checked = Check(g.graph, &ok);
+  ASSERT_TRUE(ok) << FindingsText(g.Validate());
+  const SplitRule copy{.parameter = 0, .by_first_dim = false, .grain = 1 << 17};
+  const graph::OperatorInfo& add = checked.graph.operators[checked.graph.nodes[0].op];
+  for (const uint32_t workers : {1u, 3u, 200u}) {
+    const graph::Lowering lowering(checked, {3}, {.workers = workers, .copy_split = copy});
+    const std::string bytes = lowering.Image({4096, 4096, 4096, 4096});
+    ExpectSchedule(lowering, bytes);
+    EXPECT_GE(2 * *graph::Lowering::EstimateBytes(checked, {3}, workers), bytes.size());
+    const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+    const GangNode* const nodes = ImagePart<GangNode>(image, image.gang_nodes_at);
+    ASSERT_EQ(image.nodes, 4u);
+    const uint64_t chunks = add.split.Chunks({1024, 512}, workers);
+    EXPECT_GT(chunks, 1u);
+    EXPECT_EQ(nodes[0].ranks, std::min<uint64_t>(image.gang, chunks));
+    EXPECT_EQ(nodes[1].ranks, 1u);
+    EXPECT_EQ(nodes[3].ranks, std::min(image.gang, 4u));
+    // No node waits for the first ones.
+    EXPECT_EQ(nodes[0].signals, 0u);
+    EXPECT_EQ(nodes[1].signals, 0u);
+    EXPECT_EQ(nodes[2].signals, image.gang == 1 ? 0u : 1u);
+  }
+}
+
 // A node that copies the record waits for all writers of the stream, aliases included.
 TEST_F(LoweringTest, RecordsWaitForTheirWriters) {
   GraphMaker g;
@@ -229,7 +329,7 @@ TEST_F(LoweringTest, RecordsWaitForTheirWriters) {
   bool ok = false;
   const graph::CheckedGraph checked = Check(g.graph, &ok);
   ASSERT_TRUE(ok) << FindingsText(g.Validate());
-  const graph::Lowering lowering(checked, {0, 1});
+  const graph::Lowering lowering(checked, {0, 1}, {});
   ASSERT_EQ(lowering.nodes(), 5u);
   EXPECT_EQ(lowering.record_offsets(), (std::vector<uint64_t>{0, 64}));
   EXPECT_EQ(lowering.record_bytes(), 128u);
@@ -267,10 +367,10 @@ TEST_F(LoweringTest, TooManyWritersOfManyStreams) {
     ASSERT_TRUE(ok) << FindingsText(g.Validate());
     std::vector<uint32_t> streams(count);
     std::iota(streams.begin(), streams.end(), 0);
-    const auto bytes = graph::Lowering::EstimateBytes(checked, streams);
+    const auto bytes = graph::Lowering::EstimateBytes(checked, streams, 0);
     EXPECT_EQ(bytes.has_value(), count == 10) << count;
     if (bytes.has_value()) {
-      EXPECT_GE(2 * *bytes, graph::Lowering(checked, streams).image_bytes());
+      EXPECT_GE(2 * *bytes, graph::Lowering(checked, streams, {}).image_bytes());
     }
   }
 }

@@ -19,6 +19,7 @@ TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
   traits.divergence_slowdown = 7;
   traits.units_share_task = true;
   traits.executes_graphs = true;
+  traits.graph_workers = 9;
   traits.max_task_time = std::chrono::milliseconds(8);
 
   const internal::EngineTraits message = ToMessage(traits);

@@ -87,7 +87,7 @@ absl::StatusOr<EngineInfo> CudaEngine::Start(const EngineOptions& options) {
     timer.Mark("launch");
   }
   info_.phases = timer.phases();
-  info_.traits = CudaTraits(architecture_, compute_threads_);
+  info_.traits = CudaTraits(architecture_, compute_threads_, GraphBlocks(blocks_, blocks_per_sm_));
   info_.layout_hash = LayoutHash();
   info_.generation = number_;
   info_.workers = blocks_;
@@ -314,6 +314,7 @@ absl::Status CudaEngine::ChooseLaunch() {
   const auto blocks = CountBlocks(*ours, *per_sm, options_.max_blocks);
   RETURN_IF_ERROR(blocks.status());
   blocks_ = *blocks;
+  blocks_per_sm_ = *per_sm;
   info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", compute_threads_, " + ",
                               kControlThreads, " threads, ", registers, " registers, ", shared,
                               " bytes of shared memory");

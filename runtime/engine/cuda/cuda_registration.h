@@ -17,8 +17,10 @@ namespace resident {
 
 inline constexpr char kCudaEngineName[] = "cuda";
 
-// `architecture`: as in 90. `threads_per_block`: those that run operators.
-inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block) {
+// `architecture`: as in 90. `threads_per_block`: those that run operators. `graph_blocks`: as of
+// GraphBlocks (launch_shape.h).
+inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block,
+                               uint32_t graph_blocks) {
   EngineTraits traits;
   traits.engine = kCudaEngineName;
   traits.compile_target = absl::StrCat("sm_", architecture);
@@ -32,6 +34,8 @@ inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block
   traits.divergence_slowdown = 8;
   // The blocks come to a wide task one after the other and run it together.
   traits.units_share_task = true;
+  traits.executes_graphs = graph_blocks > 0;
+  traits.graph_workers = graph_blocks;
   traits.max_task_time = std::chrono::seconds(10);
   return traits;
 }

@@ -65,6 +65,11 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
   return blocks;
 }
 
+uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm) {
+  if (blocks < 3) return 0;
+  return std::min((blocks - 1 + per_sm - 1) / per_sm, blocks / 2);
+}
+
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm) {
   const uint64_t bytes = uint64_t{per_sm} * (block.shared_bytes + kReservedSharedBytes);
   return static_cast<uint32_t>(

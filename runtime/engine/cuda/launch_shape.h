@@ -48,6 +48,11 @@ absl::Status CheckSmsFree(uint32_t setting, uint32_t sms);
 // can serve. INVALID_ARGUMENT: fewer than two, one that polls and one that works.
 absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max_blocks);
 
+// Blocks of the kernel that form gangs for graphs, of `blocks` with `per_sm` on each SM: one for
+// each SM of the blocks that work, and at most half of all, so that the others execute tasks
+// meanwhile. 0: the kernel has too few.
+uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
+
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,
 // which a wide task's loads in flight need.
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm);

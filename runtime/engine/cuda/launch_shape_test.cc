@@ -73,6 +73,17 @@ TEST(LaunchShapeTest, ThereAreAtLeastAPollingAndAWorkingBlock) {
   EXPECT_FALSE(CountBlocks(132, 2, 1).ok());
 }
 
+TEST(LaunchShapeTest, GraphsHaveABlockOnEachSmAndLeaveHalf) {
+  EXPECT_EQ(GraphBlocks(264, 2), 132u);
+  EXPECT_EQ(GraphBlocks(131, 1), 65u);
+  EXPECT_EQ(GraphBlocks(660, 5), 132u);
+  EXPECT_EQ(GraphBlocks(6, 4), 2u);
+  EXPECT_EQ(GraphBlocks(4, 2), 2u);
+  EXPECT_EQ(GraphBlocks(3, 2), 1u);
+  EXPECT_EQ(GraphBlocks(3, 16), 1u);
+  EXPECT_EQ(GraphBlocks(2, 1), 0u);
+}
+
 TEST(LaunchShapeTest, SharedMemoryIsAsMuchAsTheBlocksNeed) {
   EXPECT_EQ(SharedMemoryPercent(2, kBlock, kSm), 39u);  // 89,136 of 233,472 bytes.
   EXPECT_EQ(SharedMemoryPercent(5, kBlock, kSm), 96u);

@@ -1,0 +1,183 @@
+#include "runtime/graph/schedule.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace resident::graph {
+namespace {
+
+// What a chunk costs beside its memory traffic, the bandwidth of one member, and the time from the
+// end of a node until a member that waits for it continues.
+constexpr double kChunkNs = 1000;
+constexpr double kBytesPerNs = 33;
+constexpr double kSignalNs = 1050;
+
+double DurationNs(const NodeEstimate& node, uint32_t ranks) {
+  return kChunkNs + node.bytes / (kBytesPerNs * ranks);
+}
+
+uint32_t CountRanks(const NodeEstimate& node, uint32_t gang) {
+  return static_cast<uint32_t>(std::min<uint64_t>(node.chunks, gang));
+}
+
+// The members that are busy at one time if each node begins as soon as it can, at most `workers`.
+uint32_t CountUsable(absl::Span<const NodeEstimate> nodes, absl::Span<const uint32_t> predecessors,
+                     uint32_t workers) {
+  std::vector<double> ends(nodes.size());
+  // Changes of the number of busy members; at the same time, ends are before beginnings.
+  std::vector<std::pair<double, int64_t>> changes;
+  changes.reserve(2 * nodes.size());
+  size_t first = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    double begin = 0;
+    for (const uint32_t before : predecessors.subspan(first, nodes[i].predecessors)) {
+      begin = std::max(begin, ends[before]);
+    }
+    first += nodes[i].predecessors;
+    const uint32_t ranks = CountRanks(nodes[i], workers);
+    ends[i] = begin + DurationNs(nodes[i], ranks);
+    changes.emplace_back(begin, ranks);
+    changes.emplace_back(ends[i], -int64_t{ranks});
+  }
+  std::sort(changes.begin(), changes.end());
+  int64_t busy = 0;
+  int64_t most = 1;
+  for (const auto& [at, change] : changes) most = std::max(most, busy += change);
+  return static_cast<uint32_t>(std::min<int64_t>(most, workers));
+}
+
+// Places one node after the other.
+class Placer {
+ public:
+  Placer(size_t nodes, uint32_t gang) : ends_(nodes), free_at_(gang) { placed_.reserve(nodes); }
+
+  void Place(const NodeEstimate& node, absl::Span<const uint32_t> predecessors) {
+    const auto gang = static_cast<uint32_t>(free_at_.size());
+    const uint32_t ranks = CountRanks(node, gang);
+    const uint32_t rank = ranks == 1 ? ChooseRank(predecessors) : next_wide_;
+    const double duration = DurationNs(node, ranks);
+    const double ready = ReadyAt(predecessors, ranks == 1 ? std::optional(rank) : std::nullopt);
+    double end = 0;
+    for (uint32_t i = 0, at = rank; i < ranks; ++i, at = at + 1 == gang ? 0 : at + 1) {
+      free_at_[at] = std::max(free_at_[at], ready) + duration;
+      end = std::max(end, free_at_[at]);
+      members_ = std::max(members_, at + 1);
+    }
+    if (ranks > 1) next_wide_ = static_cast<uint32_t>((rank + node.chunks) % gang);
+    ends_[placed_.size()] = end;
+    placed_.push_back({.first_wait = 0,
+                       .first = static_cast<u16>(rank),
+                       .ranks = static_cast<u16>(ranks),
+                       .signals = 0,
+                       .reserved = 0});
+  }
+
+  // The number of members that have a node.
+  uint32_t members() const { return members_; }
+  std::vector<GangNode> TakeNodes() { return std::move(placed_); }
+
+ private:
+  bool IsOnlyOn(uint32_t node, uint32_t rank) const {
+    return placed_[node].ranks == 1 && placed_[node].first == rank;
+  }
+
+  // When a member that has nothing else to do can begin. `rank`: that of the member, if there is
+  // only one; it needs no signals for what it has executed alone.
+  double ReadyAt(absl::Span<const uint32_t> predecessors, std::optional<uint32_t> rank) const {
+    double ready = 0;
+    for (const uint32_t before : predecessors) {
+      const bool own = rank.has_value() && IsOnlyOn(before, *rank);
+      ready = std::max(ready, ends_[before] + (own ? 0 : kSignalNs));
+    }
+    return ready;
+  }
+
+  // For a node of one chunk.
+  uint32_t ChooseRank(absl::Span<const uint32_t> predecessors) const {
+    const double elsewhere = ReadyAt(predecessors, std::nullopt);
+    uint32_t best = 0;
+    double best_begin = 0;
+    bool found = false;
+    if (!predecessors.empty()) {
+      const uint32_t last =
+          *std::max_element(predecessors.begin(), predecessors.end(),
+                            [&](uint32_t a, uint32_t b) { return ends_[a] < ends_[b]; });
+      found = placed_[last].ranks == 1;
+      best = placed_[last].first;
+      best_begin = std::max(free_at_[best], ReadyAt(predecessors, best));
+    }
+    if (found && best_begin <= elsewhere) return best;
+    // The first member that is idle then, so that no more members are used than necessary, or the
+    // one that is idle first.
+    for (uint32_t rank = 0; rank < free_at_.size(); ++rank) {
+      const double begin = std::max(free_at_[rank], elsewhere);
+      if (found && begin >= best_begin) continue;
+      best = rank;
+      best_begin = begin;
+      found = true;
+      if (begin == elsewhere) break;
+    }
+    return best;
+  }
+
+  std::vector<GangNode> placed_;
+  // By node: when it ends. By rank: when its last node ends.
+  std::vector<double> ends_;
+  std::vector<double> free_at_;
+  uint32_t next_wide_ = 0;
+  uint32_t members_ = 1;
+};
+
+// Calls visit(rank) for each member that executes the node.
+template <typename Visit>
+void ForEachRank(const GangNode& node, uint32_t gang, const Visit& visit) {
+  const uint32_t wrapped = node.first + node.ranks > gang ? node.first + node.ranks - gang : 0;
+  for (uint32_t rank = 0; rank < wrapped; ++rank) visit(rank);
+  for (uint32_t rank = node.first; rank < node.first + node.ranks - wrapped; ++rank) visit(rank);
+}
+
+}  // namespace
+
+Schedule ComputeSchedule(absl::Span<const NodeEstimate> nodes,
+                         absl::Span<const uint32_t> predecessors, uint32_t workers) {
+  Placer placer(nodes.size(), CountUsable(nodes, predecessors, std::min(workers, kMaxGang)));
+  size_t first = 0;
+  for (const NodeEstimate& node : nodes) {
+    placer.Place(node, predecessors.subspan(first, node.predecessors));
+    first += node.predecessors;
+  }
+
+  Schedule schedule;
+  // A node whose ranks go beyond the last one and continue with 0 makes all of them members.
+  schedule.gang = placer.members();
+  schedule.nodes = placer.TakeNodes();
+  schedule.waits.reserve(predecessors.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    GangNode& node = schedule.nodes[i];
+    node.first_wait = static_cast<u32>(schedule.waits.size());
+    for (const uint32_t before : predecessors.subspan(node.first_wait, nodes[i].predecessors)) {
+      GangNode& other = schedule.nodes[before];
+      schedule.waits.push_back({before, other.first, other.ranks});
+      const bool same = node.ranks == 1 && other.ranks == 1 && node.first == other.first;
+      if (!same) other.signals = 1;
+    }
+  }
+  schedule.list_begins.resize(schedule.gang + 1);
+  for (const GangNode& node : schedule.nodes) {
+    ForEachRank(node, schedule.gang, [&](uint32_t rank) { ++schedule.list_begins[rank + 1]; });
+  }
+  std::partial_sum(schedule.list_begins.begin(), schedule.list_begins.end(),
+                   schedule.list_begins.begin());
+  schedule.lists.resize(schedule.list_begins.back());
+  std::vector<u32> ends(schedule.list_begins.begin(), schedule.list_begins.end() - 1);
+  for (u32 i = 0; i < schedule.nodes.size(); ++i) {
+    ForEachRank(schedule.nodes[i], schedule.gang,
+                [&](uint32_t rank) { schedule.lists[ends[rank]++] = i; });
+  }
+  return schedule;
+}
+
+}  // namespace resident::graph
