@@ -63,9 +63,12 @@ struct alignas(128) BlockState {
 
 RESIDENT_SDK_BEGIN
 
-// REQUIRES: x >= 0, y > 0. A division of 64 bits is slow on a GPU.
+// REQUIRES: x >= 0, y > 0. A division of 64 bits is slow on a GPU. The checked build omits the case
+// of 32 bits, because less code compiles faster.
 RESIDENT_HOST_DEVICE i64 Quotient(i64 x, i64 y) {
+#if !RESIDENT_CHECKED
   if (((x | y) >> 32) == 0) return static_cast<i64>(static_cast<u32>(x) / static_cast<u32>(y));
+#endif
   return x / y;
 }
 
@@ -76,6 +79,9 @@ inline constexpr u64 kScratchLimit = RESIDENT_SCRATCH_LIMIT;
 #else
 inline constexpr u64 kScratchLimit = kScratchBytes;
 #endif
+// Returns argument i: a tensor or, if `scalar_bytes` is not 0, a scalar of that size, with its bits
+// as the address. If the signature has another argument there, refuses it and returns zeros.
+RESIDENT_COLD CheckedArgument ReadArgument(BlockState* state, u32 i, u32 scalar_bytes);
 #if defined(__CUDA_ARCH__)
 static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 threads);
 #endif
@@ -254,9 +260,8 @@ class Block {
   RESIDENT_HOST_DEVICE bool Fits(ViolationKind kind, u64 offset, u64 count, u64 element,
                                  u64 limit) const {
     if (offset <= limit && count <= (limit - offset) / element) return true;
-    const Violation violation = {
-        kind, 0, 0, {}, static_cast<i64>(offset + count * element), static_cast<i64>(limit)};
-    Refuse(state_, violation, 0);
+    Refuse(state_, kind, 0, 0, static_cast<i64>(offset + count * element), static_cast<i64>(limit),
+           0, 0);
     return false;
   }
 #endif
@@ -277,11 +282,14 @@ class Args {
   template <typename T>
   RESIDENT_HOST_DEVICE Tensor<T> tensor(u32 i) const {
 #if RESIDENT_CHECKED
-    const bool there = ArgumentIs(i, /*scalar=*/false, 0);
-    return Tensor<T>(there ? UncheckedTensor<T>(i) : Tensor<T>(0, 0),
-                     const_cast<BlockState*>(state_), i);
+    BlockState* const state = const_cast<BlockState*>(state_);
+    return Tensor<T>(ReadArgument(state, i, 0), state, i);
 #else
-    return UncheckedTensor<T>(i);
+    if (compact() && i < kCompactArguments) {
+      return Tensor<T>(state()->descriptor.compact_argument(i),
+                       static_cast<i64>(state()->descriptor.elements()));
+    }
+    return Tensor<T>(state()->arguments.arguments[i].tensor);
 #endif
   }
 
@@ -289,11 +297,12 @@ class Args {
   template <typename T>
   RESIDENT_HOST_DEVICE T scalar(u32 i) const {
 #if RESIDENT_CHECKED
-    if (!ArgumentIs(i, /*scalar=*/true, sizeof(T))) return T{};
-#endif
+    const u64 bits = ReadArgument(const_cast<BlockState*>(state_), i, sizeof(T)).address;
+#else
     const u64 bits = compact() && i < kCompactArguments
                          ? state()->descriptor.compact_argument(i)
                          : state()->arguments.arguments[i].scalar_bits;
+#endif
     T value;
     const unsigned char* from = reinterpret_cast<const unsigned char*>(&bits);
     unsigned char* to = reinterpret_cast<unsigned char*>(&value);
@@ -302,39 +311,6 @@ class Args {
   }
 
  private:
-  template <typename T>
-  RESIDENT_HOST_DEVICE Tensor<T> UncheckedTensor(u32 i) const {
-    if (compact() && i < kCompactArguments) {
-      return Tensor<T>(state()->descriptor.compact_argument(i),
-                       static_cast<i64>(state()->descriptor.elements()));
-    }
-    return Tensor<T>(state()->arguments.arguments[i].tensor);
-  }
-
-#if RESIDENT_CHECKED
-  // Whether the signature has a tensor, or a scalar of `bytes` bytes, as argument i.
-  RESIDENT_HOST_DEVICE bool ArgumentIs(u32 i, bool scalar, u32 bytes) const {
-    const CheckContext* const context = FindContext(state_);
-    if (context == nullptr) return true;
-    Violation violation = {ViolationKind::kNone, static_cast<u8>(i), 0, {}, 0, 0};
-    if (i >= context->argument_count) {
-      violation.kind = ViolationKind::kArgument;
-      violation.index = i;
-      violation.limit = context->argument_count;
-    } else if ((context->scalar[i] != 0) != scalar) {
-      violation.kind = ViolationKind::kArgumentKind;
-      violation.index = scalar;
-    } else if (scalar && SizeOf(context->dtypes[i]) != bytes) {
-      violation.kind = ViolationKind::kScalarSize;
-      violation.index = bytes;
-      violation.limit = SizeOf(context->dtypes[i]);
-    }
-    if (violation.kind == ViolationKind::kNone) return true;
-    Refuse(const_cast<BlockState*>(state_), violation, 0);
-    return false;
-  }
-#endif
-
   RESIDENT_HOST_DEVICE const BlockState* state() const { return InSharedMemory(state_); }
 
   const BlockState* state_;
@@ -342,15 +318,20 @@ class Args {
 
 #if RESIDENT_CHECKED
 
-RESIDENT_COLD CheckContext* FindContext(const BlockState* state) {
+RESIDENT_HOST_DEVICE CheckContext* FindContext(const BlockState* state) {
   if (state->descriptor.flags & kTaskCompact) return nullptr;
   return reinterpret_cast<CheckContext*>(state->descriptor.check_context());
 }
 
-RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 bytes) {
+RESIDENT_COLD void* Refuse(BlockState* state, ViolationKind kind, u32 argument, u32 dimension,
+                           i64 index, i64 limit, u32 bytes, u32 element_bytes) {
+  if (element_bytes != bytes) {
+    kind = ViolationKind::kElementSize;
+    index = bytes;
+    limit = element_bytes;
+  }
   const u32 packed = static_cast<u32>(CompletionStatus::kOutOfBounds) |
-                     static_cast<u32>(violation.kind) << 16 |
-                     static_cast<u32>(violation.argument) << 24;
+                     static_cast<u32>(kind) << 16 | argument << 24;
 #if defined(__CUDA_ARCH__)
   const bool first = atomicCAS(&state->status_and_detail, 0u, packed) == 0;
 #else
@@ -358,11 +339,48 @@ RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 by
   if (first) state->status_and_detail = packed;
 #endif
   CheckContext* const context = FindContext(state);
-  if (first && context != nullptr) context->violations()[state->chunk] = violation;
+  if (first && context != nullptr) {
+    context->violations()[state->chunk] = {
+        kind, static_cast<u8>(argument), static_cast<u8>(dimension), {}, index, limit};
+  }
   // The task has failed, so the end of its scratch memory is no longer needed.
   unsigned char* const dummy = state->scratch + kScratchBytes - (bytes + 15) / 16 * 16;
+  RESIDENT_UNROLL(1)
   for (u32 b = 0; b < bytes; ++b) dummy[b] = 0;
   return dummy;
+}
+
+RESIDENT_COLD CheckedArgument ReadArgument(BlockState* state, u32 i, u32 scalar_bytes) {
+  const bool scalar = scalar_bytes != 0;
+  if (const CheckContext* const context = FindContext(state); context != nullptr) {
+    ViolationKind kind = ViolationKind::kNone;
+    u32 index = 0;
+    u32 limit = 0;
+    if (i >= context->argument_count) {
+      kind = ViolationKind::kArgument;
+      index = i;
+      limit = context->argument_count;
+    } else if ((context->scalar[i] != 0) != scalar) {
+      kind = ViolationKind::kArgumentKind;
+      index = scalar;
+    } else if (scalar && SizeOf(context->dtypes[i]) != scalar_bytes) {
+      kind = ViolationKind::kScalarSize;
+      index = scalar_bytes;
+      limit = SizeOf(context->dtypes[i]);
+    }
+    if (kind != ViolationKind::kNone) {
+      Refuse(state, kind, i, 0, index, limit, 0, 0);
+      return {0, 0, nullptr, kAnyElementBytes};
+    }
+  }
+  const TaskDescriptor& task = state->descriptor;
+  if ((task.flags & kTaskCompact) && i < kCompactArguments) {
+    return {task.compact_argument(i), static_cast<i64>(task.elements()), nullptr, kAnyElementBytes};
+  }
+  const Argument& argument = state->arguments.arguments[i];
+  if (scalar) return {argument.scalar_bits, 0, nullptr, kAnyElementBytes};
+  const Tensor<const u8> tensor(argument.tensor);
+  return {argument.tensor.address, tensor.size(), &argument.tensor, SizeOf(tensor.dtype())};
 }
 
 #if defined(__CUDA_ARCH__)
@@ -387,10 +405,7 @@ static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 thread
     }
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     if (now < until) continue;
-    const Violation violation = {
-        ViolationKind::kBarrier,  0, 0, {}, static_cast<i64>(*arrivals % threads),
-        static_cast<i64>(threads)};
-    Refuse(state, violation, 0);
+    Refuse(state, ViolationKind::kBarrier, 0, 0, *arrivals % threads, threads, 0, 0);
     break;
   }
   __threadfence();

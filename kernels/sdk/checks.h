@@ -97,11 +97,16 @@ RESIDENT_SDK_BEGIN
 #endif
 
 // Records the violation, sets the task's status, and returns `bytes` bytes of memory that may be
-// read and written without harm. They are initially 0.
-RESIDENT_COLD void* Refuse(BlockState* state, const Violation& violation, u32 bytes);
+// read and written without harm. They are initially 0. `element_bytes`: bytes of an element of the
+// tensor. If they differ from `bytes`, the violation is a kElementSize.
+//
+// It takes values, and does not take a Violation, so that each of the many accesses of an operator
+// compiles to little code.
+RESIDENT_COLD void* Refuse(BlockState* state, ViolationKind kind, u32 argument, u32 dimension,
+                           i64 index, i64 limit, u32 bytes, u32 element_bytes);
 
 // Returns the context of the block's task; null if it has none.
-RESIDENT_COLD CheckContext* FindContext(const BlockState* state);
+RESIDENT_HOST_DEVICE CheckContext* FindContext(const BlockState* state);
 
 RESIDENT_SDK_END
 #endif

@@ -106,6 +106,52 @@ TEST_F(ChecksTest, ElementsOfAnotherSizeAreRefused) {
   ExpectViolation(ViolationKind::kElementSize, 1, 8, 4);
 }
 
+TEST_F(ChecksTest, TheSizeOfElementsIsCheckedBeforeAnIndexAndANumberOfIndices) {
+  args().tensor<u8>(0).at(0, 1);
+  ExpectViolation(ViolationKind::kElementSize, 0, 1, 4);
+  state_->status_and_detail = 0;
+  args().tensor<const double>(0).at(5);
+  ExpectViolation(ViolationKind::kElementSize, 0, 8, 4);
+}
+
+TEST_F(ChecksTest, ATensorOfAnotherTypeIsCheckedForThatType) {
+  const auto x = args().tensor<const Any>(0);
+  EXPECT_EQ(x.as<const float>()[5], 6.0f);
+  EXPECT_EQ(x.as<const double>().as<const u32>()[0], 0x3f800000u);
+  ExpectNone();
+  EXPECT_EQ(x.as<const double>()[0], 0.0);
+  ExpectViolation(ViolationKind::kElementSize, 0, 8, 4);
+}
+
+TEST_F(ChecksTest, AnIndexIsReportedWithItsOwnDimensionIfThereAreNoElements) {
+  state_->arguments.arguments[0].tensor.shape[1] = 0;
+  args().tensor<const float>(0).at(1, 0);
+  ExpectViolation(ViolationKind::kIndex, 0, 0, 0);
+  EXPECT_EQ(violation().dimension, 1);
+}
+
+TEST_F(ChecksTest, ATensorThatTheOperatorCreatedIsNotChecked) {
+  const Tensor<float> own(reinterpret_cast<u64>(y_), 2);
+  EXPECT_EQ(own[-1], 7.0f);
+  EXPECT_EQ(own[6], 7.0f);
+  ExpectNone();
+}
+
+TEST_F(ChecksTest, ArgumentsInCompactFormAreCheckedForTheirSizeOnly) {
+  state_->descriptor.flags = kTaskCompact;
+  state_->descriptor.set_elements(6);
+  state_->descriptor.words[1] = reinterpret_cast<u64>(x_);
+  const float factor = 2.5f;
+  state_->descriptor.words[2] = 0;
+  std::memcpy(&state_->descriptor.words[2], &factor, sizeof(factor));
+  EXPECT_EQ(args().tensor<const float>(0)[5], 6.0f);
+  EXPECT_EQ(args().tensor<const float>(0).size(), 6);
+  EXPECT_EQ(args().scalar<float>(1), 2.5f);
+  EXPECT_EQ(state_->status_and_detail, 0u);
+  EXPECT_EQ(args().tensor<const float>(0)[6], 0.0f);
+  EXPECT_EQ(state_->status_and_detail, 4u | static_cast<u32>(ViolationKind::kElement) << 16);
+}
+
 TEST_F(ChecksTest, AnArgumentThatDoesNotExistIsRefused) {
   args().tensor<float>(3)[0] = 1;
   ExpectViolation(ViolationKind::kArgument, 3, 3, 3);
@@ -146,6 +192,24 @@ TEST_F(ChecksTest, OffsetsIntoScratchMemoryAreChecked) {
 TEST_F(ChecksTest, AResultBeyondTheLimitIsNotWritten) {
   Block(state_.get()).set_result(1.0f, kResultBytes - 2);
   ExpectViolation(ViolationKind::kResult, 0, kResultBytes + 2, kResultBytes);
+}
+
+TEST_F(ChecksTest, SharesCoverAllItemsInOrder) {
+  for (const i64 n : {i64{0}, i64{1}, i64{7}, i64{1000}, (i64{1} << 33) + 5}) {
+    for (const i64 align : {1, 4}) {
+      for (const u64 chunks : {1, 3, 8}) {
+        state_->chunk_count = chunks;
+        i64 end = 0;
+        for (state_->chunk = 0; state_->chunk < chunks; ++state_->chunk) {
+          const Range share = Block(state_.get()).share(n, align);
+          EXPECT_EQ(share.begin, end);
+          EXPECT_EQ(share.begin == n ? 0 : share.begin % align, 0);
+          end = share.end;
+        }
+        EXPECT_EQ(end, n);
+      }
+    }
+  }
 }
 
 TEST_F(ChecksTest, TheFirstViolationIsKept) {

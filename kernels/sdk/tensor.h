@@ -18,6 +18,28 @@
 namespace resident {
 RESIDENT_SDK_BEGIN
 
+#if RESIDENT_CHECKED
+// An argument of a task, as Args reads it for a tensor or a scalar.
+struct CheckedArgument {
+  u64 address;
+  i64 size;
+  const TensorArgument* described;
+  // Bytes of an element; kAnyElementBytes: accesses may have any size.
+  u32 element_bytes;
+};
+inline constexpr u32 kAnyElementBytes = 255;
+
+// sizeof(T); kAnyElementBytes for the incomplete type Any, whose elements are not accessed.
+template <typename T>
+RESIDENT_HOST_DEVICE constexpr u32 BytesOfElement() {
+  if constexpr (requires { sizeof(T); }) {
+    return sizeof(T);
+  } else {
+    return kAnyElementBytes;
+  }
+}
+#endif
+
 template <typename T>
 class Tensor {
  public:
@@ -34,10 +56,14 @@ class Tensor {
 
 #if RESIDENT_CHECKED
   // Argument `argument` of the block's task.
-  RESIDENT_HOST_DEVICE Tensor(const Tensor& unchecked, BlockState* state, u32 argument)
-      : Tensor(unchecked) {
-    state_ = state;
-    argument_ = static_cast<u8>(argument);
+  RESIDENT_HOST_DEVICE Tensor(const CheckedArgument& from, BlockState* state, u32 argument)
+      : data_(reinterpret_cast<T*>(from.address)),
+        size_(from.size),
+        described_(from.described),
+        state_(state),
+        argument_(static_cast<u8>(argument)),
+        element_bytes_(static_cast<u8>(from.element_bytes)) {
+    SetLimit();
   }
 #endif
 
@@ -74,6 +100,8 @@ class Tensor {
 #if RESIDENT_CHECKED
     other.state_ = state_;
     other.argument_ = argument_;
+    other.element_bytes_ = element_bytes_;
+    other.SetLimit();
 #endif
     return other;
   }
@@ -81,7 +109,7 @@ class Tensor {
   // Element i of a dense tensor.
   RESIDENT_HOST_DEVICE T& operator[](i64 i) const {
 #if RESIDENT_CHECKED
-    if (state_ != nullptr && (!ElementSizeIsRight() || i < 0 || i >= size_)) {
+    if (static_cast<u64>(i) >= limit_ && state_ != nullptr) {
       return RefuseElement(ViolationKind::kElement, 0, i, size_);
     }
 #endif
@@ -94,12 +122,14 @@ class Tensor {
     const i64 indices[] = {static_cast<i64>(index)...};
     i64 offset = 0;
 #if RESIDENT_CHECKED
-    if (state_ != nullptr && sizeof...(Index) != rank()) {
-      return RefuseElement(ViolationKind::kRank, 0, sizeof...(Index), rank());
-    }
-    for (u32 i = 0; state_ != nullptr && i < sizeof...(Index); ++i) {
-      if (!ElementSizeIsRight() || indices[i] < 0 || indices[i] >= shape(i)) {
-        return RefuseElement(ViolationKind::kIndex, i, indices[i], shape(i));
+    if (state_ != nullptr) {
+      if (sizeof...(Index) != rank()) {
+        return RefuseElement(ViolationKind::kRank, 0, sizeof...(Index), rank());
+      }
+      for (u32 i = 0; i < sizeof...(Index); ++i) {
+        if (!ElementSizeIsRight() || static_cast<u64>(indices[i]) >= static_cast<u64>(shape(i))) {
+          return RefuseElement(ViolationKind::kIndex, i, indices[i], shape(i));
+        }
       }
     }
 #endif
@@ -113,19 +143,18 @@ class Tensor {
 
 #if RESIDENT_CHECKED
   RESIDENT_HOST_DEVICE bool ElementSizeIsRight() const {
-    return described_ == nullptr || SizeOf(described_->dtype) == sizeof(T);
+    return element_bytes_ == kAnyElementBytes || element_bytes_ == BytesOfElement<T>();
+  }
+  RESIDENT_HOST_DEVICE void SetLimit() {
+    limit_ = ElementSizeIsRight() ? static_cast<u64>(size_) : 0;
   }
   // Reports the violation and returns a substitute for an element that does not exist, or that has
   // another size.
   RESIDENT_HOST_DEVICE T& RefuseElement(ViolationKind kind, u32 dimension, i64 index,
                                         i64 limit) const {
-    if (!ElementSizeIsRight()) {
-      kind = ViolationKind::kElementSize;
-      index = sizeof(T);
-      limit = SizeOf(described_->dtype);
-    }
-    const Violation violation = {kind, argument_, static_cast<u8>(dimension), {}, index, limit};
-    return *static_cast<T*>(Refuse(state_, violation, sizeof(T)));
+    return *static_cast<T*>(
+        Refuse(state_, kind, argument_, dimension, index, limit, sizeof(T),
+               element_bytes_ == kAnyElementBytes ? u32{sizeof(T)} : u32{element_bytes_}));
   }
 #endif
 
@@ -135,6 +164,9 @@ class Tensor {
 #if RESIDENT_CHECKED
   BlockState* state_ = nullptr;  // Null for a tensor that the operator created: it is not checked.
   u8 argument_ = 0;
+  u8 element_bytes_ = kAnyElementBytes;
+  // [] accepts elements below this: none if the argument's elements have another size than T.
+  u64 limit_ = 0;
 #endif
 };
 
