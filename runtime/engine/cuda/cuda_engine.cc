@@ -87,7 +87,7 @@ absl::StatusOr<EngineInfo> CudaEngine::Start(const EngineOptions& options) {
     timer.Mark("launch");
   }
   info_.phases = timer.phases();
-  info_.traits = CudaTraits(architecture_, compute_threads_, GraphBlocks(blocks_, blocks_per_sm_));
+  info_.traits = CudaTraits(architecture_, compute_threads_, graph_blocks_);
   info_.layout_hash = LayoutHash();
   info_.generation = number_;
   info_.workers = blocks_;
@@ -314,7 +314,7 @@ absl::Status CudaEngine::ChooseLaunch() {
   const auto blocks = CountBlocks(*ours, *per_sm, options_.max_blocks);
   RETURN_IF_ERROR(blocks.status());
   blocks_ = *blocks;
-  blocks_per_sm_ = *per_sm;
+  graph_blocks_ = GraphBlocks(blocks_, *per_sm);
   info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", compute_threads_, " + ",
                               kControlThreads, " threads, ", registers, " registers, ", shared,
                               " bytes of shared memory");
@@ -399,13 +399,16 @@ absl::Status CudaEngine::AllocateState() {
   const auto wide_arguments =
       AllocateZeroed(layout.slots * sizeof(ArgumentBlock), "arguments of wide tasks");
   const auto scratch = AllocateZeroed(blocks_ * kScratchBytes, "the blocks' scratch memory");
-  for (const auto* allocated : {&state, &ring, &wide, &wide_arguments, &scratch})
+  const auto gangs = AllocateZeroed(sizeof(GangTable), "gangs of workers for graphs");
+  for (const auto* allocated : {&state, &ring, &wide, &wide_arguments, &scratch, &gangs})
     RETURN_IF_ERROR(allocated->status());
   parameters_.state = reinterpret_cast<KernelState*>(*state);
   parameters_.device_ring = reinterpret_cast<RingSlot*>(*ring);
   parameters_.wide = reinterpret_cast<WideProgress*>(*wide);
   parameters_.wide_arguments = reinterpret_cast<ArgumentBlock*>(*wide_arguments);
   parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
+  parameters_.gangs = reinterpret_cast<GangTable*>(*gangs);
+  parameters_.graph_workers = graph_blocks_;
   return absl::OkStatus();
 }
 
@@ -429,6 +432,8 @@ absl::Status CudaEngine::Launch() {
   parameters_.first_sequence = region_->control()->resume_sequence;
   void* arguments[] = {&parameters_};
   absl::MutexLock lock(&mappings_mu_);
+  RETURN_IF_CUDA_ERROR(cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(parameters_.gangs), 0,
+                       sizeof(GangTable), stream_);
   RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, compute_threads_ + kControlThreads,
                        1, 1, 0, stream_, arguments, nullptr);
   resident_ = true;

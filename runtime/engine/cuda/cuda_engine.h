@@ -129,7 +129,7 @@ class CudaEngine : public Engine {
   Modules modules_;                         // Its modules.
   CUstream stream_ = nullptr;
   uint32_t blocks_ = 0;
-  uint32_t blocks_per_sm_ = 0;
+  uint32_t graph_blocks_ = 0;     // Blocks that execute graphs.
   uint32_t compute_threads_ = 0;  // Threads of a block without its control warp.
   KernelParameters parameters_{};
   absl::Mutex preloaded_mu_;

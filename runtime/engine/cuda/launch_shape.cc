@@ -67,7 +67,7 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
 
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm) {
   if (blocks < 3) return 0;
-  return std::min((blocks - 1 + per_sm - 1) / per_sm, blocks / 2);
+  return std::min({(blocks - 1 + per_sm - 1) / per_sm, blocks / 2, kMaxGraphWorkers});
 }
 
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm) {

@@ -50,7 +50,7 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
 
 // Blocks of the kernel that form gangs for graphs, of `blocks` with `per_sm` on each SM: one for
 // each SM of the blocks that work, and at most half of all, so that the others execute tasks
-// meanwhile. 0: the kernel has too few.
+// meanwhile. 0: the kernel has too few. At most kMaxGraphWorkers.
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
 
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/resident/kernel_parameters.h"
 
 namespace resident {
 namespace {
@@ -82,6 +83,7 @@ TEST(LaunchShapeTest, GraphsHaveABlockOnEachSmAndLeaveHalf) {
   EXPECT_EQ(GraphBlocks(3, 2), 1u);
   EXPECT_EQ(GraphBlocks(3, 16), 1u);
   EXPECT_EQ(GraphBlocks(2, 1), 0u);
+  EXPECT_EQ(GraphBlocks(1200, 2), kMaxGraphWorkers);
 }
 
 TEST(LaunchShapeTest, SharedMemoryIsAsMuchAsTheBlocksNeed) {
