@@ -74,7 +74,8 @@ class Connection {
   absl::Status Free(uint64_t buffer);
   absl::StatusOr<v1::GraphResult> RunGraph(
       const v1::RunGraphRequest& request,
-      const std::function<void(const v1::GraphStep& step)>& on_step);
+      const std::function<void(const v1::GraphStep& step)>& on_step,
+      const std::function<void(const v1::GraphTrace& trace)>& on_trace);
 
   const std::string& address() const { return address_; }
 

@@ -58,7 +58,8 @@ absl::StatusOr<GraphSession> Client::OpenGraphSession(const v1::OpenGraphSession
 
 absl::StatusOr<v1::GraphResult> Connection::RunGraph(
     const v1::RunGraphRequest& request,
-    const std::function<void(const v1::GraphStep& step)>& on_step) {
+    const std::function<void(const v1::GraphStep& step)>& on_step,
+    const std::function<void(const v1::GraphTrace& trace)>& on_trace) {
   grpc::ClientContext context;
   RETURN_IF_ERROR(Prepare(context));
   const auto stream = graphs->Run(&context, request);
@@ -67,6 +68,7 @@ absl::StatusOr<v1::GraphResult> Connection::RunGraph(
   while (stream->Read(&response)) {
     if (response.has_result()) result = std::move(*response.mutable_result());
     if (response.has_step() && on_step) on_step(response.step());
+    if (response.has_trace() && on_trace) on_trace(response.trace());
   }
   RETURN_IF_ERROR(FromGrpc(stream->Finish()));
   return result;
@@ -90,10 +92,11 @@ GraphSession& GraphSession::operator=(GraphSession&& other) noexcept {
 GraphSession::~GraphSession() { Close().IgnoreError(); }
 
 absl::StatusOr<v1::GraphResult> GraphSession::Run(
-    v1::RunGraphRequest request, const std::function<void(const v1::GraphStep& step)>& on_step) {
+    v1::RunGraphRequest request, const std::function<void(const v1::GraphStep& step)>& on_step,
+    const std::function<void(const v1::GraphTrace& trace)>& on_trace) {
   if (connection_ == nullptr) return absl::FailedPreconditionError("the graph session was closed");
   request.set_graph_session(id());
-  return connection_->RunGraph(request, on_step);
+  return connection_->RunGraph(request, on_step, on_trace);
 }
 
 absl::StatusOr<GraphSession> GraphSession::Fork() const {

@@ -211,8 +211,9 @@ absl::StatusOr<v1::RenderGraphResponse> Client::RenderGraph(const v1::RenderGrap
 
 absl::StatusOr<v1::GraphResult> Client::RunGraph(
     const v1::RunGraphRequest& request,
-    const std::function<void(const v1::GraphStep& step)>& on_step) {
-  return connection_->RunGraph(request, on_step);
+    const std::function<void(const v1::GraphStep& step)>& on_step,
+    const std::function<void(const v1::GraphTrace& trace)>& on_trace) {
+  return connection_->RunGraph(request, on_step, on_trace);
 }
 
 absl::StatusOr<v1::StatusResponse> Client::Status() {

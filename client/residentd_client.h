@@ -401,7 +401,8 @@ class GraphSession {
   // may be interrupted; see v1::GraphSession::STATE_INTERRUPTED.
   absl::StatusOr<v1::GraphResult> Run(
       v1::RunGraphRequest request,
-      const std::function<void(const v1::GraphStep& step)>& on_step = nullptr);
+      const std::function<void(const v1::GraphStep& step)>& on_step = nullptr,
+      const std::function<void(const v1::GraphTrace& trace)>& on_trace = nullptr);
   // A session that begins where this one is.
   absl::StatusOr<GraphSession> Fork() const;
   absl::StatusOr<v1::GraphSession> Describe() const;
@@ -544,10 +545,12 @@ class Client {
   // Draws a graph. The picture is empty if the graph is refused.
   absl::StatusOr<v1::RenderGraphResponse> RenderGraph(const v1::RenderGraphRequest& request);
   // Runs a graph, and waits for its end. `on_step`: called after each step of a graph that has
-  // streams, on this thread; may be null. Errors: see Graphs.Run.
+  // streams, on this thread; may be null. `on_trace`: likewise, with what the workers did, if
+  // `request.trace` is set. Errors: see Graphs.Run.
   absl::StatusOr<v1::GraphResult> RunGraph(
       const v1::RunGraphRequest& request,
-      const std::function<void(const v1::GraphStep& step)>& on_step = nullptr);
+      const std::function<void(const v1::GraphStep& step)>& on_step = nullptr,
+      const std::function<void(const v1::GraphTrace& trace)>& on_trace = nullptr);
 
   // Checks a graph and keeps it in the daemon. If it is refused, the response has no id, and the
   // report says why.

@@ -19,4 +19,9 @@ absl::StatusOr<v1::Graph> ParseGraph(const std::string& path, const std::string&
       path, ": ", what, ". Fix: write the graph as docs/graph_format.md describes"));
 }
 
+std::string GraphNodeName(const v1::Graph& graph, uint32_t index) {
+  const std::string& name = graph.nodes(static_cast<int>(index)).name();
+  return name.empty() ? absl::StrCat("#", index) : name;
+}
+
 }  // namespace resident::cli

@@ -13,6 +13,7 @@
 #include "client/commands/graph_loaded.h"
 #include "client/commands/graph_run.h"
 #include "client/commands/graph_text.h"
+#include "client/commands/graph_trace.h"
 
 namespace resident::cli {
 namespace {
@@ -136,6 +137,7 @@ void AddGraph(Command& program) {
     return Validate(words[0]);
   });
   AddGraphRun(graph);
+  AddGraphTrace(graph);
   AddGraphLoaded(graph);
   auto dot = std::make_shared<bool>(false);
   Command& show = graph.Add("show", "check a graph and show its order");

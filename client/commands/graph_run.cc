@@ -25,12 +25,6 @@
 namespace resident::cli {
 namespace {
 
-struct GraphRunOptions {
-  std::optional<uint32_t> device;
-  uint64_t steps = 0;
-  bool all = false;
-};
-
 // A run, from the words of the command line.
 class RunBuilder {
  public:
@@ -120,7 +114,7 @@ std::string ToText(const v1::GraphValue& value, size_t max_elements) {
 }
 
 void PrintResult(const v1::GraphResult& result, const std::map<std::string, std::string>& files,
-                 const GraphRunOptions& options) {
+                 bool all) {
   uint64_t tasks = 0;
   for (const v1::GraphVersion& version : result.versions()) tasks += version.tasks();
   if (Common().json) {
@@ -147,9 +141,9 @@ void PrintResult(const v1::GraphResult& result, const std::map<std::string, std:
     const auto file = files.find(value.tensor());
     table.Add({value.tensor(), EnumName(value.dtype()),
                FormatShape({value.shape().begin(), value.shape().end()}),
-               file == files.end() ? FormatValues(value.dtype(), value.data(),
-                                                  options.all ? SIZE_MAX : kShownElements)
-                                   : absl::StrCat("written to ", file->second)});
+               file == files.end()
+                   ? FormatValues(value.dtype(), value.data(), all ? SIZE_MAX : kShownElements)
+                   : absl::StrCat("written to ", file->second)});
   }
   Print(table.ToString());
   Print(absl::StrCat(result.steps(), result.steps() == 1 ? " step" : " steps", " (",
@@ -176,7 +170,10 @@ absl::StatusOr<Source> FindLoaded(client::Client& client, const std::string& wor
   return Source{std::move(*described.mutable_graph()), found.graph_id()};
 }
 
-int RunGraph(const Words& words, const GraphRunOptions& options) {
+}  // namespace
+
+std::optional<int> PrepareGraphRun(const Words& words, const GraphRunOptions& options,
+                                   PreparedGraphRun* run) {
   Source source;
   const bool in_file = IsFile(words[0]);
   if (in_file) {
@@ -212,10 +209,36 @@ int RunGraph(const Words& words, const GraphRunOptions& options) {
     *request.mutable_graph() = std::move(builder.graph());
   } else {
     request.set_graph_id(source.loaded_id);
+    run->loaded = std::move(builder.graph());
   }
-  const size_t max_elements = options.all ? SIZE_MAX : kShownElements;
+  run->request = std::move(request);
+  run->files = builder.files();
+  run->client = *std::move(client);
+  return std::nullopt;
+}
+
+absl::Status WriteOutputs(const v1::GraphResult& result,
+                          const std::map<std::string, std::string>& files) {
+  for (const v1::GraphValue& value : result.outputs()) {
+    const auto file = files.find(value.tensor());
+    if (file != files.end()) RETURN_IF_ERROR(WriteFile(file->second, value.data()));
+  }
+  return absl::OkStatus();
+}
+
+void AddGraphRunFlags(Command& command, GraphRunOptions* options) {
+  AddDeviceFlag(command, &options->device);
+  command.Flag("steps", &options->steps, "most steps; default: those of the loop");
+}
+
+namespace {
+
+int RunGraph(const Words& words, const GraphRunOptions& options, bool all) {
+  PreparedGraphRun run;
+  if (const std::optional<int> failed = PrepareGraphRun(words, options, &run)) return *failed;
+  const size_t max_elements = all ? SIZE_MAX : kShownElements;
   const absl::StatusOr<v1::GraphResult> result =
-      (*client)->RunGraph(request, [&](const v1::GraphStep& step) {
+      run.client->RunGraph(run.request, [&](const v1::GraphStep& step) {
         if (Common().json) {
           Json json = {{"step", step.step()}, {"records", Json::object()}};
           for (const v1::GraphValue& value : step.records()) {
@@ -231,13 +254,9 @@ int RunGraph(const Words& words, const GraphRunOptions& options) {
         Print(line + "\n");
       });
   if (!result.ok()) return CallError(result.status());
-  for (const v1::GraphValue& value : result->outputs()) {
-    const auto file = builder.files().find(value.tensor());
-    if (file == builder.files().end()) continue;
-    const absl::Status written = WriteFile(file->second, value.data());
-    if (!written.ok()) return WriteError(written);
-  }
-  PrintResult(*result, builder.files(), options);
+  if (absl::Status status = WriteOutputs(*result, run.files); !status.ok())
+    return WriteError(status);
+  PrintResult(*result, run.files, all);
   return kExitOk;
 }
 
@@ -246,11 +265,11 @@ int RunGraph(const Words& words, const GraphRunOptions& options) {
 void AddGraphRun(Command& graph) {
   auto options = std::make_shared<GraphRunOptions>();
   Command& run = graph.Add("run", "run a graph once and print its outputs");
-  AddDeviceFlag(run, &options->device);
-  run.Flag("steps", &options->steps, "most steps; default: those of the loop");
-  run.Flag("all", &options->all, "print every element, not the first 16");
-  run.Run("FILE|GRAPH [NAME=VALUE]...",
-          [options](const Words& words) { return RunGraph(words, *options); });
+  AddGraphRunFlags(run, options.get());
+  auto all = std::make_shared<bool>(false);
+  run.Flag("all", all.get(), "print every element, not the first 16");
+  run.Run(kGraphRunWords,
+          [options, all](const Words& words) { return RunGraph(words, *options, *all); });
 }
 
 }  // namespace resident::cli

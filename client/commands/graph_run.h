@@ -1,12 +1,49 @@
-// graph run: runs a graph once, with values from the command line.
+// graph run: runs a graph once, with values from the command line. Also what `graph trace` has in
+// common with it.
 #ifndef RESIDENT_CLIENT_COMMANDS_GRAPH_RUN_H_
 #define RESIDENT_CLIENT_COMMANDS_GRAPH_RUN_H_
 
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
 #include "client/commands/command.h"
+#include "client/residentd_client.h"
 
 namespace resident::cli {
 
 void AddGraphRun(Command& graph);
+
+inline constexpr char kGraphRunWords[] = "FILE|GRAPH [NAME=VALUE]...";
+
+struct GraphRunOptions {
+  std::optional<uint32_t> device;
+  uint64_t steps = 0;
+};
+void AddGraphRunFlags(Command& command, GraphRunOptions* options);
+
+// A run that can be sent.
+struct PreparedGraphRun {
+  std::unique_ptr<client::Client> client;
+  v1::RunGraphRequest request;
+  v1::Graph loaded;  // If the request has an id.
+  // Files of outputs, by tensor.
+  std::map<std::string, std::string> files;
+
+  const v1::Graph& graph() const { return request.has_graph() ? request.graph() : loaded; }
+};
+
+// Reads the words of the command line, and connects. Returns the exit code if that fails, otherwise
+// nullopt.
+std::optional<int> PrepareGraphRun(const Words& words, const GraphRunOptions& options,
+                                   PreparedGraphRun* run);
+
+// Writes the outputs that have files.
+absl::Status WriteOutputs(const v1::GraphResult& result,
+                          const std::map<std::string, std::string>& files);
 
 }  // namespace resident::cli
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/format.h"
+#include "client/cli/graph_file.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/table.h"
 
@@ -66,11 +67,6 @@ std::string CallText(const v1::GraphNode& node) {
                                       *out += ValueText(argument);
                                     }),
                       ")");
-}
-
-std::string NodeName(const v1::Graph& graph, uint32_t index) {
-  const std::string& name = graph.nodes(static_cast<int>(index)).name();
-  return name.empty() ? absl::StrCat("#", index) : name;
 }
 
 std::string Counted(uint64_t count, const std::string& one, const std::string& several) {
@@ -143,7 +139,7 @@ std::string GraphText(const v1::Graph& graph, const v1::GraphReport& report) {
   std::vector<std::vector<std::string>> after(static_cast<size_t>(count));
   for (const v1::GraphDependency& dependency : report.dependencies()) {
     stages[dependency.node()] = std::max(stages[dependency.node()], stages[dependency.after()] + 1);
-    after[dependency.node()].push_back(NodeName(graph, dependency.after()));
+    after[dependency.node()].push_back(GraphNodeName(graph, dependency.after()));
   }
   Table nodes({"STAGE", "NODE", "CALL", "AFTER"}, {Table::kRight});
   for (int n = 0; n < count; ++n) {
@@ -151,7 +147,7 @@ std::string GraphText(const v1::Graph& graph, const v1::GraphReport& report) {
     const size_t more = names.size() > kMaxListed ? names.size() - kMaxListed : 0;
     names.resize(names.size() - more);
     nodes.Add({absl::StrCat(stages[static_cast<size_t>(n)]),
-               NodeName(graph, static_cast<uint32_t>(n)), CallText(graph.nodes(n)),
+               GraphNodeName(graph, static_cast<uint32_t>(n)), CallText(graph.nodes(n)),
                absl::StrCat(absl::StrJoin(names, ", "),
                             more > 0 ? absl::StrCat(" and ", more, " more") : "")});
   }

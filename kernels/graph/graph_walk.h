@@ -125,6 +125,15 @@ class GraphWalk {
                       quantum_.records + step() * quantum_.record_bytes, block);
   }
 
+  // Whether the run is traced.
+  RESIDENT_HOST_DEVICE bool traced() const { return quantum_.trace != 0; }
+  // Adds an event to the trace; if there is no room, it is only counted. REQUIRES: traced().
+  RESIDENT_HOST_DEVICE void Trace(const GraphTraceEvent& event) const {
+    const u32 index = FetchIncrement(&quantum_.trace_events);
+    if (index >= quantum_.trace_capacity) return;
+    reinterpret_cast<GraphTraceEvent*>(quantum_.trace)[index] = event;
+  }
+
   // The chunk has ended. If a node becomes ready that has one chunk, the worker may keep it:
   // `next->chunks` is not 0 then. Sets `more_ready` if others can take something. Returns whether
   // the node has ended.
@@ -189,8 +198,9 @@ class GraphWalk {
   RESIDENT_HOST_DEVICE static u32 Decrement(u32* at) {
     return __atomic_sub_fetch(at, 1u, __ATOMIC_ACQ_REL);
   }
-  RESIDENT_HOST_DEVICE static u64 FetchIncrement(u64* at) {
-    return __atomic_fetch_add(at, u64{1}, __ATOMIC_ACQ_REL);
+  template <typename T>
+  RESIDENT_HOST_DEVICE static T FetchIncrement(T* at) {
+    return __atomic_fetch_add(at, T{1}, __ATOMIC_ACQ_REL);
   }
 
   RESIDENT_HOST_DEVICE void Initialize() {

@@ -20,6 +20,8 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 // Records of one quantum at most, except that there is memory for those of one step.
 constexpr uint64_t kMaxRecordBytes = 4u << 20;
+// Events of one quantum at most.
+constexpr uint64_t kMaxTraceBytes = 1u << 20;
 constexpr uint64_t kQuantumNs = graph::kQuantumTime.count();
 
 static_assert(graph::kMaxRuns <= kMaxOpenGraphs, "each run has one quantum at a time");
@@ -35,12 +37,17 @@ uint64_t QuantumWork::records_at() const {
   return RoundUp(operators_at() + plan_.operators.size() * sizeof(GraphOperator));
 }
 
+uint64_t QuantumWork::trace_at() const {
+  const uint64_t end = records_at() + plan_.quantum.max_steps * plan_.quantum.record_bytes;
+  return plan_.quantum.trace_capacity == 0 ? end : RoundUp(end);
+}
+
 Needs QuantumWork::ResourcesNeeded() const {
   Needs needs;
   needs.device = plan_.device;
   needs.session = plan_.session;
   needs.tasks = 1;
-  needs.staging_bytes = records_at() + plan_.quantum.max_steps * plan_.quantum.record_bytes;
+  needs.staging_bytes = trace_at() + plan_.quantum.trace_capacity * sizeof(GraphTraceEvent);
   needs.host_bytes = sizeof(TaskDescriptor) + kTaskOutcomeBytes +
                      plan_.operators.size() * (sizeof(GraphOperator) + sizeof(uint32_t));
   return needs;
@@ -51,6 +58,7 @@ void QuantumWork::Fill(const Ticket& ticket, RequestBatch& batch) {
   host_ = new (staging.host) GraphQuantum(plan_.quantum);
   host_->operators = staging.address + operators_at();
   host_->records = staging.address + records_at();
+  if (plan_.quantum.trace_capacity != 0) host_->trace = staging.address + trace_at();
   std::memcpy(staging.host + operators_at(), plan_.operators.data(),
               plan_.operators.size() * sizeof(GraphOperator));
   std::memcpy(staging.host + records_at(), plan_.records.data(), plan_.records.size());
@@ -96,7 +104,23 @@ QuantumReport QuantumWork::ReadReport() const {
     report.failed_step = quantum.failed_step;
   }
   for (const GraphOperator& op : operators) report.operators.push_back({op.tasks, op.ns});
+  ReadTrace(quantum.trace_events, most, &report);
   return report;
+}
+
+void QuantumWork::ReadTrace(uint32_t events, uint64_t steps, QuantumReport* report) const {
+  const uint32_t capacity = plan_.quantum.trace_capacity;
+  if (capacity == 0) return;
+  std::vector<GraphTraceEvent>& trace = report->trace;
+  trace.resize(std::min(events, capacity));
+  std::memcpy(trace.data(), reinterpret_cast<const uint8_t*>(host_) + trace_at(),
+              trace.size() * sizeof(GraphTraceEvent));
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // As in ReadReport.
+  std::erase_if(trace, [&](const GraphTraceEvent& event) {
+    return event.node >= nodes_ || event.step >= steps || event.worker >= kMaxWorkers ||
+           event.wait_ns > event.begin_ns || event.begin_ns > event.end_ns;
+  });
+  report->dropped_events = events - trace.size();
 }
 
 const uint8_t* QuantumWork::records(uint32_t step) const {
@@ -239,6 +263,17 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
   const uint64_t fitting = room / std::max<uint64_t>(quantum.record_bytes, 1);
   quantum.max_steps = static_cast<u32>(
       std::clamp<uint64_t>(std::min(steps.max_steps, fitting), 1, kMaxQuantumSteps));
+  if (steps.trace) {
+    quantum.trace_capacity = static_cast<u32>(core_.admission.PieceBytes(device_, kMaxTraceBytes) /
+                                              sizeof(GraphTraceEvent));
+    // The number of chunks is known after the first step, and may grow until the next one.
+    const uint64_t events = 2 * traced_events_ / std::max<uint64_t>(traced_steps_, 1);
+    quantum.max_steps = static_cast<u32>(
+        traced_steps_ == 0
+            ? 1
+            : std::clamp<uint64_t>(quantum.trace_capacity / std::max<uint64_t>(events, 1), 1,
+                                   quantum.max_steps));
+  }
   std::copy(values.begin(), values.end(), quantum.scalars);
   plan.records = records_;
   plan.nodes.rows = lowering_->rows();
@@ -264,6 +299,8 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
 void GraphQuanta::Read(const QuantumWork& work, const QuantumReport& report, uint64_t duration_ns) {
   const GraphQuantum& planned = work.planned();
   in_step_ = report.in_step && report.end == GraphEnd::kQuantum;
+  traced_events_ += report.trace.size() + report.dropped_events;
+  traced_steps_ += report.steps;
   records_.clear();
   if (in_step_ && report.steps < planned.max_steps) {
     records_.assign(reinterpret_cast<const char*>(work.records(report.steps)),

@@ -52,6 +52,10 @@ struct QuantumReport {
   uint64_t failed_step = 0;
   // By row of the table of operators.
   std::vector<Row> operators;
+  // Of a run that is traced: the nodes are those of the image, steps those of the quantum.
+  std::vector<GraphTraceEvent> trace;
+  // Events that are missing: there was no room for them, or the engine wrote invalid values.
+  uint64_t dropped_events = 0;
 };
 
 // A quantum as a batch of one task.
@@ -90,6 +94,9 @@ class QuantumWork final : public Workload {
  private:
   uint64_t operators_at() const { return sizeof(GraphQuantum); }
   uint64_t records_at() const;
+  uint64_t trace_at() const;
+  // The events that are valid, and the number of the others.
+  void ReadTrace(uint32_t events, uint64_t steps, QuantumReport* report) const;
 
   Plan plan_;
   GraphQuantum* host_ = nullptr;
@@ -130,6 +137,9 @@ class GraphQuanta {
     uint64_t last_step = 1;
     // Of this quantum.
     uint64_t max_steps = 1;
+    // Whether there is memory for a trace. Fewer steps are planned then if their events would not
+    // fit.
+    bool trace = false;
   };
   // The next quantum. `values`: of the scalars. Null: the next step has to be executed node by
   // node, because a version of one of its operators is on trial beside the active one. Errors:
@@ -153,6 +163,8 @@ class GraphQuanta {
   const std::vector<uint32_t>& rows() const { return *lowering_->rows(); }
   const std::vector<uint64_t>& record_offsets() const { return lowering_->record_offsets(); }
   void CountFailure(uint32_t node, TaskStatus status);
+  // The version that executed a node of the image in the last quantum.
+  uint32_t version(uint32_t node) const { return operators_[rows()[node]].version->version; }
 
  private:
   GraphQuanta(Core& core, const graph::CheckedGraph& checked, absl::Span<const uint32_t> streams,
@@ -180,6 +192,9 @@ class GraphQuanta {
   // Worker time of the last quantum, and the workers that it occupied.
   uint64_t worker_ns_;
   uint32_t workers_ = 1;
+  // Of all quanta that were traced: events, and steps that have ended.
+  uint64_t traced_events_ = 0;
+  uint64_t traced_steps_ = 0;
 };
 
 }  // namespace resident

@@ -112,7 +112,7 @@ void GraphRun::Begin(Phase phase) {
 void GraphRun::BeginNext() {
   while (unfinished_ == 0 && phase_ != Phase::kEnded) {
     const Phase next = NextPhase();
-    if ((next == Phase::kNodes || next == Phase::kQuantum) && unsent_ >= max_unsent_) {
+    if ((next == Phase::kNodes || next == Phase::kQuantum) && MustWaitForClient()) {
       paused_ = true;
       if (quanta_ != nullptr) quanta_->Pause();
       return;
@@ -129,7 +129,7 @@ GraphRun::Phase GraphRun::NextPhase() {
     case Phase::kNodes:
       return Phase::kRecords;
     case Phase::kRecords:
-      // Once for each step: if the run is paused, StepSent begins the next one.
+      // Once for each step: if the run is paused, EventSent begins the next one.
       EndStep();
       [[fallthrough]];
     case Phase::kQuantum:
@@ -141,7 +141,7 @@ GraphRun::Phase GraphRun::NextPhase() {
 
 void GraphRun::EndStep() {
   if (!streams_.empty()) {
-    steps_.push_back(std::move(step_));
+    *events_.emplace_back().mutable_step() = std::move(step_);
     ++unsent_;
   }
   result_.set_steps(result_.steps() + 1);
@@ -210,6 +210,25 @@ void GraphRun::TakeQuantum(const QuantumWork& work, const QuantumReport& report,
     EndStep();
   }
   in_step_ = report.in_step;
+  if (trace_) TakeTrace(work, report);
+}
+
+void GraphRun::TakeTrace(const QuantumWork& work, const QuantumReport& report) {
+  v1::GraphTrace& trace = *events_.emplace_back().mutable_trace();
+  ++unsent_;
+  trace.mutable_events()->Reserve(static_cast<int>(report.trace.size()));
+  for (const GraphTraceEvent& event : report.trace) {
+    v1::GraphTraceEvent& out = *trace.add_events();
+    out.set_node(event.node);
+    out.set_step(work.planned().first_step + event.step);
+    out.set_chunk(event.chunk);
+    out.set_worker(event.worker);
+    out.set_version(quanta_->version(event.node));
+    out.set_wait_ns(event.wait_ns);
+    out.set_begin_ns(event.begin_ns);
+    out.set_end_ns(event.end_ns);
+  }
+  result_.set_dropped_trace_events(result_.dropped_trace_events() + report.dropped_events);
 }
 
 v1::GraphStep GraphRun::ReadRecords(const QuantumWork& work, uint32_t step) const {
@@ -248,11 +267,11 @@ void GraphRun::Cancel(const absl::Status& why) {
   ContinueLater();
 }
 
-void GraphRun::StepSent() {
+void GraphRun::EventSent() {
   {
     absl::MutexLock lock(&mu_);
     --unsent_;
-    if (!paused_ || !failed_.ok() || unsent_ >= max_unsent_) return;
+    if (!paused_ || !failed_.ok() || MustWaitForClient()) return;
     paused_ = false;
     Begin(StepPhase());
     BeginNext();
@@ -307,16 +326,16 @@ void GraphRun::Continue() {
 
 void GraphRun::Report() {
   for (bool reports = false;; reports = true) {
-    v1::GraphStep step;
+    v1::RunGraphResponse event;
     absl::StatusOr<v1::GraphResult> result = v1::GraphResult();
     bool ended = false;
     {
       absl::MutexLock lock(&mu_);
       if (reporting_ && !reports) return;
       reporting_ = true;
-      if (!steps_.empty()) {
-        step = std::move(steps_.front());
-        steps_.pop_front();
+      if (!events_.empty()) {
+        event = std::move(events_.front());
+        events_.pop_front();
       } else if (HasEnded()) {
         // `reporting_` stays set: nothing is reported from now on.
         ended = true;
@@ -327,7 +346,7 @@ void GraphRun::Report() {
       }
     }
     if (!ended) {
-      on_step_(std::move(step));
+      on_event_(std::move(event));
       continue;
     }
     FreeMemory(&memory_, client_->id());
@@ -396,10 +415,15 @@ absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
     absl::MutexLock lock(&mu_);
     steps = {.first_step = result_.steps(),
              .last_step = max_steps_,
-             .max_steps = streams_.empty() ? kMaxQuantumSteps : max_unsent_ - unsent_};
+             .max_steps = streams_.empty() ? kMaxQuantumSteps : max_unsent_ - unsent_,
+             .trace = trace_};
     values = values_;
   }
   ASSIGN_OR_RETURN(std::unique_ptr<QuantumWork> work, quanta_->Plan(steps, values));
+  if (work == nullptr && trace_) {
+    return errors::NoGraphTrace("the step is executed node by node",
+                                "wait until no version of its operators is on trial");
+  }
   if (work == nullptr) return false;
   call.quantum = work.get();
   call.work = std::move(work);

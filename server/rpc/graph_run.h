@@ -20,13 +20,15 @@
 //   1. `on_end` is called exactly once, after the last batch has been answered. Its memory on the
 //      device has been freed by then.
 //   2. A step begins only while the client has not taken fewer than `max_unsent_` steps, so that a
-//      client that does not read makes the daemon hold about kMaxUnsentBytes.
+//      client that does not read makes the daemon hold about kMaxUnsentBytes. In a run that is
+//      traced, a quantum begins only when the client has taken everything, so that the daemon holds
+//      the trace of one quantum.
 //
 // Thread safety: all members may be called from any thread. Callbacks are called without mu_ held,
 // one after the other.
 //
 //   auto run = std::make_shared<GraphRun>(core, client, checked);
-//   run->Start(request, std::nullopt, deadline, on_step, on_end);
+//   run->Start(request, std::nullopt, deadline, on_event, on_end);
 #ifndef RESIDENT_SERVER_RPC_GRAPH_RUN_H_
 #define RESIDENT_SERVER_RPC_GRAPH_RUN_H_
 
@@ -57,7 +59,8 @@ namespace resident {
 
 class GraphRun : public std::enable_shared_from_this<GraphRun> {
  public:
-  using OnStep = std::function<void(v1::GraphStep step)>;
+  // Records of a step, or a trace.
+  using OnEvent = std::function<void(v1::RunGraphResponse event)>;
   using OnEnd = std::function<void(absl::StatusOr<v1::GraphResult> result)>;
 
   // Steps, and bytes of their records, that the client has not taken; at least one step.
@@ -78,10 +81,10 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Takes the bindings' data out of `request`. `session`: what the run's graph session holds, if it
   // has one. Also errors that are found at once are reported by `on_end`.
   void Start(v1::RunGraphRequest& request, std::optional<GraphSessionState> session,
-             Clock::time_point deadline, OnStep on_step, OnEnd on_end);
+             Clock::time_point deadline, OnEvent on_event, OnEnd on_end);
   void Cancel(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
-  // The client has taken the records of a step.
-  void StepSent() ABSL_LOCKS_EXCLUDED(mu_);
+  // The client has taken an event.
+  void EventSent() ABSL_LOCKS_EXCLUDED(mu_);
   // What the run leaves to the next one in its session. REQUIRES: `on_end` was called.
   GraphRunLeft left() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -122,8 +125,11 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   v1::Batch MakeBatch(Phase phase, uint32_t item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Begin(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Begins the phases that follow, until one has tasks, the run must wait for the client to take
-  // steps, or it has ended.
+  // events, or it has ended.
   void BeginNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MustWaitForClient() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return unsent_ >= (trace_ ? 1 : max_unsent_);
+  }
   Phase NextPhase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Why no further step follows; END_UNSPECIFIED: one follows, and the scalars have its values.
   v1::GraphResult::End AdvanceStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -138,6 +144,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a quantum did until it ended, also if a node failed.
   void TakeQuantum(const QuantumWork& work, const QuantumReport& report, const RequestBatch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeTrace(const QuantumWork& work, const QuantumReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::GraphStep ReadRecords(const QuantumWork& work, uint32_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -187,9 +195,10 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Set by Start.
   std::optional<GraphSessionState> session_;
   Clock::time_point deadline_;
-  OnStep on_step_;
+  OnEvent on_event_;
   OnEnd on_end_;
   uint64_t max_steps_ = 1;
+  bool trace_ = false;
   uint32_t device_ = 0;
   std::unique_ptr<const GraphTasks> tasks_;
   // Null: all steps run node by node. Used by one call at a time.
@@ -225,12 +234,12 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   size_t unfinished_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<uint32_t> blockers_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Call*, std::shared_ptr<Call>> submitted_ ABSL_GUARDED_BY(mu_);
-  // Whether the next step waits for StepSent.
+  // Whether the next step waits for EventSent.
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   // Whether a thread calls the callbacks.
   bool reporting_ ABSL_GUARDED_BY(mu_) = false;
-  // Steps that were not reported yet, and those that StepSent has not counted.
-  std::deque<v1::GraphStep> steps_ ABSL_GUARDED_BY(mu_);
+  // Events that were not reported yet, and the number of those that EventSent has not counted.
+  std::deque<v1::RunGraphResponse> events_ ABSL_GUARDED_BY(mu_);
   uint32_t unsent_ ABSL_GUARDED_BY(mu_) = 0;
   // The present step's records.
   v1::GraphStep step_ ABSL_GUARDED_BY(mu_);

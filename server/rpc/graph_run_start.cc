@@ -21,6 +21,8 @@ using graph::TensorKind;
 
 // Bytes of the graph's image that one task writes.
 constexpr uint64_t kImagePiece = 1u << 20;
+// A trace of one quantum, and the message with it.
+constexpr uint64_t kTraceHostBytes = 8u << 20;
 // Between tensors in the run's own memory.
 constexpr uint64_t kAlignment = 256;
 
@@ -29,10 +31,10 @@ uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment 
 }  // namespace
 
 void GraphRun::Start(v1::RunGraphRequest& request, std::optional<GraphSessionState> session,
-                     Clock::time_point deadline, OnStep on_step, OnEnd on_end) {
+                     Clock::time_point deadline, OnEvent on_event, OnEnd on_end) {
   session_ = std::move(session);
   deadline_ = deadline;
-  on_step_ = std::move(on_step);
+  on_event_ = std::move(on_event);
   on_end_ = std::move(on_end);
   const absl::Status prepared = Prepare(request);
   {
@@ -54,6 +56,7 @@ absl::Status GraphRun::Prepare(v1::RunGraphRequest& request) {
   RETURN_IF_ERROR(SetScalars(request));
   const uint64_t most = graph_.loop.has_value() ? graph_.loop->max_steps : 1;
   max_steps_ = request.max_steps() == 0 ? most : std::min(most, request.max_steps());
+  trace_ = request.trace();
   // The nodes that wait for each node.
   waiting_ends_.assign(graph_.nodes.size() + 1, 0);
   for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
@@ -111,6 +114,11 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
   RETURN_IF_ERROR(TakeHostMemory(quanta_bytes.value_or(0)));
   RETURN_IF_ERROR(AllocateRest(memory));
   if (quanta_bytes.has_value()) RETURN_IF_ERROR(MakeQuanta(memory));
+  if (trace_ && quanta_ == nullptr) {
+    return errors::NoGraphTrace(StrCat("it is executed node by node on device ", device_),
+                                "run it where the engine executes the graph; docs/graphs.md, "
+                                "\"What happens in a run\", says when it does");
+  }
   tasks_ = std::make_unique<GraphTasks>(graph_, std::move(memory.places));
   return absl::OkStatus();
 }
@@ -190,6 +198,7 @@ absl::Status GraphRun::TakeHostMemory(uint64_t quanta_bytes) {
   max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
   uint64_t bytes = outputs + records * (max_unsent_ + 1);
   for (const auto& [tensor, data] : writes_) bytes += data.size();
+  if (trace_) bytes += kTraceHostBytes;
   bytes += quanta_bytes + order_.size() * 2 * sizeof(uint32_t) +
            graph_.nodes.size() * sizeof(graph::Node) +
            graph_.arguments.size() * sizeof(graph::Argument) +

@@ -134,11 +134,7 @@ void GraphRunStream::Start() {
   request_.clear_graph();
   run->Start(
       request_, std::move(state), deadline_,
-      [self = Ref(this)](v1::GraphStep step) {
-        v1::RunGraphResponse response;
-        *response.mutable_step() = std::move(step);
-        self->Send(std::move(response));
-      },
+      [self = Ref(this)](v1::RunGraphResponse event) { self->Send(std::move(event)); },
       [self = Ref(this)](absl::StatusOr<v1::GraphResult> result) {
         self->OnRunEnd(std::move(result));
       });
@@ -147,12 +143,12 @@ void GraphRunStream::Start() {
 void GraphRunStream::Send(v1::RunGraphResponse response) {
   core_.counters.Sent(response.ByteSizeLong());
   absl::MutexLock lock(&mu_);
-  // A run that was cancelled counts no steps any more. The run is charged for the response.
+  // A run that was cancelled counts no events any more. The run is charged for the response.
   if (!ending()) Write(std::move(response));
 }
 
 void GraphRunStream::OnWritten() {
-  if (run_ != nullptr) run_->StepSent();
+  if (run_ != nullptr) run_->EventSent();
 }
 
 void GraphRunStream::OnEnd(const absl::Status& status) {

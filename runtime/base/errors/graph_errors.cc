@@ -158,6 +158,11 @@ absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit) {
                                            " can run. Fix: divide it"));
 }
 
+absl::Status NoGraphTrace(const std::string& why, const std::string& fix) {
+  return absl::FailedPreconditionError(
+      StrCat("the run cannot be traced, because ", why, ". Fix: ", fix));
+}
+
 absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string& what) {
   return absl::Status(code, StrCat("step ", step, ": ", what));
 }

@@ -56,6 +56,8 @@ absl::Status AmbiguousBufferName(const std::string& tensor, uint64_t first, uint
 // `what`: "outputs of the graph have".
 absl::Status GraphAnswerTooLarge(const std::string& what, uint64_t bytes, uint64_t limit);
 absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit);
+// A run that should be traced is executed node by node. `why`: "its engine does not ...".
+absl::Status NoGraphTrace(const std::string& why, const std::string& fix);
 // A step that the engine was executing ended without a result of a node.
 absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string& what);
 // `what`: the error of the node's task. `op`: "add version 2".

@@ -266,8 +266,12 @@ bool CpuEngine::RunSomething(uint32_t worker, BlockState& state, uint64_t& graph
     return true;
   };
   if (graphs_.any_open() && NowNs() - graph_turn_ns >= kTurnNs && work_on_graph()) return true;
-  if (!leaving_.load(std::memory_order_acquire) && RunNextTask(worker, state)) return true;
-  return HelpWithWideTask(worker, state) || work_on_graph();
+  const bool leaving = leaving_.load(std::memory_order_acquire);
+  if ((!leaving && RunNextTask(worker, state)) || HelpWithWideTask(worker, state)) {
+    graphs_.NoteOtherWork(worker);
+    return true;
+  }
+  return work_on_graph();
 }
 
 bool CpuEngine::RingHasTask() const {

@@ -103,8 +103,9 @@ bool GraphTable::HasReady() {
 
 bool GraphTable::Work(uint32_t worker, BlockState& state) {
   if (!any_open()) return false;
+  Worker& own = workers_[worker];
   for (uint32_t i = 0; i < kMaxOpenGraphs; ++i) {
-    const uint32_t index = (next_[worker] + i) % kMaxOpenGraphs;
+    const uint32_t index = (own.next + i) % kMaxOpenGraphs;
     Entry& entry = entries_[index];
     if (!Join(entry)) continue;
     GraphWalk walk = Walk(entry);
@@ -114,9 +115,10 @@ bool GraphTable::Work(uint32_t worker, BlockState& state) {
     if (taken) TakeTurn(entry, walk, chunk, worker, state);
     Leave(entry, walk);
     if (!taken) continue;
-    next_[worker] = index + 1;
+    own.next = index + 1;
     return true;
   }
+  if (own.idle_since_ns == 0) own.idle_since_ns = NowNs();
   return false;
 }
 
@@ -124,11 +126,16 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
                           BlockState& state) {
   TaskCounter counter;
   const uint32_t token = entry.descriptor.token;
+  const bool traced = walk.traced();
   const uint64_t begin = NowNs();
   uint64_t before = begin;
+  uint64_t& idle_since = workers_[worker].idle_since_ns;
+  // Nobody has waited for a chunk before the quantum began.
+  idle_since = idle_since == 0 ? begin : std::max(idle_since, entry.start_ns);
   while (true) {
     GraphOperator& op = walk.op(chunk);
-    engine_.NoteGraphTask(worker, token, op.slot, PackGraphTask(chunk.node, walk.step()));
+    const uint32_t step = walk.step();
+    engine_.NoteGraphTask(worker, token, op.slot, PackGraphTask(chunk.node, step));
     state.descriptor = TaskDescriptor{.token = token,
                                       .operator_slot = static_cast<u16>(op.slot),
                                       .flags = 0,
@@ -139,6 +146,7 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
     state.chunk = chunk.chunk;
     state.chunk_count = chunk.chunks;
     state.status_and_detail = 0;
+    const uint64_t called = traced ? NowNs() : 0;
     engine_.CallOperator(state);
 
     const uint64_t now = NowNs();
@@ -147,6 +155,16 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
     const bool ended = walk.Finish(chunk, state.status_and_detail, &next, &more_ready);
     counter.Add(&op, now - before, ended);
     before = now;
+    if (traced) {
+      walk.Trace({.node = chunk.node,
+                  .step = step,
+                  .chunk = chunk.chunk,
+                  .worker = worker,
+                  .wait_ns = idle_since,
+                  .begin_ns = called,
+                  .end_ns = now});
+    }
+    idle_since = now;
     if (now - entry.start_ns >= walk.budget_ns()) walk.Leave();
     walk.LookForAbort();
     const bool others = engine_.RingHasTask() || open_.load(std::memory_order_relaxed) > 1;

@@ -64,7 +64,7 @@ class GraphTable {
   explicit GraphTable(Engine& engine) : engine_(engine) {}
 
   // REQUIRES: no worker runs.
-  void SetWorkers(uint32_t workers) { next_.assign(workers, 0); }
+  void SetWorkers(uint32_t workers) { workers_.assign(workers, Worker()); }
 
   // Begins the quantum of a slot that was taken.
   void Open(uint64_t sequence, const GraphDescriptor& descriptor);
@@ -73,6 +73,8 @@ class GraphTable {
   bool any_open() const { return open_.load(std::memory_order_seq_cst) != 0; }
   // Whether Work may find something.
   bool HasReady();
+  // The worker has executed something that is not part of a graph.
+  void NoteOtherWork(uint32_t worker) { workers_[worker].idle_since_ns = 0; }
 
  private:
   // Of Entry::word: the number of workers in its low half, and these.
@@ -88,10 +90,18 @@ class GraphTable {
     uint64_t start_ns = 0;
   };
 
+  // Used by one worker only.
+  struct alignas(64) Worker {
+    // The entry that it looks at first.
+    uint32_t next = 0;
+    // Since when it has looked for chunks; 0: it has just begun to.
+    uint64_t idle_since_ns = 0;
+  };
+
   static bool Join(Entry& entry);
   void Leave(Entry& entry, GraphWalk& walk);
   GraphWalk Walk(const Entry& entry) const {
-    return GraphWalk(entry.descriptor, static_cast<uint32_t>(next_.size()));
+    return GraphWalk(entry.descriptor, static_cast<uint32_t>(workers_.size()));
   }
   void TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk, uint32_t worker,
                 BlockState& state);
@@ -99,8 +109,7 @@ class GraphTable {
   Engine& engine_;
   std::atomic<uint32_t> open_{0};
   std::array<Entry, kMaxOpenGraphs> entries_;
-  // By worker: the entry that it looks at first.
-  std::vector<uint32_t> next_;
+  std::vector<Worker> workers_;
 };
 
 }  // namespace resident
