@@ -321,7 +321,7 @@ class Graphs(daemons.DaemonTest):
                 words = shlex.split(line.removeprefix("$ residentctl "))
                 words = [str(folder / word) if word.endswith(".json") else word for word in words]
                 outs.append(self.ctl(*words).out)
-        self.assertEqual(len(outs), 8)
+        self.assertEqual(len(outs), 9)
         self.assertIn("accepted", outs[0])
         self.assertRegex(outs[1], r"y +f32 +2x4 +0\.5806.* 2\.646")
         self.assertIn("1 step (all steps), 4 tasks", outs[1])
@@ -331,6 +331,9 @@ class Graphs(daemons.DaemonTest):
         self.assertRegex(outs[5], r"y +f32 +2x4 +0\.5806.* 2\.646")
         self.assertRegex(outs[6], r"feature +ready +4 ")
         self.assertRegex(outs[7], r"unloaded [0-9a-f]{64}\n")
+        self.assertRegex(outs[8], r"(?m)^rmsnorm +1 .*%.*%$")
+        self.assertRegex(outs[8], r"(?m)^\(all\) +4 ")
+        self.assertIn("traceEvents", (folder / "trace.json").read_text())
 
     def test_program_of_the_tutorial(self):
         """The C++ program in the documentation is the one that is compiled, and it works."""
@@ -351,6 +354,130 @@ class Graphs(daemons.DaemonTest):
         self.assertEqual(out["outputs"]["out"]["values"], [2.5] * 256)
         self.assertEqual({v["operator"]: v["tasks"] for v in out["versions"]},
                          {"kv_append": 3, "attention": 3, "add": 3})
+
+    def trace(self, graph, *words, daemon=None, code=OK):
+        """The printed table, and the slices of the file."""
+        folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        result = (daemon or self.daemon).ctl("graph", "trace", "-", "--json", *words,
+                                             f"--out={folder / 'trace.json'}", stdin=json.dumps(graph))
+        self.check(result, code)
+        if code != OK:
+            self.assertFalse((folder / "trace.json").exists())
+            return result, []
+        events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+        names = {event["tid"] for event in events if event["name"] == "thread_name"}
+        slices = [event for event in events if event["ph"] == "X"]
+        self.assertEqual(names, {event["tid"] for event in slices})
+        for event in slices:
+            event["begin_ns"] = round(event["ts"] * 1000)
+            event["end_ns"] = event["begin_ns"] + round(event["dur"] * 1000)
+        return result.json, slices
+
+    def test_trace(self):
+        steps = 5
+        table, slices = self.trace(EXAMPLE, f"--steps={steps}", "pos=0", "q=0.1*256", "kv=2*256",
+                                   "residual=0.5*256")
+        # A worker does one thing at a time.
+        ended = {}
+        for event in sorted(slices, key=lambda event: event["begin_ns"]):
+            self.assertGreaterEqual(event["begin_ns"], ended.get(event["tid"], 0))
+            ended[event["tid"]] = event["end_ns"]
+        # Each node of each step, after the node before it.
+        operators = [node["operator"] for node in EXAMPLE["nodes"]]
+        nodes = {}
+        for event in slices:
+            args = event["args"]
+            self.assertEqual(args["operator"], operators[args["node"]])
+            self.assertEqual(args["version"], 1)
+            self.assertEqual(event["name"], EXAMPLE["nodes"][args["node"]]["name"])
+            nodes.setdefault((args["step"], args["node"]), []).append(event)
+        self.assertEqual(sorted(nodes), [(step, node) for step in range(steps) for node in range(3)])
+        before = 0
+        for _, events in sorted(nodes.items()):
+            self.assertEqual(sorted(event["args"]["chunk"] for event in events),
+                             list(range(len(events))))
+            self.assertGreaterEqual(min(event["begin_ns"] for event in events), before)
+            before = max(event["end_ns"] for event in events)
+        # The sums of the table are those of the slices.
+        self.assertEqual((table["steps"], table["dropped_chunks"]), (steps, 0))
+        self.assertEqual(table["chunks"], len(slices))
+        self.assertEqual(table["workers"], len(ended))
+        for row in table["operators"]:
+            of_row = [event for event in slices if event["args"]["operator"] == row["operator"]]
+            self.assertEqual(row["chunks"], len(of_row))
+            self.assertEqual(row["work_ns"], sum(e["end_ns"] - e["begin_ns"] for e in of_row))
+            self.assertEqual(row["waiting_ns"], sum(e["args"]["waiting_ns"] for e in of_row))
+            self.assertGreaterEqual(row["work_ns"], row["critical_ns"])
+        for column in ("work_ns", "waiting_ns"):
+            self.assertEqual(table[column], sum(row[column] for row in table["operators"]))
+        self.assertEqual(table["critical_path_ns"] - table["critical_gap_ns"],
+                         sum(row["critical_ns"] for row in table["operators"]))
+        # In a chain, the path is all of the step.
+        self.assertEqual(table["critical_path_ns"], sum(
+            max(e["end_ns"] for e in slices if e["args"]["step"] == step) -
+            min(e["begin_ns"] for e in slices if e["args"]["step"] == step and
+                e["args"]["critical_path"]) for step in range(steps)))
+
+    def test_trace_of_a_loaded_graph_with_a_stream(self):
+        graph = json.loads(re.search(r"```json loop.json\n(.*?)```", TUTORIAL, re.S).group(1))
+        self.ctl("graph", "load", "-", stdin=json.dumps(dict(graph, name="traced")))
+        self.addCleanup(self.ctl, "graph", "unload", "traced")
+        table = self.ctl("graph", "trace", "traced", "pos=0", "--json").json
+        self.assertEqual({row["operator"]: row["chunks"] for row in table["operators"]},
+                         {"fill": 8, "copy": 8})
+        _, slices = self.trace(graph, "pos=0", "--steps=2")
+        self.assertEqual(sorted((e["args"]["step"], e["name"]) for e in slices),
+                         [(0, "record of value"), (0, "write"), (1, "record of value"), (1, "write")])
+
+    def test_trace_writes_outputs(self):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        out = self.ctl("graph", "trace", "-", "--steps=1", "pos=0", "q=0.1*256", "kv=2*256",
+                       "residual=0.5*256", f"out=@{folder / 'out.f32'}", stdin=json.dumps(EXAMPLE)).out
+        self.assertEqual((folder / "out.f32").read_bytes(), struct.pack("<256f", *[2.5] * 256))
+        self.assertRegex(out, r"(?m)^OPERATOR +CHUNKS +WORK +SHARE +WAITING +CRITICAL PATH +SHARE$")
+        self.assertRegex(out, r"(?m)^attention +\d+ .*%.*%$")
+        self.assertRegex(out, r"(?m)^\(between chunks\) ")
+        self.assertRegex(out, r"1 step on device 0, [12] workers?\n$")
+
+    def test_trace_with_missing_chunks(self):
+        daemon = daemons.Daemon("--staging_mib=1", "--cpu_workers=1")
+        self.addCleanup(daemon.stop)
+        tensor = {"dtype": "DTYPE_F32", "shape": [{"size": 1}]}
+        node = {"operator": "relu", "arguments": [{"tensor": {"name": "a"}}, {"tensor": {"name": "b"}}]}
+        graph = {"format": 1, "tensors": [dict(tensor, name="a", kind="KIND_INPUT"),
+                                          dict(tensor, name="b", kind="KIND_OUTPUT")],
+                 "nodes": [node] * 4000}
+        # On a slow machine the step can be divided into quanta in which there is room.
+        for _ in range(100):
+            table, _ = self.trace(graph, "a=1", daemon=daemon)
+            self.assertEqual(table["chunks"] + table["dropped_chunks"], 4000)
+            if table["dropped_chunks"] > 0:
+                break
+        self.assertGreater(table["dropped_chunks"], 0)
+        for _ in range(100):
+            out = daemon.ctl("graph", "trace", "-", "a=1", stdin=json.dumps(graph)).out
+            if "are missing" in out:
+                break
+        self.assertRegex(out, r"\d chunks are missing, because")
+
+    def test_trace_needs_a_run_in_the_engine(self):
+        daemon = daemons.Daemon("--graphs_in_engine=false")
+        self.addCleanup(daemon.stop)
+        result, _ = self.trace(EXAMPLE, "pos=0", "q=0.1*256", "kv=2*256", "residual=0.5*256",
+                               daemon=daemon, code=REFUSED)
+        self.assertIn("the run cannot be traced, because it is executed node by node", result.err)
+        self.assertIn("Fix: ", result.err)
+
+    def test_trace_refusals(self):
+        text = changed(lambda graph: graph["nodes"].reverse())
+        result = self.ctl("graph", "trace", "-", stdin=text, code=FAILED)
+        self.assertIn("GRAPH_E4", result.out)
+        self.assertIn("no tensor or scalar 'qq'",
+                      self.ctl("graph", "trace", "-", "qq=1", stdin=json.dumps(EXAMPLE), code=USAGE).err)
+        self.assertIn("cannot write", self.ctl("graph", "trace", "-", "--out=/nonexistent/x",
+                                               stdin=json.dumps(EXAMPLE), code=USAGE).err)
+        self.assertIn("'q' is an input", self.ctl("graph", "trace", "-", "pos=0",
+                                                  stdin=json.dumps(EXAMPLE), code=REFUSED).err)
 
     def test_run_with_files_and_buffers(self):
         folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
