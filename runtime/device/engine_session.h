@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "runtime/engine/engine.h"
@@ -45,6 +46,9 @@ class EngineSession {
   // Maps a client's shared-memory object for operators, until the last reference is destroyed. The
   // caller keeps `fd`. UNAVAILABLE: the engine has ended.
   virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) = 0;
+  // The same for device memory of another process. Errors: those of Engine::MapSharedDevice.
+  virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapSharedDevice(
+      const std::string& handle, uint64_t bytes) = 0;
 };
 
 }  // namespace resident

@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,10 @@ class FakeSession : public EngineSession {
   }
 
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int, uint64_t bytes) override {
+    return AllocateMemory(bytes);
+  }
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapSharedDevice(const std::string&,
+                                                                      uint64_t bytes) override {
     return AllocateMemory(bytes);
   }
 

@@ -104,17 +104,25 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapShared(int f
         absl::StrCat(bytes, " bytes of a shared-memory object of ", object.st_size,
                      " bytes were requested. Fix: use a size from 1 to the object's"));
   }
-  std::shared_ptr<EngineClient> client;
-  {
-    absl::MutexLock lock(&client_mu_);
-    client = client_;
-  }
-  if (client == nullptr) {
+  ASSIGN_OR_RETURN(const auto client, FindClient());
+  ASSIGN_OR_RETURN(const SharedMapping mapping, client->MapShared(fd, bytes));
+  return std::make_shared<HeldMapping>(shared_from_this(), mapping, bytes);
+}
+
+absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapSharedDevice(
+    const std::string& handle, uint64_t bytes) {
+  ASSIGN_OR_RETURN(const auto client, FindClient());
+  ASSIGN_OR_RETURN(const SharedMapping mapping, client->MapSharedDevice(handle, bytes));
+  return std::make_shared<HeldMapping>(shared_from_this(), mapping, bytes);
+}
+
+absl::StatusOr<std::shared_ptr<EngineClient>> LiveSession::FindClient() {
+  absl::MutexLock lock(&client_mu_);
+  if (client_ == nullptr) {
     return absl::UnavailableError(
         "the engine that the memory was to be shared with has ended. Fix: try again");
   }
-  ASSIGN_OR_RETURN(const SharedMapping mapping, client->MapShared(fd, bytes));
-  return std::make_shared<HeldMapping>(shared_from_this(), mapping, bytes);
+  return client_;
 }
 
 void LiveSession::End() {

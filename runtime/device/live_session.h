@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -34,6 +35,8 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   uint64_t memory_used_bytes() const override;
   absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) override;
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapSharedDevice(const std::string& handle,
+                                                                      uint64_t bytes) override;
 
   // The engine has ended: no more calls are sent to it.
   void End();
@@ -43,6 +46,8 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   struct HeldStaging;
   struct HeldMapping;
 
+  // The connection to the engine. UNAVAILABLE: the engine has ended.
+  absl::StatusOr<std::shared_ptr<EngineClient>> FindClient();
   void FreeMemory(uint64_t address);
   void FreeStaging(uint64_t address);
   void ReleaseMapping(uint64_t mapping);

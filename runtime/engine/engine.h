@@ -22,13 +22,14 @@
 // in shared memory (switch_signals.h), so that the latency of calls is not part of the pause.
 //
 // Thread safety: calls are made one at a time, with these exceptions:
-// Preload may run during any call except Switch, MapShared during any call (neither during another
-// call of itself); UnmapShared, Health() and health_interval() may be called from any thread at any
-// time.
+// Preload may run during any call except Switch, MapShared and MapSharedDevice during any call
+// (Preload not during another Preload, the other two not during each other); UnmapShared, Health()
+// and health_interval() may be called from any thread at any time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -120,6 +121,8 @@ struct EngineTraits {
   // Work units that form gangs for graphs (GraphImage::gang) and do nothing else meanwhile. 0: an
   // engine that executes graphs does so with all of them, beside other tasks.
   uint32_t graph_workers = 0;
+  // Whether MapSharedDevice is implemented.
+  bool maps_device_memory = false;
   // How long a task may be made at most: parking, a change of generation and the lone task of
   // another client wait for it.
   std::chrono::milliseconds max_task_time{1};
@@ -147,6 +150,9 @@ struct EngineInfo {
   // Steps of Start, in order.
   std::vector<EnginePhase> phases;
 };
+
+// Size of the handle of device memory of another process: that of cudaIpcMemHandle_t.
+inline constexpr size_t kDeviceHandleBytes = 64;
 
 // Exit status of an engine's process that ended itself because of a fault, which
 // ControlBlock::exit_reason describes.
@@ -195,6 +201,12 @@ class Engine {
   // Makes `bytes` of a shared-memory object accessible to operators and returns its address for
   // them. `fd` is used during the call only.
   virtual absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) = 0;
+  // The same for device memory of another process: the first `bytes` bytes from the address that
+  // the handle was made for. `handle` has kDeviceHandleBytes; the same one may be mapped several
+  // times, and each mapping is ended by UnmapShared. Errors: UNIMPLEMENTED (see
+  // EngineTraits::maps_device_memory), INVALID_ARGUMENT (the handle cannot be opened, or is of
+  // memory of another device or of fewer bytes).
+  virtual absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) = 0;
   // May be deferred until the kernel is parked.
   virtual absl::Status UnmapShared(uint64_t address) = 0;
 

@@ -67,6 +67,10 @@ class Translator {
     RETURN_IF_ERROR(ReadInputs());
     RETURN_IF_ERROR(ReadOutputs());
     RETURN_IF_ERROR(FillBatch());
+    for (const OutputPlan& output : context().outputs) {
+      if (output.source == Source::kInPlace) continue;
+      RETURN_IF_ERROR(CheckCopied({model(), "output", output.name}, output.part));
+    }
     return std::move(work_);
   }
 

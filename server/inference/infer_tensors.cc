@@ -187,12 +187,19 @@ absl::Status ReadContents(Regions& regions, const std::string& model, const Mess
   return absl::OkStatus();
 }
 
+absl::Status CheckCopied(const errors::TensorRef& tensor, const RegionPart& part) {
+  if (part.region == nullptr || part.region->spec().kind != RegionKind::kCuda) {
+    return absl::OkStatus();
+  }
+  return errors::CudaRegionCopied(tensor);
+}
+
 absl::Status CopyFromRegion(const std::string& model, uint64_t max_message_mib,
                             InputTensor& tensor) {
+  const errors::TensorRef place{model, "input", *tensor.name};
+  RETURN_IF_ERROR(CheckCopied(place, tensor.part));
   const uint64_t limit = max_message_mib << 20;
-  if (tensor.bytes > limit) {
-    return errors::RegionCopyTooLarge({model, "input", *tensor.name}, tensor.bytes, limit);
-  }
+  if (tensor.bytes > limit) return errors::RegionCopyTooLarge(place, tensor.bytes, limit);
   ASSIGN_OR_RETURN(tensor.data, tensor.part.region->Read(tensor.part.offset, tensor.bytes));
   return absl::OkStatus();
 }

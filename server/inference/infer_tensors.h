@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/map.h"
 #include "inference/open_inference.pb.h"
+#include "runtime/base/errors/inference_errors.h"
 #include "runtime/model/signature.h"
 #include "server/inference/regions.h"
 
@@ -56,6 +57,9 @@ absl::StatusOr<InputTensor> ReadInputType(
 absl::Status ReadContents(Regions& regions, const std::string& model,
                           const inference::ModelInferRequest::InferInputTensor& message,
                           std::string* raw, InputTensor& tensor);
+
+// INVALID_ARGUMENT: the daemon copies the tensor, which is in a region that it cannot access.
+absl::Status CheckCopied(const errors::TensorRef& tensor, const RegionPart& part);
 
 // Moves the elements of a tensor in a region into `data`. INVALID_ARGUMENT: it is larger than
 // --max_message_mib, that is, than any tensor in a message. FAILED_PRECONDITION: see Region::Read.

@@ -94,6 +94,11 @@ ServerUnaryReactor* InferenceService::ServerMetadata(CallbackServerContext* cont
                                 "system_shared_memory", "parameters", "trace", "logging"}) {
     response->add_extensions(extension);
   }
+  for (const Device* device : state_.core.devices) {
+    if (!device->snapshot().info.traits.maps_device_memory) continue;
+    response->add_extensions("cuda_shared_memory");
+    break;
+  }
   return Finish(context, absl::OkStatus());
 }
 
@@ -245,7 +250,7 @@ ServerUnaryReactor* InferenceService::RepositoryModelUnload(
 ServerUnaryReactor* InferenceService::SystemSharedMemoryStatus(
     CallbackServerContext* context, const inference::SystemSharedMemoryStatusRequest* request,
     inference::SystemSharedMemoryStatusResponse* response) {
-  const auto regions = state_.regions->List(request->name());
+  const auto regions = state_.regions->List(RegionKind::kSystem, request->name());
   if (!regions.ok()) return Finish(context, regions.status());
   for (const RegionSpec& region : *regions) {
     auto& status = (*response->mutable_regions())[region.name];
@@ -260,57 +265,74 @@ ServerUnaryReactor* InferenceService::SystemSharedMemoryStatus(
 ServerUnaryReactor* InferenceService::SystemSharedMemoryRegister(
     CallbackServerContext* context, const inference::SystemSharedMemoryRegisterRequest* request,
     inference::SystemSharedMemoryRegisterResponse*) {
-  const auto client = FindClient(*context, state_.core);
-  if (!client.ok()) return Finish(context, client.status());
-  auto* const reactor = context->DefaultReactor();
-  // Mapping is a call to the engine.
-  state_.core.pools.blocking.Post([this, reactor, request, client = *client] {
-    reactor->Finish(ToGrpc(state_.regions->Register(
-        {request->name(), request->key(), request->offset(), request->byte_size()}, *client)));
-  });
-  return reactor;
+  return Register(context, {.name = request->name(),
+                            .key = request->key(),
+                            .offset = request->offset(),
+                            .bytes = request->byte_size()});
 }
 
 ServerUnaryReactor* InferenceService::SystemSharedMemoryUnregister(
     CallbackServerContext* context, const inference::SystemSharedMemoryUnregisterRequest* request,
     inference::SystemSharedMemoryUnregisterResponse*) {
-  std::shared_ptr<absl::Notification> unused = state_.regions->Unregister(request->name());
+  return Unregister(context, RegionKind::kSystem, request->name());
+}
+
+ServerUnaryReactor* InferenceService::CudaSharedMemoryStatus(
+    CallbackServerContext* context, const inference::CudaSharedMemoryStatusRequest* request,
+    inference::CudaSharedMemoryStatusResponse* response) {
+  const auto regions = state_.regions->List(RegionKind::kCuda, request->name());
+  if (!regions.ok()) return Finish(context, regions.status());
+  for (const RegionSpec& region : *regions) {
+    auto& status = (*response->mutable_regions())[region.name];
+    status.set_name(region.name);
+    status.set_device_id(static_cast<uint64_t>(region.device));
+    status.set_byte_size(region.bytes);
+  }
+  return Finish(context, absl::OkStatus());
+}
+
+ServerUnaryReactor* InferenceService::CudaSharedMemoryRegister(
+    CallbackServerContext* context, const inference::CudaSharedMemoryRegisterRequest* request,
+    inference::CudaSharedMemoryRegisterResponse*) {
+  return Register(context, {.kind = RegionKind::kCuda,
+                            .name = request->name(),
+                            .bytes = request->byte_size(),
+                            .handle = request->raw_handle(),
+                            .device = request->device_id()});
+}
+
+ServerUnaryReactor* InferenceService::CudaSharedMemoryUnregister(
+    CallbackServerContext* context, const inference::CudaSharedMemoryUnregisterRequest* request,
+    inference::CudaSharedMemoryUnregisterResponse*) {
+  return Unregister(context, RegionKind::kCuda, request->name());
+}
+
+ServerUnaryReactor* InferenceService::Register(CallbackServerContext* context, RegionSpec spec) {
+  const auto client = FindClient(*context, state_.core);
+  if (!client.ok()) return Finish(context, client.status());
+  auto* const reactor = context->DefaultReactor();
+  // Mapping is a call to the engine.
+  state_.core.pools.blocking.Post([this, reactor, spec = std::move(spec), client = *client] {
+    reactor->Finish(ToGrpc(state_.regions->Register(spec, *client)));
+  });
+  return reactor;
+}
+
+ServerUnaryReactor* InferenceService::Unregister(CallbackServerContext* context, RegionKind kind,
+                                                 const std::string& name) {
+  std::shared_ptr<absl::Notification> unused = state_.regions->Unregister(kind, name);
   if (unused->HasBeenNotified()) return Finish(context, absl::OkStatus());
   auto* const reactor = context->DefaultReactor();
-  const auto done = [reactor, name = request->name()](const absl::Status& status) {
+  const auto done = [reactor, name](const absl::Status& status) {
     const bool late = status.code() == absl::StatusCode::kDeadlineExceeded;
     reactor->Finish(ToGrpc(late ? errors::UnregisteredButUsed(name) : status));
   };
-  removals_.Add({request->name(),
+  removals_.Add({name,
                  {std::move(unused)},
                  ReadDeadline(*context),
                  [context] { return context->IsCancelled(); },
                  done});
   return reactor;
-}
-
-ServerUnaryReactor* InferenceService::CudaSharedMemoryStatus(
-    CallbackServerContext* context, const inference::CudaSharedMemoryStatusRequest* request,
-    inference::CudaSharedMemoryStatusResponse*) {
-  if (request->name().empty()) return Finish(context, absl::OkStatus());
-  return Finish(context, errors::UnknownRegion(request->name()));
-}
-
-ServerUnaryReactor* InferenceService::CudaSharedMemoryRegister(
-    CallbackServerContext* context, const inference::CudaSharedMemoryRegisterRequest*,
-    inference::CudaSharedMemoryRegisterResponse*) {
-  bool cpu_only = true;
-  for (const Device* device : state_.core.devices) {
-    cpu_only = cpu_only && device->snapshot().info.traits.engine == "cpu";
-  }
-  return Finish(context, errors::CudaRegions(cpu_only));
-}
-
-ServerUnaryReactor* InferenceService::CudaSharedMemoryUnregister(
-    CallbackServerContext* context, const inference::CudaSharedMemoryUnregisterRequest*,
-    inference::CudaSharedMemoryUnregisterResponse*) {
-  // There are none. Benchmark tools call it before they begin.
-  return Finish(context, absl::OkStatus());
 }
 
 ServerUnaryReactor* InferenceService::TraceSetting(CallbackServerContext* context,

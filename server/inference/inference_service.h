@@ -112,6 +112,11 @@ class InferenceService final : public InferenceCallbacks {
                                         inference::LogSettingsResponse* response) override;
 
  private:
+  // For regions of both kinds.
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, RegionSpec spec);
+  grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context, RegionKind kind,
+                                       const std::string& name);
+
   InferenceState state_;
   RemovalWaits removals_;
 };

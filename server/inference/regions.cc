@@ -15,7 +15,6 @@
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/shared_memory.h"
-#include "server/workload/placement.h"
 
 namespace resident {
 namespace {
@@ -43,8 +42,12 @@ std::string ObjectName(const std::string& key) {
 }  // namespace
 
 Region::Region(BufferTable& buffers, RegionSpec spec, std::shared_ptr<const Object> object,
-               uint64_t buffer)
-    : buffers_(buffers), spec_(std::move(spec)), object_(std::move(object)), buffer_(buffer) {}
+               const Buffer& buffer)
+    : buffers_(buffers),
+      spec_(std::move(spec)),
+      object_(std::move(object)),
+      buffer_(buffer.id),
+      device_(buffer.device) {}
 
 Region::~Region() { (void)buffers_.Free(Regions::kBufferOwner, buffer_); }
 
@@ -81,42 +84,73 @@ Regions::Regions(Core& core, std::chrono::milliseconds idle) : core_(core), idle
   core_.buffers.AddOwner(kBufferOwner);
 }
 
-absl::Status Regions::CheckAllowed() const {
+absl::Status Regions::CheckAllowed(RegionKind kind) const {
   if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
   if (core_.named_shared_memory) return absl::OkStatus();
-  return errors::SharedMemoryNotByName(core_.credentials ? "the daemon's callers have identities"
-                                                         : "the daemon serves other machines",
-                                       !core_.local_address.empty());
+  const char* const why = core_.credentials ? "the daemon's callers have identities"
+                                            : "the daemon serves other machines";
+  if (kind == RegionKind::kCuda) return errors::CudaRegionsNotAccepted(why);
+  return errors::SharedMemoryNotByName(why, !core_.local_address.empty());
+}
+
+absl::StatusOr<std::shared_ptr<Region::Object>> Regions::Open(const RegionSpec& spec,
+                                                              const Client& client) const {
+  auto object = std::make_shared<Region::Object>();
+  ASSIGN_OR_RETURN(object->slot,
+                   core_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
+  if (spec.kind == RegionKind::kCuda) {
+    object->handle = spec.handle;
+    return object;
+  }
+  ASSIGN_OR_RETURN(const int fd, OpenSharedMemory(ObjectName(spec.key), spec.offset + spec.bytes));
+  object->fd.Reset(fd);
+  return object;
+}
+
+absl::StatusOr<Placement> Regions::ChoosePlace(const RegionSpec& spec) const {
+  if (spec.kind == RegionKind::kCuda) {
+    if (spec.device < 0 || static_cast<uint64_t>(spec.device) >= core_.devices.size()) {
+      return errors::UnknownDevice(spec.device, core_.devices.size());
+    }
+    const auto device = static_cast<uint32_t>(spec.device);
+    ASSIGN_OR_RETURN(Placement place, PlaceBuffer(core_.devices, device, std::nullopt, 0));
+    const EngineTraits& traits = place.session->info().traits;
+    if (!traits.maps_device_memory) return errors::CudaRegionsUnsupported(device, traits.engine);
+    return place;
+  }
+  std::optional<uint32_t> home;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [name, region] : regions_) {
+      home = region->device();
+      if (region->spec().kind == RegionKind::kSystem) break;
+    }
+  }
+  return PlaceBuffer(core_.devices, std::nullopt, home, 0);
 }
 
 absl::StatusOr<std::shared_ptr<Region>> Regions::Map(const RegionSpec& spec, const Client& client) {
   const uint64_t bytes = spec.offset + spec.bytes;
-  const auto object = std::make_shared<Region::Object>();
-  ASSIGN_OR_RETURN(object->slot,
-                   core_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
-  ASSIGN_OR_RETURN(const int fd, OpenSharedMemory(ObjectName(spec.key), bytes));
-  object->fd.Reset(fd);
+  ASSIGN_OR_RETURN(const std::shared_ptr<Region::Object> object, Open(spec, client));
   BufferSpec buffer;
   buffer.dtype = DType::kU8;
   buffer.shape = {static_cast<int64_t>(bytes)};
   buffer.name = spec.name;
   ASSIGN_OR_RETURN(buffer.quota, client.account().ReserveBufferBytes(bytes));
-  // All regions are on one device, so that a request may use several of them.
-  const BufferTable::Usage usage = core_.buffers.usage(kBufferOwner);
-  std::optional<uint32_t> home;
-  if (usage.buffers > 0) home = usage.newest_device;
-  ASSIGN_OR_RETURN(const auto place, PlaceBuffer(core_.devices, std::nullopt, home, 0));
+  ASSIGN_OR_RETURN(const Placement place, ChoosePlace(spec));
   buffer.device = place.device;
   ASSIGN_OR_RETURN(const auto adopted,
                    core_.buffers.Adopt(buffer, kBufferOwner, *place.session,
                                        [object](EngineSession& session, uint64_t size) {
-                                         return session.MapShared(object->fd.get(), size);
+                                         return object->handle.empty()
+                                                    ? session.MapShared(object->fd.get(), size)
+                                                    : session.MapSharedDevice(object->handle, size);
                                        }));
-  return std::make_shared<Region>(core_.buffers, spec, object, adopted->id);
+  return std::make_shared<Region>(core_.buffers, spec, object, *adopted);
 }
 
 absl::Status Regions::Register(RegionSpec spec, const Client& client) {
-  RETURN_IF_ERROR(CheckAllowed());
+  RETURN_IF_ERROR(CheckAllowed(spec.kind));
   if (core_.gate.draining()) return errors::Draining();
   if (spec.name.empty() || spec.name.size() > kMaxBufferNameBytes) {
     return errors::RegionName(spec.name.size(), kMaxBufferNameBytes);
@@ -124,6 +158,9 @@ absl::Status Regions::Register(RegionSpec spec, const Client& client) {
   constexpr uint64_t kMaxBytes = uint64_t{1} << 59;
   if (spec.bytes == 0 || spec.bytes > kMaxBytes || spec.offset > kMaxBytes) {
     return errors::RegionSize(spec.name, spec.offset, spec.bytes);
+  }
+  if (spec.kind == RegionKind::kCuda && spec.handle.size() != kDeviceHandleBytes) {
+    return errors::CudaHandleSize(spec.name, spec.handle.size(), kDeviceHandleBytes);
   }
   {
     absl::MutexLock lock(&mu_);
@@ -137,13 +174,14 @@ absl::Status Regions::Register(RegionSpec spec, const Client& client) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<absl::Notification> Regions::Unregister(const std::string& name) {
+std::shared_ptr<absl::Notification> Regions::Unregister(RegionKind kind, const std::string& name) {
   auto unused = std::make_shared<absl::Notification>();
   const auto ended = std::make_shared<NotifyAtEnd>(unused);
   std::vector<std::shared_ptr<Region>> removed;  // Destroyed after the lock is released.
   absl::MutexLock lock(&mu_);
   for (auto it = regions_.begin(); it != regions_.end();) {
     const auto current = it++;
+    if (current->second->spec().kind != kind) continue;
     if (!name.empty() && current->first != name) continue;
     current->second->waiting_.push_back(ended);
     removed.push_back(std::move(current->second));
@@ -152,10 +190,12 @@ std::shared_ptr<absl::Notification> Regions::Unregister(const std::string& name)
   return unused;
 }
 
-absl::StatusOr<std::vector<RegionSpec>> Regions::List(const std::string& name) const {
+absl::StatusOr<std::vector<RegionSpec>> Regions::List(RegionKind kind,
+                                                      const std::string& name) const {
   std::vector<RegionSpec> specs;
   absl::MutexLock lock(&mu_);
   for (const auto& [key, region] : regions_) {
+    if (region->spec().kind != kind) continue;
     if (name.empty() || key == name) specs.push_back(region->spec());
   }
   if (specs.empty() && !name.empty()) return errors::UnknownRegion(name);

@@ -255,7 +255,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A region that nothing uses ends at once.
   static int inputs = 0;
   if (++inputs % kInputsOfRegion == 0) {
-    if (!world->regions->Unregister(kRegion)->HasBeenNotified()) {
+    if (!world->regions->Unregister(RegionKind::kSystem, kRegion)->HasBeenNotified()) {
       Fail("a reference to the region leaked");
     }
     world->RegisterRegion();

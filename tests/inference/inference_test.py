@@ -4,6 +4,7 @@
 The last line is `N passed, N failed`.
 """
 
+import os
 import pathlib
 import sys
 import urllib.request
@@ -85,6 +86,8 @@ class Server(InferenceTest):
         self.assertEqual(metadata.name, "residentd")
         self.assertIn("statistics", metadata.extensions)
         self.assertIn("system_shared_memory", metadata.extensions)
+        on_cuda = os.environ.get("RESIDENT_TEST_ENGINE") == "cuda"
+        self.assertEqual("cuda_shared_memory" in metadata.extensions, on_cuda)
 
     def test_model_ready(self):
         self.assertTrue(self.client.ModelReady(name="add").ready)
@@ -105,12 +108,6 @@ class Server(InferenceTest):
         message.settings["log_verbose_level"].uint32_param = 1
         with self.refused(grpc.StatusCode.UNIMPLEMENTED, "log"):
             self.client.LogSettings(message)
-
-    def test_device_memory_of_clients_is_refused(self):
-        self.assertEqual(len(self.client.CudaSharedMemoryStatus().regions), 0)
-        self.client.CudaSharedMemoryUnregister()
-        with self.refused(grpc.StatusCode.UNIMPLEMENTED, "CUDA shared memory"):
-            self.client.CudaSharedMemoryRegister(name="x", raw_handle=bytes(64), byte_size=16)
 
 
 class Models(InferenceTest):

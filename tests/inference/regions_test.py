@@ -466,12 +466,82 @@ class Shutdown(InferenceTest):
             self.stop(idle)
 
 
+class CudaRegionsOnTheCpu(InferenceTest):
+    """CUDA shared memory without a GPU (with one: cuda_regions_test.py)."""
+
+    def setUp(self):
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+
+    def register_cuda(self, **fields):
+        fields = {"name": "c", "raw_handle": bytes(64), "device_id": 0, "byte_size": 16, **fields}
+        self.client.CudaSharedMemoryRegister(**fields)
+
+    def register_system(self, name):
+        memory = Memory(64)
+        self.addCleanup(memory.close)
+        self.client.SystemSharedMemoryRegister(name=name, key=memory.key, byte_size=64)
+
+    def test_the_cpu_has_no_cuda_memory(self):
+        with self.refused(grpc.StatusCode.UNIMPLEMENTED, "device 0", "cpu",
+                          "SystemSharedMemoryRegister"):
+            self.register_cuda()
+        self.assertEqual(len(self.client.CudaSharedMemoryStatus().regions), 0)
+        self.assertNotIn("cuda_shared_memory", self.client.ServerMetadata().extensions)
+        # What was reserved for it was released.
+        self.assertEqual(int(self.ctl("status", "--json").json["devices"][0]["buffers"]), 0)
+        self.register_system("c")
+
+    def test_what_is_not_a_region_is_refused(self):
+        for size in (0, 63, 65):
+            with self.invalid("raw_handle has {} bytes".format(size), "64"):
+                self.register_cuda(raw_handle=bytes(size))
+        for device in (-1, 1, 1 << 32, -(1 << 63)):
+            with self.refused(grpc.StatusCode.NOT_FOUND, "no device {}.".format(device)):
+                self.register_cuda(device_id=device)
+        with self.invalid("0 bytes from offset 0"):
+            self.register_cuda(byte_size=0)
+        with self.invalid("{} bytes from offset 0".format((1 << 64) - 1)):
+            self.register_cuda(byte_size=(1 << 64) - 1)
+        with self.invalid("has 0 bytes"):
+            self.register_cuda(name="")
+        with self.invalid("has 200 bytes"):
+            self.register_cuda(name="n" * 200)
+
+    def test_both_kinds_share_their_names_and_nothing_else(self):
+        self.register_system("c")
+        with self.refused(grpc.StatusCode.ALREADY_EXISTS, "'c'"):
+            self.register_cuda()
+        self.assertEqual(len(self.client.CudaSharedMemoryStatus().regions), 0)
+        with self.refused(grpc.StatusCode.NOT_FOUND, "'c'"):
+            self.client.CudaSharedMemoryStatus(name="c")
+        self.client.CudaSharedMemoryUnregister(name="c")
+        self.client.CudaSharedMemoryUnregister(name="unknown")
+        self.client.CudaSharedMemoryUnregister()
+        self.assertEqual(list(self.client.SystemSharedMemoryStatus().regions), ["c"])
+
+
 class NoRegions(InferenceTest):
     FLAGS = ("--allow_shared_memory=false",)
 
     def test_registration_follows_the_daemons_flag(self):
         with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "shared"):
             self.client.SystemSharedMemoryRegister(name="r", key="/x", byte_size=64)
+        with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "shared"):
+            self.client.CudaSharedMemoryRegister(name="r", raw_handle=bytes(64), byte_size=64)
+
+
+class OtherMachines(InferenceTest):
+    """A daemon that clients of other machines can reach."""
+
+    FLAGS = ("--address=0.0.0.0:0",)
+
+    def test_neither_a_name_nor_a_handle_is_accepted(self):
+        memory = Memory(64)
+        self.addCleanup(memory.close)
+        with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "other machines", "a name"):
+            self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=64)
+        with self.refused(grpc.StatusCode.FAILED_PRECONDITION, "other machines", "a handle"):
+            self.client.CudaSharedMemoryRegister(name="r", raw_handle=bytes(64), byte_size=64)
 
 
 class Off(InferenceTest):

@@ -75,7 +75,7 @@ absl::Status ClientNameTooLong(size_t bytes, size_t limit) {
                                            limit, ". Fix: send a shorter one"));
 }
 
-absl::Status UnknownDevice(uint64_t device, size_t devices) {
+absl::Status UnknownDevice(int64_t device, size_t devices) {
   return absl::NotFoundError(
       StrCat("no device ", device,
              ". Fix: ", devices == 1 ? "send 0, the only one" : StrCat("send 0 to ", devices - 1),

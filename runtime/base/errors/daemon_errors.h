@@ -35,7 +35,7 @@ struct BatchMemoryFigures {
 };
 absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client);
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);
-absl::Status UnknownDevice(uint64_t device, size_t devices);
+absl::Status UnknownDevice(int64_t device, size_t devices);
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
 // `detail` ends with "Fix: ...".
 absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail);

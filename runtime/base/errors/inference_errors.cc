@@ -216,8 +216,9 @@ absl::Status RegionExists(const std::string& name) {
 
 absl::Status UnknownRegion(const std::string& name) {
   return absl::NotFoundError(StrCat("no region of shared memory ", Quote(name),
-                                    ". Fix: register it with SystemSharedMemoryRegister; a region "
-                                    "that was not used for --oip_region_idle is unregistered"));
+                                    ". Fix: register it with SystemSharedMemoryRegister or "
+                                    "CudaSharedMemoryRegister; a region that was not used for "
+                                    "--oip_region_idle is unregistered"));
 }
 
 absl::Status RegionSize(const std::string& name, uint64_t offset, uint64_t bytes) {
@@ -282,11 +283,32 @@ absl::Status RegionAndContents(const TensorRef& tensor) {
                                      "them"));
 }
 
-absl::Status CudaRegions(bool cpu_only) {
-  return absl::UnimplementedError(
-      StrCat(cpu_only ? "CUDA shared memory is not available: the daemon serves no GPU"
-                      : "CUDA shared memory is not available in this daemon",
-             ". Fix: use system shared memory, or buffers of resident.v1.Buffers"));
+absl::Status CudaRegionsNotAccepted(const std::string& why) {
+  return absl::FailedPreconditionError(
+      StrCat("CUDA shared memory is not accepted: ", why,
+             ", and a handle does not prove that the caller may use the memory. Fix: send the "
+             "tensors in requests, or upload them to buffers of resident.v1.Buffers"));
+}
+
+absl::Status CudaRegionsUnsupported(uint32_t device, const std::string& engine) {
+  return absl::UnimplementedError(StrCat(
+      "device ", device, " has no CUDA shared memory: its engine is ", engine,
+      ". Fix: send the device_id of a GPU of the daemon (Admin.Status lists the devices), or "
+      "register a system region with SystemSharedMemoryRegister"));
+}
+
+absl::Status CudaHandleSize(const std::string& name, size_t got, size_t wanted) {
+  return InvalidArgumentError(StrCat("region of shared memory ", Quote(name), ": raw_handle has ",
+                                     got, " bytes. Fix: send the ", wanted,
+                                     " bytes of the cudaIpcMemHandle_t of the memory"));
+}
+
+absl::Status CudaRegionCopied(const TensorRef& tensor) {
+  return InvalidArgumentError(StrCat(
+      TensorText(tensor),
+      " is in CUDA shared memory, to which only tasks have access: the daemon copies scalars, "
+      "inout parameters, tensors without dimensions and the tensors of bytecode operators. "
+      "Fix: send or request its contents in the message, or use a system region for it"));
 }
 
 absl::Status UnknownRepository(const std::string& name) {

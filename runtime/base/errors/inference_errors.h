@@ -85,7 +85,11 @@ absl::Status RegionTruncated(const std::string& name);
 absl::Status UnregisteredButUsed(const std::string& name);
 absl::Status RegionLost(const std::string& name, const std::string& cause);
 absl::Status RegionAndContents(const TensorRef& tensor);
-absl::Status CudaRegions(bool cpu_only);
+// Memory of a GPU. `why`: "the daemon's callers have identities".
+absl::Status CudaRegionsNotAccepted(const std::string& why);
+absl::Status CudaRegionsUnsupported(uint32_t device, const std::string& engine);
+absl::Status CudaHandleSize(const std::string& name, size_t got, size_t wanted);
+absl::Status CudaRegionCopied(const TensorRef& tensor);
 
 // The repository and the settings.
 absl::Status UnknownRepository(const std::string& name);

@@ -291,9 +291,21 @@ absl::StatusOr<SwitchTimes> EngineClient::Switch(uint64_t change, bool launch,
 }
 
 absl::StatusOr<SharedMapping> EngineClient::MapShared(int fd, uint64_t bytes) {
-  absl::MutexLock lock(&map_mu_);
   internal::EngineRequest request;
   request.mutable_map_shared()->set_size_bytes(bytes);
+  return Map(std::move(request), fd);
+}
+
+absl::StatusOr<SharedMapping> EngineClient::MapSharedDevice(const std::string& handle,
+                                                            uint64_t bytes) {
+  internal::EngineRequest request;
+  request.mutable_map_shared()->set_size_bytes(bytes);
+  request.mutable_map_shared()->set_device_handle(handle);
+  return Map(std::move(request), -1);
+}
+
+absl::StatusOr<SharedMapping> EngineClient::Map(internal::EngineRequest request, int fd) {
+  absl::MutexLock lock(&map_mu_);
   uint64_t id = 0;
   const auto pending = connection_->Send(std::move(request), fd, nullptr, &id);
   if (!connection_->Await(*pending, map_limit_)) {

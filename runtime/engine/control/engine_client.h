@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -92,7 +93,7 @@ class EngineClient {
   // all its mappings at once.
   static constexpr size_t kMaxUnsentRequests = size_t{1} << 20;
 
-  // Takes ownership of the socket, which may block. `map_limit` is how long MapShared may take.
+  // Takes ownership of the socket, which may block. `map_limit` is how long a mapping may take.
   // Tests use lower limits.
   explicit EngineClient(int control_socket, std::chrono::milliseconds map_limit = kMapLimit,
                         size_t max_unsent = kMaxUnsentRequests);
@@ -111,6 +112,7 @@ class EngineClient {
                                      std::chrono::nanoseconds park_timeout);
   // If the engine completes a mapping after the call has failed, the mapping is removed.
   absl::StatusOr<SharedMapping> MapShared(int fd, uint64_t bytes);
+  absl::StatusOr<SharedMapping> MapSharedDevice(const std::string& handle, uint64_t bytes);
 
   // The same without waiting. The answer is also DEADLINE_EXCEEDED if the kernel has not returned
   // within `park_timeout`. `on_answer` may be null.
@@ -129,6 +131,8 @@ class EngineClient {
   // Sends the request, with the descriptor if it is not -1, and waits for the response.
   absl::StatusOr<internal::EngineResponse> Call(internal::EngineRequest request,
                                                 std::chrono::nanoseconds timeout, int fd = -1);
+  // Sends the request, with the descriptor if it is not -1, and waits for the mapping.
+  absl::StatusOr<SharedMapping> Map(internal::EngineRequest request, int fd);
   std::unique_ptr<EngineCall> StartCall(internal::EngineRequest request,
                                         std::chrono::nanoseconds timeout, OnAnswer on_answer);
 

@@ -104,6 +104,7 @@ internal::EngineTraits ToMessage(const EngineTraits& traits) {
   message.set_units_share_task(traits.units_share_task);
   message.set_executes_graphs(traits.executes_graphs);
   message.set_graph_workers(traits.graph_workers);
+  message.set_maps_device_memory(traits.maps_device_memory);
   message.set_max_task_time_ms(static_cast<uint32_t>(traits.max_task_time.count()));
   return message;
 }
@@ -120,6 +121,7 @@ EngineTraits FromMessage(const internal::EngineTraits& message) {
   traits.units_share_task = message.units_share_task();
   traits.executes_graphs = message.executes_graphs();
   traits.graph_workers = message.graph_workers();
+  traits.maps_device_memory = message.maps_device_memory();
   traits.max_task_time = std::chrono::milliseconds(message.max_task_time_ms());
   return traits;
 }

@@ -20,6 +20,7 @@ TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
   traits.units_share_task = true;
   traits.executes_graphs = true;
   traits.graph_workers = 9;
+  traits.maps_device_memory = true;
   traits.max_task_time = std::chrono::milliseconds(8);
 
   const internal::EngineTraits message = ToMessage(traits);

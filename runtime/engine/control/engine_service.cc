@@ -204,13 +204,16 @@ absl::Status EngineService::Switch(const internal::SwitchRequest& request,
 
 absl::Status EngineService::MapShared(const internal::MapSharedRequest& request, uint64_t id,
                                       int fd, internal::MapSharedResponse* response) {
-  if (fd < 0) {
+  const bool device = !request.device_handle().empty();
+  if (!device && fd < 0) {
     return absl::ResourceExhaustedError(
         "the descriptor of the memory did not arrive. Fix: raise the limit on open files of the "
         "service");
   }
   ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
-  ASSIGN_OR_RETURN(const uint64_t address, engine->MapShared(fd, request.size_bytes()));
+  ASSIGN_OR_RETURN(const uint64_t address,
+                   device ? engine->MapSharedDevice(request.device_handle(), request.size_bytes())
+                          : engine->MapShared(fd, request.size_bytes()));
   mapped_[id] = address;
   response->set_address(address);
   return absl::OkStatus();

@@ -48,8 +48,15 @@ class SlowEngine : public Engine {
     map_may_end.WaitForNotification();
     return 4096;
   }
+  absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) override {
+    if (handle != std::string(kDeviceHandleBytes, 'h')) {
+      return absl::InvalidArgumentError("not the handle");
+    }
+    EXPECT_EQ(bytes, 12345u);
+    return 8192;
+  }
   absl::Status UnmapShared(uint64_t address) override {
-    EXPECT_EQ(address, 4096u);
+    EXPECT_TRUE(address == 4096 || address == 8192) << address;
     ++unmapped;
     return absl::OkStatus();
   }
@@ -160,6 +167,26 @@ TEST(EngineServiceTest, MappingIsReleasedByItsNumber) {
   EXPECT_EQ(mapping->address, 4096u);
   plane.client->StartUnmapShared(mapping->id);
   EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 1; }));
+}
+
+// Each mapping has a number of its own, also if the engine maps the same memory at the same
+// address.
+TEST(EngineServiceTest, DeviceMemoryIsMappedByItsHandle) {
+  ControlPlane plane;
+  plane.Start();
+  const std::string handle(kDeviceHandleBytes, 'h');
+  const auto first = plane.client->MapSharedDevice(handle, 12345);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = plane.client->MapSharedDevice(handle, 12345);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(first->address, 8192u);
+  EXPECT_EQ(second->address, 8192u);
+  const std::string other(kDeviceHandleBytes, '\0');
+  EXPECT_EQ(plane.client->MapSharedDevice(other, 12345).status(),
+            absl::InvalidArgumentError("not the handle"));
+  plane.client->StartUnmapShared(first->id);
+  plane.client->StartUnmapShared(second->id);
+  EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 2; }));
 }
 
 TEST(EngineServiceTest, StartedCallReportsItsAnswer) {

@@ -220,6 +220,11 @@ absl::StatusOr<uint64_t> CpuEngine::MapShared(int fd, uint64_t bytes) {
   return reinterpret_cast<uint64_t>(address);
 }
 
+absl::StatusOr<uint64_t> CpuEngine::MapSharedDevice(const std::string&, uint64_t) {
+  return absl::UnimplementedError(
+      "the CPU engine has no access to the memory of a GPU. Fix: share system memory");
+}
+
 absl::Status CpuEngine::UnmapShared(uint64_t address) {
   absl::MutexLock lock(&mapped_mu_);
   for (auto it = mapped_.begin(); it != mapped_.end(); ++it) {

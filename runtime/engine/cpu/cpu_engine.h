@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,6 +46,7 @@ class CpuEngine : public Engine, private GraphTable::Engine {
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                      std::chrono::nanoseconds timeout) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
+  absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   // A fault ends the process at once (fault_handler.h), so a running engine has no fault.
   absl::Status Health() override { return absl::OkStatus(); }

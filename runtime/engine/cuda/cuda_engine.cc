@@ -565,25 +565,105 @@ absl::StatusOr<uint64_t> CudaEngine::MapShared(int fd, uint64_t bytes) {
     return status;
   }
   absl::MutexLock lock(&mappings_mu_);
-  mappings_[address] = {host, bytes};
+  mappings_[address] = {.host = host, .bytes = bytes};
   return address;
+}
+
+absl::StatusOr<CUdeviceptr> CudaEngine::OpenHandle(const std::string& handle) {
+  CUipcMemHandle opened{};
+  static_assert(sizeof(opened) == kDeviceHandleBytes);
+  if (handle.size() != sizeof(opened)) {
+    return absl::InvalidArgumentError(absl::StrCat("a handle of device memory has ", sizeof(opened),
+                                                   " bytes, and this one has ", handle.size()));
+  }
+  std::memcpy(&opened, handle.data(), sizeof(opened));
+  {
+    absl::MutexLock lock(&mappings_mu_);
+    for (auto& [address, mapping] : mappings_) {
+      if (mapping.handle != handle) continue;
+      // A mapping without uses, which would have been closed at the next park, is used again.
+      ++mapping.uses;
+      return address;
+    }
+  }
+  CUdeviceptr address = 0;
+  const absl::Status status = driver_.Check(
+      driver_.cuIpcOpenMemHandle(&address, opened, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+      "cuIpcOpenMemHandle");
+  if (absl::IsResourceExhausted(status)) return status;
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the handle of device memory cannot be opened: ", status.message(),
+        ". Fix: send the handle that cudaIpcGetMemHandle or cuIpcGetMemHandle returned "
+        "for memory of cudaMalloc or cuMemAlloc, in a process of this machine that has "
+        "not freed the memory and has not ended"));
+  }
+  absl::MutexLock lock(&mappings_mu_);
+  Mapping& mapping =
+      mappings_.try_emplace(address, Mapping{.handle = handle, .uses = 0}).first->second;
+  // The driver returns the same address for another handle of the same memory.
+  ++mapping.opens;
+  ++mapping.uses;
+  return address;
+}
+
+absl::Status CudaEngine::CheckImport(CUdeviceptr address, uint64_t bytes) const {
+  int ordinal = -1;
+  RETURN_IF_CUDA_ERROR(cuPointerGetAttribute, &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                       address);
+  if (ordinal != device_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the handle is of memory on GPU ", ordinal, ", and this device is GPU ", device_,
+        ". Fix: send the index of the device on which the memory was allocated"));
+  }
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  RETURN_IF_CUDA_ERROR(cuMemGetAddressRange, &base, &size, address);
+  const uint64_t available = base + size - address;
+  if (bytes > available) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes of device memory of ", available,
+                     " bytes were requested. Fix: use a size from 1 to that of the allocation"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> CudaEngine::MapSharedDevice(const std::string& handle, uint64_t bytes) {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  ASSIGN_OR_RETURN(const CUdeviceptr address, OpenHandle(handle));
+  const absl::Status status = CheckImport(address, bytes);
+  if (status.ok()) return address;
+  UnmapShared(address).IgnoreError();
+  return status;
 }
 
 absl::Status CudaEngine::UnmapShared(uint64_t address) {
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
   absl::MutexLock lock(&mappings_mu_);
   const auto found = mappings_.find(address);
-  if (found == mappings_.end()) return absl::NotFoundError("no shared object is mapped there");
-  unmap_deferred_.push_back(found->second);
-  mappings_.erase(found);
+  if (found == mappings_.end() || found->second.uses == 0) {
+    return absl::NotFoundError("no shared memory is mapped there");
+  }
+  --found->second.uses;
   if (resident_) return absl::OkStatus();
   return UnmapDeferred();
 }
 
 absl::Status CudaEngine::UnmapDeferred() {
-  for (const Mapping& mapping : std::exchange(unmap_deferred_, {})) {
-    RETURN_IF_CUDA_ERROR(cuMemHostUnregister, mapping.host);
-    munmap(mapping.host, mapping.bytes);
+  for (auto it = mappings_.begin(); it != mappings_.end();) {
+    const auto [address, mapping] = *it;
+    if (mapping.uses > 0) {
+      ++it;
+      continue;
+    }
+    it = mappings_.erase(it);
+    if (mapping.host != nullptr) {
+      RETURN_IF_CUDA_ERROR(cuMemHostUnregister, mapping.host);
+      munmap(mapping.host, mapping.bytes);
+    }
+    // An error is ignored: the memory stays imported until the engine ends. Its process may have
+    // ended, which must not end the engine.
+    for (uint64_t i = 0; i < mapping.opens; ++i) driver_.cuIpcCloseMemHandle(address);
   }
   return absl::OkStatus();
 }

@@ -52,6 +52,7 @@ class CudaEngine : public Engine {
   absl::StatusOr<SwitchTimes> Switch(uint64_t change, bool launch,
                                      std::chrono::nanoseconds timeout) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
+  absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   absl::Status Health() override;
   std::chrono::milliseconds health_interval() const override {
@@ -104,13 +105,25 @@ class CudaEngine : public Engine {
                            const std::function<bool()>& withdrawn,
                            const std::function<bool()>& hurry);
   void NoteParked() ABSL_LOCKS_EXCLUDED(mappings_mu_);
+  // Opens the handle, unless it is open, and counts this use of it. Returns the address.
+  absl::StatusOr<CUdeviceptr> OpenHandle(const std::string& handle)
+      ABSL_LOCKS_EXCLUDED(mappings_mu_);
+  // Whether the memory at the address, of another process, is on this device and has that many
+  // bytes from there.
+  absl::Status CheckImport(CUdeviceptr address, uint64_t bytes) const;
+  // Ends the mappings that have no uses.
   absl::Status UnmapDeferred() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mappings_mu_);
   absl::StatusOr<int> Attribute(CUdevice_attribute attribute) const;
   absl::StatusOr<uint64_t> AllocateZeroed(uint64_t bytes, const char* what);
 
+  // Memory of another process. It is unmapped while no kernel is on the device.
   struct Mapping {
-    void* host;
-    uint64_t bytes;
+    void* host = nullptr;  // Null: device memory.
+    uint64_t bytes = 0;
+    // Device memory: the handle that was opened first, and how often the driver opened the memory.
+    std::string handle = {};
+    uint64_t opens = 0;
+    uint64_t uses = 1;
   };
 
   const int ordinal_;
@@ -137,7 +150,6 @@ class CudaEngine : public Engine {
   absl::Mutex mappings_mu_;
   bool resident_ ABSL_GUARDED_BY(mappings_mu_) = false;
   std::map<uint64_t, Mapping> mappings_ ABSL_GUARDED_BY(mappings_mu_);  // By device address.
-  std::vector<Mapping> unmap_deferred_ ABSL_GUARDED_BY(mappings_mu_);
   EngineInfo info_;
 };
 

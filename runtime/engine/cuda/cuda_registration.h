@@ -36,6 +36,7 @@ inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block
   traits.units_share_task = true;
   traits.executes_graphs = graph_blocks > 0;
   traits.graph_workers = graph_blocks;
+  traits.maps_device_memory = true;
   traits.max_task_time = std::chrono::seconds(10);
   return traits;
 }

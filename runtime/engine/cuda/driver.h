@@ -45,6 +45,9 @@ namespace resident {
   X(cuStreamQuery)                               \
   X(cuLaunchKernel)                              \
   X(cuMemGetInfo)                                \
+  X(cuMemGetAddressRange)                        \
+  X(cuPointerGetAttribute)                       \
+  X(cuIpcOpenMemHandle)                          \
   X(cuMemAlloc)                                  \
   X(cuMemHostRegister)                           \
   X(cuMemHostGetDevicePointer)                   \
@@ -59,6 +62,7 @@ namespace resident {
   X(cuMemHostAlloc)                              \
   X(cuMemFreeHost)                               \
   X(cuMemFree)                                   \
+  X(cuIpcCloseMemHandle)                         \
   X(cuDevicePrimaryCtxRelease)                   \
   X(cuMemHostUnregister)
 

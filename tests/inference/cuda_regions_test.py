@@ -1,0 +1,312 @@
+#!/usr/bin/python3
+"""CUDA shared memory of the Open Inference Protocol: this process, which has a CUDA context of its
+own, shares memory with the engine of a daemon. It needs a GPU (tests/gpu/run).
+
+The last line is `N passed, N failed`.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import grpc  # noqa: E402
+import numpy  # noqa: E402
+
+import cuda_memory  # noqa: E402
+import daemon as daemons  # noqa: E402
+import inference_client  # noqa: E402
+import unittest_main  # noqa: E402
+from inference_client import array, pb, request, set_parameter  # noqa: E402
+from inference_test import F32, InferenceTest  # noqa: E402
+from regions_test import add_request, eventually, put  # noqa: E402
+
+MIB = 1 << 20
+SANDBOX = "RESIDENTD_ENGINE_SANDBOX"
+
+
+def register(client, name, memory, size=None, **fields):
+    fields = {"raw_handle": memory.handle(), "device_id": 0, **fields}
+    client.CudaSharedMemoryRegister(name=name, byte_size=memory.size if size is None else size,
+                                    **fields)
+
+
+def try_sandboxes(memory):
+    """Registers the memory at daemons whose engines are confined differently, and describes the
+    results: which layer refuses what the driver needs."""
+    lines = []
+    for mode in ("off", "calls", "files", "report"):
+        os.environ[SANDBOX] = mode
+        try:
+            daemon = daemons.Daemon()
+            try:
+                with inference_client.Client(daemon.address) as client:
+                    register(client, "r", memory)
+                result = "registered"
+            except grpc.RpcError as error:
+                result = error.details()
+            refused = [line for line in daemon.log.read_text(errors="replace").splitlines()
+                       if "refused system call" in line]
+            daemon.stop()
+            lines.append("{}={}: {}".format(SANDBOX, mode, "; ".join([result, *refused])))
+        finally:
+            del os.environ[SANDBOX]
+    return "\n".join(lines)
+
+
+class CudaRegions(InferenceTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.random = numpy.random.default_rng(1)
+        # Fail once, with all that is known, if an engine cannot open a handle at all.
+        with cuda_memory.Memory(2 * MIB) as memory:
+            try:
+                register(cls.client, "first", memory)
+            except grpc.RpcError as error:
+                raise RuntimeError("no handle can be registered: {}\n{}".format(
+                    error.details(), try_sandboxes(memory))) from None
+            cls.client.CudaSharedMemoryUnregister(name="first")
+
+    def setUp(self):
+        self.memories = []
+        self.addCleanup(self.close_memories)
+        self.addCleanup(self.client.CudaSharedMemoryUnregister)
+
+    def close_memories(self):
+        for memory in self.memories:
+            memory.close()
+
+    def memory(self, size):
+        """Memory that is freed after the regions were unregistered."""
+        self.memories.append(cuda_memory.Memory(size))
+        return self.memories[-1]
+
+    def device(self):
+        return self.ctl("status", "--json").json["devices"][0]
+
+    def floats(self, *shape):
+        return self.random.standard_normal(shape).astype(F32)
+
+    def check_add(self, name="in", memory=None, out=None, elements=1 << 20):
+        """Infers with both inputs and the output in regions, and compares with float64."""
+        values = self.floats(2, elements)
+        memory.write(values)
+        out.fill(0xff)
+        answer = self.client.ModelInfer(add_request(elements, name, "out"))
+        self.assertEqual(list(answer.raw_output_contents), [b""])
+        self.assertEqual(answer.outputs[0].parameters["shared_memory_region"].string_param, "out")
+        numpy.testing.assert_allclose(out.read(elements), values.astype(numpy.float64).sum(0),
+                                      rtol=1e-6, atol=1e-6)
+
+    def test_the_extension_is_listed(self):
+        self.assertIn("cuda_shared_memory", self.client.ServerMetadata().extensions)
+
+    def test_tensors_are_read_and_written_in_place(self):
+        memory, out = self.memory(8 * MIB), self.memory(8 * MIB)
+        register(self.client, "in", memory)
+        register(self.client, "out", out)
+        region = self.client.CudaSharedMemoryStatus(name="in").regions["in"]
+        self.assertEqual((region.name, region.device_id, region.byte_size), ("in", 0, 8 * MIB))
+        self.assertEqual(len(self.client.CudaSharedMemoryStatus().regions), 2)
+        self.assertEqual(len(self.client.SystemSharedMemoryStatus().regions), 0)
+        for _ in range(3):
+            self.check_add("in", memory, out)
+        # Nothing was written behind the output.
+        self.assertTrue((out.read(4 * MIB, numpy.uint8, offset=4 * MIB) == 0xff).all())
+
+    def test_parts_of_a_region_in_batches(self):
+        tasks, rows, columns = 64, 128, 257
+        memory = self.memory(16 * MIB)
+        register(self.client, "r", memory)
+        x = self.floats(tasks, rows, columns)
+        memory.write(x, offset=4096)
+        message = pb.ModelInferRequest(model_name="sum_rows:batch")
+        put(message.inputs.add(name="x", datatype="FP32", shape=x.shape), "r", x.nbytes, 4096)
+        start, size = 12 * MIB + 512, 4 * tasks * rows
+        put(message.outputs.add(name="out"), "r", size, start)
+        answer = self.client.ModelInfer(message)
+        self.assertEqual(list(answer.outputs[0].shape), [tasks, rows])
+        wanted = x.astype(numpy.float64).sum(2)
+        # The error of a sum of n rounded values is below n * 2^-24 of the sum of their sizes.
+        limit = columns * 2.0**-24 * numpy.abs(x.astype(numpy.float64)).sum(2)
+        got = memory.read((tasks, rows), offset=start)
+        self.assertTrue((numpy.abs(got - wanted) <= limit).all(), numpy.abs(got - wanted).max())
+        for guard in (start - 512, start + size):
+            self.assertTrue((memory.read(512, numpy.uint8, offset=guard) == 0xff).all(), guard)
+
+    def test_one_side_may_be_in_the_message(self):
+        memory = self.memory(2 * MIB)
+        register(self.client, "r", memory)
+        values = self.floats(2, 1000)
+        wanted = values.astype(numpy.float64).sum(0)
+        memory.write(values)
+        message = add_request(1000, "r")
+        numpy.testing.assert_allclose(array(self.client.ModelInfer(message), "out"), wanted,
+                                      rtol=1e-6, atol=1e-6)
+        message = request("add", {"x": values[0], "y": values[1]})
+        put(message.outputs.add(name="out"), "r", 4000, MIB)
+        self.client.ModelInfer(message)
+        numpy.testing.assert_allclose(memory.read(1000, offset=MIB), wanted, rtol=1e-6, atol=1e-6)
+
+    def test_what_is_not_a_region_is_refused(self):
+        memory = self.memory(4 * MIB)
+        pid = self.device()["engine_pid"]
+        with self.invalid("8388608 bytes", "were requested"):
+            register(self.client, "r", memory, size=8 * MIB)
+        with self.invalid("63 bytes"):
+            register(self.client, "r", memory, raw_handle=memory.handle()[:63])
+        with self.invalid("cannot be opened"):
+            register(self.client, "r", memory, raw_handle=bytes(64))
+        with self.refused(grpc.StatusCode.NOT_FOUND, "no device 77"):
+            register(self.client, "r", memory, device_id=77)
+        with self.refused(grpc.StatusCode.NOT_FOUND, "no device -1"):
+            register(self.client, "r", memory, device_id=-1)
+        register(self.client, "r", memory)
+        with self.refused(grpc.StatusCode.ALREADY_EXISTS, "'r'"):
+            register(self.client, "r", memory)
+        with self.invalid("'y' of add", "exceed the region"):
+            self.client.ModelInfer(add_request(MIB, "r"))
+        # Only tasks have access to the memory.
+        message = pb.ModelInferRequest(model_name="fill")
+        put(message.inputs.add(name="value", datatype="FP64", shape=[1]), "r", 8)
+        set_parameter(message.parameters, "shape.out", "3")
+        with self.invalid("'value' of fill", "CUDA shared memory"):
+            self.client.ModelInfer(message)
+        one = numpy.ones((1, 1), F32)
+        message = request("gemm", {"a": one, "b": one, "c": one})
+        put(message.outputs.add(name="c"), "r", 4)
+        with self.invalid("'c' of gemm", "CUDA shared memory"):
+            self.client.ModelInfer(message)
+        self.assertEqual(self.device()["engine_pid"], pid)
+
+    def test_one_handle_under_two_names(self):
+        memory, out = self.memory(8 * MIB), self.memory(4 * MIB)
+        register(self.client, "in", memory)
+        register(self.client, "again", memory)
+        register(self.client, "out", out)
+        self.check_add("in", memory, out)
+        self.client.CudaSharedMemoryUnregister(name="in")
+        self.check_add("again", memory, out)
+        # Its closing waits for a park, and it is opened again before that.
+        self.client.CudaSharedMemoryUnregister(name="again")
+        register(self.client, "in", memory)
+        self.check_add("in", memory, out)
+        self.ctl("admin", "park", "0")
+        self.ctl("admin", "resume", "0")
+        self.check_add("in", memory, out)
+
+    def test_unregister_waits_for_requests_and_not_for_the_kernel(self):
+        memory = self.memory(2 * MIB)
+        register(self.client, "slow", memory)
+        message = pb.ModelInferRequest(model_name="test.spin:batch")
+        tensor = message.inputs.add(name="ns", datatype="INT64", shape=[8, 1])
+        tensor.contents.int64_contents.extend([50_000_000] * 8)
+        put(message.outputs.add(name="out"), "slow", 32)
+        set_parameter(message.parameters, "shape.out", "1")
+        ended, failures = [], []
+
+        def infer():
+            try:
+                self.client.ModelInfer(message)
+            except grpc.RpcError as error:
+                failures.append(error)
+            ended.append(True)
+
+        thread = threading.Thread(target=infer)
+        thread.start()
+        eventually(lambda: ended or self.device()["ring"]["in_flight"])
+        self.client.CudaSharedMemoryUnregister(name="slow")
+        self.assertEqual(self.device()["state"], "resident")
+        # All tasks have written their output by now.
+        numpy.testing.assert_array_equal(memory.read(8), numpy.ones(8))
+        thread.join()
+        self.assertEqual(failures, [])
+
+    def test_memory_is_freed_while_the_kernel_is_resident_and_released_by_a_park(self):
+        size = 512 * MIB
+        out = self.memory(4 * MIB)
+        register(self.client, "out", out)
+        memory = self.memory(size)
+        register(self.client, "in", memory)
+        self.check_add("in", memory, out)
+        parks = int(self.device()["parks"])
+        self.client.CudaSharedMemoryUnregister(name="in")
+        memory.close()
+        other = self.memory(8 * MIB)
+        register(self.client, "in", other)
+        self.check_add("in", other, out)
+        self.assertEqual(self.device()["state"], "resident")
+        self.assertEqual(int(self.device()["parks"]), parks)
+        before = cuda_memory.free_bytes()
+        self.ctl("admin", "park", "0")
+        # The memory lives until the engine has closed its handle.
+        eventually(lambda: cuda_memory.free_bytes() - before >= size)
+        self.ctl("admin", "resume", "0")
+        self.check_add("in", other, out)
+
+    def test_a_process_that_is_killed_does_not_disturb_the_daemon(self):
+        memory, out = self.memory(8 * MIB), self.memory(4 * MIB)
+        register(self.client, "in", memory)
+        register(self.client, "out", out)
+        pid = self.device()["engine_pid"]
+        elements = MIB
+        child = subprocess.Popen([sys.executable, str(HERE / "cuda_memory.py"), str(8 * MIB), "2.5"],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(child.stdout.close)
+        self.addCleanup(child.stdin.close)
+        try:
+            handle = bytes.fromhex(child.stdout.readline().strip())
+            self.assertEqual(len(handle), 64, "the child process did not share memory")
+            self.client.CudaSharedMemoryRegister(name="child", raw_handle=handle, device_id=0,
+                                                 byte_size=8 * MIB)
+            answer = self.client.ModelInfer(add_request(elements, "child"))
+            numpy.testing.assert_array_equal(array(answer, "out"), numpy.full(elements, 5, F32))
+        finally:
+            child.kill()
+            child.wait()
+        # The engine keeps the memory.
+        answer = self.client.ModelInfer(add_request(elements, "child"))
+        numpy.testing.assert_array_equal(array(answer, "out"), numpy.full(elements, 5, F32))
+        self.check_add("in", memory, out)
+        self.client.CudaSharedMemoryUnregister(name="child")
+        self.ctl("admin", "park", "0")
+        self.ctl("admin", "resume", "0")
+        self.check_add("in", memory, out)
+        self.assertEqual(self.device()["engine_pid"], pid)
+        # The handle died with its process.
+        with self.invalid("cannot be opened"):
+            self.client.CudaSharedMemoryRegister(name="child", raw_handle=handle, device_id=0,
+                                                 byte_size=8 * MIB)
+        self.check_add("in", memory, out)
+        self.assertEqual(self.device()["engine_pid"], pid)
+
+    def test_a_region_survives_the_end_of_the_engine(self):
+        memory, out = self.memory(8 * MIB), self.memory(4 * MIB)
+        register(self.client, "in", memory)
+        register(self.client, "out", out)
+        self.check_add("in", memory, out)
+        pid = self.device()["engine_pid"]
+        os.kill(int(pid), signal.SIGKILL)
+        eventually(lambda: self.device()["engine_pid"] not in (pid, "0", 0))
+
+        def served():
+            try:
+                self.client.ModelInfer(add_request(8, "in", "out"))
+                return True
+            except grpc.RpcError as error:
+                self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE, error.details())
+                return False
+
+        eventually(served)
+        self.check_add("in", memory, out)
+        self.assertNotEqual(self.device()["engine_pid"], pid)
+
+
+if __name__ == "__main__":
+    unittest_main.main()
