@@ -533,7 +533,7 @@ class NoRegions(InferenceTest):
 class OtherMachines(InferenceTest):
     """A daemon that clients of other machines can reach."""
 
-    FLAGS = ("--address=0.0.0.0:0",)
+    FLAGS = ("--address=0.0.0.0:0", "--insecure_non_loopback")
 
     def test_neither_a_name_nor_a_handle_is_accepted(self):
         memory = Memory(64)
