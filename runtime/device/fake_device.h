@@ -40,6 +40,8 @@ class FakeSession : public EngineSession {
 
   uint64_t epoch() const override { return epoch_; }
   const EngineInfo& info() const override { return info_; }
+  // Set them before others use the session.
+  EngineTraits& traits() { return info_.traits; }
 
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> AllocateMemory(uint64_t bytes) override {
     ASSIGN_OR_RETURN(auto block, Take(memory_, bytes));

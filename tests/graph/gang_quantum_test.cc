@@ -1,0 +1,130 @@
+// What an engine with workers for gangs is given, and one without. Engines are fakes: runs on a
+// real daemon are tested in graph_quantum_test.cc.
+#include <bit>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/graph/graph_arguments.h"
+#include "runtime/device/fake_device.h"
+#include "runtime/operators/install/fake_operator_manager.h"
+#include "runtime/operators/registry/registry.h"
+#include "server/rpc/core.h"
+#include "server/rpc/graph_messages.h"
+#include "server/rpc/graph_quantum.h"
+#include "tests/graph/builtin_catalog.h"
+#include "tests/graph/graph_maker.h"
+
+namespace resident::testing {
+namespace {
+
+constexpr uint64_t kMemory = 64u << 20;
+constexpr ClientId kClient = 1;
+
+class GangQuantumTest : public ::testing::Test {
+ protected:
+  GangQuantumTest() { core_.buffers.AddOwner(kClient); }
+
+  // A new engine with so many workers for gangs.
+  std::shared_ptr<FakeSession> StartEngine(uint64_t epoch, uint32_t graph_workers) {
+    auto session = std::make_shared<FakeSession>(epoch, kMemory, kMemory);
+    session->traits().executes_graphs = true;
+    session->traits().graph_workers = graph_workers;
+    device_.set_session(session);
+    return session;
+  }
+  static graph::CheckedGraph Check(const v1::Graph& message) {
+    static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+    graph::Findings findings;
+    graph::CheckedGraph checked;
+    checked.graph = ReadGraph(message, *catalog, &findings);
+    graph::GraphCheck check = graph::CheckGraph(checked.graph, &findings);
+    EXPECT_TRUE(check.accepted);
+    if (check.accepted) checked.order = *std::move(check.order);
+    return checked;
+  }
+  std::shared_ptr<const Buffer> Allocate(uint64_t bytes, EngineSession& session) {
+    BufferSpec spec;
+    spec.dtype = DType::kU8;
+    spec.shape = {static_cast<int64_t>(bytes)};
+    auto buffer = core_.buffers.Allocate(spec, kClient, session);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return *std::move(buffer);
+  }
+
+  FakeDevice device_{0, kMemory, kMemory};
+  const std::unique_ptr<Registry> registry_ = *Registry::Create({});
+  FakeOperatorManager manager_;
+  Access access_;
+  Core core_{{.staging_bytes = kMemory}, {&device_}, *registry_, manager_, access_};
+};
+
+TEST_F(GangQuantumTest, TheGangHasAsManyMembersAsTheGraphCanUse) {
+  GraphMaker maker;
+  maker.Input("x", {64}).Output("y", {5, 64});
+  for (int i = 0; i < 5; ++i) maker.Call("relu", {"x", View("y", {D(64)}, 64 * i)});
+  const graph::CheckedGraph checked = Check(maker.graph);
+  uint64_t epoch = 1;
+  for (const auto& [workers, gang] : {std::pair{0u, 0u}, {3u, 3u}, {132u, 5u}}) {
+    const auto session = StartEngine(++epoch, workers);
+    ASSERT_TRUE(GraphQuanta::HostBytes(core_, checked, {}).has_value());
+    const auto quanta = GraphQuanta::Create(core_, checked, {}, {0, session});
+    ASSERT_NE(quanta, nullptr);
+    const auto memory = Allocate(quanta->device_bytes(), *session);
+    std::vector<GraphPlace> places;
+    for (int i = 0; i < 2; ++i) places.push_back({Allocate(5 * 64 * 4, *session)->id, 0});
+    const absl::Status placed = quanta->Place(kClient, places, memory);
+    ASSERT_TRUE(placed.ok()) << placed;
+
+    const std::string bytes = quanta->TakeImage(0, quanta->image_bytes());
+    const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+    EXPECT_EQ(image.gang, gang);
+    const uint64_t state_bytes = gang == 0
+                                     ? GraphStateBytes(image.nodes)
+                                     : GangStateBytes(image.operators, image.gang, image.nodes);
+    EXPECT_GE(quanta->device_bytes(), bytes.size() + state_bytes);
+
+    const auto work = quanta->Plan({}, {});
+    ASSERT_TRUE(work.ok()) << work.status();
+    const auto client = core_.clients.ForCall("", "peer", access_.anonymous()->account());
+    ASSERT_TRUE(client.ok()) << client.status();
+    auto ticket = core_.admission.TryAcquire((*client)->accounts(), (*work)->ResourcesNeeded());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    RequestBatch batch;
+    (*work)->Fill(*ticket, batch);
+    const auto descriptor = std::bit_cast<GraphDescriptor>(batch.tasks.at(0));
+    EXPECT_EQ(descriptor.gang, gang);
+    EXPECT_EQ(descriptor.image, memory->memory->address);
+    EXPECT_GE(descriptor.state, descriptor.image + bytes.size());
+    EXPECT_LE(descriptor.state + state_bytes, descriptor.image + quanta->device_bytes());
+  }
+}
+
+// The schedule is for the engine that ran when the graph was lowered.
+TEST_F(GangQuantumTest, AnotherEngineDoesNotGetTheImage) {
+  GraphMaker maker;
+  maker.Output("y", {64}).Call("fill", {"y", F(1)});
+  const graph::CheckedGraph checked = Check(maker.graph);
+  const auto first = StartEngine(1, 132);
+  const auto quanta = GraphQuanta::Create(core_, checked, {}, {0, first});
+  ASSERT_NE(quanta, nullptr);
+  const auto second = StartEngine(2, 2);
+  const auto memory = Allocate(quanta->device_bytes(), *second);
+  const std::vector<GraphPlace> places = {{Allocate(64 * 4, *second)->id, 0}};
+  EXPECT_EQ(quanta->Place(kClient, places, memory).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(GangQuantumTest, AnEngineThatDoesNotExecuteGraphs) {
+  GraphMaker maker;
+  maker.Output("y", {64}).Call("fill", {"y", F(1)});
+  const graph::CheckedGraph checked = Check(maker.graph);
+  const auto session = StartEngine(1, 0);
+  session->traits().executes_graphs = false;
+  EXPECT_FALSE(GraphQuanta::HostBytes(core_, checked, {}).has_value());
+  EXPECT_EQ(GraphQuanta::Create(core_, checked, {}, {0, session}), nullptr);
+}
+
+}  // namespace
+}  // namespace resident::testing
