@@ -203,6 +203,16 @@ TEST(DeviceTest, SharedMemoryOfAClientIsReachable) {
   munmap(const_cast<float*>(floats), 1 << 20);
 }
 
+// tests/inference/cuda_regions_test.py maps real handles.
+TEST(DeviceTest, DeviceMemoryIsNotMappedByAnInvalidHandle) {
+  DeviceHarness harness;
+  const auto session = harness.device().session();
+  const std::string handle(kDeviceHandleBytes - 1, 'h');
+  EXPECT_EQ(session->MapSharedDevice(handle, 4096).status().code(),
+            session->info().traits.maps_device_memory ? absl::StatusCode::kInvalidArgument
+                                                      : absl::StatusCode::kUnimplemented);
+}
+
 TEST(DeviceTest, SharedMemoryBeyondTheObjectIsRefused) {
   DeviceHarness harness;
   const int object = memfd_create("small", MFD_CLOEXEC);

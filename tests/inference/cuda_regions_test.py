@@ -36,9 +36,15 @@ def register(client, name, memory, size=None, **fields):
                                     **fields)
 
 
+def opened_files(pid):
+    """What the process has mapped of /dev/shm."""
+    maps = pathlib.Path("/proc/{}/maps".format(pid)).read_text()
+    return sorted({line.split(None, 5)[5] for line in maps.splitlines() if "/dev/shm/" in line})
+
+
 def try_sandboxes(memory):
     """Registers the memory at daemons whose engines are confined differently, and describes the
-    results: which layer refuses what the driver needs."""
+    results: which layer refuses what the driver needs, and which files it maps."""
     lines = []
     for mode in ("off", "calls", "files", "report"):
         os.environ[SANDBOX] = mode
@@ -47,7 +53,8 @@ def try_sandboxes(memory):
             try:
                 with inference_client.Client(daemon.address) as client:
                     register(client, "r", memory)
-                result = "registered"
+                engine = daemon.ctl("status", "--json").json["devices"][0]["engine_pid"]
+                result = "registered; mapped: {}".format(opened_files(engine))
             except grpc.RpcError as error:
                 result = error.details()
             refused = [line for line in daemon.log.read_text(errors="replace").splitlines()
