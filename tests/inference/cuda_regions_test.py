@@ -24,7 +24,7 @@ import inference_client  # noqa: E402
 import unittest_main  # noqa: E402
 from inference_client import array, pb, request, set_parameter  # noqa: E402
 from inference_test import F32, InferenceTest  # noqa: E402
-from regions_test import add_request, eventually, put  # noqa: E402
+from regions_test import Memory, add_request, eventually, put  # noqa: E402
 
 MIB = 1 << 20
 SANDBOX = "RESIDENTD_ENGINE_SANDBOX"
@@ -313,6 +313,29 @@ class CudaRegions(InferenceTest):
         eventually(served)
         self.check_add("in", memory, out)
         self.assertNotEqual(self.device()["engine_pid"], pid)
+
+
+class TwoGpus(InferenceTest):
+    """With $RESIDENT_TEST_DEVICES=0,1."""
+
+    def test_memory_is_used_on_its_own_device_only(self):
+        self.addCleanup(self.client.CudaSharedMemoryUnregister)
+        with cuda_memory.Memory(8 * MIB) as memory:
+            with self.invalid("memory on GPU 0", "this device is GPU 1"):
+                register(self.client, "r", memory, device_id=1)
+            # The engine of the other device goes on.
+            x = numpy.ones(8, F32)
+            system = Memory(64)
+            self.addCleanup(system.close)
+            self.client.SystemSharedMemoryRegister(name="s", key=system.key, byte_size=64)
+            self.addCleanup(self.client.SystemSharedMemoryUnregister)
+            numpy.testing.assert_array_equal(
+                array(self.client.infer("add", {"x": x, "y": x}), "out"), x + x)
+            memory.write(numpy.full((2, 8), 3, F32))
+            register(self.client, "r", memory)
+            answer = self.client.ModelInfer(add_request(8, "r"))
+            numpy.testing.assert_array_equal(array(answer, "out"), numpy.full(8, 6, F32))
+            self.client.CudaSharedMemoryUnregister(name="r")
 
 
 if __name__ == "__main__":
