@@ -129,6 +129,7 @@ class GangRun {
   // Checks what a quantum reports.
   void EndQuantum() {
     EXPECT_NE(quantum_.end, static_cast<u32>(GraphEnd::kNone));
+    EXPECT_EQ(quantum_.failure != 0, quantum_.end == static_cast<u32>(GraphEnd::kFailed));
     steps_ += quantum_.steps;
     in_step_ = quantum_.in_step != 0;
     if (!in_step_) ExpectExecuted();
@@ -471,6 +472,27 @@ TEST(GangWalkTest, ANodeFails) {
     }
     EXPECT_TRUE(expected) << "node " << quantum.failed_node;
   }
+}
+
+TEST(GangWalkTest, TheFirstFailureIsReported) {
+  std::mt19937 random(19);
+  std::optional<GangRun> run;
+  do {
+    run.emplace(random, WalkImageOptions{.gang = 2, .max_nodes = 1});
+  } while (run->image().gang_node(0).ranks != 2);
+  TwoMembers members(*run);
+  const auto status_of = [](u32 rank) {
+    return static_cast<u32>(CompletionStatus::kInvalidArgument) | (7 + rank) << 16;
+  };
+  for (u32 index : {0, 1}) {
+    run->FailAt({0, 0, index, status_of((run->image().gang_node(0).first + index) % 2)});
+  }
+  members.Open();
+  for (u32 rank : {0, 1}) members.Join(rank);
+  for (u32 rank : {1, 0}) EXPECT_TRUE(members.ExecuteNext(rank));
+  const GraphQuantum& quantum = members.Close();
+  EXPECT_EQ(EndOf(quantum), GraphEnd::kFailed);
+  EXPECT_EQ(quantum.failure, status_of(1));
 }
 
 TEST(GangWalkTest, TheTraceHasEachCall) {

@@ -81,6 +81,7 @@ struct GangCall {
   u32 rank = 0;
   u32 node = 0;
   u32 operator_slot = 0;
+  u32 argument_count = 0;
   u32 step = 0;  // Of the quantum.
   u32 first_chunk = 0;
   u32 chunks = 0;
@@ -97,9 +98,15 @@ bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
     if (walk.leaves()) return false;
     walk.Prepare();
   }
-  const GangCall call{rank,          walk.node(),        walk.operator_slot(),
-                      walk.step(),   walk.first_chunk(), walk.chunks(),
-                      walk.stride(), memory.arguments};
+  const GangCall call{rank,
+                      walk.node(),
+                      walk.operator_slot(),
+                      walk.arguments(),
+                      walk.step(),
+                      walk.first_chunk(),
+                      walk.chunks(),
+                      walk.stride(),
+                      memory.arguments};
   const u64 begin_ns = HostMember::Clock();
   // An engine prepares the next node at any time during this one.
   const bool prepares_first = (call.node + rank) % 2 == 0;

@@ -10,8 +10,10 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,10 +22,9 @@
 #include "runtime/device/fake_device.h"
 #include "runtime/graph/check.h"
 #include "server/admission/admission.h"
-#include "server/rpc/graph_messages.h"
 #include "server/rpc/graph_tasks.h"
 #include "server/workload/planner.h"
-#include "tests/graph/builtin_catalog.h"
+#include "tests/graph/checked_graph.h"
 #include "tests/graph/graph_maker.h"
 #include "tests/graph/random_graph.h"
 
@@ -46,14 +47,9 @@ class LoweringTest : public ::testing::Test {
   }
 
   static graph::CheckedGraph Check(const v1::Graph& message, bool* accepted) {
-    static const BuiltinCatalog* const catalog = new BuiltinCatalog;
-    graph::Findings findings;
-    graph::CheckedGraph checked;
-    checked.graph = ReadGraph(message, *catalog, &findings);
-    graph::GraphCheck check = graph::CheckGraph(checked.graph, &findings);
-    *accepted = check.accepted;
-    if (check.accepted) checked.order = *std::move(check.order);
-    return checked;
+    std::optional<graph::CheckedGraph> checked = CheckBuiltinGraph(message);
+    *accepted = checked.has_value();
+    return *accepted ? *std::move(checked) : graph::CheckedGraph();
   }
 
   // A buffer for each root.
