@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,7 @@ class FakeSession : public EngineSession {
   }
 
  private:
+  static constexpr std::align_val_t kAlignment{64};
   struct Pool {
     explicit Pool(uint64_t bytes) : total(bytes) {}
     const uint64_t total;
@@ -87,12 +89,13 @@ class FakeSession : public EngineSession {
       pool.used->fetch_sub(bytes);
       return absl::ResourceExhaustedError("fake memory is full. Fix: none");
     }
-    // Not initialized, like real memory, and of the exact size, so that a sanitizer detects an
-    // access beyond the end.
-    return std::shared_ptr<uint8_t[]>(new uint8_t[bytes], [used = pool.used, bytes](uint8_t* data) {
-      used->fetch_sub(bytes);
-      delete[] data;
-    });
+    // Not initialized and aligned, like real memory, and of the exact size, so that a sanitizer
+    // detects an access beyond the end.
+    return std::shared_ptr<uint8_t[]>(new (kAlignment) uint8_t[bytes],
+                                      [used = pool.used, bytes](uint8_t* data) {
+                                        used->fetch_sub(bytes);
+                                        ::operator delete[](data, kAlignment);
+                                      });
   }
 
   const uint64_t epoch_;

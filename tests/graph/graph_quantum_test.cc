@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -448,6 +449,11 @@ TEST(GraphTraceTest, EachChunkOfEachStepHasAnEvent) {
     constexpr int kPairs = 5;
     constexpr uint64_t kSteps = 60;
     const GraphMaker maker = TracedLoop(kPairs, kSteps);
+    // What the workers did before is not in the trace.
+    EXPECT_TRUE(RunGraph(daemon, client, Request(maker)).status.ok());
+    // The clock of the engine is that of this process.
+    const auto begun_ns =
+        static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
     const Outcome outcome = RunGraph(daemon, client, Traced(maker));
     ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
     EXPECT_EQ(outcome.steps.size(), kSteps);
@@ -460,6 +466,7 @@ TEST(GraphTraceTest, EachChunkOfEachStepHasAnEvent) {
     std::map<uint32_t, std::map<uint64_t, v1::GraphTraceEvent>> by_worker;
     uint64_t work_ns = 0;
     for (const v1::GraphTraceEvent& event : outcome.events()) {
+      ASSERT_GE(event.wait_ns(), begun_ns);
       ASSERT_LE(event.wait_ns(), event.begin_ns());
       ASSERT_LE(event.begin_ns(), event.end_ns());
       ASSERT_LE(event.node(), nodes);  // The last one copies the record.
@@ -550,6 +557,36 @@ TEST(GraphTraceTest, EventsOfAStepWithoutRoomAreCounted) {
   EXPECT_GT(dropped, 0u);
 }
 
+// Other tasks that a worker executes between two chunks are not time for which it waited.
+TEST(GraphTraceTest, WorkOfOthersIsNoWaiting) {
+  const Daemon daemon(Workers(1));
+  const Client client(daemon);
+  const Client other(daemon, "other");
+  uint64_t buffer = 0;
+  ASSERT_TRUE(other.Allocate(64, &buffer).ok());
+  std::atomic<bool> busy{true};
+  std::thread flood([&] {  // 500 µs each.
+    while (busy) EXPECT_TRUE(other.Run(FloatTasks("test.spin", buffer, 0, 64, 500'000)).all_ok());
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().completed_tasks() > 64; }));
+  const Outcome outcome = RunGraph(daemon, client, Traced(SpinningLoop(20, 50'000, 60)));
+  busy = false;
+  flood.join();
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  // Between these chunks the worker did something else, except where a quantum ended.
+  std::vector<v1::GraphTraceEvent> events = outcome.events();
+  std::sort(events.begin(), events.end(),
+            [](const auto& a, const auto& b) { return a.end_ns() < b.end_ns(); });
+  std::vector<uint64_t> waits;
+  for (size_t i = 1; i < events.size(); ++i) {
+    if (events[i].begin_ns() - events[i - 1].end_ns() < 500'000) continue;
+    waits.push_back(events[i].begin_ns() - events[i].wait_ns());
+  }
+  ASSERT_GT(waits.size(), outcome.traces.size() * 2);
+  std::sort(waits.begin(), waits.end());
+  EXPECT_LT(waits[waits.size() / 2], 250'000u);
+}
+
 // The trace of a step that takes several quanta is complete.
 TEST(GraphTraceTest, AStepThatTakesManyQuanta) {
   const Daemon daemon(Workers(2));
@@ -587,6 +624,8 @@ TEST(GraphTraceTest, ARunWaitsForItsClient) {
     return Eventually([&] { return daemon.Status().uptime_ms() > uptime + 200; }) &&
            daemon.Device().completed_tasks() == tasks;
   }));
+  // The run has several hundred quanta.
+  EXPECT_LT(daemon.Device().completed_tasks(), 50u);
   // It continues when the client reads.
   uint64_t events = 0;
   while (events < 500'000 && stream->Read(&response)) events += response.trace().events_size();
