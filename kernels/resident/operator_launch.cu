@@ -16,6 +16,21 @@ namespace {
 
 __shared__ BlockState launch_state;
 
+// For a launch with programmatic dependent launch, which other launches ignore: lets the blocks of
+// the next launch start as soon as all of this one's have started.
+__device__ __forceinline__ void AllowNextLaunch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// For such a launch: waits until the launches before it have ended; what they wrote is visible.
+__device__ __forceinline__ void AwaitPreviousLaunch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // (compute threads) Makes the launch the block's task.
 __device__ __forceinline__ void TakeLaunch(const OperatorLaunch& launch) {
   const u32 threads = blockDim.x - kControlThreads;
@@ -61,10 +76,12 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
                                              resident::kLargestBlocksPerSm)
     resident_launch_operator(const __grid_constant__ resident::OperatorLaunch launch) {
   using namespace resident;
+  AllowNextLaunch();
   if (threadIdx.x < blockDim.x - kControlThreads) {
     Block block(&launch_state);
     const Args args(&launch_state);
     TakeLaunch(launch);
+    AwaitPreviousLaunch();
     block.barrier();
     const OperatorFunction function =
         launch.operator_slot < kMaxOperatorSlots ? kJumpTable[launch.operator_slot] : nullptr;

@@ -1,6 +1,7 @@
 // Compares the resident kernel with launches and graphs, in one run.
 //
-//   bench_resident --out=FILE.json       (tests/gpu/run runs it)
+//   bench_resident --out=FILE.json                (tests/gpu/run runs both)
+//   bench_resident --graphs --out=FILE.json       task graphs instead (bench_graphs.h)
 //
 // Prints a table of our figure, the baseline's and their ratio, and writes the raw figures
 // as JSON. Every result is compared with a float64 reference on new random inputs, with
@@ -27,6 +28,7 @@
 #include "runtime/engine/generation.h"
 #include "runtime/queue/device_queue.h"
 #include "tests/gpu/bench_flux.h"
+#include "tests/gpu/bench_graphs.h"
 #include "tests/gpu/bench_small_tasks.h"
 #include "tests/gpu/cuda_baselines.h"
 #include "tests/gpu/device_tasks.h"
@@ -36,8 +38,11 @@
 ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
 ABSL_FLAG(uint32_t, threads_per_block, 0, "the daemon's flag");
 ABSL_FLAG(uint32_t, blocks_per_sm, 0, "the daemon's flag");
+ABSL_FLAG(bool, graphs, false, "measure task graphs");
+ABSL_FLAG(bool, cpu, false, "with --graphs: the CPU engine and a small model, for a trial");
 ABSL_FLAG(std::string, only, "",
-          "parts to run: lone, burst, sustained, ranges, small, sides, wide, flux; all by default");
+          "parts to run: lone, burst, sustained, ranges, small, sides, wide, flux; with --graphs: "
+          "empty, chain, decode, beside; all by default");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(bool, quick, false, "fewer rounds, for a quick try");
 
@@ -355,7 +360,7 @@ class Bench {
   std::mt19937 random_{std::random_device{}()};
 };
 
-int Main() {
+void Main() {
   setenv("RESIDENT_TEST_ENGINE", "cuda", 1);
   const Baselines baselines = MeasureBaselines();
   EngineHarness::Options options;
@@ -387,10 +392,6 @@ int Main() {
   Bench(&harness, &report).Run(baselines, native_flux);
   report.Write(absl::GetFlag(FLAGS_out),
                {{"device", harness.info().name}, {"detail", harness.info().detail}});
-  // The kernel never ends by itself; exiting without stopping it is what a killed engine
-  // does.
-  std::fflush(stdout);
-  std::_Exit(0);
 }
 
 }  // namespace
@@ -398,5 +399,16 @@ int Main() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  return resident::testing::Main();
+  if (absl::GetFlag(FLAGS_graphs)) {
+    resident::testing::BenchGraphs({.out = absl::GetFlag(FLAGS_out),
+                                    .only = absl::GetFlag(FLAGS_only),
+                                    .quick = absl::GetFlag(FLAGS_quick),
+                                    .cpu = absl::GetFlag(FLAGS_cpu)});
+  } else {
+    resident::testing::Main();
+  }
+  // The kernel never ends by itself; exiting without stopping it is what a killed engine
+  // does.
+  std::fflush(stdout);
+  std::_Exit(0);
 }

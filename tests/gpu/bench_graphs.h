@@ -1,0 +1,34 @@
+// Compares task graphs that the resident kernel executes with CUDA graphs of the same operators, in
+// one run.
+//
+// Our figures are measured with one host thread that uses the ring, without gRPC and without the
+// queue. For the baselines the kernel is parked: a CUDA graph of one launch for each node, with the
+// same operators, arguments and chunks, is measured in the same process and on the same memory. The
+// decode is that of the Llama-3.2-1B shape with random weights; its nodes are those of
+// `residentctl graph llama`.
+#ifndef RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
+#define RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
+
+#include <string>
+
+namespace resident::testing {
+
+struct GraphBenchOptions {
+  // File for the figures, as JSON; empty: none.
+  std::string out;
+  // Parts to run: empty, chain, decode, beside; empty: all.
+  std::string only;
+  // Fewer rounds.
+  bool quick = false;
+  // The CPU engine and a small model, without baselines, for a trial.
+  bool cpu = false;
+};
+
+// Prints a table of our figure, the baseline's and their ratio, then where the time of a step goes,
+// and writes all of it. Ends the program with status 1 if a result is wrong, or if nothing happens
+// for 100 seconds; never because of speed. Leaves a kernel on the device.
+void BenchGraphs(const GraphBenchOptions& options);
+
+}  // namespace resident::testing
+
+#endif  // RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
