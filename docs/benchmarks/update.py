@@ -23,7 +23,10 @@ NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 SMALL_TASKS = "bench_small_tasks.json"
+GRAPHS = "bench_graphs.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
+# In place of a table whose benchmark has not run yet.
+NOT_MEASURED = "Not measured yet."
 # The kernel with blocks of fewer threads.
 SMALLER = ["bench_resident_128.json", "bench_resident_64.json"]
 
@@ -180,6 +183,27 @@ def graphs_loaded():
     return figures(LOADED_CPU)
 
 
+def graphs():
+    return figures(GRAPHS) if (HERE / GRAPHS).exists() else NOT_MEASURED
+
+
+def graph_trace():
+    """Where the time of a traced step goes: the operators with the longest time on the path."""
+    if not (HERE / GRAPHS).exists():
+        return NOT_MEASURED
+    rows = []
+    for what, trace in load(GRAPHS)["traces"].items():
+        for row in trace["operators"][:10]:
+            rows.append([
+                what, "`{}`".format(row["operator"]), "{} of {}".format(row["path_nodes"], row["nodes"]),
+                quantity(row["path_us"], "us"), quantity(row["critical_us"], "us"),
+                quantity(row["longest_us"], "us"),
+                "{:.0f} %".format(100 * row["wait_us"] / max(row["wait_us"] + row["work_us"], 1e-9))
+            ])
+    return table(["step", "operator", "nodes on the path", "time on the path", "of all its nodes",
+                  "busiest block", "waiting"], rows)
+
+
 def copy(folder, name):
     """Copies a benchmark's JSON, without single samples and without the machine's folders."""
     data = json.loads((folder / name).read_text())
@@ -327,7 +351,7 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
-          "small_tasks": small_tasks, "graphs_cpu": graphs_cpu, "graphs_loaded": graphs_loaded}
+          "small_tasks": small_tasks, "graphs": graphs, "graph_trace": graph_trace, "graphs_cpu": graphs_cpu, "graphs_loaded": graphs_loaded}
 
 
 def main():
@@ -335,7 +359,7 @@ def main():
     if sys.argv[1:] and not check:
         folder = pathlib.Path(sys.argv[1])
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
-                 SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS_CPU, LOADED_CPU)
+                 SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS, GRAPHS_CPU, LOADED_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
