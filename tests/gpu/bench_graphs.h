@@ -25,9 +25,9 @@ struct GraphBenchOptions {
 };
 
 // Prints a table of our figure, the baseline's and their ratio, then where the time of a step goes,
-// and writes all of it. Ends the program with status 1 if a result is wrong, or if nothing happens
-// for 100 seconds; never because of speed. Leaves a kernel on the device.
-void BenchGraphs(const GraphBenchOptions& options);
+// and writes all of it. Ends the program, with status 1 if a result is wrong or a part takes longer
+// than 100 seconds, never because of speed.
+[[noreturn]] void BenchGraphs(const GraphBenchOptions& options);
 
 }  // namespace resident::testing
 

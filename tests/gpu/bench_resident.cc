@@ -360,7 +360,7 @@ class Bench {
   std::mt19937 random_{std::random_device{}()};
 };
 
-void Main() {
+int Main() {
   setenv("RESIDENT_TEST_ENGINE", "cuda", 1);
   const Baselines baselines = MeasureBaselines();
   EngineHarness::Options options;
@@ -392,6 +392,10 @@ void Main() {
   Bench(&harness, &report).Run(baselines, native_flux);
   report.Write(absl::GetFlag(FLAGS_out),
                {{"device", harness.info().name}, {"detail", harness.info().detail}});
+  // The kernel never ends by itself; exiting without stopping it is what a killed engine
+  // does.
+  std::fflush(stdout);
+  std::_Exit(0);
 }
 
 }  // namespace
@@ -404,11 +408,6 @@ int main(int argc, char** argv) {
                                     .only = absl::GetFlag(FLAGS_only),
                                     .quick = absl::GetFlag(FLAGS_quick),
                                     .cpu = absl::GetFlag(FLAGS_cpu)});
-  } else {
-    resident::testing::Main();
   }
-  // The kernel never ends by itself; exiting without stopping it is what a killed engine
-  // does.
-  std::fflush(stdout);
-  std::_Exit(0);
+  return resident::testing::Main();
 }

@@ -16,6 +16,9 @@ namespace resident::testing {
 namespace {
 
 constexpr uint64_t kAlignment = 256;
+// Events of a node in a trace: one for each member, or without a gang one for each chunk, of which
+// graphs of benchmarks for such engines have no more.
+constexpr uint64_t kMaxChunksWithoutGang = 1024;
 // Longer than any quantum of a benchmark takes.
 constexpr uint64_t kBudgetNs = 20'000'000'000;
 
@@ -167,13 +170,15 @@ TaskCompletion DeviceGraph::Run(HostRing& ring) {
 }
 
 std::vector<GraphTraceEvent> DeviceGraph::Trace(HostRing& ring) {
-  const uint64_t members = std::max<uint64_t>(gang(), 1);
-  const uint64_t capacity = members * nodes() * quantum().max_steps;
+  const uint64_t events_of_node = gang() == 0 ? kMaxChunksWithoutGang : gang();
+  const uint64_t capacity = events_of_node * nodes() * quantum().max_steps;
   const uint64_t trace = device_.Memory(capacity * sizeof(GraphTraceEvent));
   quantum().trace = trace;
   quantum().trace_capacity = static_cast<u32>(capacity);
   Run(ring);
-  const uint64_t count = std::min<uint64_t>(quantum().trace_events, capacity);
+  const uint64_t count = quantum().trace_events;
+  if (count > capacity)
+    Fail(absl::StrCat("a trace has ", count, " events, and room for ", capacity));
   quantum().trace = 0;
   quantum().trace_capacity = 0;
   std::vector<GraphTraceEvent> events(count);
