@@ -128,6 +128,7 @@ class Bench {
     }
     if (Selected("empty")) EmptyGraphs();
     if (Selected("chain")) Chains();
+    WriteReport();
     if (!Selected("decode") && !Selected("beside")) return;
     watchdog_.Begin("the weights of the decode");
     MakeDecode();
@@ -135,11 +136,12 @@ class Bench {
       if (cuda_ != nullptr) MeasureRead();
       Decode(160);
       Decode(2048);
+      WriteReport();
     }
     if (Selected("beside")) Beside();
+    WriteReport();
   }
 
-  const nlohmann::ordered_json& traces() const { return traces_; }
   // What was wrong; empty: nothing.
   const std::string& wrong() const { return wrong_; }
 
@@ -148,6 +150,13 @@ class Bench {
     return options_.only.empty() || absl::StrContains(options_.only, part);
   }
   int Rounds(int rounds) const { return options_.quick ? rounds / 10 + 1 : rounds; }
+
+  // Called after each part, because a later one may end the program.
+  void WriteReport() const {
+    report_.Write(options_.out, {{"device", harness_.info().name},
+                                 {"detail", harness_.info().detail},
+                                 {"traces", traces_}});
+  }
 
   // Calls `measure` while no kernel is on the device.
   template <typename Measure>
@@ -243,7 +252,7 @@ class Bench {
       WhileParked([&] {
         cuda_->Clear(x, graph.MemoryOf("x").bytes);
         cuda_->Clear(last, graph.MemoryOf("x").bytes);
-        launches = MeasureLaunches({cuda_->Add(graph.Calls(0, 0), Edges::kChain)}, rounds);
+        launches = MeasureLaunches({cuda_->Add(graph.Calls(0, 0), Edges::kChain).value()}, rounds);
       });
       CheckVector(last, sum, "CUDA graph of additions");
       for (const auto& [name, p] : {std::pair{"p50", 0.5}, std::pair{"p99", 0.99}}) {
@@ -307,17 +316,19 @@ class Bench {
     std::optional<double> chain, programmatic;
     if (cuda_ != nullptr) {
       WhileParked([&] {
-        const auto measure = [&](Edges edges) {
+        const auto measure = [&](Edges edges) -> std::optional<double> {
+          const std::optional<size_t> launch = cuda_->Add(graph.Calls(0, 0), edges);
+          if (!launch.has_value()) return std::nullopt;
           cuda_->Clear(x.address, x.bytes);
-          const std::vector<size_t> launches(kChainSteps, cuda_->Add(graph.Calls(0, 0), edges));
-          const double us = Percentile(MeasureLaunches(launches, rounds), 0.5);
+          const double us =
+              Percentile(MeasureLaunches(std::vector<size_t>(kChainSteps, *launch), rounds), 0.5);
           float got = 0;
           cuda_->Download(&got, x.address, sizeof(got));
           if (got != all) Fail(absl::StrCat(what, ", as a CUDA graph: ", got, " and not ", all));
           return us;
         };
         chain = measure(Edges::kChain);
-        if (cuda_->has_programmatic()) programmatic = measure(Edges::kProgrammatic);
+        programmatic = measure(Edges::kProgrammatic);
       });
     }
     const double nodes = kNodes * kChainSteps;
@@ -457,44 +468,45 @@ class Bench {
     struct Way {
       const char* name;
       Edges edges;
+      std::optional<double> us;
+      Tokens tokens;
     };
-    std::vector<Way> ways = {{"CUDA graph, nodes in a chain", Edges::kChain},
-                             {"CUDA graph, nodes by dependencies", Edges::kDependencies}};
-    if (cuda_->has_programmatic()) {
-      ways.push_back({"CUDA graph, programmatic launch", Edges::kProgrammatic});
-    }
+    Way ways[] = {{"CUDA graph, nodes in a chain", Edges::kChain, {}, {}},
+                  {"CUDA graph, nodes by dependencies", Edges::kDependencies, {}, {}},
+                  {"CUDA graph, programmatic launch", Edges::kProgrammatic, {}, {}}};
     const DeviceGraph::Memory text = decode_->MemoryOf("text");
     const DeviceGraph::Memory logits = decode_->MemoryOf("logits");
     if (cuda_records_ == 0) {
       cuda_records_ = device_.Memory(kDecodeSteps * decode_->record_bytes());
     }
-    std::vector<double> us(ways.size());
-    std::vector<Tokens> theirs(ways.size());
     WhileParked([&] {
-      for (size_t i = 0; i < ways.size(); ++i) {
-        watchdog_.Begin(ways[i].name);
+      for (Way& way : ways) {
+        watchdog_.Begin(way.name);
         std::vector<size_t> steps;
         for (uint32_t step = 0; step < kDecodeSteps; ++step) {
           const uint64_t record = cuda_records_ + step * decode_->record_bytes();
-          steps.push_back(cuda_->Add(decode_->Calls(step, record), ways[i].edges));
+          const std::optional<size_t> launch = cuda_->Add(decode_->Calls(step, record), way.edges);
+          if (!launch.has_value()) break;
+          steps.push_back(*launch);
         }
+        if (steps.size() < kDecodeSteps) continue;
         cuda_->Clear(text.address, text.bytes);
         for (const size_t step : steps) cuda_->Launch(step);
         cuda_->Synchronize();
         for (uint32_t step = 0; step < kDecodeSteps; ++step) {
-          cuda_->Download(&theirs[i].tokens.emplace_back(),
+          cuda_->Download(&way.tokens.tokens.emplace_back(),
                           cuda_records_ + step * decode_->record_bytes(), sizeof(int64_t));
         }
-        theirs[i].logits.resize(ours.logits.size());
-        cuda_->Download(theirs[i].logits.data(), logits.address, logits.bytes);
-        us[i] = Percentile(MeasureLaunches(steps, Rounds(100)), 0.5);
+        way.tokens.logits.resize(ours.logits.size());
+        cuda_->Download(way.tokens.logits.data(), logits.address, logits.bytes);
+        way.us = Percentile(MeasureLaunches(steps, Rounds(100)), 0.5) / kDecodeSteps;
       }
     });
-    for (size_t i = 0; i < ways.size(); ++i) {
-      report_.Add(what, step_us, "us", ways[i].name, us[i] / kDecodeSteps);
+    for (const Way& way : ways) {
+      if (way.us.has_value()) report_.Add(what, step_us, "us", way.name, *way.us);
     }
-    for (size_t i = 0; i < ways.size(); ++i) {
-      Compare(absl::StrCat(what, ", ", ways[i].name), ours, theirs[i]);
+    for (const Way& way : ways) {
+      if (way.us.has_value()) Compare(absl::StrCat(what, ", ", way.name), ours, way.tokens);
     }
   }
 
@@ -722,9 +734,6 @@ void BenchGraphs(const GraphBenchOptions& bench_options) {
   BenchReport report;
   Bench bench(bench_options, &harness, &report, &watchdog);
   bench.Run();
-  report.Write(bench_options.out, {{"device", harness.info().name},
-                                   {"detail", harness.info().detail},
-                                   {"traces", bench.traces()}});
   if (!bench.wrong().empty()) Fail(bench.wrong());
   // The kernel never ends by itself; exiting without stopping it is what a killed engine
   // does.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,7 @@ struct CudaGraphs::Objects {
   CUfunction launch_operator = nullptr;
   CUfunction read = nullptr;
   CUstream stream = nullptr;
+  bool has_programmatic = false;
   unsigned sms = 0;
   unsigned max_blocks = 0;
   CUdeviceptr scratch = 0;
@@ -56,7 +58,7 @@ CudaGraphs::CudaGraphs(int ordinal) : objects_(std::make_unique<Objects>()) {
   const int major = o.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   const int minor = o.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   o.sms = static_cast<unsigned>(o.Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-  has_programmatic_ = major >= kFirstMajorWithProgrammaticLaunch;
+  o.has_programmatic = major >= kFirstMajorWithProgrammaticLaunch;
   const std::string image = Must(FirstGenerationImage(major, minor), "the image of the operators");
   RUN_CUDA(cuModuleLoadData, &o.operators, image.data());
   RUN_CUDA(cuModuleGetFunction, &o.launch_operator, o.operators, kOperatorLaunchName);
@@ -79,8 +81,20 @@ CudaGraphs::CudaGraphs(int ordinal) : objects_(std::make_unique<Objects>()) {
 // The benchmark ends without releasing anything: a kernel may be resident.
 CudaGraphs::~CudaGraphs() = default;
 
-size_t CudaGraphs::Add(absl::Span<const NodeCall> calls, Edges edges) {
+std::optional<size_t> CudaGraphs::Add(absl::Span<const NodeCall> calls, Edges edges) {
   Objects& o = *objects_;
+  if (edges == Edges::kProgrammatic && !o.has_programmatic) return std::nullopt;
+  // Whether the call has succeeded. Only programmatic edges may be refused.
+  const auto accepts = [&](CUresult result, const char* call) {
+    if (result != CUDA_SUCCESS && edges == Edges::kProgrammatic) {
+      std::printf("  no programmatic dependent launch: %s failed with error %d\n", call,
+                  static_cast<int>(result));
+      o.has_programmatic = false;
+      return false;
+    }
+    CheckCuda(result, call);
+    return true;
+  };
   CUgraph graph = nullptr;
   RUN_CUDA(cuGraphCreate, &graph, 0);
   std::vector<CUgraphNode> nodes(calls.size());
@@ -116,10 +130,13 @@ size_t CudaGraphs::Add(absl::Span<const NodeCall> calls, Edges edges) {
         kind.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
       }
     }
-    RUN_CUDA(cuGraphAddNode, &nodes[i], graph, before.data(), kinds.data(), before.size(), &node);
+    const CUresult added = GetCudaCalls().cuGraphAddNode(&nodes[i], graph, before.data(),
+                                                         kinds.data(), before.size(), &node);
+    if (!accepts(added, "cuGraphAddNode")) return std::nullopt;
   }
   CUgraphExec executable = nullptr;
-  RUN_CUDA(cuGraphInstantiateWithFlags, &executable, graph, 0);
+  const CUresult made = GetCudaCalls().cuGraphInstantiateWithFlags(&executable, graph, 0);
+  if (!accepts(made, "cuGraphInstantiateWithFlags")) return std::nullopt;
   o.graphs.push_back(executable);
   return o.graphs.size() - 1;
 }

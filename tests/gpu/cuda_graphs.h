@@ -8,7 +8,7 @@
 // Thread safety: the thread that has made it.
 //
 //   CudaGraphs cuda(/*ordinal=*/0);
-//   const size_t step = cuda.Add(graph.Calls(0, record), CudaGraphs::Edges::kChain);
+//   const size_t step = cuda.Add(graph.Calls(0, record), CudaGraphs::Edges::kChain).value();
 //   cuda.Launch(step);
 //   cuda.Synchronize();
 #ifndef RESIDENT_TESTS_GPU_CUDA_GRAPHS_H_
@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -41,12 +42,10 @@ class CudaGraphs {
   CudaGraphs(const CudaGraphs&) = delete;
   CudaGraphs& operator=(const CudaGraphs&) = delete;
 
-  // Whether the GPU has programmatic dependent launch.
-  bool has_programmatic() const { return has_programmatic_; }
-
-  // Makes a graph and returns its number. The operators must not need scratch memory: nodes of a
-  // graph share it.
-  size_t Add(absl::Span<const NodeCall> calls, Edges edges);
+  // Makes a graph and returns its number. Nullopt, with a message on the standard output: the GPU
+  // or its driver has no programmatic dependent launch in graphs. The operators must not need
+  // scratch memory: nodes of a graph share it.
+  std::optional<size_t> Add(absl::Span<const NodeCall> calls, Edges edges);
   void Launch(size_t graph);
   // Waits for all launches, and fails if an operator of them has failed.
   void Synchronize();
@@ -60,7 +59,6 @@ class CudaGraphs {
  private:
   struct Objects;
   const std::unique_ptr<Objects> objects_;
-  bool has_programmatic_ = false;
 };
 
 }  // namespace resident::testing
