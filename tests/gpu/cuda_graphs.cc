@@ -58,7 +58,11 @@ CudaGraphs::CudaGraphs(int ordinal) : objects_(std::make_unique<Objects>()) {
   const int major = o.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   const int minor = o.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   o.sms = static_cast<unsigned>(o.Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-  o.has_programmatic = major >= kFirstMajorWithProgrammaticLaunch;
+  // Code that is linked from PTX does not wait for the launch before it (operator_launch.cu).
+  const std::vector<int> images = ImageArchitectures();
+  const bool has_image =
+      std::find(images.begin(), images.end(), UnitArchitecture(major, minor)) != images.end();
+  o.has_programmatic = has_image && major >= kFirstMajorWithProgrammaticLaunch;
   const std::string image = Must(FirstGenerationImage(major, minor), "the image of the operators");
   RUN_CUDA(cuModuleLoadData, &o.operators, image.data());
   RUN_CUDA(cuModuleGetFunction, &o.launch_operator, o.operators, kOperatorLaunchName);
