@@ -33,12 +33,25 @@ struct Handover {
 
 __shared__ BlockState block_state;
 __shared__ Handover handover;
-// What the control warp prepares for the compute warps.
+// What the poller knows of the graph workers; see graph_worker.cuh. Times are in cycles.
+struct MailState {
+  u32 open;
+  u32 entered_all;
+  u32 members;
+  u32 next_worker;
+  long long last_mail;
+  long long last_call;
+  long long call_cycles;
+};
+
+// What a control warp has beside the state of its block.
 __shared__ union Prepared {
   // The addresses and scalars of a range's claim: for each argument one for each task.
   u64 claim_values[kMaxRangeArguments][kMaxRangeClaim];
   // The next node of a graph, and the scalars of its step.
   GangMemory gang;
+  // Block 0's.
+  MailState mail;
 } prepared;
 static_assert(kMaxRangeClaim <= kWarp, "each lane has a task of the claim");
 

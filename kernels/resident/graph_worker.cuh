@@ -270,91 +270,86 @@ class GraphWorker {
   u32 read_ = 0;
 };
 
-// The poller's part.
-class GraphMail {
- public:
-  __device__ explicit GraphMail(const KernelParameters& p) : p_(p) {}
-
-  // Whether the mailboxes are open.
-  __device__ __forceinline__ bool open() const { return open_; }
-
-  // Sends a quantum to the members of its gang. Lane l has chunk l % 4 of the slot.
-  __device__ void Mail(StampedChunk chunk) {
-    if (!open_) Open();
-    last_mail_ = clock64();
-    // GraphDescriptor::gang is payload word 8, the member's rank is written to word 9.
-    const u32 wanted = __shfl_sync(kAllLanes, chunk.payload[2], 2);
-    // One member refuses what is too large.
-    const u32 gang = min(wanted, members_) == wanted ? max(wanted, 1u) : 1;
-    if (gang != wanted && LaneId() % kChunksPerSlot == 2) chunk.payload[2] = gang;
-    for (u32 first = 0; first < gang; first += kWarp / kChunksPerSlot) {
-      const u32 rank = first + LaneId() / kChunksPerSlot;
-      if (rank < gang) {
-        const u32 worker = (next_worker_ + rank) % members_;
-        const u32 index = p_.gangs->mailed[worker];
-        if (LaneId() % kChunksPerSlot == 3) chunk.payload[0] = rank;
-        chunk.stamp = Stamp(index);
-        StoreChunkDevice(
-            p_.gangs->mailboxes[worker][index % kMailSlots].chunks + LaneId() % kChunksPerSlot,
-            chunk);
-      }
-      __syncwarp();  // All lanes have read the index.
-      if (rank < gang && LaneId() % kChunksPerSlot == 0) {
-        ++p_.gangs->mailed[(next_worker_ + rank) % members_];
-      }
-    }
-    next_worker_ = (next_worker_ + gang) % members_;
-    __syncwarp();
+// (warp of block 0) Opens the mailboxes.
+__device__ __forceinline__ void OpenMailboxes(const KernelParameters& p) {
+  while (__shfl_sync(kAllLanes, AcquireDevice(&p.gangs->counted), 0) != gridDim.x - 1) {
   }
-
-  // Tickets for which a call is due: those that workers hold, from `filled` on.
-  __device__ u32 TicketsToCall(u64 filled) {
-    const long long now = clock64();
-    if (now - last_mail_ > kCloseCycles) {
-      Close();
-      return 0;
-    }
-    if (entered_all_ || now - last_call_ < call_cycles_) return 0;
-    last_call_ = now;
-    call_cycles_ = min(2 * call_cycles_, kMaxCallCycles);
-    if (__shfl_sync(kAllLanes, LoadDevice(&p_.gangs->entered), 0) == members_) {
-      entered_all_ = true;
-      return 0;
-    }
-    const u64 taken = __shfl_sync(kAllLanes, LoadDevice(&p_.state->next_ticket), 0);
-    return taken <= filled ? 0 : static_cast<u32>(min(taken - filled, u64{gridDim.x - 1}));
-  }
-
-  __device__ void Close() {
-    open_ = false;
-    FenceDevice();  // Who sees that they are closed sees all mail.
-    if (LaneId() == 0) ReleaseDevice(&p_.gangs->open, 0);
-    __syncwarp();
-  }
-
- private:
-  __device__ void Open() {
-    while (__shfl_sync(kAllLanes, AcquireDevice(&p_.gangs->counted), 0) != gridDim.x - 1) {
-    }
-    members_ = min(__shfl_sync(kAllLanes, LoadDevice(&p_.gangs->members), 0), p_.graph_workers);
-    if (LaneId() == 0) ReleaseDevice(&p_.gangs->open, 1);
-    __syncwarp();
-    open_ = true;
-    entered_all_ = false;
+  const u32 members = __shfl_sync(kAllLanes, LoadDevice(&p.gangs->members), 0);
+  if (LaneId() == 0) {
+    ReleaseDevice(&p.gangs->open, 1);
+    MailState& mail = prepared.mail;
+    mail.open = 1;
+    mail.entered_all = 0;
+    mail.members = min(members, p.graph_workers);
     // The first call is due at once.
-    last_call_ = clock64() - kCallCycles;
-    call_cycles_ = kCallCycles;
+    mail.last_call = clock64() - kCallCycles;
+    mail.call_cycles = kCallCycles;
   }
+  __syncwarp();
+}
 
-  const KernelParameters& p_;
-  bool open_ = false;
-  bool entered_all_ = false;
-  u32 members_ = 0;
-  u32 next_worker_ = 0;
-  long long last_mail_ = 0;
-  long long last_call_ = 0;
-  long long call_cycles_ = 0;
-};
+// (warp of block 0) Closes them.
+__device__ __noinline__ void CloseMailboxes(const KernelParameters& p) {
+  FenceDevice();  // Who sees that they are closed sees all mail.
+  if (LaneId() == 0) {
+    ReleaseDevice(&p.gangs->open, 0);
+    prepared.mail.open = 0;
+  }
+  __syncwarp();
+}
+
+// (warp of block 0) Sends a quantum to the members of its gang. Lane l has chunk l % 4 of the slot.
+__device__ __noinline__ void MailQuantum(const KernelParameters& p, StampedChunk chunk) {
+  if (prepared.mail.open == 0) OpenMailboxes(p);
+  const u32 members = prepared.mail.members;
+  const u32 next = prepared.mail.next_worker;
+  // GraphDescriptor::gang is payload word 8, the member's rank is written to word 9.
+  const u32 wanted = __shfl_sync(kAllLanes, chunk.payload[2], 2);
+  // One member refuses what has no gang, or one that is too large.
+  const u32 gang = wanted == 0 || wanted > members ? 1 : wanted;
+  if (gang != wanted && LaneId() % kChunksPerSlot == 2) chunk.payload[2] = gang;
+  for (u32 first = 0; first < gang; first += kWarp / kChunksPerSlot) {
+    const u32 rank = first + LaneId() / kChunksPerSlot;
+    const u32 worker = (next + rank) % members;
+    if (rank < gang) {
+      const u32 index = p.gangs->mailed[worker];
+      if (LaneId() % kChunksPerSlot == 3) chunk.payload[0] = rank;
+      chunk.stamp = Stamp(index);
+      StoreChunkDevice(
+          p.gangs->mailboxes[worker][index % kMailSlots].chunks + LaneId() % kChunksPerSlot, chunk);
+    }
+    __syncwarp();  // All lanes have read the index.
+    if (rank < gang && LaneId() % kChunksPerSlot == 0) ++p.gangs->mailed[worker];
+  }
+  __syncwarp();
+  if (LaneId() == 0) {
+    prepared.mail.next_worker = (next + gang) % members;
+    prepared.mail.last_mail = clock64();
+  }
+  __syncwarp();
+}
+
+// (warp of block 0) Closes the mailboxes when it is time. Otherwise returns the tickets for which a
+// call is due: those that workers hold, from `filled` on.
+__device__ __noinline__ u32 TicketsToCall(const KernelParameters& p, u64 filled) {
+  MailState& mail = prepared.mail;
+  const long long now = __shfl_sync(kAllLanes, clock64(), 0);
+  if (now - mail.last_mail > kCloseCycles) {
+    CloseMailboxes(p);
+    return 0;
+  }
+  if (mail.entered_all != 0 || now - mail.last_call < mail.call_cycles) return 0;
+  const u32 entered = __shfl_sync(kAllLanes, LoadDevice(&p.gangs->entered), 0);
+  if (LaneId() == 0) {
+    mail.last_call = now;
+    mail.call_cycles = min(2 * mail.call_cycles, kMaxCallCycles);
+    mail.entered_all = entered == mail.members;
+  }
+  __syncwarp();
+  if (mail.entered_all != 0) return 0;
+  const u64 taken = __shfl_sync(kAllLanes, LoadDevice(&p.state->next_ticket), 0);
+  return taken <= filled ? 0 : static_cast<u32>(min(taken - filled, u64{gridDim.x - 1}));
+}
 
 }  // namespace
 }  // namespace resident

@@ -465,17 +465,19 @@ __device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksP
 class Poller {
  public:
   __device__ explicit Poller(const KernelParameters& p)
-      : p_(p), ring_(p), graphs_(p), next_(p.first_sequence) {}
+      : p_(p), ring_(p), next_(p.first_sequence) {}
 
   __device__ void Run() {
     while (!leave_) {
-      if (LookForLoneTask()) {
+      if (graphs_open_) TendGraphs();
+      const Found found = Look();
+      if (found == Found::kLoneTask) {
         AwaitAnswer();
-      } else {
+      } else if (found == Found::kOther) {
         ForwardBulk();
       }
     }
-    if (graphs_.open()) graphs_.Close();
+    if (graphs_open_) CloseMailboxes(p_);
     // After all tasks: each worker leaves when it reaches this slot.
     StampedChunk leave{};
     if (LaneId() % kChunksPerSlot == 0) leave.payload[1] = kLeave << 16;
@@ -516,10 +518,11 @@ class Poller {
     }
   }
 
-  // Polls the next slots. If only one task is ready, passes it to this block's compute
-  // warps and returns true. Returns false if several are ready, or if this block cannot
-  // run it.
-  __device__ __forceinline__ bool LookForLoneTask() {
+  enum class Found { kNothing, kLoneTask, kOther };
+
+  // Polls the next slots; while graphs are executed, only once. If only one task is ready, passes
+  // it to this block's compute warps. kOther: several are ready, or this block cannot run it.
+  __device__ __forceinline__ Found Look() {
     constexpr u32 kLookLanes = kLookSlots * kChunksPerSlot;
     const u32 lane = LaneId() % kLookLanes;
     const StampedChunk* from = SlotOf(next_ + lane / kChunksPerSlot) + lane % kChunksPerSlot;
@@ -529,13 +532,15 @@ class Poller {
     do {
       chunk = AcquireChunkSystem(from);
       ready = __ballot_sync(kAllLanes, chunk.stamp == stamp);
-      if (graphs_.open()) TendGraphs();
-    } while ((ready & 0xf) != 0xf);
+    } while ((ready & 0xf) != 0xf && !graphs_open_);
+    if ((ready & 0xf) != 0xf) return Found::kNothing;
     const u32 word1 = __shfl_sync(kAllLanes, chunk.payload[1], 0);
     const u32 flags = FlagsOf(word1);
-    if ((ready >> 4 & 0xf) == 0xf || (flags & ~kTaskDeviceOutputs) != kTaskCompact) return false;
+    if ((ready >> 4 & 0xf) == 0xf || (flags & ~kTaskDeviceOutputs) != kTaskCompact) {
+      return Found::kOther;
+    }
     AwaitFence();
-    if (handover.state != kIdle) return false;
+    if (handover.state != kIdle) return Found::kOther;
     TakeDescriptor(chunk);
     ClearOutcome();
     if (LaneId() == 0) {
@@ -555,12 +560,13 @@ class Poller {
     if (!may_fault && LaneId() == 0)
       WriteBreadcrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
     ++next_;
-    return true;
+    return Found::kLoneTask;
   }
 
   // While graphs are executed: gathers graph workers, and closes the mailboxes after some time.
   __device__ void TendGraphs() {
-    const u32 held = graphs_.TicketsToCall(ring_.filled());
+    const u32 held = TicketsToCall(p_, ring_.filled());
+    graphs_open_ = prepared.mail.open != 0;
     if (held == 0) return;
     StampedChunk call{};
     if (LaneId() % kChunksPerSlot == 0) call.payload[1] = u32{kTaskGraph} << 16;
@@ -571,7 +577,7 @@ class Poller {
   __device__ void ForwardBulk() {
     StampedChunk bulk[kChunksPerLane];
     while (!leave_) {
-      if (graphs_.open()) TendGraphs();
+      if (graphs_open_) TendGraphs();
       Read(next_, bulk);
       const u32 count = CountReady(next_, bulk);
       if (count == 0) return;
@@ -638,7 +644,7 @@ class Poller {
         return i + 1;
       }
       if (flags & kTaskGraph) {
-        graphs_.Mail(chunk);
+        MailQuantum(p_, chunk);
         TendGraphs();
         continue;
       }
@@ -665,9 +671,10 @@ class Poller {
 
   const KernelParameters& p_;
   DeviceRingWriter ring_;
-  GraphMail graphs_;
   u64 next_;
   bool leave_ = false;
+  // Whether the mailboxes are open.
+  bool graphs_open_ = false;
 };
 
 }  // namespace
@@ -683,6 +690,7 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
   using namespace resident;
   if (threadIdx.x == 0) {
     handover = Handover{};
+    prepared.mail = MailState{};
     block_state.scratch = parameters.scratch + blockIdx.x * kScratchBytes;
   }
   if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
