@@ -63,8 +63,12 @@ namespace resident {
 
 // The fast memory of a member.
 struct GangMemory {
-  // Of the node that is executed next.
-  ArgumentBlock arguments;
+  union {
+    // Of the node that is executed next.
+    ArgumentBlock arguments;
+    // While the leader opens a quantum.
+    GraphQuantum quantum;
+  };
   double scalars[kMaxGraphScalars];
   // Of the quantum.
   u64 first_step;
@@ -105,47 +109,42 @@ class GangWalk {
         image_.gang != gang_) {
       return false;
     }
-    const u32 fresh = Platform::LoadHost(&quantum_.fresh);
-    if (fresh != 0) {
+    // Each access to the host's memory takes more than 1 us: the quantum is read at once.
+    ReadHost(&quantum_, sizeof(GraphQuantum), &memory_.quantum);
+    const GraphQuantum& quantum = memory_.quantum;
+    ReadHost(reinterpret_cast<const void*>(quantum.operators),
+             image_.operators * u32{sizeof(GraphOperator)}, operators_);
+    const bool fresh = quantum.fresh != 0;
+    if (fresh) {
       for (u32 i = Platform::Lane(); i < image_.scalars; i += Platform::kLanes) {
-        state_.scalars[i] = Platform::LoadHost(&quantum_.scalars[i]);
+        state_.scalars[i] = quantum.scalars[i];
       }
       Clear(positions(), gang_);
       Clear(ended(), image_.nodes);
     }
-    const auto* const operators =
-        reinterpret_cast<const GraphOperator*>(Platform::LoadHost(&quantum_.operators));
-    const u64 words = image_.operators * (sizeof(GraphOperator) / sizeof(u64));
-    RESIDENT_UNROLL(1)
-    for (u64 i = Platform::Lane(); i < words; i += Platform::kLanes) {
-      reinterpret_cast<u64*>(operators_)[i] =
-          Platform::LoadHost(reinterpret_cast<const u64*>(operators) + i);
-    }
+    // A run that is aborted before the members begin is not within its first step.
+    const bool aborted = quantum.abort != 0;
     if (Platform::Lane() == 0) {
-      if (fresh != 0) state_.arrived = state_.begun = 0;
-      state_.step = Platform::LoadHost(&quantum_.first_step);
+      if (fresh) state_.arrived = state_.begun = 0;
+      state_.step = quantum.first_step;
       state_.steps = state_.begun;
       state_.quantum_steps = 0;
-      state_.end = static_cast<u32>(GraphEnd::kNone);
+      state_.end = static_cast<u32>(aborted ? GraphEnd::kAborted : GraphEnd::kNone);
       state_.failure = 0;
-      state_.between_steps = 0;
-      state_.records = Platform::LoadHost(&quantum_.records);
-      state_.record_bytes = Platform::LoadHost(&quantum_.record_bytes);
-      state_.trace = Platform::LoadHost(&quantum_.trace);
-      state_.trace_capacity = Platform::LoadHost(&quantum_.trace_capacity);
+      state_.between_steps = aborted && fresh;
+      state_.operators = quantum.operators;
+      state_.records = quantum.records;
+      state_.record_bytes = quantum.record_bytes;
+      state_.trace = quantum.trace;
+      state_.trace_capacity = quantum.trace_capacity;
       state_.start_ns = Platform::Clock();
-      state_.leave = 0;
+      state_.leave = aborted;
       state_.trace_events = 0;
     }
-    memory_.last_step = Platform::LoadHost(&quantum_.last_step);
-    memory_.max_steps = Platform::LoadHost(&quantum_.max_steps);
-    memory_.budget_ns = Platform::LoadHost(&quantum_.budget_ns);
+    memory_.last_step = quantum.last_step;
+    memory_.max_steps = quantum.max_steps;
+    memory_.budget_ns = quantum.budget_ns;
     Platform::Sync();
-    // Before the members begin: a run that is aborted now is not within its first step.
-    LookForAbort(Platform::First(Platform::Clock()));
-    if (Platform::Lane() == 0 && fresh != 0) {
-      state_.between_steps = Platform::Load(&state_.leave);
-    }
     return true;
   }
 
@@ -263,7 +262,7 @@ class GangWalk {
 
   // For the last member that leaves: sets what the host reads. Returns the status of the quantum.
   RESIDENT_HOST_DEVICE u32 Conclude() {
-    auto* const rows = reinterpret_cast<GraphOperator*>(Platform::LoadHost(&quantum_.operators));
+    auto* const rows = reinterpret_cast<GraphOperator*>(Platform::Load(&state_.operators));
     for (u32 row = Platform::Lane(); row < image_.operators; row += Platform::kLanes) {
       rows[row].tasks = Platform::Load(&operators_[row].tasks);
       rows[row].ns = Platform::Load(&operators_[row].ns);
@@ -305,6 +304,29 @@ class GangWalk {
   }
   // By node: how often a member has ended it.
   RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang_; }
+
+  // Copies memory of the host: all that fits in registers is requested before the first of it is
+  // stored. `bytes`: a multiple of 8.
+  RESIDENT_HOST_DEVICE static void ReadHost(const void* from, u32 bytes, void* to) {
+    constexpr u32 kRounds = 4;
+    const u32 words = bytes / u32{sizeof(u64)};
+    RESIDENT_UNROLL(1)
+    for (u32 base = Platform::Lane(); base < words; base += kRounds * Platform::kLanes) {
+      u64 loaded[kRounds];
+      RESIDENT_UNROLL(4)
+      for (u32 k = 0; k < kRounds; ++k) {
+        const u32 i = base + k * Platform::kLanes;
+        if (i < words) loaded[k] = Platform::LoadHost(static_cast<const u64*>(from) + i);
+      }
+      RESIDENT_UNROLL(4)
+      for (u32 k = 0; k < kRounds; ++k) {
+        const u32 i = base + k * Platform::kLanes;
+        void* const word = static_cast<unsigned char*>(to) + u64{i} * sizeof(u64);
+        if (i < words) __builtin_memcpy(__builtin_assume_aligned(word, 8), &loaded[k], sizeof(u64));
+      }
+    }
+    Platform::Sync();
+  }
 
   RESIDENT_HOST_DEVICE static void Clear(u32* words, u32 count) {
     RESIDENT_UNROLL(4)

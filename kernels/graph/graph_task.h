@@ -250,8 +250,9 @@ struct GangState {
   u32 between_steps;
   u64 failed_step;
   // A copy of what the members need of the GraphQuantum.
-  u32 fresh;
+  u32 reserved;
   u32 trace_capacity;
+  u64 operators;
   u64 records;
   u64 record_bytes;
   u64 trace;
@@ -267,7 +268,7 @@ struct GangState {
 };
 static_assert(sizeof(GangState) == 896, "");
 static_assert(__builtin_offsetof(GangState, step) == 512, "");
-static_assert(__builtin_offsetof(GangState, start_ns) == 584, "");
+static_assert(__builtin_offsetof(GangState, start_ns) == 592, "");
 static_assert(__builtin_offsetof(GangState, leave) == 640, "");
 
 // A member's position: an index in its list, or, once it has come to the end of the step, this.

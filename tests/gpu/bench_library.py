@@ -368,7 +368,7 @@ def all_cases(scale):
     yield gemv(scale)
     yield gemv_quant(scale, 8)
     yield gemv_quant(scale, 4)
-    for parts in (0, 4, 16, 32):
+    for parts in (0, 2, 4, 16, 32):
         yield decode(scale, parts)
     yield gemm(scale, "bf16", 4096)
     yield gemm(scale, "bf16", 2048)
