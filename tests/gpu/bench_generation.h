@@ -1,6 +1,6 @@
 // Measures the pause of a change of generation, as clients that wait for answers see it.
 //
-//   bench_device --generation --out=FILE.json       (tests/gpu/run runs it)
+//   bench_resident --generation --out=FILE.json       (tests/gpu/run runs it)
 //
 // A device with its own engine process serves a client that sends one task at a time and a
 // client with a stream of batches, while a generation of 64 installed operators is changed

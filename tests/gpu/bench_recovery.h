@@ -1,7 +1,7 @@
 // Measures how long a client of lone tasks waits for its next answer when the engine is
 // killed, with and without a spare engine, in one run.
 //
-//   bench_device --recovery --out=FILE.json       (tests/gpu/run runs it)
+//   bench_resident --recovery --out=FILE.json       (tests/gpu/run runs it)
 //
 // Each kill is the first failure of a new device, with the daemon's default sizes, so that
 // there is no back-off. The client sends one task at a time, in staging memory; a task that

@@ -1,7 +1,9 @@
 // Compares the resident kernel with launches and graphs, in one run.
 //
-//   bench_resident --out=FILE.json                (tests/gpu/run runs both)
+//   bench_resident --out=FILE.json                (tests/gpu/run runs all)
 //   bench_resident --graphs --out=FILE.json       task graphs instead (bench_graphs.h)
+//   bench_resident --generation --out=FILE.json   changes of generation (bench_generation.h)
+//   bench_resident --recovery --out=FILE.json     kills of the engine (bench_recovery.h)
 //
 // Prints a table of our figure, the baseline's and their ratio, and writes the raw figures
 // as JSON. Every result is compared with a float64 reference on new random inputs, with
@@ -28,7 +30,9 @@
 #include "runtime/engine/generation.h"
 #include "runtime/queue/device_queue.h"
 #include "tests/gpu/bench_flux.h"
+#include "tests/gpu/bench_generation.h"
 #include "tests/gpu/bench_graphs.h"
+#include "tests/gpu/bench_recovery.h"
 #include "tests/gpu/bench_small_tasks.h"
 #include "tests/gpu/cuda_baselines.h"
 #include "tests/gpu/device_tasks.h"
@@ -39,6 +43,8 @@ ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
 ABSL_FLAG(uint32_t, threads_per_block, 0, "the daemon's flag");
 ABSL_FLAG(uint32_t, blocks_per_sm, 0, "the daemon's flag");
 ABSL_FLAG(bool, graphs, false, "measure task graphs");
+ABSL_FLAG(bool, generation, false, "measure changes of generation");
+ABSL_FLAG(bool, recovery, false, "measure kills of the engine");
 ABSL_FLAG(bool, cpu, false, "with --graphs: the CPU engine and a small model, for a trial");
 ABSL_FLAG(std::string, only, "",
           "parts to run: lone, burst, sustained, ranges, small, sides, wide, flux; with --graphs: "
@@ -403,8 +409,11 @@ int Main() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (absl::GetFlag(FLAGS_generation)) return resident::BenchGeneration(out);
+  if (absl::GetFlag(FLAGS_recovery)) return resident::BenchRecovery(out);
   if (absl::GetFlag(FLAGS_graphs)) {
-    resident::testing::BenchGraphs({.out = absl::GetFlag(FLAGS_out),
+    resident::testing::BenchGraphs({.out = out,
                                     .only = absl::GetFlag(FLAGS_only),
                                     .quick = absl::GetFlag(FLAGS_quick),
                                     .cpu = absl::GetFlag(FLAGS_cpu)});
