@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -305,6 +306,29 @@ class Bench {
     }
   }
 
+  // How much of a node's time is that of its operator.
+  void AddParts(const std::vector<GraphTraceEvent>& events) {
+    std::map<std::pair<uint32_t, uint32_t>, std::pair<uint64_t, uint64_t>> nodes;
+    for (const GraphTraceEvent& event : events) {
+      const auto [node, is_new] =
+          nodes.try_emplace({event.step, event.node}, event.begin_ns, event.end_ns);
+      node->second.first = std::min<uint64_t>(node->second.first, event.begin_ns);
+      node->second.second = std::max<uint64_t>(node->second.second, event.end_ns);
+    }
+    double inside = 0;
+    double between = 0;
+    uint64_t previous_end = 0;
+    for (const auto& [node, times] : nodes) {
+      inside += static_cast<double>(times.second - times.first);
+      if (previous_end != 0) between += static_cast<double>(times.first - previous_end);
+      previous_end = times.second;
+    }
+    const auto count = static_cast<double>(std::max<size_t>(nodes.size(), 1));
+    report_.Add("  from the begin of its first chunk to the end of its last", inside / count / 1e3,
+                "us");
+    report_.Add("  from there to the begin of the next node", between / count / 1e3, "us");
+  }
+
   void Chain(DeviceGraph& graph, const std::string& what) {
     constexpr double kNodes = kChainNodes;
     const DeviceGraph::Memory x = graph.MemoryOf("x");
@@ -313,6 +337,7 @@ class Bench {
     const double ours = Percentile(MeasureQuanta(graph, kChainSteps, rounds), 0.5);
     const double all = (rounds + rounds / 10 + 1) * kNodes * kChainSteps;
     CheckVector(x.address, all, what);
+    AddParts(graph.Trace(*ring_));
     std::optional<double> chain, programmatic;
     if (cuda_ != nullptr) {
       WhileParked([&] {
