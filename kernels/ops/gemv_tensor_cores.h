@@ -1,5 +1,6 @@
 // Products of a matrix of weights with a few vectors on tensor cores, for vectors of Half or
-// BFloat16. matrix.cc has the same for other vectors and for rows that are not aligned.
+// BFloat16, and for vectors of float with weights of BFloat16. matrix.cc has the same for other
+// vectors and for rows that are not aligned.
 //
 //   TensorTask& task = TensorTask::Read<5>(block, args);
 //   if (block.thread() == 0) ...  // Sets the operands, then task.Prepare<kBits>(block).
@@ -27,6 +28,10 @@
 //   scale * kFactor * sum of x * number  +  scale * (kSubtracted - zero) * sum of x
 //
 // The sum of x is a product on the tensor cores as well, with weights that are all 1.
+//
+// A vector of float has two columns (kPartsOfFloat): x rounded to BFloat16, and the rounded rest.
+// What is left of x after both is at most 2^-18 of it. The products of the columns are added in
+// float. The weights are read once for up to 4 of these vectors, and for up to 8 others.
 //
 // Tensor cores drop the low bits of sums, so that only the products of a unit are added there.
 //
@@ -69,16 +74,21 @@ RESIDENT_DEVICE void StoreOutput(const VectorProduct& p, i64 vector, i64 row, fl
 
 // --- Formats -------------------------------------------------------------------------------------
 
-// A format has x's type of elements, the bits of a weight, and whether the weights have scales.
-// A lane's weights of a unit belong to kChunks chunks of 8 elements of x:
+// A format has the type of elements of the right operand, how many of these add up to an element of
+// x (kParts), the bits of a weight, and whether the weights have scales. A lane's weights of a unit
+// belong to kChunks chunks of 8 elements of x:
 //
 //   Unpack     the four words of weights of chunk i, two weights in each
 //   Order      puts the elements of a chunk into the order of Unpack
 
-// Weights of x's type.
-template <typename T>
+// The parts of an element of x that is a float.
+inline constexpr u32 kPartsOfFloat = 2;
+
+// Weights of type T. With one part x has this type too.
+template <typename T, u32 kPartsOfX = 1>
 struct DenseFormat {
   using Element = T;
+  static constexpr u32 kParts = kPartsOfX;
   static constexpr u32 kBits = 16;
   static constexpr bool kScaled = false;
 
@@ -135,6 +145,7 @@ RESIDENT_DEVICE u32 DifferencesOfBFloat16(u32 a, u32 b) {
 template <typename T>
 struct BytesFormat {
   using Element = T;
+  static constexpr u32 kParts = 1;
   static constexpr u32 kBits = 8;
   static constexpr bool kScaled = true;
   static constexpr bool kHalf = __is_same(T, Half);
@@ -169,6 +180,7 @@ struct BytesFormat {
 template <typename T>
 struct NibblesFormat {
   using Element = T;
+  static constexpr u32 kParts = 1;
   static constexpr u32 kBits = 4;
   static constexpr bool kScaled = true;
   static constexpr bool kHalf = __is_same(T, Half);
@@ -199,7 +211,7 @@ struct NibblesFormat {
 // What the threads of a block have in common, at the end of the block's memory.
 struct TensorTask {
   static constexpr u32 kItemRows = 32;
-  static constexpr u32 kItemVectors = 8;
+  static constexpr u32 kColumns = 8;  // Of the right operand.
   static constexpr u32 kUnitBytes = 64;
   // Weights of kBits bits of a row in a unit.
   template <u32 kBits>
@@ -216,15 +228,16 @@ struct TensorTask {
   bool is_signed;  // The numbers of 8 bits.
 
   // Set by Prepare.
-  bool fits;        // Whether MultiplyByTensorCores can be called.
-  bool not_finite;  // Whether a result of the chunk is, perhaps, not finite.
-  i64 pitch;        // Bytes of a row.
-  i64 x_pitch;      // Bytes of a vector.
-  i64 batches;      // Of kItemVectors vectors.
-  Range share;      // Of pairs of 32 rows and a batch.
-  u32 warp_bytes;   // Of memory of a warp.
-  u32 part_units;   // Of each warp,
-  u32 more_units;   // and of so many of them one more.
+  bool fits;         // Whether MultiplyByTensorCores can be called.
+  bool not_finite;   // Whether a result of the chunk is, perhaps, not finite.
+  i64 pitch;         // Bytes of a row.
+  i64 x_pitch;       // Bytes of a vector.
+  u32 item_vectors;  // Vectors of a batch.
+  i64 batches;
+  Range share;     // Of pairs of 32 rows and a batch.
+  u32 warp_bytes;  // Of memory of a warp.
+  u32 part_units;  // Of each warp,
+  u32 more_units;  // and of so many of them one more.
   u32 group_units;
   u32 inverted;  // What inverts the sign bits of two numbers of 8 bits in a word.
 
@@ -263,7 +276,7 @@ struct TensorTask {
     return task;
   }
 
-  // (one thread) kBits: of a weight. Weights of 16 bits have x's type.
+  // (one thread) kBits: of a weight. Weights of 16 bits have x's type, or x is of float.
   template <u32 kBits>
   RESIDENT_DEVICE void Prepare(const Block& block) {
     const i64 depth = product.depth;
@@ -272,8 +285,10 @@ struct TensorTask {
     fits = depth > 0 && depth >> 31 == 0 && depth % kUnit<kBits> == 0 &&
            (product.x | data) % kChunkBytes == 0 && (!kScaled || group % kUnit<kBits> == 0);
     if (!fits) return;
-    x_pitch = depth * static_cast<i64>(sizeof(Half));
-    batches = (product.vectors + (kItemVectors - 1)) / kItemVectors;
+    const bool of_float = product.x_dtype == DType::kF32;
+    x_pitch = depth * static_cast<i64>(of_float ? sizeof(float) : sizeof(Half));
+    item_vectors = of_float ? kColumns / kPartsOfFloat : kColumns;
+    batches = Quotient(product.vectors + (item_vectors - 1), item_vectors);
     share = block.share((product.rows + (kItemRows - 1)) / kItemRows * batches);
     const u32 warps = block.threads() / kWarpThreads;
     constexpr u32 kAlignment = 128;
@@ -281,10 +296,10 @@ struct TensorTask {
     const u32 units = static_cast<u32>(depth) / kUnit<kBits>;
     part_units = units / warps;
     more_units = units - part_units * warps;
+    not_finite = false;
     if constexpr (kScaled) {
       group_units = static_cast<u32>(group / kUnit<kBits>);
       inverted = is_signed ? 0x00800080u : 0u;
-      not_finite = false;
     }
   }
 
@@ -305,6 +320,8 @@ template <typename Format>
 class TensorProduct {
  public:
   using Element = typename Format::Element;
+  // task.item_vectors, which needs no register here.
+  static constexpr u32 kItemVectors = TensorTask::kColumns / Format::kParts;
 
   // REQUIRES: task.fits, and a barrier after Prepare.
   RESIDENT_DEVICE TensorProduct(const Block& block, TensorTask& task)
@@ -337,7 +354,7 @@ class TensorProduct {
     };
     load();
 
-    const u32 shift = ShiftFor(vectors);
+    const u32 shift = ShiftFor(vectors * kParts);
     unsigned char* const memory = MemoryOf(block, warp_);
     const u32 segment = SegmentUnits(shift);
     float totals[kRowGroups][4] = {};
@@ -380,10 +397,17 @@ class TensorProduct {
     SynchronizeWarp();  // The reads of the memory have finished.
     float* const sums = reinterpret_cast<float*>(memory);
     for (u32 r = 0; r < kRowGroups; ++r) {
-      for (u32 k = 0; k < 4; ++k) {
-        const u32 column = 2 * t + k % 2;
-        if (column < vectors) {
-          sums[column * TensorTask::kItemRows + 16 * r + k / 2 * 8 + g] = totals[r][k];
+      if constexpr (kParts == 1) {
+        for (u32 k = 0; k < 4; ++k) {
+          const u32 column = 2 * t + k % 2;
+          if (column < vectors) {
+            sums[column * TensorTask::kItemRows + 16 * r + k / 2 * 8 + g] = totals[r][k];
+          }
+        }
+      } else if (t < vectors) {
+        for (u32 k = 0; k < 4; k += 2) {
+          sums[t * TensorTask::kItemRows + 16 * r + k / 2 * 8 + g] =
+              totals[r][k] + totals[r][k + 1];
         }
       }
     }
@@ -400,7 +424,7 @@ class TensorProduct {
       }
       const i64 own_row = row + i % TensorTask::kItemRows;
       if (own_row >= task_.product.rows) continue;
-      if constexpr (Format::kScaled) {
+      if constexpr (kChecked) {
         // Also if it may be out of the range of the output.
         const float largest = task_.product.out_dtype == DType::kF16 ? 65504.0f : 0x1.fep127f;
         if (!(sum <= largest && sum >= -largest)) {
@@ -418,6 +442,13 @@ class TensorProduct {
 
  private:
   static constexpr u32 kUnit = TensorTask::kUnit<Format::kBits>;
+  // The parts of an element of x are in adjacent columns, so that a lane has their products.
+  static constexpr u32 kParts = Format::kParts;
+  static_assert(kParts == 1 || (kParts == kPartsOfFloat && !Format::kScaled), "");
+  // Whether a sum may be not finite although the result is another one: without the scale it may be
+  // out of range; so may the first part of x, and an infinite x or weight makes the products with
+  // the second part NaN.
+  static constexpr bool kChecked = Format::kScaled || kParts > 1;
   // Chunks of x for a lane's weights of a unit.
   static constexpr u32 kChunks = kUnit / 4 * sizeof(Element) / kChunkBytes;
   // Groups of 16 rows, and the rows of which a lane has weights.
@@ -428,8 +459,8 @@ class TensorProduct {
     return block.memory<unsigned char>(warp * task_.warp_bytes, task_.warp_bytes);
   }
   // The columns of x in the memory are 2 to the power of this.
-  static RESIDENT_DEVICE u32 ShiftFor(u32 vectors) {
-    return vectors > 4 ? 3 : vectors > 2 ? 2 : vectors - 1;
+  static RESIDENT_DEVICE u32 ShiftFor(u32 columns) {
+    return columns > 4 ? 3 : columns > 2 ? 2 : columns - 1;
   }
 
   static RESIDENT_DEVICE Bytes16 LoadWeights(u64 from) {
@@ -458,24 +489,48 @@ class TensorProduct {
     }
   }
 
-  // Copies x for the units from `unit` on. Chunk i of the lanes 4g + t is chunk ((unit * kChunks +
-  // i) * columns + g) * 4 + t of the memory, where columns is a power of two.
+  // Copies x for the units from `unit` on, or its parts. Chunk i of the lanes 4g + t is chunk
+  // ((unit
+  // * kChunks + i) * columns + g) * 4 + t of the memory, where columns is a power of two.
   RESIDENT_DEVICE void CopyX(u32 unit, u32 count, i64 vector, u32 vectors, MemoryAddress to) const {
-    const u32 shift = ShiftFor(vectors);
+    constexpr u32 kPartBytes = kParts * kChunkBytes;  // Of x for a chunk of the memory.
+    const u32 shift = ShiftFor(vectors * kParts);
+    const u32 vector_shift = shift - (kParts - 1);
     const u64 from = task_.product.x + static_cast<u64>(vector * task_.x_pitch) +
-                     u64{unit} * (kUnit * sizeof(Element));
+                     u64{unit} * (kUnit * sizeof(Element) * kParts);
     RESIDENT_UNROLL(1)
-    for (u32 n = lane_; n < (count * 4 * kChunks) << shift; n += kWarpThreads) {
-      const u32 column = n / 4 & ((1u << shift) - 1);
-      const u32 chunk = (n / 4 >> shift) * 4 + n % 4;
+    for (u32 n = lane_; n < (count * 4 * kChunks) << vector_shift; n += kWarpThreads) {
+      const u32 own = n / 4 & ((1u << vector_shift) - 1);
+      const u32 chunk = (n / 4 >> vector_shift) * 4 + n % 4;
       const u32 place = chunk / (4 * kChunks) * kChunks + chunk % kChunks;
-      const u32 index = ((place << shift) + column) * 4 + chunk / kChunks % 4;
-      // A column that does not exist is the first one.
-      const u64 existing = column < vectors ? column : 0;
-      CopyAsync(to + index * kChunkBytes,
-                from + existing * static_cast<u64>(task_.x_pitch) + chunk * kChunkBytes);
+      const u32 index = ((place << shift) + own * kParts) * 4 + chunk / kChunks % 4;
+      // A vector that does not exist is the first one.
+      const u64 existing = own < vectors ? own : 0;
+      const u64 x = from + existing * static_cast<u64>(task_.x_pitch) + chunk * kPartBytes;
+      if constexpr (kParts == 1) {
+        CopyAsync(to + index * kChunkBytes, x);
+      } else {
+        CopyParts(to + index * kChunkBytes, x);
+      }
     }
     CommitCopies();
+  }
+  // Copies the parts of 8 floats to two chunks, which are in adjacent columns.
+  static RESIDENT_DEVICE void CopyParts(MemoryAddress to, u64 from) {
+    const Quad<float> x[2] = {*ElementAt<const Quad<float>>(from, 0),
+                              *ElementAt<const Quad<float>>(from, 1)};
+    Bytes16 first;
+    Bytes16 second;
+    for (u32 k = 0; k < 4; ++k) {
+      const float a = x[k / 2].v[k % 2 * 2];
+      const float b = x[k / 2].v[k % 2 * 2 + 1];
+      const u32 rounded = Pack<Element>(a, b);
+      first.words[k] = rounded;
+      second.words[k] = Pack<Element>(a - Element::Widen(static_cast<u16>(rounded)),
+                                      b - Element::Widen(static_cast<u16>(rounded >> 16)));
+    }
+    *PointerInMemory<Bytes16>(to) = first;
+    *PointerInMemory<Bytes16>(to + 4 * kChunkBytes) = second;
   }
   // Puts the elements of the chunks into the order of the weights.
   RESIDENT_DEVICE void OrderX(u32 columns_and_units, MemoryAddress x) const {
@@ -563,9 +618,9 @@ class TensorProduct {
 };
 
 // The chunks share the products of 32 rows with each batch of vectors. REQUIRES: task.fits, and a
-// barrier after Prepare. Results of quantized weights that are not finite must be computed again,
-// as a sum may have been out of range without the scale: afterwards task.not_finite says whether
-// there may be any.
+// barrier after Prepare. Results of quantized weights, or of x of float, that are not finite must
+// be computed again (TensorProduct::kChecked): afterwards task.not_finite says whether there may be
+// any.
 template <typename Format>
 RESIDENT_NOINLINE void MultiplyByTensorCores(const Block& block, TensorTask& task) {
   const TensorProduct<Format> product(block, task);
@@ -573,9 +628,9 @@ RESIDENT_NOINLINE void MultiplyByTensorCores(const Block& block, TensorTask& tas
   for (i64 item = task.share.begin; item < task.share.end; ++item) {
     const i64 rows = task.batches == 1 ? item : Quotient(item, task.batches);
     const i64 row = rows * TensorTask::kItemRows;
-    const i64 vector = (item - rows * task.batches) * TensorTask::kItemVectors;
+    const i64 vector = (item - rows * task.batches) * product.kItemVectors;
     const u32 vectors =
-        static_cast<u32>(Smallest(task.product.vectors - vector, TensorTask::kItemVectors));
+        static_cast<u32>(Smallest(task.product.vectors - vector, product.kItemVectors));
     product.AddUnits(block, row, vector, vectors);
     block.barrier();
     product.StoreSums(block, row, vector, vectors);

@@ -217,6 +217,51 @@ TEST(GemvWarpsTest, DenseWeights) {
   Check({DType::kBF16, 100, 2464, 3, DType::kBF16, DType::kF32, /*bias=*/true});
 }
 
+// x of float has two columns for each vector. Depths with which the warps have different numbers of
+// units, some of them none.
+TEST(GemvWarpsTest, FloatsWithWeightsOfBFloat16) {
+  for (const i64 vectors : {1, 2, 3, 4, 5, 9}) {
+    for (const i64 depth : {32, 352, 2048}) {
+      Case c = {DType::kBF16, 33, depth, vectors, DType::kF32};
+      Check(c);
+      c.rows = 64;
+      c.bias = true;
+      c.out = DType::kBF16;
+      Check(c);
+    }
+  }
+  // More elements than the block's memory has space for.
+  Check({DType::kBF16, 3, 32 * 400, 1, DType::kF32});
+  Check({DType::kBF16, 3, 32 * 128, 4, DType::kF32});
+  Case c = {DType::kBF16, 100, 96, 9, DType::kF32};
+  c.any_chunks = true;
+  Check(c);
+}
+
+// Each part has 8 bits: the error is at most that of 16 bits, also of a single product.
+TEST(GemvWarpsTest, FloatsKeepSixteenBits) {
+  for (const i64 vectors : {1, 4}) {
+    Case c = {DType::kBF16, 33, 64, vectors, DType::kF32};
+    Product product(c);
+    Numbers numbers;
+    for (i64 vector = 0; vector < vectors; ++vector) {
+      for (i64 k = 0; k < c.depth; ++k) {
+        // One element of each vector is not zero.
+        const float magnitude = std::ldexp(1.0f, static_cast<i32>(numbers.Bits() % 200) - 100);
+        product.x.Set(vector * c.depth + k,
+                      k == 7 + 9 * vector ? (2.0f + numbers.Next()) * magnitude : 0.0f);
+      }
+    }
+    product.Multiply(2);
+    for (i64 vector = 0; vector < vectors; ++vector) {
+      for (i64 row = 0; row < c.rows; ++row) {
+        const double want = product.Want(vector, row);
+        EXPECT_NEAR(product.out.Get(vector * c.rows + row), want, std::abs(want) * 0x1p-17);
+      }
+    }
+  }
+}
+
 TEST(GemvWarpsTest, BytesAndNibbles) {
   for (const DType x : {DType::kF16, DType::kBF16}) {
     for (const bool zeros : {false, true}) {
@@ -306,15 +351,23 @@ TEST(GemvWarpsTest, AnyNumberOfChunks) {
 }
 
 TEST(GemvWarpsTest, OtherOperandsDoNotUseTensorCores) {
-  Case c = {DType::kBF16, 17, 128};
+  Case c = {DType::kF16, 17, 128};
   c.tensor_cores = false;
   c.x = DType::kF32;
   Check(c);
+  c.weights = DType::kF32;
+  Check(c);
+  c.weights = DType::kBF16;
   c.x = DType::kF16;
   Check(c);
+  for (const DType x : {DType::kBF16, DType::kF32}) {
+    c.x = x;
+    for (const i64 depth : {120, 129}) {
+      c.depth = depth;
+      Check(c);
+    }
+  }
   c.x = DType::kBF16;
-  c.depth = 120;
-  Check(c);
   c.depth = 128;
   c.weights = DType::kI8;
   c.group = 32;
@@ -330,9 +383,14 @@ TEST(GemvWarpsTest, OtherOperandsDoNotUseTensorCores) {
 
 // A product with x that is not finite is that of the reference; the other vectors are not changed.
 TEST(GemvWarpsTest, InfiniteElements) {
-  for (const DType type : {DType::kBF16, DType::kI8, DType::kU8}) {
+  struct Types {
+    DType weights;
+    DType x;
+  };
+  for (const auto& [type, x] : {Types{DType::kBF16, DType::kBF16}, Types{DType::kBF16, DType::kF32},
+                                Types{DType::kI8, DType::kBF16}, Types{DType::kU8, DType::kBF16}}) {
     for (const float special : {kInfinity, -kInfinity, std::nanf("")}) {
-      Case c = {type, 33, 256, 2};
+      Case c = {type, 33, 256, 2, x};
       c.bits = type == DType::kU8 ? 4 : 8;
       Product product(c);
       product.x.Set(c.depth + 77, special);
@@ -347,6 +405,42 @@ TEST(GemvWarpsTest, InfiniteElements) {
             EXPECT_NE(got, got);
           } else {
             EXPECT_EQ(got, want);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Infinite weights make the products with the second part of x NaN, where it is 0; and the largest
+// x are infinite as BFloat16. The results are those of the reference all the same.
+TEST(GemvWarpsTest, InfiniteWeightsAndTheLargestFloats) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  for (const i64 vectors : {1, 3, 6}) {
+    Case c = {DType::kBF16, 40, 96, vectors, DType::kF32};
+    c.bias = true;
+    Product product(c);
+    for (i64 i = 0; i < product.x.size(); ++i) product.x.Set(i, i % 5 - 2.0f);
+    product.weights.Set(3 * c.depth + 1, kInfinity);
+    product.weights.Set(4 * c.depth + 2, -kInfinity);
+    product.weights.Set(5 * c.depth + 3, std::nanf(""));
+    // Two vectors of which row 0 has a product that is as large as a float can be.
+    for (i64 k = 0; k < c.depth; ++k) product.weights.Set(k, k == 0 ? 1.0f : 0.0f);
+    product.x.Set(0, kLargest);
+    product.x.Set((vectors - 1) * c.depth, -kLargest);
+    for (const u64 chunks : {1, 2}) {
+      product.Multiply(chunks);
+      for (i64 vector = 0; vector < vectors; ++vector) {
+        for (i64 row = 0; row < c.rows; ++row) {
+          SCOPED_TRACE(std::to_string(vector) + ", " + std::to_string(row));
+          const float got = product.out.Get(vector * c.rows + row);
+          const float want = static_cast<float>(product.Want(vector, row));
+          if (want != want) {
+            EXPECT_NE(got, got);
+          } else if (want - want != 0.0f) {
+            EXPECT_EQ(got, want);
+          } else {
+            EXPECT_NEAR(got, want, 1e-4f + 1e-5f * std::abs(want));
           }
         }
       }

@@ -2,9 +2,10 @@
 // few bits. gemm.cc has products of matrices.
 //
 // The weights are read once, so that a product is as fast as the memory. On a GPU, tensor cores
-// multiply vectors of 16-bit elements (gemv_tensor_cores.h). For other vectors each warp computes
-// kRowsOfWarp outputs, and a lane reads 16 bytes of each row at a time (MultiplyByWarps). Rows that
-// are not aligned are read by all threads of the block (MultiplyByBlocks), as by the CPU engine.
+// multiply vectors of 16-bit elements, and vectors of float32 with weights of bfloat16
+// (gemv_tensor_cores.h). For other vectors each warp computes kRowsOfWarp outputs, and a lane reads
+// 16 bytes of each row at a time (MultiplyByWarps). Rows that are not aligned are read by all
+// threads of the block (MultiplyByBlocks), as by the CPU engine.
 #include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
@@ -222,8 +223,8 @@ RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 v
   });
 }
 
-// (warp) The sum of a row, in which each weight is multiplied by its scale before it is multiplied
-// by x.
+// (warp) The sum of a row, in which each weight is multiplied by its scale, if it has one, before
+// it is multiplied by x.
 template <typename Weights>
 RESIDENT_NOINLINE float SumOfScaled(const VectorProduct& p, const Weights& weights, i64 vector,
                                     i64 row, u32 lane) {
@@ -405,6 +406,32 @@ RESIDENT_DEVICE i64 VectorsOf(i64 outputs, i64 rows) {
   return outputs == rows ? 1 : Quotient(outputs, rows);
 }
 
+// Computes the chunk's results that are not finite again, as SumOfScaled does.
+template <typename Weights>
+RESIDENT_DEVICE void ReplaceInfinities(const Block& block, const TensorTask& task,
+                                       const Weights& weights) {
+  const VectorProduct& p = task.product;
+  const u32 lane = resident::LaneOf(block);
+  RESIDENT_UNROLL(1)
+  for (i64 item = task.share.begin; item < task.share.end; ++item) {
+    const i64 rows_of_item = Quotient(item, task.batches);
+    const i64 first_row = rows_of_item * TensorTask::kItemRows;
+    const i64 first_vector = (item - rows_of_item * task.batches) * task.item_vectors;
+    const i64 rows = Smallest(TensorTask::kItemRows, p.rows - first_row);
+    const i64 vectors = Smallest(task.item_vectors, p.vectors - first_vector);
+    RESIDENT_UNROLL(1)
+    for (i64 i = resident::WarpOf(block); i < rows * vectors; i += block.threads() / kWarpThreads) {
+      const i64 vector = first_vector + i / rows;
+      const i64 row = first_row + i % rows;
+      const float stored = LoadFloat(p.out, p.out_dtype, vector * p.rows + row);
+      // All lanes have read it before one of them replaces it.
+      if (!resident::AnyLane(!(stored - stored == 0.0f))) continue;
+      const float sum = SumOfScaled(p, weights, vector, row, lane);
+      if (lane == 0) StoreOutput(p, vector, row, sum);
+    }
+  }
+}
+
 // Reads the arguments of gemv. After a barrier task.fits is false if tensor cores cannot multiply
 // them, or if they are refused.
 RESIDENT_NOINLINE TensorTask& ReadDense(const Block& block, const Args& args) {
@@ -415,12 +442,19 @@ RESIDENT_NOINLINE TensorTask& ReadDense(const Block& block, const Args& args) {
   const bool has_bias = bias.size != 0;
   task.fits = false;
   if (has_bias && (bias.rank != 1 || bias.shape[0] != rows)) return task;
-  if (out.size == 0 || x.dtype != w.dtype || w.dtype == DType::kF32) return task;
+  if (out.size == 0 || w.dtype == DType::kF32) return task;
+  if (x.dtype != w.dtype && !(x.dtype == DType::kF32 && w.dtype == DType::kBF16)) return task;
   task.product = {x.address, has_bias ? bias.address : 0, out.address, x.dtype,   bias.dtype,
                   out.dtype, VectorsOf(out.size, rows),   rows,        w.shape[1]};
   task.data = w.address;
   task.Prepare<16>(block);
   return task;
+}
+
+RESIDENT_NOINLINE void ReplaceDense(const Block& block, const TensorTask& task) {
+  ReplaceInfinities(
+      block, task,
+      DenseWeights<BFloat16>{ElementAt<const BFloat16>(task.data, 0), task.product.depth});
 }
 
 #endif  // RESIDENT_WARPS
@@ -434,8 +468,11 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
   if (task.fits) {
     if (task.product.x_dtype == DType::kF16) {
       resident::MultiplyByTensorCores<DenseFormat<Half>>(block, task);
-    } else {
+    } else if (task.product.x_dtype == DType::kBF16) {
       resident::MultiplyByTensorCores<DenseFormat<BFloat16>>(block, task);
+    } else {
+      resident::MultiplyByTensorCores<DenseFormat<BFloat16, resident::kPartsOfFloat>>(block, task);
+      if (task.not_finite) ReplaceDense(block, task);
     }
     return;
   }
@@ -515,34 +552,11 @@ RESIDENT_NOINLINE TensorTask& ReadQuantized(const Block& block, const Args& args
   return task;
 }
 
-// Computes the chunk's results that are not finite again, as SumOfScaled does.
-RESIDENT_NOINLINE void ReplaceInfinities(const Block& block, const Args& args,
-                                         const TensorTask& task) {
-  const VectorProduct& p = task.product;
-  const u32 lane = resident::LaneOf(block);
-  const auto replace = [&](const auto& weights, i64 first_row, i64 first_vector) {
-    const i64 rows = Smallest(TensorTask::kItemRows, p.rows - first_row);
-    const i64 vectors = Smallest(TensorTask::kItemVectors, p.vectors - first_vector);
-    RESIDENT_UNROLL(1)
-    for (i64 i = resident::WarpOf(block); i < rows * vectors; i += block.threads() / kWarpThreads) {
-      const i64 vector = first_vector + i / rows;
-      const i64 row = first_row + i % rows;
-      const float stored = LoadFloat(p.out, p.out_dtype, vector * p.rows + row);
-      // All lanes have read it before one of them replaces it.
-      if (!resident::AnyLane(!(stored - stored == 0.0f))) continue;
-      const float sum = SumOfScaled(p, weights, vector, row, lane);
-      if (lane == 0) StoreOutput(p, vector, row, sum);
-    }
-  };
-  const i32 bits = task.pitch == p.depth ? 8 : 4;
-  VisitWeights(args, bits, 1, p.depth, args.scalar<i64>(5), [&](const auto& weights) {
-    RESIDENT_UNROLL(1)
-    for (i64 item = task.share.begin; item < task.share.end; ++item) {
-      const i64 rows = Quotient(item, task.batches);
-      replace(weights, rows * TensorTask::kItemRows,
-              (item - rows * task.batches) * TensorTask::kItemVectors);
-    }
-  });
+RESIDENT_NOINLINE void ReplaceQuantized(const Block& block, const Args& args,
+                                        const TensorTask& task) {
+  const i64 depth = task.product.depth;
+  VisitWeights(args, task.pitch == depth ? 8 : 4, 1, depth, args.scalar<i64>(5),
+               [&](const auto& weights) { ReplaceInfinities(block, task, weights); });
 }
 
 #endif  // RESIDENT_WARPS
@@ -566,7 +580,7 @@ RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
     } else {
       resident::MultiplyByTensorCores<NibblesFormat<BFloat16>>(block, task);
     }
-    if (task.not_finite) ReplaceInfinities(block, args, task);
+    if (task.not_finite) ReplaceQuantized(block, args, task);
     return;
   }
 #endif

@@ -659,6 +659,35 @@ TEST_F(MatrixTest, GemvOfManyRows) {
   }
 }
 
+// The products of a decoder, whose vectors are of float32: whole tiles of rows, and others.
+TEST_F(MatrixTest, GemvOfFloatsAndWeightsOfBFloat16) {
+  constexpr int64_t kDepth = 2048;
+  const std::vector<int64_t> all_rows =
+      Emulated() ? std::vector<int64_t>{1, 64, 97} : std::vector<int64_t>{1, 64, 97, 2048, 4225};
+  for (const int64_t rows : all_rows) {
+    for (const int64_t vectors : {1, 2, 3, 4, 5}) {
+      for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+        SCOPED_TRACE("seed " + std::to_string(seed_) + ", " + std::to_string(rows) + " rows, " +
+                     std::to_string(vectors) + " vectors");
+        TestTensor x = Random(DType::kF32, {vectors, kDepth});
+        TestTensor w = Random(DType::kBF16, {rows, kDepth});
+        TestTensor bias = Random(AnyFloat(), {random_() % 2 == 0 ? rows : 0});
+        if (vectors * rows < kFewOutputs) {
+          x = Absolute(x);
+          w = Absolute(w);
+          bias = Absolute(bias);
+        }
+        const TestTensor out = TestTensor::Output(out_dtype, {vectors, rows});
+        const uint32_t chunks = 1 + static_cast<uint32_t>(Below(140));
+        ASSERT_EQ(RunOperator("gemv", {x, w, bias, out}, chunks).status, CompletionStatus::kOk);
+        ExpectNear(out, VectorProduct(x.Values(), w.Values(), bias.Values(), vectors, rows, kDepth),
+                   /*products=*/true);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 // Views of rows that are not aligned to four elements.
 TEST_F(MatrixTest, GemvOfUnalignedWeights) {
   for (const DType dtype : kFloats) {
@@ -693,6 +722,37 @@ TEST_F(MatrixTest, GemvPropagatesNanAndInfinity) {
   const TestTensor out = TestTensor::Output(DType::kF32, {2, 2});
   ASSERT_EQ(RunOperator("gemv", {x, w, bias, out}).status, CompletionStatus::kOk);
   ExpectEqual(out, {kNan, kNan, kInf, kNan});
+}
+
+TEST_F(MatrixTest, GemvOfFloatsAndWeightsOfBFloat16PropagatesNanAndInfinity) {
+  constexpr int64_t kDepth = 64;
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  // Vectors with 1 and another value, and rows with 1 and another value in its place.
+  const std::vector<double> of_x = {0, 1, kLargest, kInf, -kInf, kNan};
+  const std::vector<double> of_w = {0, 1, kInf, -kInf, kNan};
+  std::vector<double> x(of_x.size() * kDepth, 0);
+  std::vector<double> w(of_w.size() * kDepth, 0);
+  std::vector<double> want;
+  for (size_t i = 0; i < of_x.size(); ++i) {
+    x[i * kDepth] = 1;
+    x[i * kDepth + 33] = of_x[i];
+    for (size_t j = 0; j < of_w.size(); ++j) {
+      w[j * kDepth] = 1;
+      w[j * kDepth + 33] = of_w[j];
+      want.push_back(static_cast<float>(1 + of_x[i] * of_w[j]));
+    }
+  }
+  const auto vectors = static_cast<int64_t>(of_x.size());
+  const auto rows = static_cast<int64_t>(of_w.size());
+  const TestTensor out = TestTensor::Output(DType::kF32, {vectors, rows});
+  ASSERT_EQ(RunOperator("gemv",
+                        {TestTensor::Input(DType::kF32, {vectors, kDepth}, x),
+                         TestTensor::Input(DType::kBF16, {rows, kDepth}, w),
+                         TestTensor::Output(DType::kF32, {0}), out},
+                        2)
+                .status,
+            CompletionStatus::kOk);
+  ExpectEqual(out, want);
 }
 
 TEST_F(MatrixTest, GemvRefusesABiasOfAnotherShape) {
