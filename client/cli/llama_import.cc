@@ -25,6 +25,17 @@ using Dims = std::vector<int64_t>;
 constexpr int64_t kPromptLength = -1;
 constexpr int64_t kMaxCacheElements = int64_t{1} << 56;
 
+// The parts into which a step's attention divides the keys, each of a full cache with at least 128
+// keys, which is a step of a block's warps (kernels/ops/attention_stream.h). The parts of all heads
+// together are about as many as a large GPU has multiprocessors. 1: for few keys, one operator.
+int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
+  constexpr int64_t kAllParts = 128;
+  constexpr int64_t kLeastKeys = 128;
+  constexpr int64_t kLeastContext = 512;
+  if (context < kLeastContext) return 1;
+  return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kLeastKeys));
+}
+
 // A tensor, or a dense part of it; with `strides`, any part.
 v1::GraphArgument View(const std::string& tensor, const Dims& shape, int64_t offset = 0,
                        const Dims& strides = {}) {
@@ -105,6 +116,8 @@ class Importer {
   absl::Status AddEmbedding();
   void AddAngles();
   absl::Status AddAttention(int64_t layer);
+  // `attended` from the queries in `rotated` and a layer's cache.
+  void AddAttend(int64_t layer);
   absl::Status AddMlp(int64_t layer);
   absl::Status AddHead();
   absl::Status AddNorm(const std::string& node, const std::string& weight);
@@ -120,6 +133,7 @@ class Importer {
   LlamaGraph result_;
   v1::Graph& graph_ = result_.graph;
   int64_t context_ = 0;
+  int64_t parts_ = 1;  // Of the keys.
   // Of the tensors so far, by name.
   absl::flat_hash_map<std::string, GraphTensor::Kind> kinds_;
   // What the next norm adds to the residual; empty: nothing.
@@ -258,6 +272,11 @@ absl::Status Importer::AddActivations() {
   add("projected", v1::DTYPE_F32, {heads + kv, dim});
   add("rotated", v1::DTYPE_F32, {heads + 2 * kv, dim});
   add("attended", v1::DTYPE_F32, {heads, dim});
+  if (parts_ > 1) {
+    add("part_values", v1::DTYPE_F32, {1, heads, 1, parts_, dim});
+    add("part_largest", v1::DTYPE_F32, {1, heads, 1, parts_});
+    add("part_sums", v1::DTYPE_F32, {1, heads, 1, parts_});
+  }
   add("branch", v1::DTYPE_F32, {1, config_.hidden});
   add("gate", v1::DTYPE_F32, {1, config_.intermediate});
   add("up", v1::DTYPE_F32, {1, config_.intermediate});
@@ -396,18 +415,41 @@ absl::Status Importer::AddAttention(int64_t layer) {
   Call(nodes + "append", "kv_append",
        {View("rotated", {1, 2 * kv, 1, dim}, heads * dim, {2 * kv * dim, dim, dim, 1}),
         View("cache", {1, 2 * kv, context_, dim}, of_layer), Scalar("pos")});
-  const Dims cached = {1, kv, context_, dim};
-  Call(nodes + "attention", "attention",
-       {View("rotated", {1, heads, 1, dim}, 0, {heads * dim, dim, dim, 1}),
-        View("cache", cached, of_layer), View("cache", cached, of_layer + kv * context_ * dim),
-        None(), View("attended", {1, heads, 1, dim}, 0, {heads * dim, dim, dim, 1}),
-        Real(1 / std::sqrt(static_cast<double>(dim))), Named("kv_len", Scalar("pos", 1, 1))});
+  AddAttend(layer);
   RETURN_IF_ERROR(AddProjection(nodes + "o", tensors + "self_attn.o_proj",
                                 View("attended", {1, heads * dim}, 0, {heads * dim, 1}),
                                 Whole("branch"), config_.hidden, heads * dim, config_.output_bias,
                                 "hidden_size, num_attention_heads * head_dim"));
   pending_ = "branch";
   return absl::OkStatus();
+}
+
+void Importer::AddAttend(int64_t layer) {
+  const std::string nodes = StrCat("layer", layer, ".");
+  const int64_t heads = config_.heads;
+  const int64_t dim = config_.head_dim;
+  const int64_t of_keys = config_.kv_heads * context_ * dim;
+  const Dims cached = {1, config_.kv_heads, context_, dim};
+  Arguments arguments = {View("rotated", {1, heads, 1, dim}),
+                         View("cache", cached, 2 * layer * of_keys),
+                         View("cache", cached, (2 * layer + 1) * of_keys), None()};
+  const v1::GraphArgument attended = View("attended", {1, heads, 1, dim});
+  if (parts_ > 1) {
+    for (const char* const name : {"part_values", "part_largest", "part_sums"}) {
+      arguments.push_back(Whole(name));
+    }
+  } else {
+    arguments.push_back(attended);
+  }
+  arguments.push_back(Real(1 / std::sqrt(static_cast<double>(dim))));
+  arguments.push_back(Named("kv_len", Scalar("pos", 1, 1)));
+  if (parts_ == 1) {
+    Call(nodes + "attention", "attention", std::move(arguments));
+    return;
+  }
+  Call(nodes + "attention", "attention_partial", std::move(arguments));
+  Call(nodes + "combine", "attention_combine",
+       {Whole("part_values"), Whole("part_largest"), Whole("part_sums"), attended});
 }
 
 absl::Status Importer::AddMlp(int64_t layer) {
@@ -480,6 +522,7 @@ absl::Status Importer::CheckRest() {
 
 absl::StatusOr<LlamaGraph> Importer::Import() {
   RETURN_IF_ERROR(CheckOptions());
+  parts_ = PartsOfKeys(config_.kv_heads, context_);
   graph_.set_name("decode");
   graph_.set_format(graph::kFormat);
   AddScalars();

@@ -8,7 +8,8 @@
 //                                  cache
 //
 // Weights have the names of the safetensors tensors, so that `residentctl buffers load` provides
-// them. Activations are float32; the cache has the dtype of the weights. What a run sets:
+// them. Activations are float32; the cache has the dtype of the weights. With a context of 512 and
+// more, attention is computed for parts of the keys, which are then combined. What a run sets:
 //
 //   prompt      input, i64[context]: the tokens of the first positions
 //   prompt_len  scalar: their number, at least 1

@@ -70,8 +70,8 @@ static_assert(kPrefillEnd <= kBlockMemoryBytes, "");
 
 RESIDENT_DEVICE bool CanPrefill(const AttentionTask& task, u32 threads) {
   // Tensors of 16 bits, without a mask, of more rows than the tiles of attention_stream.h.
-  if (threads != kPrefillThreads || !task.stream || task.parts != 0 || task.mask.address != 0 ||
-      task.rows <= kMaxTileRows) {
+  if (threads != kPrefillThreads || !task.stream || task.q.dtype != task.k.dtype ||
+      task.parts != 0 || task.mask.address != 0 || task.rows <= kMaxTileRows) {
     return false;
   }
   // The weighted values of all keys are added by tensor cores, which do not round to nearest.

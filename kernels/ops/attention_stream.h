@@ -1,5 +1,5 @@
-// Attention of up to 16 rows of 16-bit elements, which is limited by the reading of keys and
-// values: on tensor cores. The products are exact and are summed in float32.
+// Attention of up to 16 rows, with keys and values of 16-bit elements, which is limited by the
+// reading of these: on tensor cores. The products are exact and are summed in float32.
 //
 // A warp has every n-th step of 16 keys, where n is the number of the block's warps; the warps'
 // results are merged at the end. A step is read in units of 64 elements of the 16 keys, then of
@@ -9,7 +9,8 @@
 //
 //   Scores[key, row] = sum of keys[key, d] * queries[d, row]. A lane's chunk has 8 adjacent
 //   elements of a key. As fragments these are other elements of the depth, but the same ones of
-//   keys and of queries, whose sum has any order.
+//   keys and of queries, whose sum has any order. A query in float32 is the sum of three elements
+//   in bfloat16, which have all of its 24 bits, and is multiplied in three parts.
 //
 //   Totals[column, row] = sum of values[column, key] * weights[key, row]. A lane has chunks of four
 //   keys, of which it makes pairs of keys for each of 8 columns. The weights, whose fragments are
@@ -29,11 +30,20 @@
 
 namespace resident::attention {
 
+// Of queries in float32, which a block's memory has in three parts.
+inline constexpr i32 kSplitParts = 3;
+inline constexpr i32 kSplitDim = 128;  // Elements of q and v, at most.
+
 RESIDENT_DEVICE bool CanStream([[maybe_unused]] const AttentionTask& task) {
 #if RESIDENT_WARPS
   const DType dtype = task.k.dtype;
   if (dtype != DType::kF16 && dtype != DType::kBF16) return false;
-  if (task.q.dtype != dtype || task.v.dtype != dtype) return false;
+  if (task.v.dtype != dtype) return false;
+  if (task.q.dtype != dtype) {
+    // Float16 would lose bits of small elements.
+    if (task.q.dtype != DType::kF32 || dtype != DType::kBF16) return false;
+    if (task.depth > kSplitDim || task.columns > kSplitDim) return false;
+  }
   u64 unaligned = task.k.address | task.v.address | static_cast<u64>(2 * task.depth) |
                   static_cast<u64>(2 * task.columns);
   RESIDENT_UNROLL(1)
@@ -63,18 +73,20 @@ struct WarpRows {
   i64 out[kMaxTileRows];  // Where the row begins in `out`.
 };
 
-// In the block's memory: WarpRows, the queries, units. At the end each warp's totals of 8 rows and
-// 128 columns are there instead of units; the distance of rows avoids conflicts between banks.
-inline constexpr u32 kWarpRowsOffset = kTileRowsEnd;
-inline constexpr u32 kStreamQueriesOffset = kWarpRowsOffset + 1152;
-inline constexpr u32 kStreamQueriesBytes = 2 * kMaxHeadDim * kSetRows;
+// In the block's memory: the queries, units. At the end WarpRows and each warp's totals of 8 rows
+// and 128 columns are there instead; the distance of rows avoids conflicts between banks.
+inline constexpr u32 kStreamQueriesOffset = kTileRowsEnd;
+inline constexpr u32 kStreamQueriesBytes = 2 * kSplitParts * kSplitDim * kSetRows;
 inline constexpr u32 kUnitsOffset = kStreamQueriesOffset + kStreamQueriesBytes;
+inline constexpr u32 kWarpRowsOffset = kTileRowsEnd;
+inline constexpr u32 kTotalsOffset = kWarpRowsOffset + 1152;
 inline constexpr i32 kTotalColumns = 128;
 inline constexpr i32 kTotalPitch = kTotalColumns + 1;
 inline constexpr i32 kTotalsOfWarp = kSetRows * kTotalPitch;
-static_assert(sizeof(WarpRows) <= 1152, "");
+static_assert(sizeof(WarpRows) <= 1152 && kUnitsOffset % 128 == 0, "");
+static_assert(2 * kMaxHeadDim * kSetRows <= kStreamQueriesBytes, "");
 static_assert(kUnitsOffset + kMaxWarps * 2 * kUnitBytes <= kBlockMemoryBytes, "");
-static_assert(kUnitsOffset + kMaxWarps * kTotalsOfWarp * sizeof(float) <= kBlockMemoryBytes, "");
+static_assert(kTotalsOffset + kMaxWarps * kTotalsOfWarp * sizeof(float) <= kBlockMemoryBytes, "");
 
 // --- Fragments ----------------------------------------------------------------------------------
 
@@ -203,9 +215,9 @@ struct UnitCopies {
 };
 
 // Brings the queries to the block's memory, as right fragments:
-// queries[(chunk * kSets + set) * 32 + lane] has 8 elements. Returns the address of the lane's
-// first ones.
-template <i32 kSets>
+// queries[((chunk * kSets + set) * kParts + part) * 32 + lane] has 8 elements. Returns the address
+// of the lane's first ones. kParts: 1, or of queries in float32 3, whose sum they are.
+template <typename T, i32 kSets, i32 kParts>
 RESIDENT_DEVICE MemoryAddress StageFragments(const Block& block, const StreamThread& me,
                                              const TileRows& rows, const TileOfPart& tile,
                                              i32 first_row, i32 key_units) {
@@ -216,24 +228,40 @@ RESIDENT_DEVICE MemoryAddress StageFragments(const Block& block, const StreamThr
   for (i32 i = me.thread; i < words; i += me.threads) {
     const i32 row = first_row + i / 128 % kSets * kSetRows + i / 16 % 8;
     const i32 d = i / 128 / kSets * 32 + i / 4 % 4 * 8 + i % 4 * 2;
-    u32 word = 0;
-    if (row < tile.row_count && d < task.depth) {
-      const i64 at = rows.query[row] + d * task.q.strides[3];
-      const u32 low = *ElementAt<const u16>(task.q.address, at);
-      word = low | u32{*ElementAt<const u16>(task.q.address, at + task.q.strides[3])} << 16;
+    const bool there = row < tile.row_count && d < task.depth;
+    const i64 at = there ? rows.query[row] + d * task.q.strides[3] : 0;
+    if constexpr (kParts == 1) {
+      u32 word = 0;
+      if (there) {
+        const u32 low = *ElementAt<const u16>(task.q.address, at);
+        word = low | u32{*ElementAt<const u16>(task.q.address, at + task.q.strides[3])} << 16;
+      }
+      queries[i / 4].words[i % 4] = word;
+    } else {
+      float low = there ? *ElementAt<const float>(task.q.address, at) : 0.0f;
+      float high = there ? *ElementAt<const float>(task.q.address, at + task.q.strides[3]) : 0.0f;
+      RESIDENT_UNROLL(4)
+      for (i32 part = 0; part < kParts; ++part) {
+        const u32 word = Pack<T>(low, high);
+        queries[(i / 128 * kParts + part) * 32 + i / 4 % 32].words[i % 4] = word;
+        low -= LowOf<T>(word);
+        high -= HighOf<T>(word);
+      }
     }
-    queries[i / 4].words[i % 4] = word;
   }
   return AddressInMemory(queries + me.lane);
 }
 
 // The products of a step's keys with the rows.
-template <typename T, i32 kSets>
+template <typename T, i32 kSets, i32 kParts>
 RESIDENT_DEVICE void AddKeys(UnitCopies& copies, MemoryAddress own_queries,
                              Accumulator (&scores)[kSets]) {
+  // Of the first parts, then of the others: the small sums are not rounded with the large ones.
+  constexpr i32 kSums = kParts > 1 ? 2 : 1;
+  Accumulator sums[kSets][kSums] = {};
   RESIDENT_UNROLL(1)
   for (i32 u = 0; u < copies.key_units; ++u) {
-    const MemoryAddress query_at = own_queries + static_cast<u32>(1024 * kSets * u);
+    const MemoryAddress query_at = own_queries + static_cast<u32>(1024 * kSets * kParts * u);
     WaitForCopies<1>();
     RESIDENT_UNROLL(4)
     for (i32 chunk = 0; chunk < 2; ++chunk) {
@@ -243,12 +271,24 @@ RESIDENT_DEVICE void AddKeys(UnitCopies& copies, MemoryAddress own_queries,
                                  {{low.words[2], high.words[2], low.words[3], high.words[3]}}};
       RESIDENT_UNROLL(4)
       for (i32 set = 0; set < kSets; ++set) {
-        const Bytes16 query = Load16(query_at + 512 * (chunk * kSets + set));
-        MultiplyAdd<T>(scores[set], a[0], RightFragment{{query.words[0], query.words[1]}});
-        MultiplyAdd<T>(scores[set], a[1], RightFragment{{query.words[2], query.words[3]}});
+        RESIDENT_UNROLL(4)
+        for (i32 part = 0; part < kParts; ++part) {
+          Accumulator& sum = sums[set][part == 0 ? 0 : 1];
+          const Bytes16 query = Load16(query_at + 512 * ((chunk * kSets + set) * kParts + part));
+          MultiplyAdd<T>(sum, a[0], RightFragment{{query.words[0], query.words[1]}});
+          MultiplyAdd<T>(sum, a[1], RightFragment{{query.words[2], query.words[3]}});
+        }
       }
     }
     copies.ReplaceUnit();
+  }
+  RESIDENT_UNROLL(4)
+  for (i32 set = 0; set < kSets; ++set) {
+    scores[set] = sums[set][0];
+    if constexpr (kSums > 1) {
+      RESIDENT_UNROLL(4)
+      for (i32 i = 0; i < 4; ++i) scores[set].v[i] += sums[set][1].v[i];
+    }
   }
 }
 
@@ -437,7 +477,7 @@ struct KeysOfTile {
 
 // Computes rows [first_row, first_row + 8 kSets) of a tile. False: a result is not finite. kBlocks:
 // of 64 columns.
-template <typename T, i32 kSets, i32 kBlocks>
+template <typename T, i32 kSets, i32 kBlocks, i32 kParts>
 RESIDENT_DEVICE bool StreamRows(const Block& block, const TileOfPart& tile, i32 first_row) {
   const AttentionTask& task = *block.memory<AttentionTask>();
   TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
@@ -451,7 +491,7 @@ RESIDENT_DEVICE bool StreamRows(const Block& block, const TileOfPart& tile, i32 
   StartRows(block, task, rows, tile, kMaxTileRows);
   block.barrier();
   const MemoryAddress own_queries =
-      StageFragments<kSets>(block, me, rows, tile, first_row, copies.key_units);
+      StageFragments<T, kSets, kParts>(block, me, rows, tile, first_row, copies.key_units);
   block.barrier();
 
   SetRows sets[kSets];
@@ -467,8 +507,8 @@ RESIDENT_DEVICE bool StreamRows(const Block& block, const TileOfPart& tile, i32 
   const i32 visible_to_all = static_cast<i32>(Smallest(rows.limit[0], end));
   RESIDENT_UNROLL(1)
   for (i32 first = begin + me.warp * kStreamKeys; first < end; first += copies.step) {
-    Accumulator scores[kSets] = {};
-    AddKeys<T>(copies, own_queries, scores);
+    Accumulator scores[kSets];
+    AddKeys<T, kSets, kParts>(copies, own_queries, scores);
     const bool some_hidden = first + kStreamKeys > visible_to_all || task.mask.address != 0;
     SetWeights weights[kSets];
     RESIDENT_UNROLL(4)
@@ -492,6 +532,7 @@ RESIDENT_DEVICE bool StreamRows(const Block& block, const TileOfPart& tile, i32 
   WaitForCopies<0>();
 
   // Merges the warps' results.
+  block.barrier();  // The queries have been used.
   WarpRows& results = *block.memory<WarpRows>(kWarpRowsOffset);
   RESIDENT_UNROLL(4)
   for (i32 set = 0; set < kSets; ++set) {
@@ -508,7 +549,7 @@ RESIDENT_DEVICE bool StreamRows(const Block& block, const TileOfPart& tile, i32 
   }
   block.barrier();
   u32 not_finite = MergeSums(task, me, rows, results, tile, first_row, kSets * kSetRows);
-  float* const block_totals = block.memory<float>(kUnitsOffset);
+  float* const block_totals = block.memory<float>(kTotalsOffset);
   float* const own_totals = block_totals + me.warp * kTotalsOfWarp;
   RESIDENT_UNROLL(4)
   for (i32 set = 0; set < kSets; ++set) {
@@ -558,7 +599,7 @@ struct StreamWork {
 // Computes tiles from `tiles.begin` on, which it increments; ends early behind a tile of which a
 // result is not finite, and returns true. It is a function with a loop, because a call saves and
 // restores many registers.
-template <typename T, i32 kSets, i32 kBlocks>
+template <typename T, i32 kSets, i32 kBlocks, i32 kParts = 1>
 RESIDENT_NOINLINE bool StreamTilesOf(const Block& shared, StreamWork& work) {
   const Block block = shared;
   const AttentionTask& task = *block.memory<AttentionTask>();
@@ -569,7 +610,7 @@ RESIDENT_NOINLINE bool StreamTilesOf(const Block& shared, StreamWork& work) {
     RESIDENT_UNROLL(1)
     for (i32 first_row = 0; first_row < static_cast<i32>(tile.row_count);
          first_row += kSets * kSetRows) {
-      finite = StreamRows<T, kSets, kBlocks>(block, tile, first_row) && finite;
+      finite = StreamRows<T, kSets, kBlocks, kParts>(block, tile, first_row) && finite;
     }
     if (!finite) return true;
   }
@@ -578,6 +619,9 @@ RESIDENT_NOINLINE bool StreamTilesOf(const Block& shared, StreamWork& work) {
 
 template <typename T>
 RESIDENT_DEVICE bool StreamTiles(const Block& block, const AttentionTask& task, StreamWork& work) {
+  if constexpr (__is_same(T, BFloat16)) {
+    if (task.q.dtype == DType::kF32) return StreamTilesOf<T, 1, 2, kSplitParts>(block, work);
+  }
   if (task.depth > 128 || task.columns > 128) return StreamTilesOf<T, 1, 4>(block, work);
   if (task.rows <= kSetRows) return StreamTilesOf<T, 1, 2>(block, work);
   return StreamTilesOf<T, 2, 2>(block, work);

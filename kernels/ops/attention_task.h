@@ -6,7 +6,8 @@
 // of them. There are three ways:
 //
 //   AttendTile   (attention.cc)         any tensors
-//   StreamTiles  (attention_stream.h)   16 rows of 16-bit elements at a time
+//   StreamTiles  (attention_stream.h)   16 rows at a time, of 16-bit elements, or of float32 with
+//                                       keys and values in bfloat16
 //   PrefillTile  (attention_prefill.h)  more rows of 16-bit elements, without a mask and parts, in
 //                                       blocks of 256 threads
 //

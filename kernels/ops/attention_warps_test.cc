@@ -1,5 +1,6 @@
-// Attention of many rows in blocks of 8 emulated warps (attention_prefill.h; tests/conformance has
-// blocks of one warp): some warps compute scores, others add values, a tile of keys later.
+// Attention in blocks of 8 emulated warps (tests/conformance has blocks of one warp). Many rows of
+// 16-bit elements (attention_prefill.h): some warps compute scores, others add values, a tile of
+// keys later. Queries in float32 (attention_stream.h): each warp has a part of the keys.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,9 +34,10 @@ struct Sizes {
   i64 used_keys = -1;  // The argument kv_len.
 };
 
-// A dense tensor [1, N, S, D] of 16-bit elements.
+// A dense tensor [1, N, S, D].
 template <typename T>
 struct Matrices {
+  static constexpr bool kIsFloat = std::is_same_v<T, float>;
   static constexpr bool kIsHalf = std::is_same_v<T, Half>;
   struct alignas(16) Chunk {
     T elements[8];
@@ -54,24 +56,25 @@ struct Matrices {
     for (i64 i = 0; i < shape[1] * shape[2] * shape[3]; ++i) data()[i] = T(normal(random));
   }
   Argument ToArgument() {
-    return DenseArgument(data(), kIsHalf ? DType::kF16 : DType::kBF16,
-                         {shape[0], shape[1], shape[2], shape[3]});
+    const DType dtype = kIsFloat ? DType::kF32 : (kIsHalf ? DType::kF16 : DType::kBF16);
+    return DenseArgument(data(), dtype, {shape[0], shape[1], shape[2], shape[3]});
   }
 };
 
 class AttentionWarpsTest : public ::testing::Test {
  protected:
-  // Runs the chunks of the task, and compares its result with a reference in float64.
-  template <typename T>
+  // Runs the chunks of the task, and compares its result with a reference in float64. T: of keys
+  // and values; Q: of queries and results.
+  template <typename T, typename Q = T>
   void Check(const Sizes& sizes, i64 chunks = 1, float last_value = 0.0f) {
     SCOPED_TRACE(std::to_string(sizes.heads) + " / " + std::to_string(sizes.kv_heads) + " heads, " +
                  std::to_string(sizes.queries) + " queries, " + std::to_string(sizes.keys) +
                  " keys, " + std::to_string(sizes.depth) + " x " + std::to_string(sizes.columns) +
                  (sizes.causal ? ", causal" : ""));
-    Matrices<T> q(sizes.heads, sizes.queries, sizes.depth);
+    Matrices<Q> q(sizes.heads, sizes.queries, sizes.depth);
     Matrices<T> k(sizes.kv_heads, sizes.keys, sizes.depth);
     Matrices<T> v(sizes.kv_heads, sizes.keys, sizes.columns);
-    Matrices<T> out(sizes.heads, sizes.queries, sizes.columns);
+    Matrices<Q> out(sizes.heads, sizes.queries, sizes.columns);
     q.Fill(random_);
     k.Fill(random_);
     v.Fill(random_);
@@ -81,9 +84,10 @@ class AttentionWarpsTest : public ::testing::Test {
         v.At(head, sizes.keys - 1, 0) = T(last_value);
       }
     }
-    for (i64 i = 0; i < sizes.heads * sizes.queries * sizes.columns; ++i) out.data()[i] = T(-77.0f);
+    for (i64 i = 0; i < sizes.heads * sizes.queries * sizes.columns; ++i) out.data()[i] = Q(-77.0f);
     const float scale = 1.0f / std::sqrt(static_cast<float>(sizes.depth));
-    Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), out.ToArgument(), scale, sizes, chunks);
+    Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), out.ToArgument(), scale, sizes, chunks,
+        /*prefill=*/!Matrices<Q>::kIsFloat);
 
     double error = 0;
     double norm = 0;
@@ -120,22 +124,26 @@ class AttentionWarpsTest : public ::testing::Test {
         }
       }
     }
-    EXPECT_LE(std::sqrt(error), (Matrices<T>::kIsHalf ? 2e-3 : 1e-2) * std::sqrt(norm));
+    const double limit = Matrices<Q>::kIsFloat ? 1e-5 : (Matrices<Q>::kIsHalf ? 2e-3 : 1e-2);
+    EXPECT_LE(std::sqrt(error), limit * std::sqrt(norm));
   }
 
   static void Run(const Argument& q, const Argument& k, const Argument& v, const Argument& out,
-                  float scale, const Sizes& sizes, i64 chunks) {
+                  float scale, const Sizes& sizes, i64 chunks, bool prefill = true) {
     const Argument no_mask = DenseArgument(nullptr, DType::kF32, {0});
     const u64 before = emulated::PrefillTiles::count;
+    const u64 products = emulated::Products::count;
     EXPECT_EQ(RunEmulated(resident_operator_attention,
                           {q, k, v, no_mask, out, ScalarArgument(bit_cast<u32>(scale)),
                            ScalarArgument(sizes.causal ? 1 : 0),
                            ScalarArgument(static_cast<u64>(sizes.used_keys))},
                           static_cast<u64>(chunks)),
               0u);
+    EXPECT_GT(emulated::Products::count, products);
     const i64 shared = sizes.heads / sizes.kv_heads;
-    EXPECT_EQ(emulated::PrefillTiles::count - before,
-              static_cast<u64>(sizes.kv_heads * ((shared * sizes.queries + 63) / 64)));
+    EXPECT_EQ(
+        emulated::PrefillTiles::count - before,
+        prefill ? static_cast<u64>(sizes.kv_heads * ((shared * sizes.queries + 63) / 64)) : 0);
   }
 
   const u64 seed_ = std::random_device{}();
@@ -184,6 +192,24 @@ TEST_F(AttentionWarpsTest, ValuesThatAreNotFinite) {
     Check<BFloat16>({1, 1, 40, 40, 32, 32}, 1, value);
     Check<Half>({1, 1, 40, 64, 32, 32, true, 60}, 1, value);
   }
+}
+
+// Rows of one tile and of several ones, of one set of 8 rows and of two.
+TEST_F(AttentionWarpsTest, QueriesInFloat32) {
+  for (const i64 keys : {1, 17, 128, 129, 300}) {
+    Check<BFloat16, float>({4, 1, 1, keys, 64, 64, false});
+    if (HasFailure()) return;
+  }
+  Check<BFloat16, float>({32, 8, 1, 200, 64, 64, false, 160}, 8);
+  Check<BFloat16, float>({4, 2, 1, 150, 128, 128, false}, 3);
+  Check<BFloat16, float>({6, 2, 3, 40, 24, 72}, 2);
+  Check<BFloat16, float>({4, 1, 9, 50, 80, 40});
+}
+
+// Rows with a result that is not finite are computed again in another way.
+TEST_F(AttentionWarpsTest, QueriesInFloat32AndValuesThatAreNotFinite) {
+  Check<BFloat16, float>({4, 1, 3, 40, 32, 32}, 1, kInfinity);
+  Check<BFloat16, float>({4, 1, 1, 64, 32, 32, true, 60}, 1, kInfinity);
 }
 
 // Scores near the lowest number, whose exponentials would all be 0 relative to 0.

@@ -542,6 +542,76 @@ TEST_F(AttendTest, DecodeOf16BitsOfEveryRatioOfHeads) {
   }
 }
 
+// Queries and results in float32 over a cache in 16 bits: the queries are not rounded.
+TEST_F(AttendTest, DecodeOfFloat32OverACacheOf16Bits) {
+  int which = 0;
+  for (const int64_t d : {16, 64, 80, 128, 256}) {
+    for (const int64_t length : {1, 15, 17, 160, 2048}) {
+      if (Emulated() && length > 17 && (d != 64 || length > 160)) continue;
+      for (const int64_t s : {1, 3}) {
+        if (Emulated() && s == 3 && length > 20) continue;
+        const DType dtype = which % 3 == 2 ? DType::kF16 : DType::kBF16;
+        // 4, 12, 1 or 3 rows for each key head.
+        const bool shared = which % 2 == 0;
+        Attention a = Random(1, shared ? 8 : 2, 2, s, length, d, which % 5 == 4 ? 40 : d, dtype);
+        a.q = TestTensor::Random(DType::kF32, a.q.shape(), random_);
+        a.causal = which % 4 / 2;
+        if (which % 7 == 3) a.kv_len = Below(length + 1);
+        // Heads of keys and of values as parts of one cache, or [B, L, M, D] as a view.
+        if (which % 3 == 1) {
+          a.k = a.k.WithLayout({0, 2, 1, 3}, 1);
+          a.v = a.v.WithLayout({0, 2, 1, 3}, 1);
+        }
+        // Queries that are not adjacent.
+        if (which % 4 == 3) a.q = RandomLayout(a.q);
+        ++which;
+        SCOPED_TRACE("D " + std::to_string(d) + ", L " + std::to_string(length) + ", S " +
+                     std::to_string(s) + ", causal " + std::to_string(a.causal) + ", kv_len " +
+                     std::to_string(a.kv_len));
+        CheckAttention(a, DType::kF32, AnyChunks(),
+                       Emulated() && which % 4 != 0 ? 0 : 1 + Below(4));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Queries whose lower bits determine the scores: large products that cancel each other. All sums
+// are exact in float32.
+TEST_F(AttendTest, LowerBitsOfFloat32QueriesAreNotLost) {
+  Attention a = Random(1, 4, 1, 1, 40, 16, 16, DType::kBF16);
+  std::vector<double> q(4 * 16, 0);
+  std::vector<double> k(40 * 16, 0);
+  for (int64_t row = 0; row < 4; ++row) {
+    q[row * 16] = 1 + 1.5 / 512 + static_cast<double>(row + 1) / 131072;
+    q[row * 16 + 1] = -1;
+  }
+  for (int64_t key = 0; key < 40; ++key) {
+    k[key * 16] = k[key * 16 + 1] = static_cast<double>(Below(64)) * 4;
+  }
+  a.q = TestTensor::Input(DType::kF32, a.q.shape(), q);
+  a.k = TestTensor::Input(DType::kBF16, a.k.shape(), k);
+  a.scale = 1;
+  CheckAttention(a, DType::kF32, 1);
+}
+
+// Elements of queries that are infinite, NaN or larger than any in bfloat16.
+TEST_F(AttendTest, Float32QueriesThatAreNotFinite) {
+  for (const double special : {kInf, kNan, 3.4028234663852886e38}) {
+    Attention a = Random(1, 4, 1, 1, 40, 16, 16, DType::kBF16);
+    std::vector<double> q(4 * 16, 0.5);
+    q[16 + 3] = special;
+    a.q = TestTensor::Input(DType::kF32, a.q.shape(), q);
+    if (special < kInf) {
+      std::vector<double> k = a.k.Values();
+      for (double& value : k) value *= 0.0625;  // The products are finite.
+      a.k = TestTensor::Input(DType::kBF16, a.k.shape(), k);
+      a.scale = 1e-38f;
+    }
+    CheckAttention(a, DType::kF32, 1);
+  }
+}
+
 TEST_F(AttendTest, DecodeOf16BitsWithMasksAndHiddenNan) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const int64_t s : {1, 3}) {

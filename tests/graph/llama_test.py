@@ -152,6 +152,15 @@ class LlamaTest(daemons.DaemonTest):
                 run = self.client.run(graph, prompt)
                 self.check_steps(model, prompt, run, "f32")
 
+    def test_parts_of_keys_in_a_large_context(self):
+        model = self.load(llama_model.random_model(self.rng, dtype="bf16", heads=8, head_dim=64))
+        graph = self.graph(model, "--max_context=512", "--logits", "--cache=f32")
+        operators = [node.operator for node in graph.nodes]
+        self.assertEqual((operators.count("attention"), operators.count("attention_partial"),
+                          operators.count("attention_combine")), (0, 2, 2))
+        prompt = self.random_text(model, 300)
+        self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
+
     def gate(self, other_arm, name):
         """The upper 95 % bounds, over 8 prompts, of how much larger our mean divergence and our mean
         loss of log-likelihood are than those of the other arm."""
