@@ -30,7 +30,7 @@
 // The sum of x is a product on the tensor cores as well, with weights that are all 1.
 //
 // A vector of float has two columns (kPartsOfFloat): x rounded to BFloat16, and the rounded rest.
-// What is left of x after both is at most 2^-18 of it. The products of the columns are added in
+// What is left of x after both is at most 2^-17 of it. The products of the columns are added in
 // float. The weights are read once for up to 4 of these vectors, and for up to 8 others.
 //
 // Tensor cores drop the low bits of sums, so that only the products of a unit are added there.

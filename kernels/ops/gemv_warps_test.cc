@@ -238,7 +238,7 @@ TEST(GemvWarpsTest, FloatsWithWeightsOfBFloat16) {
   Check(c);
 }
 
-// Each part has 8 bits: the error is at most that of 16 bits, also of a single product.
+// Each part has 8 bits: together they leave at most 2^-17 of x, also in a single product.
 TEST(GemvWarpsTest, FloatsKeepSixteenBits) {
   for (const i64 vectors : {1, 4}) {
     Case c = {DType::kBF16, 33, 64, vectors, DType::kF32};
