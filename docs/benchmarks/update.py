@@ -284,6 +284,16 @@ def run_p50(side):
     return quantity(load(DAEMON)["bench"]["lone_run_device"][side]["p50_us"], "us")
 
 
+def decode_step():
+    """The same cells as comparison()."""
+    baseline = "CUDA graph, nodes by dependencies"
+    step, = (f for f in load(GRAPHS)["figures"]
+             if f["what"] == "decode step, 160 keys" and f.get("baseline") == baseline)
+    return (quantity(step["value"], step["unit"]),
+            "CUDA graph of the same operators: " + quantity(step["baseline_value"], step["unit"]),
+            "{:.2f}".format(step["ratio"]))
+
+
 def short():
     bench = load(DAEMON)["bench"]
     rows = [
@@ -291,6 +301,7 @@ def short():
         ["burst of 64 tasks, first submit to last done, p50", *comparison(BURST)],
         ["sustained tasks, distinct buffers", *comparison(SUSTAINED, "graph of 1,000 independent")],
         ["wide add of 256 Mi", *comparison(WIDE, "device-to-device copy")],
+        ["task graph: decode step, 1 billion parameters", *decode_step()],
         ["FLUX in the kernel, one program, 1 Mi inputs",
          *comparison("FLUX, one program over 1 Mi inputs")],
         ["gRPC `Submit`, batches of 1,024 tasks, one client",
