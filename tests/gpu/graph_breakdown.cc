@@ -35,7 +35,9 @@ GraphBreakdown BreakDown(const std::vector<std::string>& operators,
     if (event.step != step) continue;
     GraphBreakdown::Row& row = rows[operators[event.node]];
     row.work_us += Micros(event.end_ns - event.begin_ns);
-    row.wait_us += Micros(event.begin_ns - std::max(begin, event.wait_ns));
+    const u64 waits_from = std::max(begin, event.wait_ns);
+    // The clocks of two SMs may differ by some nanoseconds.
+    if (event.begin_ns > waits_from) row.wait_us += Micros(event.begin_ns - waits_from);
     work_of_member[{operators[event.node], event.worker}] += Micros(event.end_ns - event.begin_ns);
     members.insert(event.worker);
     ends[event.node] = std::max(ends[event.node], event.end_ns);

@@ -12,9 +12,8 @@
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/rpc/core.h"
-#include "server/rpc/graph_messages.h"
 #include "server/rpc/graph_quantum.h"
-#include "tests/graph/builtin_catalog.h"
+#include "tests/graph/checked_graph.h"
 #include "tests/graph/graph_maker.h"
 
 namespace resident::testing {
@@ -34,16 +33,6 @@ class GangQuantumTest : public ::testing::Test {
     session->traits().graph_workers = graph_workers;
     device_.set_session(session);
     return session;
-  }
-  static graph::CheckedGraph Check(const v1::Graph& message) {
-    static const BuiltinCatalog* const catalog = new BuiltinCatalog;
-    graph::Findings findings;
-    graph::CheckedGraph checked;
-    checked.graph = ReadGraph(message, *catalog, &findings);
-    graph::GraphCheck check = graph::CheckGraph(checked.graph, &findings);
-    EXPECT_TRUE(check.accepted);
-    if (check.accepted) checked.order = *std::move(check.order);
-    return checked;
   }
   std::shared_ptr<const Buffer> Allocate(uint64_t bytes, EngineSession& session) {
     BufferSpec spec;
@@ -65,7 +54,7 @@ TEST_F(GangQuantumTest, TheGangHasAsManyMembersAsTheGraphCanUse) {
   GraphMaker maker;
   maker.Input("x", {64}).Output("y", {5, 64});
   for (int i = 0; i < 5; ++i) maker.Call("relu", {"x", View("y", {D(64)}, 64 * i)});
-  const graph::CheckedGraph checked = Check(maker.graph);
+  const graph::CheckedGraph checked = CheckBuiltinGraph(maker.graph).value();
   uint64_t epoch = 1;
   for (const auto& [workers, gang] : {std::pair{0u, 0u}, {3u, 3u}, {132u, 5u}}) {
     const auto session = StartEngine(++epoch, workers);
@@ -106,7 +95,7 @@ TEST_F(GangQuantumTest, TheGangHasAsManyMembersAsTheGraphCanUse) {
 TEST_F(GangQuantumTest, AnotherEngineDoesNotGetTheImage) {
   GraphMaker maker;
   maker.Output("y", {64}).Call("fill", {"y", F(1)});
-  const graph::CheckedGraph checked = Check(maker.graph);
+  const graph::CheckedGraph checked = CheckBuiltinGraph(maker.graph).value();
   const auto first = StartEngine(1, 132);
   const auto quanta = GraphQuanta::Create(core_, checked, {}, {0, first});
   ASSERT_NE(quanta, nullptr);
@@ -119,7 +108,7 @@ TEST_F(GangQuantumTest, AnotherEngineDoesNotGetTheImage) {
 TEST_F(GangQuantumTest, AnEngineThatDoesNotExecuteGraphs) {
   GraphMaker maker;
   maker.Output("y", {64}).Call("fill", {"y", F(1)});
-  const graph::CheckedGraph checked = Check(maker.graph);
+  const graph::CheckedGraph checked = CheckBuiltinGraph(maker.graph).value();
   const auto session = StartEngine(1, 0);
   session->traits().executes_graphs = false;
   EXPECT_FALSE(GraphQuanta::HostBytes(core_, checked, {}).has_value());
