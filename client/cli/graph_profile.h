@@ -9,7 +9,7 @@
 //
 //   GraphProfile profile(graph, report.dependencies());
 //   client.RunGraph(request, nullptr, [&](const v1::GraphTrace& trace) { profile.Add(trace); });
-//   for (const GraphProfile::Operator& op : profile.Operators()) ...
+//   for (const GraphProfile::Operator& op : profile.Operators(profile.CriticalPath())) ...
 #ifndef RESIDENT_CLIENT_CLI_GRAPH_PROFILE_H_
 #define RESIDENT_CLIENT_CLI_GRAPH_PROFILE_H_
 

@@ -99,6 +99,13 @@ int Trace(const Words& words, const TraceOptions& options) {
     Print(ReportText(run.graph(), *report));
     return kExitFailed;
   }
+  // A graph that can run may have more dependencies than a report lists.
+  const auto listed = static_cast<uint64_t>(report->dependencies_size());
+  if (listed < report->dependency_count()) {
+    return CallError(absl::FailedPreconditionError(absl::StrCat(
+        "the graph has ", report->dependency_count(), " dependencies, of which the daemon lists ",
+        listed, ", so that its critical path cannot be found. Fix: trace a part of the graph")));
+  }
   GraphProfile profile(run.graph(), report->dependencies());
   run.request.set_trace(true);
   const absl::StatusOr<v1::GraphResult> result = run.client->RunGraph(

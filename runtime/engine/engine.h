@@ -201,11 +201,11 @@ class Engine {
   // Makes `bytes` of a shared-memory object accessible to operators and returns its address for
   // them. `fd` is used during the call only.
   virtual absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) = 0;
-  // The same for device memory of another process: the first `bytes` bytes from the address that
+  // The same for device memory of another process: the first `bytes` bytes of the allocation that
   // the handle was made for. `handle` has kDeviceHandleBytes; the same one may be mapped several
   // times, and each mapping is ended by UnmapShared. Errors: UNIMPLEMENTED (see
   // EngineTraits::maps_device_memory), INVALID_ARGUMENT (the handle cannot be opened, or is of
-  // memory of another device or of fewer bytes).
+  // memory of another device or of fewer bytes), RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) = 0;
   // May be deferred until the kernel is parked.
   virtual absl::Status UnmapShared(uint64_t address) = 0;

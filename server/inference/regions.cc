@@ -122,8 +122,10 @@ absl::StatusOr<Placement> Regions::ChoosePlace(const RegionSpec& spec) const {
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [name, region] : regions_) {
-      home = region->device();
-      if (region->spec().kind == RegionKind::kSystem) break;
+      const bool system = region->spec().kind == RegionKind::kSystem;
+      // Without a system region the first device of those that have regions.
+      if (system || !home.has_value() || region->device() < *home) home = region->device();
+      if (system) break;
     }
   }
   return PlaceBuffer(core_.devices, std::nullopt, home, 0);

@@ -27,11 +27,9 @@ constexpr uint64_t kMemory = 1 << 20;
 class GpuSession : public FakeSession {
  public:
   GpuSession(uint64_t epoch, uint64_t memory_bytes) : FakeSession(epoch, memory_bytes, kMemory) {
-    info_.traits.maps_device_memory = true;
-    info_.memory_bytes = memory_bytes;
+    traits().maps_device_memory = true;
   }
 
-  const EngineInfo& info() const override { return info_; }
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapSharedDevice(const std::string& handle,
                                                                       uint64_t bytes) override {
     handles.push_back(handle);
@@ -39,9 +37,6 @@ class GpuSession : public FakeSession {
   }
 
   std::vector<std::string> handles;  // Those that were mapped.
-
- private:
-  EngineInfo info_;
 };
 
 // A daemon with a CPU as device 0 and a GPU as device 1.
@@ -149,6 +144,20 @@ TEST_F(RegionsTest, SystemRegionsAreOnOneDeviceWhereverDeviceMemoryIs) {
   EXPECT_NE(DeviceOf("c"), home);
   ASSERT_EQ(RegisterSystem("b"), absl::OkStatus());
   EXPECT_EQ(DeviceOf("b"), home);
+}
+
+// So does the first one, if there is only device memory, on whichever of several devices.
+TEST_F(RegionsTest, TheFirstSystemRegionIsWhereDeviceMemoryIs) {
+  ASSERT_EQ(regions_->Register(Cuda("c", 4096), *client_), absl::OkStatus());
+  ASSERT_EQ(RegisterSystem("a"), absl::OkStatus());
+  EXPECT_EQ(DeviceOf("a"), 1u);
+  cpu_.set_session(std::make_shared<GpuSession>(2, kMemory));
+  regions_->Unregister(RegionKind::kSystem, "")->WaitForNotification();
+  RegionSpec other = Cuda("d", 4096);
+  other.device = 0;
+  ASSERT_EQ(regions_->Register(other, *client_), absl::OkStatus());
+  ASSERT_EQ(RegisterSystem("b"), absl::OkStatus());
+  EXPECT_EQ(DeviceOf("b"), 0u);
 }
 
 TEST_F(RegionsTest, DeviceMemoryIsMappedIntoTheNextEngine) {

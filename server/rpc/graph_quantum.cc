@@ -101,7 +101,8 @@ QuantumReport QuantumWork::ReadReport() const {
   report.in_step = quantum.in_step != 0;
   if (report.end == GraphEnd::kFailed && quantum.failed_node < nodes_) {
     report.failed_node = quantum.failed_node;
-    report.failed_step = quantum.failed_step;
+    report.failed_step = std::clamp<uint64_t>(quantum.failed_step, plan_.quantum.first_step,
+                                              plan_.quantum.last_step - 1);
   }
   for (const GraphOperator& op : operators) report.operators.push_back({op.tasks, op.ns});
   ReadTrace(quantum.trace_events, most, &report);

@@ -35,8 +35,8 @@
 
 namespace resident {
 
-// What an engine reports of a quantum that has ended: a copy, in which all values are within the
-// quantum's bounds. The engine's process, in which installed operators run, can write any values,
+// What an engine reports of a quantum that has ended: a copy, in which all numbers of nodes and steps
+// are within the quantum's bounds. The counts of tasks and the times are those that it reports. The engine's process, in which installed operators run, can write any values,
 // at any time.
 struct QuantumReport {
   struct Row {
@@ -49,7 +49,7 @@ struct QuantumReport {
   bool in_step = false;
   // Of kFailed: a node of the image.
   std::optional<uint32_t> failed_node;
-  uint64_t failed_step = 0;
+  uint64_t failed_step = 0;  // Of the run.
   // By row of the table of operators.
   std::vector<Row> operators;
   // Of a run that is traced: the nodes are those of the image, steps those of the quantum.

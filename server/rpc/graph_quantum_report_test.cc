@@ -116,6 +116,7 @@ TEST_F(GraphQuantumReportTest, EventsWithoutRoomAreCounted) {
 // Whatever is there, the report is within the quantum's bounds.
 TEST_F(GraphQuantumReportTest, RandomMemory) {
   std::mt19937_64 random(1);
+  int failures = 0;
   for (int i = 0; i < 20'000; ++i) {
     auto* const words = reinterpret_cast<uint32_t*>(ticket_.staging()->host);
     for (uint64_t word = 0; word < bytes_ / sizeof(uint32_t); ++word) {
@@ -126,13 +127,18 @@ TEST_F(GraphQuantumReportTest, RandomMemory) {
     EXPECT_LE(report.trace.size(), kRoom);
     if (report.failed_node.has_value()) {
       EXPECT_LT(*report.failed_node, kNodes);
+      EXPECT_GE(report.failed_step, work_->planned().first_step);
+      EXPECT_LT(report.failed_step, work_->planned().last_step);
+      ++failures;
     }
     for (const GraphTraceEvent& event : report.trace) {
       EXPECT_LT(event.node, kNodes);
       EXPECT_LT(event.step, kSteps);
+      EXPECT_LE(event.wait_ns, event.begin_ns);
       EXPECT_LE(event.begin_ns, event.end_ns);
     }
   }
+  EXPECT_GT(failures, 0);
 }
 
 }  // namespace

@@ -296,7 +296,10 @@ absl::StatusOr<bool> GraphStore::Unload(const std::string& id, const std::string
   } else {
     graphs_[id].holders.erase(caller);
   }
-  absl::erase_if(accounts_, [](const auto& each) { return each.second->acquired() == 0; });
+  // A graph that is stale, and so has no charge at present, keeps its account for the next one.
+  absl::erase_if(accounts_, [](const auto& each) {
+    return each.second.use_count() == 1 && each.second->acquired() == 0;
+  });
   return removed;
 }
 

@@ -213,7 +213,7 @@ class CudaRegions(InferenceTest):
         register(self.client, "slow", memory)
         message = pb.ModelInferRequest(model_name="test.spin:batch")
         tensor = message.inputs.add(name="ns", datatype="INT64", shape=[8, 1])
-        tensor.contents.int64_contents.extend([50_000_000] * 8)
+        tensor.contents.int64_contents.extend([500_000_000] * 8)
         put(message.outputs.add(name="out"), "slow", 32)
         set_parameter(message.parameters, "shape.out", "1")
         ended, failures = [], []
@@ -228,6 +228,7 @@ class CudaRegions(InferenceTest):
         thread = threading.Thread(target=infer)
         thread.start()
         eventually(lambda: ended or self.device()["ring"]["in_flight"])
+        self.assertEqual(ended, [], "the request ended before Unregister could wait for it")
         self.client.CudaSharedMemoryUnregister(name="slow")
         self.assertEqual(self.device()["state"], "resident")
         # All tasks have written their output by now.

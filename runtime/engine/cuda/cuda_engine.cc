@@ -651,11 +651,12 @@ absl::Status CudaEngine::UnmapShared(uint64_t address) {
 
 absl::Status CudaEngine::UnmapDeferred() {
   for (auto it = mappings_.begin(); it != mappings_.end();) {
-    const auto [address, mapping] = *it;
-    if (mapping.uses > 0) {
+    if (it->second.uses > 0) {
       ++it;
       continue;
     }
+    const uint64_t address = it->first;
+    const Mapping mapping = std::move(it->second);
     it = mappings_.erase(it);
     if (mapping.host != nullptr) {
       RETURN_IF_CUDA_ERROR(cuMemHostUnregister, mapping.host);
