@@ -35,9 +35,10 @@
 
 namespace resident {
 
-// What an engine reports of a quantum that has ended: a copy, in which all numbers of nodes and steps
-// are within the quantum's bounds. The counts of tasks and the times are those that it reports. The engine's process, in which installed operators run, can write any values,
-// at any time.
+// What an engine reports of a quantum that has ended: a copy, in which all numbers of nodes and
+// steps are within the quantum's bounds. The counts of tasks and the times are those that it
+// reports. The engine's process, in which installed operators run, can write any values, at any
+// time.
 struct QuantumReport {
   struct Row {
     uint64_t tasks = 0;
