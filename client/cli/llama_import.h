@@ -1,7 +1,7 @@
-// Converts a model of the Llama form into a task graph that decodes: the folder has config.json
-// (llama_config.h) and safetensors files (llama_weights.h).
+// Converts a model of the Llama form into a task graph: the folder has config.json (llama_config.h)
+// and safetensors files (llama_weights.h). There are two kinds of graph, which share the states.
 //
-// A step takes one token and computes the next one:
+// A graph that decodes: a step takes one token and computes the next one.
 //
 //   prompt ─▶ text ─▶ embedding ─▶ layers ─▶ norm ─▶ head ─▶ argmax or sample ─▶ text
 //                                  │   ▲                              └─▶ token (stream, stop)
@@ -18,6 +18,11 @@
 //
 // Steps at positions before prompt_len - 1 read the prompt. Their own result is replaced by the
 // prompt's next token, and their record of `token` is -1, which is no stop value.
+//
+// A graph that reads a prompt (LlamaOptions::prompt): one step takes all tokens of a text, fills
+// the cache with them, and computes the token after them. It has the input `prompt`
+// i64[options.prompt] and the scalar prompt_len. A run of a graph that decodes continues with its
+// states, with `pos` and `position` equal to prompt_len, which remains as it was.
 //
 // Thread safety: pure function.
 //
@@ -38,6 +43,8 @@ namespace resident::cli {
 struct LlamaOptions {
   // Positions of the cache, and the most steps; 0: those of the model, at most kDefaultContext.
   uint64_t max_context = 0;
+  // The most tokens that the step of a graph that reads a prompt takes; 0: a graph that decodes.
+  uint64_t prompt = 0;
   // Sequences that a step decodes.
   uint64_t batch = 1;
   // Before the names of weights, as in `residentctl buffers load --prefix`.

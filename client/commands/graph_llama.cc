@@ -48,7 +48,7 @@ void AddGraphLlama(Command& graph) {
   auto command = std::make_shared<LlamaCommand>();
   LlamaOptions& options = command->options;
   Command& llama = graph.Add(
-      "llama", "convert a Llama model to a graph that decodes",
+      "llama", "convert a Llama model to a graph that decodes, or reads a prompt",
       "DIR is a folder with config.json and model.safetensors (or several files and their index),\n"
       "as Hugging Face's transformers write it. Prints a graph whose steps each compute one "
       "token,\n"
@@ -62,9 +62,15 @@ void AddGraphLlama(Command& graph) {
       "window, Qwen2ForCausalLM. The cache of keys and values is the state `cache`, the next "
       "token\n"
       "is in `text`: bind both to buffers to continue with the next run, and set `pos` and\n"
-      "`position` to the number of steps so far.\n");
+      "`position` to the number of steps so far.\n"
+      "With --prompt=N the graph has one step, which reads a prompt of up to N tokens at once;\n"
+      "a graph without it continues with `cache` and `text` in the same buffers, with the same\n"
+      "prompt_len, and with pos and position equal to it.\n");
   llama.Flag("max_context", &options.max_context,
              "positions of the cache, and the most steps; default: those of the model, up to 4096");
+  llama.Flag("prompt", &options.prompt,
+             "a graph that reads a prompt of up to this many tokens in one step; default: a graph "
+             "that decodes");
   llama.Flag("batch", &options.batch, "sequences that a step decodes; only 1 is supported");
   llama.Flag("prefix", &options.prefix, "text before the names of weights, as in buffers load");
   llama.Flag("cache", &command->cache, "element type of the cache; default: that of the weights",

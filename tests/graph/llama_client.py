@@ -28,6 +28,11 @@ def context_of(graph):
     return next(tensor.shape[2].size for tensor in graph.tensors if tensor.name == "cache")
 
 
+def prompt_of(graph):
+    """The tokens that fit into the graph's prompt."""
+    return next(tensor.shape[0].size for tensor in graph.tensors if tensor.name == "prompt")
+
+
 class Run:
     """What a run returned. `tokens` and `logits` have a row for each step."""
 
@@ -89,13 +94,16 @@ class LlamaClient:
                 if tensor.kind == graphs_pb2.GraphTensor.KIND_STATE and not tensor.alias_of}
 
     def run(self, graph, prompt, steps=0, pos=0, states=None, **scalars):
-        text = np.zeros(context_of(graph), np.int64)
+        """A run from position `pos`; a graph that reads a prompt always begins with the first."""
+        text = np.zeros(prompt_of(graph), np.int64)
         text[:len(prompt)] = prompt
         request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
         request.bindings.add(tensor="prompt", data=text.tobytes())
         for name, buffer in (states or {}).items():
             request.bindings.add(tensor=name, buffer_id=buffer)
-        for name, value in dict(scalars, pos=pos, position=pos, prompt_len=len(prompt)).items():
+        if graph.HasField("loop"):
+            scalars.update(pos=pos, position=pos)
+        for name, value in {"prompt_len": len(prompt), **scalars}.items():
             request.scalars[name] = value
         events = list(self._stream("Graphs/Run", request, graphs_pb2.RunGraphResponse))
         return Run([event.step for event in events[:-1]], events[-1].result)

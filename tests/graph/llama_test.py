@@ -16,6 +16,7 @@ import tempfile
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 
 import daemon as daemons  # noqa: E402
@@ -161,6 +162,55 @@ class LlamaTest(daemons.DaemonTest):
         prompt = self.random_text(model, 300)
         self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
 
+    def check_prompt(self, model, length, cache, *flags):
+        """A prompt that is read in one step, and a decode that continues after it, beside the reference
+        for the text that both have seen."""
+        flags = [*flags, "--max_context=64", "--logits", "--cache=" + cache]
+        reading = self.graph(model, "--prompt=48", *flags)
+        decoding = self.graph(model, *flags)
+        states = self.client.states(decoding)
+        self.assertEqual(sorted(self.client.states(reading)), sorted(states))
+        prompt = self.random_text(model, length)
+        read = self.client.run(reading, prompt, states=states)
+        self.assertEqual((read.steps, len(read.tokens)), (1, 1))
+        # Without the text: the state has the next token.
+        rest = self.client.run(decoding, [0] * length, steps=64 - length, pos=length, states=states)
+        made = read.tokens + rest.tokens
+        self.assertEqual(len(made), 65 - length)
+        exact = reference.logits(model, prompt + made[:-1], cache)[length - 1:]
+        logits = np.concatenate([read.logits, rest.logits])
+        lengths = np.linalg.norm(exact, axis=1)
+        self.assertLess((np.linalg.norm(logits - exact, axis=1) / lengths).max(), TOLERANCE[cache])
+        np.testing.assert_array_equal(made, logits.argmax(1))
+
+    def test_prompt_in_one_step(self):
+        for name, values in VARIANTS.items():
+            model = self.load(llama_model.random_model(self.rng, **values))
+            for cache in sorted({"f32", model.dtype}):
+                with self.subTest(seed=SEED, variant=name, cache=cache):
+                    self.check_prompt(model, int(self.rng.integers(2, 48)), cache)
+
+    def test_shortest_and_longest_prompt_in_one_step(self):
+        model = self.load(llama_model.random_model(self.rng, dtype="bf16", bias=True))
+        for length in (1, 48):
+            with self.subTest(seed=SEED, length=length):
+                self.check_prompt(model, length, "f32")
+        graph = self.graph(model, "--max_context=64", "--prompt=48")
+        with self.assertRaises(grpc.RpcError) as refused:
+            self.client.run(graph, self.random_text(model, 48), prompt_len=49)
+        self.assertIn("prompt_len", refused.exception.details())
+
+    def test_prompt_in_one_step_draws_the_token_of_the_last_position(self):
+        model = self.load(llama_model.random_model(self.rng))
+        prompt = self.random_text(model, 7)
+        for flags in ([], ["--top_k=9"], ["--top_p=0.8"]):
+            flags = ["--max_context=40", "--sample", *flags]
+            reading, decoding = self.graph(model, "--prompt=12", *flags), self.graph(model, *flags)
+            drawn = [[self.client.run(graph, prompt, steps=steps, seed=seed).tokens[-1]
+                      for seed in range(12)] for graph, steps in ((reading, 1), (decoding, 7))]
+            self.assertEqual(*drawn)
+            self.assertGreater(len(set(drawn[0])), 1)
+
     def gate(self, other_arm, name):
         """The upper 95 % bounds, over 8 prompts, of how much larger our mean divergence and our mean
         loss of log-likelihood are than those of the other arm."""
@@ -271,14 +321,16 @@ class LlamaTest(daemons.DaemonTest):
         model.write(folder / "model")
         section = TUTORIAL.read_text().split("\n## A decode\n")[1].split("\n## ")[0]
         outs = []
-        for line in re.search(r"```console\n(.*?)```", section, re.S)[1].splitlines():
+        for line in "".join(re.findall(r"```console\n(.*?)```", section, re.S)).splitlines():
             words = shlex.split(line.removeprefix("$ residentctl "))
-            words = [str(folder / word) if re.match(r"model|decode\.json", word) else word
+            words = [str(folder / word) if re.match(r"model|decode\.json|prompt\.json", word) else word
                      for word in words]
             outs.append(self.ctl(*words).out)
-        self.assertEqual(len(outs), 3)
-        tokens = [int(token) for token in re.findall(r"step \d+: token (-?\d+)\n", outs[2])]
+        self.assertEqual(len(outs), 8)
+        tokens, first, rest = [[int(token) for token in re.findall(r"step \d+: token (-?\d+)\n", out)]
+                               for out in (outs[2], outs[6], outs[7])]
         self.assertEqual(len(tokens), 12)
+        self.assertEqual(first + rest, tokens[2:])
         self.assertEqual(tokens[:2], [-1, -1])
         exact = reference.logits(model, [5, 17, 3] + tokens[2:-1], "f32")[2:]
         chosen = exact[np.arange(10), tokens[2:]]
@@ -380,6 +432,7 @@ class ImportTest(daemons.CommandTest):
         self.assertEqual(llama_client.context_of(graph), 16)
         self.configure()
         self.refuse("--batch is 2", flags=["--batch=2"])
+        self.refuse("--prompt is 41", "40", "--max_context", flags=["--max_context=40", "--prompt=41"])
         self.refuse("--top_k", "--sample", flags=["--top_k=3"])
         self.refuse("--top_k is 21", "20", flags=["--sample", "--top_k=21"])
         self.refuse("--top_p is 2", flags=["--sample", "--top_p=2"])

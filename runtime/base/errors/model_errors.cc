@@ -72,6 +72,12 @@ absl::Status ContextLength(uint64_t wanted, uint64_t limit, const std::string& w
                                            " (", why, "). Fix: give a value in this range"));
 }
 
+absl::Status PromptLength(uint64_t wanted, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("--prompt is ", wanted, " and may be up to ", limit,
+                                           ", the positions of the cache. Fix: give a value in "
+                                           "this range, or raise --max_context"));
+}
+
 absl::Status BatchOfSequences(uint64_t wanted) {
   return absl::InvalidArgumentError(StrCat("--batch is ", wanted,
                                            ", and a graph decodes 1 sequence. Fix: give 1, and run "

@@ -32,6 +32,7 @@ absl::Status ModelTensorName(const std::string& name, uint64_t limit);
 
 // Options of the conversion.
 absl::Status ContextLength(uint64_t wanted, uint64_t limit, const std::string& why);
+absl::Status PromptLength(uint64_t wanted, uint64_t limit);
 absl::Status BatchOfSequences(uint64_t wanted);
 absl::Status SamplingOption(const std::string& option, const std::string& what,
                             const std::string& fix);

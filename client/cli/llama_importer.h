@@ -1,0 +1,150 @@
+// Importer: converts a model of the Llama form into a task graph.
+//
+//   llama_import.cc   options, tensors and weights, and the order of the parts
+//   llama_layers.cc   the layers: for one token or for the tokens of a prompt
+//   llama_decode.cc   the rest of a step that computes one token
+//   llama_prompt.cc   the rest of the step that reads a prompt
+//
+// Activations have a row for each token of the step: one, or up to options.prompt of which a run
+// uses the first `prompt_len`.
+//
+// Thread safety: none.
+//
+//   Importer importer(config, weights, options);
+//   ASSIGN_OR_RETURN(const LlamaGraph imported, importer.Import());
+#ifndef RESIDENT_CLIENT_CLI_LLAMA_IMPORTER_H_
+#define RESIDENT_CLIENT_CLI_LLAMA_IMPORTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cli/llama_config.h"
+#include "client/cli/llama_import.h"
+#include "client/cli/llama_weights.h"
+#include "resident/v1/graphs.pb.h"
+
+namespace resident::cli::llama {
+
+using Dims = std::vector<int64_t>;
+
+// A dimension that is the value of the scalar `prompt_len`.
+inline constexpr int64_t kPromptLength = -1;
+
+// Arguments of calls.
+
+// A tensor, or a dense part of it; with `strides`, any part. Offset and strides count elements.
+v1::GraphArgument View(const std::string& tensor, const Dims& shape, int64_t offset = 0,
+                       const Dims& strides = {});
+v1::GraphArgument Whole(const std::string& tensor);
+v1::GraphArgument Real(double value);
+v1::GraphArgument Integer(int64_t value);
+// factor * scalar + addend.
+v1::GraphArgument Scalar(const std::string& name, double factor = 1, double addend = 0);
+v1::GraphArgument None();
+v1::GraphArgument Named(const char* parameter, v1::GraphArgument argument);
+
+class Importer {
+ public:
+  Importer(const LlamaConfig& config, LlamaWeights& weights, const LlamaOptions& options)
+      : config_(config), weights_(weights), options_(options) {}
+
+  absl::StatusOr<LlamaGraph> Import();
+
+ private:
+  using Arguments = std::vector<v1::GraphArgument>;
+
+  // out = in * weightᵀ + bias. `tensor`: the name of weight and bias without their endings.
+  struct Projection {
+    std::string node;
+    std::string tensor;
+    v1::GraphArgument out;
+    int64_t rows;  // Of the weight.
+    bool bias;
+    const char* because;  // The keys of config.json from which the weight's shape follows.
+  };
+
+  bool reads_prompt() const { return options_.prompt != 0; }
+
+  absl::Status CheckOptions();
+  absl::Status CheckSampling();
+
+  // Tensors and scalars.
+  void AddScalar(const char* name, v1::DType dtype, double least, double most,
+                 std::optional<double> initial);
+  void AddSamplingScalars();
+  v1::GraphTensor& Tensor(v1::GraphTensor::Kind kind, const std::string& name, v1::DType dtype,
+                          const Dims& shape);
+  void Activation(const std::string& name, v1::DType dtype, const Dims& shape);
+  void Alias(const std::string& name, const std::string& of, v1::DType dtype, const Dims& shape,
+             int64_t offset_bytes = 0);
+  absl::StatusOr<v1::GraphArgument> Weight(const std::string& name, const Dims& shape,
+                                           const std::string& because);
+  // The bias of a projection, or none.
+  absl::StatusOr<v1::GraphArgument> Bias(const Projection& projection);
+  // The rows of the step's tokens in a tensor with this number of columns.
+  v1::GraphArgument Rows(const std::string& tensor, int64_t columns) const;
+  void AddLayerActivations();
+  absl::Status AddCache();
+  void Call(const std::string& name, const char* op, Arguments arguments);
+  // Refuses tensors that the graph does not use.
+  absl::Status CheckRest();
+
+  // The layers.
+  absl::Status AddNorm(const std::string& node, const std::string& weight);
+  // Projections of one tensor.
+  absl::Status AddProjections(const std::string& in, int64_t columns,
+                              std::vector<Projection> projections);
+  absl::Status AddProducts(const std::string& in, int64_t columns,
+                           std::vector<Projection> projections);
+  absl::Status AddAttention(int64_t layer);
+  // `attended` from the queries in `rotated` and a layer's cache.
+  void AddAttend(int64_t layer);
+  absl::Status AddMlp(int64_t layer);
+  // The angle of each pair at position 1, times `factor`: a number, or a scalar.
+  void AddFrequencies(const std::string& out,
+                      const std::function<v1::GraphArgument(double factor)>& scaled);
+  // `logits` from a row of the last norm.
+  absl::Status AddHead(v1::GraphArgument row);
+  // Chooses a token from `logits`. `offset`: of the random numbers.
+  void AddChoice(v1::GraphArgument next, v1::GraphArgument offset);
+
+  // A step that computes one token.
+  void DeclareDecode();
+  absl::Status BeginDecode();
+  absl::Status EndDecode();
+
+  // The step that reads a prompt.
+  void DeclarePrompt();
+  absl::Status BeginPrompt();
+  absl::Status EndPrompt();
+
+  const LlamaConfig& config_;
+  LlamaWeights& weights_;
+  const LlamaOptions& options_;
+  LlamaGraph result_;
+  v1::Graph& graph_ = result_.graph;
+  int64_t context_ = 0;
+  int64_t rows_ = 1;       // Of a step: 1 or kPromptLength.
+  int64_t most_rows_ = 1;  // Rows of the activations.
+  int64_t parts_ = 1;      // Into which a decoding step's attention divides the keys.
+  // Of the tensors so far, by name.
+  struct Declared {
+    v1::GraphTensor::Kind kind;
+    v1::DType dtype;
+  };
+  absl::flat_hash_map<std::string, Declared> declared_;
+  // What the next norm adds to the residual; empty: nothing.
+  std::string pending_;
+  // Of the two tensors of the residual, the one that has its value.
+  int residual_ = 0;
+};
+
+}  // namespace resident::cli::llama
+
+#endif  // RESIDENT_CLIENT_CLI_LLAMA_IMPORTER_H_

@@ -1,0 +1,194 @@
+// The layers of a model: for one token, whose products are those of a vector, or for the tokens of
+// a prompt, with products of matrices.
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/llama_importer.h"
+#include "runtime/base/status_macros.h"
+
+namespace resident::cli::llama {
+
+using absl::StrCat;
+
+absl::Status Importer::AddNorm(const std::string& node, const std::string& weight) {
+  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(weight, {config_.hidden}, "hidden_size"));
+  const v1::GraphArgument residual = Rows(StrCat("residual", residual_), config_.hidden);
+  const v1::GraphArgument normed = Rows("normed", config_.hidden);
+  if (pending_.empty()) {
+    Call(node, "rmsnorm", {residual, w, normed, Real(config_.norm_epsilon)});
+    return absl::OkStatus();
+  }
+  residual_ = 1 - residual_;
+  Call(node, "rmsnorm_residual",
+       {Rows(pending_, config_.hidden), residual, w, normed,
+        Rows(StrCat("residual", residual_), config_.hidden), Real(config_.norm_epsilon)});
+  pending_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
+                                      std::vector<Projection> projections) {
+  if (reads_prompt()) return AddProducts(in, columns, std::move(projections));
+  for (Projection& each : projections) {
+    ASSIGN_OR_RETURN(const v1::GraphArgument w,
+                     Weight(StrCat(each.tensor, ".weight"), {each.rows, columns}, each.because));
+    ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
+    Call(each.node, "gemv", {Whole(in), w, bias, std::move(each.out)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddAttention(int64_t layer) {
+  const std::string tensors = StrCat("model.layers.", layer, ".");
+  const std::string nodes = StrCat("layer", layer, ".");
+  const int64_t heads = config_.heads;
+  const int64_t kv = config_.kv_heads;
+  const int64_t dim = config_.head_dim;
+  // Elements of a row.
+  const int64_t projected = (heads + kv) * dim;
+  const int64_t rotated = (heads + 2 * kv) * dim;
+  RETURN_IF_ERROR(AddNorm(nodes + "norm", tensors + "input_layernorm.weight"));
+  const auto projection = [&](const char* name, const char* out, int64_t row, int64_t first_head,
+                              int64_t count, const char* because) {
+    // A single row is dense.
+    const int64_t stride = rows_ == 1 ? count * dim : row;
+    return Projection{nodes + name,
+                      StrCat(tensors, "self_attn.", name, "_proj"),
+                      View(out, {rows_, count * dim}, first_head * dim, {stride, 1}),
+                      count * dim,
+                      config_.qkv_bias,
+                      because};
+  };
+  constexpr const char* kOfKeys = "num_key_value_heads * head_dim, hidden_size";
+  RETURN_IF_ERROR(AddProjections("normed", config_.hidden,
+                                 {projection("q", "projected", projected, 0, heads,
+                                             "num_attention_heads * head_dim, hidden_size"),
+                                  projection("k", "projected", projected, heads, kv, kOfKeys),
+                                  projection("v", "rotated", rotated, heads + kv, kv, kOfKeys)}));
+  constexpr int64_t kHalves = 1;  // Pairs are elements i and i + head_dim / 2.
+  const Dims rotation = {1, rows_, heads + kv, dim};
+  Call(nodes + "rope", "rope",
+       {View("projected", rotation, 0, {most_rows_ * projected, projected, dim, 1}),
+        Whole("angles"), View("rotated", rotation, 0, {most_rows_ * rotated, rotated, dim, 1}),
+        Integer(0), Integer(kHalves)});
+  const int64_t of_layer = layer * 2 * kv * context_ * dim;
+  Call(nodes + "append", "kv_append",
+       {View("rotated", {1, 2 * kv, rows_, dim}, heads * dim,
+             {most_rows_ * rotated, dim, rotated, 1}),
+        View("cache", {1, 2 * kv, context_, dim}, of_layer),
+        reads_prompt() ? Integer(0) : Scalar("pos")});
+  AddAttend(layer);
+  RETURN_IF_ERROR(AddProjections(
+      "attended", heads * dim,
+      {{nodes + "o", tensors + "self_attn.o_proj", Rows("branch", config_.hidden), config_.hidden,
+        config_.output_bias, "hidden_size, num_attention_heads * head_dim"}}));
+  pending_ = "branch";
+  return absl::OkStatus();
+}
+
+void Importer::AddAttend(int64_t layer) {
+  const std::string nodes = StrCat("layer", layer, ".");
+  const int64_t heads = config_.heads;
+  const int64_t dim = config_.head_dim;
+  const int64_t rotated = (heads + 2 * config_.kv_heads) * dim;
+  const int64_t of_keys = config_.kv_heads * context_ * dim;
+  const Dims cached = {1, config_.kv_heads, context_, dim};
+  const Dims queries = {1, heads, rows_, dim};
+  Arguments arguments = {View("rotated", queries, 0, {most_rows_ * rotated, dim, rotated, 1}),
+                         View("cache", cached, 2 * layer * of_keys),
+                         View("cache", cached, (2 * layer + 1) * of_keys), None()};
+  const v1::GraphArgument attended =
+      View("attended", queries, 0, {most_rows_ * heads * dim, dim, heads * dim, 1});
+  if (parts_ > 1) {
+    for (const char* const name : {"part_values", "part_largest", "part_sums"}) {
+      arguments.push_back(Whole(name));
+    }
+  } else {
+    arguments.push_back(attended);
+  }
+  arguments.push_back(Real(1 / std::sqrt(static_cast<double>(dim))));
+  if (reads_prompt()) arguments.push_back(Named("causal", Integer(1)));
+  arguments.push_back(Named("kv_len", reads_prompt() ? Scalar("prompt_len") : Scalar("pos", 1, 1)));
+  if (parts_ == 1) {
+    Call(nodes + "attention", "attention", std::move(arguments));
+    return;
+  }
+  Call(nodes + "attention", "attention_partial", std::move(arguments));
+  Call(nodes + "combine", "attention_combine",
+       {Whole("part_values"), Whole("part_largest"), Whole("part_sums"), attended});
+}
+
+absl::Status Importer::AddMlp(int64_t layer) {
+  const std::string tensors = StrCat("model.layers.", layer, ".");
+  const std::string nodes = StrCat("layer", layer, ".");
+  const int64_t hidden = config_.hidden;
+  const int64_t inner = config_.intermediate;
+  RETURN_IF_ERROR(AddNorm(nodes + "mlp_norm", tensors + "post_attention_layernorm.weight"));
+  const auto half = [&](const char* name) {
+    return Projection{nodes + name,      StrCat(tensors, "mlp.", name, "_proj"),
+                      Rows(name, inner), inner,
+                      config_.mlp_bias,  "intermediate_size, hidden_size"};
+  };
+  RETURN_IF_ERROR(AddProjections("normed", hidden, {half("gate"), half("up")}));
+  Call(nodes + "silu_mul", "silu_mul",
+       {Rows("gate", inner), Rows("up", inner), Rows("gated", inner)});
+  RETURN_IF_ERROR(
+      AddProjections("gated", inner,
+                     {{nodes + "down", tensors + "mlp.down_proj", Rows("branch", hidden), hidden,
+                       config_.mlp_bias, "hidden_size, intermediate_size"}}));
+  pending_ = "branch";
+  return absl::OkStatus();
+}
+
+void Importer::AddFrequencies(const std::string& out,
+                              const std::function<v1::GraphArgument(double factor)>& scaled) {
+  const int64_t pairs = config_.head_dim / 2;
+  // The second row belongs to position 1: the frequencies.
+  Call("frequencies", "rope_freqs", {Whole("frequencies"), Real(config_.rope_theta)});
+  int64_t pair = 0;
+  while (pair < pairs) {
+    const LlamaConfig::Band band = config_.BandOf(pair);
+    int64_t end = pair + 1;
+    if (band == LlamaConfig::Band::kBlended) {
+      Call(StrCat("angle", pair), "fill",
+           {View(out, {1, 1}, pair), scaled(config_.InverseFrequency(pair))});
+    } else {
+      while (end < pairs && config_.BandOf(end) == band) ++end;
+      const double factor = band == LlamaConfig::Band::kDivided ? 1 / config_.rope.factor : 1;
+      Call(StrCat("angles", pair), "scale",
+           {View("frequencies", {1, end - pair}, pairs + pair, {pairs, 1}),
+            View(out, {1, end - pair}, pair, {pairs, 1}), scaled(factor)});
+    }
+    pair = end;
+  }
+}
+
+absl::Status Importer::AddHead(v1::GraphArgument row) {
+  ASSIGN_OR_RETURN(const v1::GraphArgument head,
+                   Weight(config_.tied ? "model.embed_tokens.weight" : "lm_head.weight",
+                          {config_.vocab, config_.hidden}, "vocab_size, hidden_size"));
+  Call("head", "gemv", {std::move(row), head, None(), Whole("logits")});
+  if (options_.logits) {
+    Call("step_logits", "copy", {View("logits", {config_.vocab}), Whole("step_logits")});
+  }
+  return absl::OkStatus();
+}
+
+void Importer::AddChoice(v1::GraphArgument next, v1::GraphArgument offset) {
+  if (!options_.sample) {
+    constexpr int64_t kLastAxis = 1 << 1;
+    Call("next", "argmax", {Whole("logits"), std::move(next), Integer(kLastAxis)});
+    return;
+  }
+  const char* const op = options_.top_k != 0   ? "sample_topk"
+                         : options_.top_p != 1 ? "sample_topp"
+                                               : "sample";
+  Arguments arguments = {Whole("logits"), std::move(next), Scalar("temperature"), Scalar("seed"),
+                         std::move(offset)};
+  if (options_.top_k != 0) arguments.push_back(Integer(static_cast<int64_t>(options_.top_k)));
+  if (options_.top_p != 1) arguments.push_back(Real(options_.top_p));
+  Call("next", op, std::move(arguments));
+}
+
+}  // namespace resident::cli::llama

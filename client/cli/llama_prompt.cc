@@ -1,0 +1,102 @@
+// The step that reads a prompt: all of its tokens at once, so that each weight is read once.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/llama_importer.h"
+#include "runtime/base/status_macros.h"
+
+namespace resident::cli::llama {
+
+using absl::StrCat;
+using v1::GraphTensor;
+
+void Importer::DeclarePrompt() {
+  graph_.set_name("prompt");
+  AddScalar("prompt_len", v1::DTYPE_I64, 1, static_cast<double>(most_rows_), std::nullopt);
+  AddSamplingScalars();
+  Tensor(GraphTensor::KIND_INPUT, "prompt", v1::DTYPE_I64, {most_rows_});
+  // As in a graph that decodes, which continues with them.
+  Tensor(GraphTensor::KIND_STATE, "text", v1::DTYPE_I64, {2 * context_ - 1});
+  Tensor(GraphTensor::KIND_STREAM, "token", v1::DTYPE_I64, {1, 1});
+  if (options_.logits) {
+    Tensor(GraphTensor::KIND_STREAM, "step_logits", v1::DTYPE_F32, {1, config_.vocab});
+  }
+  // The first column is the position, since the frequency of the first pair is 1.
+  Activation("positions", v1::DTYPE_F32, {most_rows_, 2});
+  Activation("inverse", v1::DTYPE_F32, {1, config_.head_dim / 2});
+  // The row of the prompt's last token is placed in row `most_rows_` - 1. Nothing is placed behind it,
+  // but the check of the graph does not relate a position to a length.
+  Activation("ends", v1::DTYPE_F32, {1, 1, 2 * most_rows_ - 1, config_.hidden});
+  // Inputs of products with weights of bf16.
+  const int64_t widest =
+      std::max({config_.hidden, config_.intermediate, config_.heads * config_.head_dim});
+  Activation("high", v1::DTYPE_BF16, {most_rows_ * widest});
+  Activation("low", v1::DTYPE_BF16, {most_rows_ * widest});
+}
+
+absl::Status Importer::BeginPrompt() {
+  ASSIGN_OR_RETURN(const v1::GraphArgument table,
+                   Weight("model.embed_tokens.weight", {config_.vocab, config_.hidden},
+                          "vocab_size, hidden_size"));
+  Call("embedding", "embedding",
+       {View("prompt", {rows_}), table, Rows("residual0", config_.hidden)});
+  AddFrequencies("inverse", [](double factor) { return Real(factor); });
+  Call("positions", "rope_freqs", {Whole("positions")});
+  Call("angles", "mul",
+       {View("positions", {most_rows_, 1}, 0, {2, 1}), Whole("inverse"), Whole("angles")});
+  return absl::OkStatus();
+}
+
+// Products of matrices. With weights of bf16, the inputs are taken as the sums of two matrices of
+// bf16, as gemv does with a vector of float32, so that they can be computed by tensor cores.
+absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
+                                   std::vector<Projection> projections) {
+  const v1::GraphArgument whole = View(in, {rows_, columns});
+  const v1::GraphArgument high = View("high", {rows_, columns}, 0, {columns, 1});
+  const v1::GraphArgument low = View("low", {rows_, columns}, 0, {columns, 1});
+  bool divided = false;
+  for (const Projection& each : projections) {
+    const std::string name = StrCat(each.tensor, ".weight");
+    RETURN_IF_ERROR(Weight(name, {each.rows, columns}, each.because).status());
+    const std::string full = options_.prefix + name;
+    const v1::GraphArgument transposed = View(full, {columns, each.rows}, 0, {1, columns});
+    ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
+    if (each.bias) {
+      Call(each.node + ".bias", "copy",
+           {View(bias.tensor().name(), {rows_, each.rows}, 0, {0, 1}), each.out});
+    }
+    const auto product = [&](const std::string& node, const v1::GraphArgument& left, bool add) {
+      Call(node, "gemm", {left, transposed, each.out, Real(1), Real(add ? 1 : 0)});
+    };
+    if (declared_.at(full).dtype != v1::DTYPE_BF16) {
+      product(each.node, whole, each.bias);
+      continue;
+    }
+    if (!std::exchange(divided, true)) {
+      Call(each.node + ".high", "copy", {whole, high});
+      Call(each.node + ".low", "sub", {whole, high, low});
+    }
+    product(each.node, high, each.bias);
+    product(each.node + ".rest", low, true);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::EndPrompt() {
+  const v1::GraphArgument last =
+      View("ends", {1, config_.hidden}, (most_rows_ - 1) * config_.hidden);
+  Call("first", "copy", {View("normed", {1, config_.hidden}), last});
+  Call("ends", "kv_append",
+       {View("normed", {1, 1, rows_, config_.hidden}), Whole("ends"),
+        Scalar("prompt_len", -1, static_cast<double>(most_rows_))});
+  RETURN_IF_ERROR(AddHead(last));
+  const v1::GraphArgument next = View("text", {1}, context_ - 1);
+  // Of the position of the prompt's last token, as when it is read by a step of its own.
+  AddChoice(next, Scalar("prompt_len", 1, -1));
+  Call("token", "copy", {next, Whole("token")});
+  return absl::OkStatus();
+}
+
+}  // namespace resident::cli::llama
