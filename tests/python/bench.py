@@ -4,10 +4,11 @@
     bazel build -c opt //server:residentd //client/python:wheel
     RESIDENTD=bazel-bin/server/residentd tests/python/bench.py [--json FILE]
 
-  lone call     `add` of two vectors of 8, beside two bare calls of grpcio, bytes in, bytes out: to the
-                health service of the same daemon, and the same task to Executor.Run. The first ratio has
-                the daemon's work on the task in it, the second one is what the package adds. The three
-                alternate, so that all see the same machine.
+  lone call     `add` of two vectors of 8, beside three bare calls of grpcio, bytes in, bytes out: the
+                request of the same task to an echo server of grpcio, to the health service of the same
+                daemon, and the same task to Executor.Run. The first two ratios have the daemon's work on
+                the task in them, and the first one has an interpreted server; the third one is what the
+                package adds. The four alternate, so that all see the same machine.
   map           1,024 tasks of `add` in a batch, beside the same tasks as lone calls and as submits
   shared memory `add` of two arrays of 16 MiB: arrays of Client.shared, through the arena, and inline
 
@@ -18,6 +19,7 @@ import argparse
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import time
 
@@ -48,26 +50,60 @@ def figure(what, value, unit, baseline, baseline_value):
             "baseline_value": baseline_value, "ratio": value / baseline_value}
 
 
+class EchoServer:
+    """A process with a server of grpcio that answers each call with its request, on loopback.
+
+    address: host:port. The process ends with the with block.
+    """
+
+    SOURCE = """
+import concurrent.futures, sys, grpc
+class Echo(grpc.GenericRpcHandler):
+    def service(self, call):
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(1), [Echo()])
+print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+server.start()
+sys.stdin.read()
+"""
+
+    def __enter__(self):
+        self._process = subprocess.Popen([sys.executable, "-c", self.SOURCE], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True)
+        self.address = "127.0.0.1:" + self._process.stdout.readline().strip()
+        return self
+
+    def __exit__(self, *_):
+        self._process.communicate()
+
+
 def lone_call(rd, address):
     x, add = np.ones(8, np.float32), rd.op("add")
-    channel = grpc.insecure_channel(address)
-    bare = channel.unary_unary("/grpc.health.v1.Health/Check")
-    run = channel.unary_unary("/resident.v1.Executor/Run")
     prepared = rd._drive(rd._operations.prepare("add", 0, (x, x), {}))
     request = support.message("RunRequest")(batch=prepared.batch).SerializeToString()
-    calls, bares, runs = [], [], []
-    for i in range(LONE_CALLS):
-        bares.append(seconds(lambda: bare(b"")))
-        runs.append(seconds(lambda: run(request)))
-        calls.append(seconds(lambda: add(x, x)))
-    channel.close()
-    call, base, same = (statistics.median(values[LONE_CALLS // 10:]) for values in (calls, bares, runs))
-    print("lone call      add {:8.1f} us   bare grpcio call {:8.1f} us   ratio {:.2f}   "
-          "same task as bytes {:8.1f} us   ratio {:.2f}".format(
-              call * 1e6, base * 1e6, call / base, same * 1e6, call / same))
+    with EchoServer() as server, grpc.insecure_channel(server.address) as echoes, \
+            grpc.insecure_channel(address) as channel:
+        echo = echoes.unary_unary("/bench.Echo/Echo")
+        bare = channel.unary_unary("/grpc.health.v1.Health/Check")
+        run = channel.unary_unary("/resident.v1.Executor/Run")
+        if echo(request) != request:
+            raise SystemExit("the echo server did not return the request")
+        forms = [("echo server of grpcio", lambda: echo(request)),
+                 ("health service of the daemon, with grpcio", lambda: bare(b"")),
+                 ("the same task as bytes, with grpcio", lambda: run(request)),
+                 ("", lambda: add(x, x))]
+        times = [[] for _ in forms]
+        for _ in range(LONE_CALLS):
+            for (_, form), of_form in zip(forms, times):
+                of_form.append(seconds(form))
+    *baselines, call = (1e6 * statistics.median(of_form[LONE_CALLS // 10:]) for of_form in times)
     what = "lone call of `add`, 8 elements, p50"
-    return [figure(what, call * 1e6, "us", "bare call of grpcio", base * 1e6),
-            figure(what, call * 1e6, "us", "the same task as bytes, with grpcio", same * 1e6)]
+    figures = [figure(what, call, "us", name, base) for (name, _), base in zip(forms, baselines)]
+    print("lone call of add {:.1f} us".format(call))
+    for each in figures:
+        print("  {:<42} {:8.1f} us   ratio {:.2f}".format(each["baseline"], each["baseline_value"],
+                                                          each["ratio"]))
+    return figures
 
 
 def many_tasks(rd):
