@@ -9,11 +9,13 @@
 See docs/python.md. residentd.aio has the same interface for asyncio.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .client import Buffer, Client, connect
 from .dtypes import BFloat16Array, bfloat16
 from .errors import (Aborted, AlreadyExists, Cancelled, DeadlineExceeded, Error, FailedPrecondition,
-                     Internal, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
-                     ResourceExhausted, TaskError, TaskFailed, TaskTimedOut, Unauthenticated, Unavailable,
+                     Internal, InvalidArgument, NodeFailed, NotFound, OutOfRange,
+                     PermissionDenied, ResourceExhausted, TaskError, TaskFailed, TaskTimedOut, Unauthenticated, Unavailable,
                      Unimplemented, WrongType)
 from .flux import FluxResult
 from .operator import Operator
@@ -23,10 +25,38 @@ from .status import Status
 from .stream import Stream
 from .version import __version__
 
+if TYPE_CHECKING:
+    from .graph import Graph, GraphDependency, GraphFinding, GraphRefused, GraphReport
+    from .graph_builder import GraphBuilder
+    from .graph_calls import GraphInfo, GraphSessionInfo
+    from .graph_run import GraphRecord, GraphResult
+    from .graph_tensor import GraphScalar, GraphTensor
+    from .graphs import GraphRun, Graphs, GraphSession, LoadedGraph
+else:
+    # Task graphs are imported when they are used for the first time.
+    _LAZY = {
+        "Graph": "graph", "GraphBuilder": "graph_builder", "GraphDependency": "graph",
+        "GraphFinding": "graph", "GraphInfo": "graph_calls", "GraphRecord": "graph_run",
+        "GraphRefused": "graph", "GraphReport": "graph", "GraphResult": "graph_run", "GraphRun": "graphs",
+        "GraphScalar": "graph_tensor", "GraphSession": "graphs", "GraphSessionInfo": "graph_calls",
+        "GraphTensor": "graph_tensor", "Graphs": "graphs", "LoadedGraph": "graphs",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError("module 'residentd' has no attribute {!r}".format(name))
+        import importlib
+
+        found = globals()[name] = getattr(importlib.import_module("." + _LAZY[name], __name__), name)
+        return found
+
 __all__ = [
     "Aborted", "AlreadyExists", "BFloat16Array", "Bake", "Buffer", "Cancelled", "Client",
-    "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FluxResult", "InOut",
-    "Installed", "Internal", "InvalidArgument", "NotFound", "Operator", "OperatorInfo", "Operators",
+    "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FluxResult", "Graph",
+    "GraphBuilder", "GraphDependency", "GraphFinding", "GraphInfo", "GraphRecord", "GraphRefused",
+    "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
+    "GraphTensor", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument", "LoadedGraph",
+    "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "WrongType",

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import os
 import weakref
-from typing import (Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Mapping,
+from typing import (TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Mapping,
                     Optional, Sequence, Set, Tuple, TypeVar)
 
 import grpc
@@ -38,6 +38,9 @@ from .results import Result
 from .shared_memory import Memory
 from .signature import Shape
 from .stream import another, refuse_retry, unanswered_error
+
+if TYPE_CHECKING:
+    from .graphs_aio import Graphs
 
 T = TypeVar("T")
 
@@ -492,6 +495,7 @@ class Client:
         self._operations = Operations(memory, may_share(settings), settings)
         self._connection = _Connection(settings, memory.reset)
         self._stream: Optional[Stream] = None
+        self._graphs: Optional["Graphs"] = None
         self.operators = Operators(self)
 
     def __await__(self) -> Generator[Any, None, "Client"]:
@@ -529,6 +533,15 @@ class Client:
         return await self._drive(flux_module.run(code, inputs, registers, count, max_cycles,
                                                  unknown_opcode_nop, device, timeout, retry,
                                                  self._operations))
+
+    @property
+    def graphs(self) -> "Graphs":
+        """Task graphs, see residentd.graphs.Graphs."""
+        if self._graphs is None:
+            from .graphs_aio import Graphs
+
+            self._graphs = Graphs(self)
+        return self._graphs
 
     async def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
                     device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from .operators import Operators
 from .shared_memory import Memory
 from .signature import Shape
 from .stream import Stream
+
+if TYPE_CHECKING:
+    from .graphs import Graphs
 
 T = TypeVar("T")
 
@@ -131,6 +134,7 @@ class Client:
         self._operator_cache: Dict[Tuple[str, int], Operator] = {}
         self._lock = threading.Lock()
         self._stream: Optional[Stream] = None
+        self._graphs: Optional["Graphs"] = None
         self.operators = Operators(self)
         # A client that nothing refers to any more ends without close().
         setattr(weakref.finalize(self, self._connection.abandon), "atexit", False)
@@ -166,6 +170,16 @@ class Client:
         """
         return self._drive(flux.run(code, inputs, registers, count, max_cycles, unknown_opcode_nop,
                                     device, timeout, retry, self._operations))
+
+    @property
+    def graphs(self) -> "Graphs":
+        """Task graphs, see Graphs."""
+        if self._graphs is None:
+            from .graphs import Graphs  # Here, because many programs have no graphs.
+
+            with self._lock:
+                self._graphs = self._graphs or Graphs(self)
+        return self._graphs
 
     # Memory.
 

@@ -1,4 +1,5 @@
-"""Errors: one class for each status of a call, and TaskFailed for tasks that did not end OK.
+"""Errors: one class for each status of a call, and TaskFailed for tasks that did not end OK (NodeFailed
+for a node of a task graph).
 
 Each error keeps the daemon's text. What was wrong is `message`; what to do about it is `fix`, which
 str() prints on its own line:
@@ -216,6 +217,28 @@ class TaskTimedOut(TaskFailed, DeadlineExceeded):
     """Tasks that did not reach the device before the timeout."""
 
 
+_NODE_FAILED = "NODE_FAILED"
+
+
+class NodeFailed(TaskFailed):
+    """A node of a task graph failed, which ended the run.
+
+    node, operator, version, step: which node, what it called, and when. version is 0 if no version was
+        chosen yet.
+    errors: one entry, with the daemon's message.
+    may_have_run: True, because other nodes may have run.
+    result: None.
+    """
+
+    def __init__(self, message: str, code: str, details: Mapping[str, str]) -> None:
+        self.node = details.get("node", "")
+        self.version = int(details.get("version") or 0)
+        self.step = int(details.get("step") or 0)
+        super().__init__(details.get("operator", ""), [TaskError(0, code, message)], 1, 1, None)
+        self.reason, self.details = _NODE_FAILED, dict(details)
+        self.may_have_run, self.passes = True, False
+
+
 def task_failed(operator: str, errors: Sequence[TaskError], failed: int, count: int,
                 result: Any) -> TaskFailed:
     """The error about tasks that did not end OK; `errors` has the first of them."""
@@ -235,6 +258,8 @@ def from_status(code: int, message: str, operator: str = "", reason: str = "",
                 details: Optional[Mapping[str, str]] = None) -> Error:
     """The error of a status of gRPC; `code` is its number."""
     name = _CODE_NAMES.get(code, "UNKNOWN")
+    if reason == _NODE_FAILED and name != DeadlineExceeded.default_code:
+        return NodeFailed(message, name, details or {})
     kind = _CLASSES.get(name, Error)
     return kind(message, operator=operator, code=name, reason=reason, details=details)
 
@@ -257,7 +282,8 @@ def from_rpc(error: Any, operator: str = "") -> Error:
     made = from_status(code.value[0], message, operator, reason, details)
     made.passes = reason in _PASSING or (code is grpc.StatusCode.UNAVAILABLE and
                                          any(text in message for text in _NOT_CONNECTED))
-    made.may_have_run = not made.passes and (code.name in _MAY_HAVE_RUN_CODES or
+    made.may_have_run = not made.passes and (isinstance(made, NodeFailed) or
+                                             code.name in _MAY_HAVE_RUN_CODES or
                                              _ANSWER_TOO_LARGE in message)
     return made
 

@@ -26,7 +26,7 @@ from .shared_memory import Memory
 from .signature import Shape, Signature
 
 # Errors of calls of which no task runs any more. After any other error a task may still run.
-_REFUSALS = (AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
+REFUSALS = (AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
              ResourceExhausted, Unauthenticated, Unimplemented)
 
 ShapeLike = Union[int, Sequence[int]]
@@ -182,7 +182,7 @@ class Operations:
         answer may still run."""
         if isinstance(error, (NotFound, InvalidArgument)):
             self.forget(prepared.operator)
-        if not isinstance(error, _REFUSALS) and not getattr(error, "passes", False):
+        if not isinstance(error, REFUSALS) and not getattr(error, "passes", False):
             for region in prepared.regions:
                 self.memory.retire(region)
 

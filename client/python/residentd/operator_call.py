@@ -290,23 +290,14 @@ class CallBuilder:
         for index in untyped:
             self._choose_dtype(tensors[index], tensors)
         for index, tensor in tensors.items():
-            if tensor.dtype.number not in tensor.parameter.dtypes:
-                accepted = dtypes.names(tensor.parameter.dtypes)
-                raise signature.mismatch(
-                    index, "it is {}, and must be {}".format(tensor.dtype.name, accepted),
-                    "convert it, for instance with astype()", accepted, tensor.dtype.name,
-                    "DTYPE_MISMATCH")
+            signature.check_dtype(index, tensor.dtype)
         self._add_outputs(tensors, options, 0 if shared is None else 1)
         return tensors
 
     def _absent(self, index: int, is_none: bool) -> "np.ndarray[Any, Any]":
-        """The value of an input that is None: a tensor without elements, for a parameter of its own
-        shape, which operators use for what is optional."""
+        """The value of an input that is None: a tensor without elements."""
         parameter = self.signature.parameters[index]
-        alone = [d for d in parameter.shape if d.kind == "spread"]
-        uses = sum(d.name == alone[0].name for p in self.signature.parameters
-                   for d in p.shape) if alone else 0
-        if is_none and len(parameter.shape) == 1 and uses == 1:
+        if is_none and self.signature.may_be_absent(index):
             return np.empty((0,), dtypes.BY_NUMBER[parameter.dtypes[0]].storage).view(
                 dtypes.BFloat16Array if parameter.dtypes[0] == BF16.number else np.ndarray)
         raise self.signature.mismatch(index, "it is missing", "pass an array or a buffer",

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
-
-import numpy as np
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import dtypes
 from .dtypes import DType
@@ -84,6 +83,58 @@ def _parameter(message: Any) -> Parameter:
                      None if default is None else getattr(message, default))
 
 
+# One parameter of a signature as text: name, kind, "strided", dtypes, shape, default.
+_PARAMETER = re.compile(r"\s*(\w+)\s*:\s*(in|out|inout|scalar)\s+(strided\s+)?(\w+(?:\s*\|\s*\w+)*)\s*"
+                        r"(\[[^\]]*\])?\s*(?:=\s*([^,\s]+)\s*)?(,|$)")
+_DIM = re.compile(r"(?P<size>\d+)|(?P<name>[A-Za-z_]\w*)|\*(?P<spread>\w+)(?P<broadcast>~?)")
+_KINDS = {text: kind for kind, text in _KIND_TEXT.items()}
+
+
+def _parse_parameter(found: "re.Match[str]") -> Parameter:
+    """ValueError or KeyError if it is malformed."""
+    name, kind, strided, types, shape, default = found.groups()[:6]
+    numbers = tuple(dtypes.BY_NAME[each.strip()].number for each in types.split("|"))
+    if (kind == "scalar") != (shape is None) or (kind == "scalar" and (strided or len(numbers) > 1)):
+        raise ValueError("a tensor has a shape, and a scalar has one dtype")
+    if kind != "scalar":
+        if default is not None:
+            raise ValueError("only a scalar has a default")
+        return Parameter(name, _KINDS[kind], numbers, _parse_shape(shape[1:-1], kind), bool(strided), None)
+    floating = dtypes.BY_NUMBER[numbers[0]].floating
+    value = None if default is None else float(default) if floating else int(default)
+    return Parameter(name, SCALAR, numbers, (), False, value)
+
+
+def _parse_shape(text: str, kind: str) -> Tuple[Dim, ...]:
+    dims: List[Dim] = []
+    for part in text.split(",") if text.strip() else []:
+        found = _DIM.fullmatch(part.strip())
+        if found is None or (found["broadcast"] and kind != "in"):
+            raise ValueError("malformed dimension")
+        if found["size"]:
+            dims.append(Dim("size", int(found["size"]), ""))
+        elif found["name"]:
+            dims.append(Dim("name", 0, found["name"]))
+        else:
+            dims.append(Dim("broadcast" if found["broadcast"] else "spread", 0, found["spread"]))
+    if sum(dim.kind in ("spread", "broadcast") for dim in dims) > 1:
+        raise ValueError("a shape has at most one '*'")
+    return tuple(dims)
+
+
+def broadcast(a: Shape, b: Shape) -> Optional[Shape]:
+    """The shape to which both shapes broadcast; None if there is none."""
+    if len(a) < len(b):
+        a, b = b, a
+    shape = list(a)
+    for at, size in enumerate(b, len(a) - len(b)):
+        if shape[at] == 1:
+            shape[at] = size
+        elif size not in (1, shape[at]):
+            return None
+    return tuple(shape)
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """ "[2, 3]"."""
     return "[" + ", ".join(map(str, shape)) + "]"
@@ -104,6 +155,26 @@ class Signature:
     def from_message(cls, operator: Any) -> "Signature":
         """Of a resident.v1.Operator."""
         return cls(operator.name, [_parameter(p) for p in operator.parameters])
+
+    @classmethod
+    def parse(cls, operator: str, text: str) -> "Signature":
+        """Of the text form (docs/operators.md). InvalidArgument if it is malformed."""
+        parameters: List[Parameter] = []
+        at, more = 0, True
+        while more:
+            found = _PARAMETER.match(text, at)
+            try:
+                if found is None:
+                    raise ValueError("malformed parameter")
+                parameters.append(_parse_parameter(found))
+            except (KeyError, ValueError):
+                raise InvalidArgument(
+                    "the signature of '{}' is malformed at '{}'".format(operator, text[at:].strip()),
+                    "write it as docs/operators.md describes, such as "
+                    "'x: in f32[*S], out: out f32[*S], alpha: scalar f64 = 1'",
+                    operator=operator) from None
+            at, more = found.end(), found[7] == ","
+        return cls(operator, parameters)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.parameters))
@@ -168,6 +239,22 @@ class Signature:
                     reason="OUTPUT_SHAPE_UNKNOWN")
         return tuple(shape)
 
+    def may_be_absent(self, index: int) -> bool:
+        """Whether None may be passed for an input: a tensor without elements, for a parameter of its own
+        shape, which operators use for what is optional."""
+        dims = self.parameters[index].shape
+        return len(dims) == 1 and dims[0].kind == "spread" and sum(
+            dim.name == dims[0].name for p in self.parameters for dim in p.shape) == 1
+
+    def check_dtype(self, index: int, dtype: DType,
+                    fix: str = "convert it, for instance with astype()") -> None:
+        """InvalidArgument if parameter `index` does not accept tensors of this dtype."""
+        accepted = self.parameters[index].dtypes
+        if dtype.number not in accepted:
+            names = dtypes.names(accepted)
+            raise self.mismatch(index, "it is {}, and must be {}".format(dtype.name, names), fix, names,
+                                dtype.name, "DTYPE_MISMATCH")
+
     def output_dtype(self, parameter: Parameter, sent: Sequence[DType]) -> DType:
         """The dtype of an output that the call does not choose: the only one that the parameter
         accepts; otherwise the promotion, as in PyTorch, of the accepted dtypes among the tensors that
@@ -229,10 +316,7 @@ class Signature:
                 part = shapes[index][position:len(shapes[index]) - after]
                 variable = _variable(dim)
                 known = bound.get(variable, ())
-                try:
-                    result = tuple(np.broadcast_shapes(known, part))
-                except ValueError:
-                    result = None
+                result = broadcast(known, part)
                 if result is None or (variable in bound_by and result != known):
                     other = bound_by.get(variable) or together[variable]
                     raise self.mismatch(
