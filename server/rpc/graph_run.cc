@@ -485,7 +485,7 @@ void GraphRun::Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) {
       }
     } else if (batch.failed > 0) {
       const TaskStatus status = batch.status[0];
-      Fail(DescribeError(*call, CodeOf(status),
+      Fail(DescribeError(*call, CodeOf(status), batch.version,
                          result.errors_size() > 0 ? result.errors(0).message() : batch.cause));
     } else if (failed_.ok()) {
       TakeResult(*call, batch, result);
@@ -502,7 +502,7 @@ void GraphRun::Refuse(const std::shared_ptr<Call>& call, const absl::Status& why
     call->batch = nullptr;
     submitted_.erase(call.get());
     NoteNotRun(*call);
-    Fail(DescribeError(*call, why.code(), std::string(why.message())));
+    Fail(DescribeError(*call, why.code(), /*version=*/0, std::string(why.message())));
   }
   Report();
 }
@@ -533,18 +533,22 @@ absl::Status GraphRun::DescribeQuantumError(const QuantumReport& report, Request
   const std::string& what = result.errors(0).message();
   if (!node.has_value()) return errors::StepFailed(code, step, what);
   if (*node >= graph_.nodes.size()) return absl::Status(code, StrCat("reading tensors: ", what));
-  return DescribeNodeError(*node, code, step, what);
+  return DescribeNodeError(*node, code, batch.version, step, what);
 }
 
-absl::Status GraphRun::DescribeNodeError(uint32_t node, absl::StatusCode code, uint64_t step,
-                                         const std::string& what) const {
+absl::Status GraphRun::DescribeNodeError(uint32_t node, absl::StatusCode code, uint32_t version,
+                                         uint64_t step, const std::string& what) const {
   const graph::OperatorInfo& op = graph_.operators[graph_.nodes[node].op];
-  const std::string version =
-      op.wanted_version == 0 ? std::string() : StrCat(" version ", op.wanted_version);
-  return errors::NodeFailed(code, graph_.NodeName(node), StrCat(op.name, version), step, what);
+  return errors::NodeFailed(code,
+                            {.node = graph_.NodeName(node),
+                             .operator_name = std::string(op.name),
+                             .wanted_version = op.wanted_version,
+                             .version = version,
+                             .step = step},
+                            what);
 }
 
-absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code,
+absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code, uint32_t version,
                                      const std::string& what) const {
   if (call.phase == Phase::kSetup) return absl::Status(code, StrCat("setting tensors: ", what));
   uint32_t node = call.item;
@@ -559,7 +563,7 @@ absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code,
   } else if (call.phase != Phase::kNodes) {
     return absl::Status(code, StrCat("reading tensors: ", what));
   }
-  return DescribeNodeError(node, code, result_.steps(), what);
+  return DescribeNodeError(node, code, version, result_.steps(), what);
 }
 
 }  // namespace resident

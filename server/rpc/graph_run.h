@@ -179,10 +179,11 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void NoteNotRun(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (call.phase == Phase::kQuantum && quanta_ != nullptr) in_step_ = quanta_->in_step();
   }
-  absl::Status DescribeError(const Call& call, absl::StatusCode code, const std::string& what) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status DescribeNodeError(uint32_t node, absl::StatusCode code, uint64_t step,
-                                 const std::string& what) const;
+  // `version`: the one that executed the node; 0: none was chosen.
+  absl::Status DescribeError(const Call& call, absl::StatusCode code, uint32_t version,
+                             const std::string& what) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status DescribeNodeError(uint32_t node, absl::StatusCode code, uint32_t version,
+                                 uint64_t step, const std::string& what) const;
 
   Core& core_;
   const std::shared_ptr<Client> client_;

@@ -218,6 +218,8 @@ class TaskTimedOut(TaskFailed, DeadlineExceeded):
 
 
 _NODE_FAILED = "NODE_FAILED"
+# What the task of a node can end with. With other codes no task ran, for example because a queue is full.
+_TASK_CODES = {"INVALID_ARGUMENT", "ABORTED", "UNAVAILABLE", "INTERNAL"}
 
 
 class NodeFailed(TaskFailed):
@@ -258,7 +260,7 @@ def from_status(code: int, message: str, operator: str = "", reason: str = "",
                 details: Optional[Mapping[str, str]] = None) -> Error:
     """The error of a status of gRPC; `code` is its number."""
     name = _CODE_NAMES.get(code, "UNKNOWN")
-    if reason == _NODE_FAILED and name != DeadlineExceeded.default_code:
+    if reason == _NODE_FAILED and name in _TASK_CODES:
         return NodeFailed(message, name, details or {})
     kind = _CLASSES.get(name, Error)
     return kind(message, operator=operator, code=name, reason=reason, details=details)

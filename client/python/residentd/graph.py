@@ -98,11 +98,9 @@ class GraphFinding:
         self.message, self.fix = split_fix(finding.message)
 
     def __str__(self) -> str:
-        places = [text.format(name) for text, name in (("node '{}'", self.node), ("tensor '{}'", self.tensor))
-                  if name]
-        return "{}{}: {}{}. Fix: {}".format(self.code, " (warning)" if self.warning else "",
-                                            ", ".join(places) + ": " if places else "", self.message,
-                                            self.fix)
+        return "{}{}{}{}: {}. Fix: {}".format(
+            self.code, " (warning)" if self.warning else "", ", node " + self.node if self.node else "",
+            ", tensor " + self.tensor if self.tensor else "", self.message, self.fix)
 
     def __repr__(self) -> str:
         return "<finding {}>".format(self)

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/quote.h"
+#include "runtime/base/errors/reason.h"
 
 namespace resident::errors {
 
@@ -167,10 +168,17 @@ absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string&
   return absl::Status(code, StrCat("step ", step, ": ", what));
 }
 
-absl::Status NodeFailed(absl::StatusCode code, const std::string& node, const std::string& op,
-                        uint64_t step, const std::string& what) {
-  return absl::Status(
-      code, StrCat("node ", Quote(node), " (", op, ") failed in step ", step, ": ", what));
+absl::Status NodeFailed(absl::StatusCode code, const FailedNode& failed, const std::string& what) {
+  const std::string wanted =
+      failed.wanted_version == 0 ? std::string() : StrCat(" version ", failed.wanted_version);
+  return WithReason(
+      absl::Status(code, StrCat("node ", Quote(failed.node), " (", failed.operator_name, wanted,
+                                ") failed in step ", failed.step, ": ", what)),
+      {"NODE_FAILED",
+       {{"node", failed.node},
+        {"operator", failed.operator_name},
+        {"version", StrCat(failed.version == 0 ? failed.wanted_version : failed.version)},
+        {"step", StrCat(failed.step)}}});
 }
 
 }  // namespace resident::errors

@@ -60,9 +60,17 @@ absl::Status TooManyDependenciesToRun(uint64_t count, uint64_t limit);
 absl::Status NoGraphTrace(const std::string& why, const std::string& fix);
 // A step that the engine was executing ended without a result of a node.
 absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string& what);
-// `what`: the error of the node's task. `op`: "add version 2".
-absl::Status NodeFailed(absl::StatusCode code, const std::string& node, const std::string& op,
-                        uint64_t step, const std::string& what);
+// The node of a run that failed.
+struct FailedNode {
+  std::string node;
+  std::string operator_name;
+  // That the graph names, and that was executed; 0: none.
+  uint32_t wanted_version = 0;
+  uint32_t version = 0;
+  uint64_t step = 0;
+};
+// `what`: the error of the node's task. The reason, NODE_FAILED, has the fields of FailedNode.
+absl::Status NodeFailed(absl::StatusCode code, const FailedNode& failed, const std::string& what);
 
 }  // namespace resident::errors
 
