@@ -17,6 +17,15 @@ def score(rd: residentd.Client, rows: Rows, weights: residentd.Buffer) -> Rows:
     return scores
 
 
+def pipeline(rd: residentd.Client) -> residentd.Graph:
+    """The sum of each row, times a factor, as a graph of two nodes."""
+    b = residentd.GraphBuilder("pipeline", rd)
+    factor: residentd.GraphScalar = b.real("factor", least=0, most=10, initial=1)
+    rows: residentd.GraphTensor = b.input("rows", (3, 4))
+    b.output("sums", b.call("scale", b.call("sum_rows", rows), s=factor))
+    return b.build()
+
+
 def main() -> None:
     rows: Rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     with residentd.connect("127.0.0.1:50051", client_name="example") as rd:
@@ -24,6 +33,9 @@ def main() -> None:
             print(score(rd, rows, weights))
             result: residentd.Result = rd.op("sum_rows").run(rows)
             print(result.value, "by version", result.version)
+        with rd.graphs.load(pipeline(rd)) as loaded:
+            run: residentd.GraphResult = loaded.run(rows=rows, factor=2)
+            print(run.outputs["sums"], "in", run.steps, "step")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Documents(support.PackageTest):
         with contextlib.redirect_stdout(printed):
             exec(compile(source.replace("127.0.0.1:50051", self.daemon.address), "example.py", "exec"),
                  {"__name__": "__main__"})
-        self.assertEqual(printed.getvalue().count("\n"), 4, printed.getvalue())
+        self.assertEqual(printed.getvalue().count("\n"), 5, printed.getvalue())
 
 
 if __name__ == "__main__":

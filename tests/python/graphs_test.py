@@ -249,7 +249,7 @@ class Loaded(GraphTest):
             with graphs.load(self.series(9)) as other:
                 self.refused(residentd.AlreadyExists, "2 loaded graphs have the name 'series'", graphs.find,
                              "series")
-                self.assertTrue(other.unload())
+                self.assertTrue(other.unload(for_all=True))
         self.assertEqual(graphs.list(), [])
         self.refused(residentd.NotFound, "no graph with the id or name 'series'", graphs.find, "series")
         self.refused(residentd.NotFound, "is loaded", graphs.find, loaded.id)

@@ -260,21 +260,21 @@ class GraphTensor:
             return 0, dim, 1
         if isinstance(key.stop, GraphScalar):
             first = 0 if key.start is None else self._index(dimension, key.start)
-            stop = key.stop
-            count = self._builder._dims([stop - first if first else stop], self.name)[0]
-            if key.step not in (None, 1) or first + self._builder._bound(count) > size:
+            scalar = self._builder._dims([key.stop - first if first else key.stop], self.name)[0]
+            if key.step not in (None, 1) or first + self._builder._bound(scalar) > size:
                 raise self._error(
                     "has {} elements in dimension {}, and {} from {} on are sliced".format(
-                        size, dimension, self._builder._bound(count), first),
+                        size, dimension, self._builder._bound(scalar), first),
                     "use a slice inside of it, without a step; a scalar counts with its largest value")
-            return first, count, 1
-        if dim < 0 and (key.stop is None or any(n is not None and n < 0 for n in (key.start, key.stop))):
-            raise self._error("has {} elements in dimension {}, which depend on the run, and {} is sliced".format(
-                dim, dimension, key), "use a slice from an integer to an integer, or to a scalar")
+            return first, scalar, 1
         try:
             first, stop, step = key.indices(size)
+            unknown = dim < 0 and (key.stop is None or key.stop < 0 or (key.start or 0) < 0)
         except (TypeError, ValueError):
             raise self._error("is sliced by {!r}".format(key), "use integers") from None
+        if unknown:
+            raise self._error("has {} elements in dimension {}, which depend on the run, and {} is sliced".format(
+                dim, dimension, key), "use a slice from an integer to an integer, or to a scalar")
         count = len(range(first, stop, step))
         if count == 0:
             raise self._error("has {} elements in dimension {}, and {} has none of them".format(
@@ -301,6 +301,7 @@ class GraphTensor:
 
 
 def set_dim(dim: int, into: Any) -> None:
+    """Fills in a resident.v1.GraphDim."""
     if isinstance(dim, ScalarDim):
         into.scalar = dim.scalar.name
     else:

@@ -268,8 +268,6 @@ class GraphRun:
                 self._graphs._calls.failed(self._run, Cancelled("the run was closed"))
                 self._call.cancel()
 
-    aclose = close
-
     async def __aenter__(self) -> "GraphRun":
         return self
 
