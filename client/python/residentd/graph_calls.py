@@ -280,8 +280,11 @@ class GraphCalls:
             pass
 
     def _collect_garbage(self) -> Steps[None]:
-        while self.garbage:
-            session_id, number = self.garbage.popleft()
+        while True:
+            try:
+                session_id, number = self.garbage.popleft()
+            except IndexError:  # Another thread may have taken the last one.
+                return
             if number == self._operations.memory.session:
                 try:
                     yield from self._close(session_id)
