@@ -19,28 +19,6 @@ constexpr uint64_t kAlignment = 64;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The nodes that write the memory of streams, by root.
-using Writers = absl::flat_hash_map<uint32_t, std::vector<uint32_t>>;
-
-Writers FindWriters(const Graph& graph, absl::Span<const uint32_t> streams) {
-  Writers writers;
-  for (const uint32_t stream : streams) writers[graph.tensors[stream].root];
-  if (streams.empty()) return writers;
-  std::vector<Access> accesses;
-  for (uint32_t node = 0; node < graph.nodes.size(); ++node) {
-    accesses.clear();
-    ListAccesses(graph, graph.nodes[node], {}, &accesses);
-    for (const Access& access : accesses) {
-      if (access.mode == Access::Mode::kRead) continue;
-      const auto found = writers.find(graph.tensors[access.tensor].root);
-      if (found == writers.end()) continue;
-      std::vector<uint32_t>& of_root = found->second;
-      if (of_root.empty() || of_root.back() != node) of_root.push_back(node);
-    }
-  }
-  return writers;
-}
-
 // The chunks of a call, at the declared sizes of its tensors.
 uint64_t EstimateChunks(const Graph& graph, const View& view, const SplitRule& split,
                         uint32_t workers) {
@@ -72,6 +50,29 @@ void Place(const std::vector<T>& part, uint64_t at, std::string* image) {
 
 }  // namespace
 
+StreamRecords::StreamRecords(const Graph& graph, std::vector<uint32_t> streams)
+    : streams_(std::move(streams)) {
+  if (streams_.empty()) return;
+  absl::flat_hash_map<uint32_t, size_t> list_of_root;
+  for (const uint32_t stream : streams_) {
+    lists_.push_back(
+        list_of_root.try_emplace(graph.tensors[stream].root, list_of_root.size()).first->second);
+  }
+  writers_.resize(list_of_root.size());
+  std::vector<Access> accesses;
+  for (uint32_t node = 0; node < graph.nodes.size(); ++node) {
+    accesses.clear();
+    ListAccesses(graph, graph.nodes[node], {}, &accesses);
+    for (const Access& access : accesses) {
+      if (access.mode == Access::Mode::kRead) continue;
+      const auto found = list_of_root.find(graph.tensors[access.tensor].root);
+      if (found == list_of_root.end()) continue;
+      std::vector<uint32_t>& writers = writers_[found->second];
+      if (writers.empty() || writers.back() != node) writers.push_back(node);
+    }
+  }
+}
+
 bool Lowering::HasTaskStrides(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     const std::vector<Parameter>& parameters = graph.operators[node.op].signature.parameters();
@@ -93,23 +94,22 @@ bool Lowering::HasTaskStrides(const Graph& graph) {
 }
 
 std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
-                                                absl::Span<const uint32_t> streams,
+                                                const StreamRecords& records,
                                                 uint32_t gang_workers) {
   const Graph& graph = checked.graph;
-  const uint64_t nodes = graph.nodes.size() + streams.size();
-  uint64_t arguments = 2 * streams.size();
+  const uint64_t streams = records.streams().size();
+  const uint64_t nodes = graph.nodes.size() + streams;
+  uint64_t arguments = 2 * streams;
   for (const Node& node : graph.nodes) {
     arguments += graph.operators[node.op].signature.parameters().size();
   }
-  // A record waits for all nodes that write memory of its stream.
   uint64_t edges = checked.order.size();
-  const Writers writers = FindWriters(graph, streams);
-  for (const uint32_t stream : streams) edges += writers.at(graph.tensors[stream].root).size();
+  for (size_t i = 0; i < streams; ++i) edges += records.WritersOf(i).size();
   uint64_t bytes = nodes * sizeof(GraphNode) + edges * sizeof(u32) +
                    arguments * (sizeof(resident::Argument) + sizeof(GraphPatch));
   if (gang_workers > 0) {
     const uint64_t workers = std::min(gang_workers, kMaxGang);
-    uint64_t entries = workers * streams.size();  // Of the lists.
+    uint64_t entries = workers * streams;  // Of the lists.
     for (const Node& node : graph.nodes) {
       entries += std::min(EstimateChunks(graph, node, gang_workers), workers);
     }
@@ -122,9 +122,9 @@ std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
   return bytes;
 }
 
-Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams,
-                   const Gang& gang)
+Lowering::Lowering(const CheckedGraph& checked, const StreamRecords& records, const Gang& gang)
     : graph_(checked.graph), order_(checked.order) {
+  const std::vector<uint32_t>& streams = records.streams();
   nodes_.reserve(graph_.nodes.size() + streams.size());
   size_t arguments = 2 * streams.size();
   for (const Node& node : graph_.nodes) {
@@ -134,7 +134,7 @@ Lowering::Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> strea
   relative_to_.reserve(arguments);
   for (const Node& node : graph_.nodes) AddNode(node);
   for (const uint32_t stream : streams) AddRecord(stream);
-  const std::vector<uint32_t> predecessors = Link(streams);
+  const std::vector<uint32_t> predecessors = Link(records);
   if (gang.workers > 0) AddSchedule(streams, predecessors, gang);
   AddLoop();
   header_.operators = static_cast<u32>(graph_.operators.size() + (streams.empty() ? 0 : 1));
@@ -255,17 +255,14 @@ void Lowering::AddRecord(uint32_t stream) {
   record_bytes_ += RoundUp(bytes);
 }
 
-std::vector<uint32_t> Lowering::Link(absl::Span<const uint32_t> streams) {
+std::vector<uint32_t> Lowering::Link(const StreamRecords& records) {
   const auto calls = static_cast<uint32_t>(graph_.nodes.size());
-  const Writers writers = FindWriters(graph_, streams);
   const auto for_each = [&](const auto& visit) {  // visit(before, after).
     for (uint32_t node = 0; node < calls; ++node) {
       for (const Dependency& each : order_.Of(node)) visit(uint32_t{each.after}, node);
     }
-    for (uint32_t i = 0; i < streams.size(); ++i) {
-      for (const uint32_t writer : writers.at(graph_.tensors[streams[i]].root)) {
-        visit(writer, calls + i);
-      }
+    for (uint32_t i = 0; i < records.streams().size(); ++i) {
+      for (const uint32_t writer : records.WritersOf(i)) visit(writer, calls + i);
     }
   };
   for_each([&](uint32_t before, uint32_t after) {

@@ -9,12 +9,13 @@
 //
 // For a gang, the image has a schedule too (schedule.h).
 //
-//   const Lowering lowering(checked, streams, /*gang=*/{});
+//   const Lowering lowering(checked, StreamRecords(checked.graph, streams), /*gang=*/{});
 //   ... allocate lowering.image_bytes() and lowering.state_bytes() ...
 //   const std::string image = lowering.Image(addresses);
 #ifndef RESIDENT_RUNTIME_GRAPH_LOWERING_H_
 #define RESIDENT_RUNTIME_GRAPH_LOWERING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,6 +30,26 @@
 #include "runtime/model/split_rule.h"
 
 namespace resident::graph {
+
+// The streams whose records are sent. A record is copied after all nodes that write memory of its
+// stream, which are found once for each run.
+class StreamRecords {
+ public:
+  // No streams.
+  StreamRecords() = default;
+  // `streams`: tensors of the graph.
+  StreamRecords(const Graph& graph, std::vector<uint32_t> streams);
+
+  const std::vector<uint32_t>& streams() const { return streams_; }
+  // The nodes that write memory of streams()[i], in their order.
+  const std::vector<uint32_t>& WritersOf(size_t i) const { return writers_[lists_[i]]; }
+
+ private:
+  std::vector<uint32_t> streams_;
+  // By stream: index in `writers_`, which has a list for each root.
+  std::vector<size_t> lists_;
+  std::vector<std::vector<uint32_t>> writers_;
+};
 
 class Lowering {
  public:
@@ -50,14 +71,12 @@ class Lowering {
   };
 
   // Bytes of the image, about; nullopt: it is over the limits kMaxImageNodes, kMaxImageBytes or
-  // kMaxRunDependencies. `streams` as below, `gang_workers` as Gang::workers.
+  // kMaxRunDependencies. `gang_workers` as Gang::workers.
   static std::optional<uint64_t> EstimateBytes(const CheckedGraph& checked,
-                                               absl::Span<const uint32_t> streams,
-                                               uint32_t gang_workers);
+                                               const StreamRecords& records, uint32_t gang_workers);
 
-  // `streams`: the tensors whose records are sent. `checked` must outlive this object. REQUIRES:
-  // EstimateBytes has a value.
-  Lowering(const CheckedGraph& checked, absl::Span<const uint32_t> streams, const Gang& gang);
+  // `checked` must outlive this object. REQUIRES: EstimateBytes has a value.
+  Lowering(const CheckedGraph& checked, const StreamRecords& records, const Gang& gang);
 
   // The limits kMaxImageNodes and kMaxImageBytes apply to the first two.
   uint64_t nodes() const { return nodes_.size(); }
@@ -94,7 +113,7 @@ class Lowering {
   void AddRecord(uint32_t stream);
   // Sets predecessors, successors and roots. Returns the predecessors of all nodes, one node after
   // the other.
-  std::vector<uint32_t> Link(absl::Span<const uint32_t> streams);
+  std::vector<uint32_t> Link(const StreamRecords& records);
   void AddSchedule(absl::Span<const uint32_t> streams, absl::Span<const uint32_t> predecessors,
                    const Gang& gang);
   void AddLoop();

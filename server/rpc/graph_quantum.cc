@@ -132,18 +132,18 @@ const uint8_t* QuantumWork::records(uint32_t step) const {
 // --- GraphQuanta ---------------------------------------------------------------
 
 GraphQuanta::GraphQuanta(Core& core, const graph::CheckedGraph& checked,
-                         absl::Span<const uint32_t> streams, const graph::Lowering::Gang& gang,
+                         const graph::StreamRecords& records, const graph::Lowering::Gang& gang,
                          const Placement& place)
     : core_(core),
       graph_(checked.graph),
-      lowering_(std::make_unique<const graph::Lowering>(checked, streams, gang)),
+      lowering_(std::make_unique<const graph::Lowering>(checked, records, gang)),
       state_offset_(RoundUp(lowering_->image_bytes())),
       device_(place.device),
       epoch_(place.session->epoch()),
       worker_ns_(kQuantumNs) {}
 
-std::optional<uint64_t> GraphQuanta::HostBytes(const Core& core, const graph::CheckedGraph& checked,
-                                               absl::Span<const uint32_t> streams) {
+std::optional<GraphQuanta::Estimate> GraphQuanta::EstimateMemory(
+    const Core& core, const graph::CheckedGraph& checked, const std::vector<uint32_t>& streams) {
   bool any = false;
   uint32_t gang_workers = 0;
   for (const Device* const device : core.devices) {
@@ -154,25 +154,27 @@ std::optional<uint64_t> GraphQuanta::HostBytes(const Core& core, const graph::Ch
   }
   if (!core.graphs_in_engine || !any) return std::nullopt;
   if (!graph::Lowering::HasTaskStrides(checked.graph)) return std::nullopt;  // As the planner.
+  Estimate estimate{.records = graph::StreamRecords(checked.graph, streams)};
   const std::optional<uint64_t> bytes =
-      graph::Lowering::EstimateBytes(checked, streams, gang_workers);
+      graph::Lowering::EstimateBytes(checked, estimate.records, gang_workers);
+  if (!bytes.has_value()) return std::nullopt;
   // The lowered form, the image, and a message with a part of it or all of it.
-  if (bytes.has_value()) return 4 * *bytes;
-  return std::nullopt;
+  estimate.host_bytes = 4 * *bytes;
+  return estimate;
 }
 
 std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::CheckedGraph& checked,
-                                                 absl::Span<const uint32_t> streams,
+                                                 const graph::StreamRecords& records,
                                                  const Placement& place) {
   const EngineTraits& traits = place.session->info().traits;
   if (!traits.executes_graphs) return nullptr;
   graph::Lowering::Gang gang;
   gang.workers = traits.graph_workers;
-  if (gang.workers > 0 && !streams.empty()) {
+  if (gang.workers > 0 && !records.streams().empty()) {
     const auto copy = core.registry.Resolve(graph::Lowering::kCopyOperator, 0);
     if (copy.ok()) gang.copy_split = copy->version->split;
   }
-  auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, streams, gang, place));
+  auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, records, gang, place));
   const graph::Lowering& lowering = *quanta->lowering_;
   if (lowering.image_bytes() > kMaxImageBytes) return nullptr;
   const uint64_t record_bytes = lowering.record_bytes();

@@ -106,14 +106,20 @@ class QuantumWork final : public Workload {
 
 class GraphQuanta {
  public:
-  // Bytes of the daemon's memory that Create takes, about, on any device. Nullopt: no engine
-  // executes graphs, or the graph has to be executed node by node.
-  static std::optional<uint64_t> HostBytes(const Core& core, const graph::CheckedGraph& checked,
-                                           absl::Span<const uint32_t> streams);
-  // `place`: the device and the engine that are to execute the graph. REQUIRES: HostBytes has a
-  // value. Null: they have to execute it node by node.
+  struct Estimate {
+    graph::StreamRecords records;
+    // Bytes of the daemon's memory that Create takes, about, on any device.
+    uint64_t host_bytes = 0;
+  };
+  // Nullopt: no engine executes graphs, or the graph has to be executed node by node. `streams`:
+  // the tensors whose records are sent.
+  static std::optional<Estimate> EstimateMemory(const Core& core,
+                                                const graph::CheckedGraph& checked,
+                                                const std::vector<uint32_t>& streams);
+  // `records`: those of EstimateMemory. `place`: the device and the engine that are to execute the
+  // graph. Null: they have to execute it node by node.
   static std::unique_ptr<GraphQuanta> Create(Core& core, const graph::CheckedGraph& checked,
-                                             absl::Span<const uint32_t> streams,
+                                             const graph::StreamRecords& records,
                                              const Placement& place);
 
   // Bytes of device memory: the image and the state.
@@ -168,7 +174,7 @@ class GraphQuanta {
   uint32_t version(uint32_t node) const { return operators_[rows()[node]].version->version; }
 
  private:
-  GraphQuanta(Core& core, const graph::CheckedGraph& checked, absl::Span<const uint32_t> streams,
+  GraphQuanta(Core& core, const graph::CheckedGraph& checked, const graph::StreamRecords& records,
               const graph::Lowering::Gang& gang, const Placement& place);
   // Whether all were found, and none has a shadow.
   absl::StatusOr<bool> Resolve();

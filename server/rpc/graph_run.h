@@ -116,7 +116,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Allocates the run's own memory, and chooses its device.
   absl::Status AllocateRest(GraphMemory& memory);
   // Lowers the graph, if its device can execute it, and allocates memory for its image.
-  absl::Status MakeQuanta(const GraphMemory& memory);
+  absl::Status MakeQuanta(const graph::StreamRecords& records, const GraphMemory& memory);
   // Frees a buffer of the run; 0: none.
   void FreeMemory(uint64_t* buffer, ClientId access);
 

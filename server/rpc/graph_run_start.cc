@@ -110,10 +110,10 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
     if (tensor.kind == TensorKind::kOutput && !memory.bound[tensor.root]) outputs_.push_back(i);
     if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
   }
-  const auto quanta_bytes = GraphQuanta::HostBytes(core_, *checked_, streams_);
-  RETURN_IF_ERROR(TakeHostMemory(quanta_bytes.value_or(0)));
+  const auto estimate = GraphQuanta::EstimateMemory(core_, *checked_, streams_);
+  RETURN_IF_ERROR(TakeHostMemory(estimate.has_value() ? estimate->host_bytes : 0));
   RETURN_IF_ERROR(AllocateRest(memory));
-  if (quanta_bytes.has_value()) RETURN_IF_ERROR(MakeQuanta(memory));
+  if (estimate.has_value()) RETURN_IF_ERROR(MakeQuanta(estimate->records, memory));
   if (trace_ && quanta_ == nullptr) {
     return errors::NoGraphTrace(StrCat("it is executed node by node on device ", device_),
                                 "run it where the engine executes the graph; docs/graphs.md, "
@@ -155,10 +155,10 @@ absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
   return absl::OkStatus();
 }
 
-absl::Status GraphRun::MakeQuanta(const GraphMemory& memory) {
+absl::Status GraphRun::MakeQuanta(const graph::StreamRecords& records, const GraphMemory& memory) {
   ASSIGN_OR_RETURN(const Placement place, ChooseBufferDevice(core_, *client_, memory.device, 0));
   device_ = place.device;
-  quanta_ = GraphQuanta::Create(core_, *checked_, streams_, place);
+  quanta_ = GraphQuanta::Create(core_, *checked_, records, place);
   if (quanta_ == nullptr) return absl::OkStatus();
   BufferSpec spec;
   spec.dtype = DType::kU8;
@@ -203,15 +203,8 @@ absl::Status GraphRun::TakeHostMemory(uint64_t quanta_bytes) {
            graph_.nodes.size() * sizeof(graph::Node) +
            graph_.arguments.size() * sizeof(graph::Argument) +
            graph_.axes.size() * sizeof(graph::Axis) + graph_.tensors.size() * sizeof(graph::Tensor);
-  Budget& host = core_.admission.host();
-  const std::shared_ptr<Budget::Account>& own = client_->accounts()->host();
-  std::optional<Budget::Charge> charge = host.Acquire(own, bytes, Budget::Purpose::kAnswers);
-  if (!charge.has_value()) {
-    const bool client = host.OverClientLimit(*own, bytes);
-    return errors::HostMemoryFull(bytes, client ? own->acquired() : host.used(),
-                                  client ? host.client_limit() : host.limit(), client);
-  }
-  host_charge_ = *std::move(charge);
+  ASSIGN_OR_RETURN(host_charge_, core_.admission.AcquireHost(*client_->accounts(), bytes,
+                                                             Budget::Purpose::kAnswers));
   return absl::OkStatus();
 }
 

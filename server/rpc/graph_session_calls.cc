@@ -133,15 +133,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   // RESOURCE_EXHAUSTED.
   absl::StatusOr<Budget::Charge> AcquireHost(uint64_t bytes) {
-    Budget& host = core_.admission.host();
-    const std::shared_ptr<Budget::Account>& own = client_->accounts()->host();
-    std::optional<Budget::Charge> charge = host.Acquire(own, bytes, Budget::Purpose::kBatches);
-    if (!charge.has_value()) {
-      const bool client = host.OverClientLimit(*own, bytes);
-      return errors::HostMemoryFull(bytes, client ? own->acquired() : host.used(),
-                                    client ? host.client_limit() : host.limit(), client);
-    }
-    return *std::move(charge);
+    return core_.admission.AcquireHost(*client_->accounts(), bytes, Budget::Purpose::kBatches);
   }
 
   absl::Status PrepareCopy(const std::shared_ptr<GraphSession>& source) {

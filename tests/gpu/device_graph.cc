@@ -75,7 +75,7 @@ DeviceGraph::DeviceGraph(EngineHarness& harness, DeviceTasks& device, const v1::
   }
   const SplitRule copy_split =
       BuiltinCatalog().Find(graph::Lowering::kCopyOperator, 0).value().split;
-  lowering_.emplace(checked_, streams,
+  lowering_.emplace(checked_, graph::StreamRecords(graph, streams),
                     graph::Lowering::Gang{.workers = harness.info().traits.graph_workers,
                                           .copy_split = copy_split});
   for (const graph::OperatorInfo& op : graph.operators) {

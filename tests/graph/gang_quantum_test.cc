@@ -58,7 +58,7 @@ TEST_F(GangQuantumTest, TheGangHasAsManyMembersAsTheGraphCanUse) {
   uint64_t epoch = 1;
   for (const auto& [workers, gang] : {std::pair{0u, 0u}, {3u, 3u}, {132u, 5u}}) {
     const auto session = StartEngine(++epoch, workers);
-    ASSERT_TRUE(GraphQuanta::HostBytes(core_, checked, {}).has_value());
+    ASSERT_TRUE(GraphQuanta::EstimateMemory(core_, checked, {}).has_value());
     const auto quanta = GraphQuanta::Create(core_, checked, {}, {0, session});
     ASSERT_NE(quanta, nullptr);
     const auto memory = Allocate(quanta->device_bytes(), *session);
@@ -111,7 +111,7 @@ TEST_F(GangQuantumTest, AnEngineThatDoesNotExecuteGraphs) {
   const graph::CheckedGraph checked = CheckBuiltinGraph(maker.graph).value();
   const auto session = StartEngine(1, 0);
   session->traits().executes_graphs = false;
-  EXPECT_FALSE(GraphQuanta::HostBytes(core_, checked, {}).has_value());
+  EXPECT_FALSE(GraphQuanta::EstimateMemory(core_, checked, {}).has_value());
   EXPECT_EQ(GraphQuanta::Create(core_, checked, {}, {0, session}), nullptr);
 }
 

@@ -78,7 +78,8 @@ class LoweredRun {
   LoweredRun(const graph::CheckedGraph& checked, const std::vector<uint32_t>& streams,
              const v1::RunGraphRequest& request, u32 gang, const SplitRule& copy_split)
       : graph_(checked.graph),
-        lowering_(checked, streams, {.workers = gang, .copy_split = copy_split}) {
+        lowering_(checked, graph::StreamRecords(checked.graph, streams),
+                  {.workers = gang, .copy_split = copy_split}) {
     std::vector<uint64_t> addresses;
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       // Elements that were never written are not numbers. A state is initially 0.

@@ -294,12 +294,13 @@ TEST_F(LoweringTest, MembersOfWideNodesAndRecords) {
   const graph::CheckedGraph checked = Check(g.graph, &ok);
   ASSERT_TRUE(ok) << FindingsText(g.Validate());
   const SplitRule copy{.parameter = 0, .by_first_dim = false, .grain = 1 << 17};
+  const graph::StreamRecords records(checked.graph, {3});
   const graph::OperatorInfo& add = checked.graph.operators[checked.graph.nodes[0].op];
   for (const uint32_t workers : {1u, 3u, 200u}) {
-    const graph::Lowering lowering(checked, {3}, {.workers = workers, .copy_split = copy});
+    const graph::Lowering lowering(checked, records, {.workers = workers, .copy_split = copy});
     const std::string bytes = lowering.Image({4096, 4096, 4096, 4096});
     ExpectSchedule(lowering, bytes);
-    EXPECT_GE(2 * *graph::Lowering::EstimateBytes(checked, {3}, workers), bytes.size());
+    EXPECT_GE(2 * *graph::Lowering::EstimateBytes(checked, records, workers), bytes.size());
     const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
     const GangNode* const nodes = ImagePart<GangNode>(image, image.gang_nodes_at);
     ASSERT_EQ(image.nodes, 4u);
@@ -325,7 +326,7 @@ TEST_F(LoweringTest, RecordsWaitForTheirWriters) {
   bool ok = false;
   const graph::CheckedGraph checked = Check(g.graph, &ok);
   ASSERT_TRUE(ok) << FindingsText(g.Validate());
-  const graph::Lowering lowering(checked, {0, 1}, {});
+  const graph::Lowering lowering(checked, graph::StreamRecords(checked.graph, {0, 1}), {});
   ASSERT_EQ(lowering.nodes(), 5u);
   EXPECT_EQ(lowering.record_offsets(), (std::vector<uint64_t>{0, 64}));
   EXPECT_EQ(lowering.record_bytes(), 128u);
@@ -363,10 +364,11 @@ TEST_F(LoweringTest, TooManyWritersOfManyStreams) {
     ASSERT_TRUE(ok) << FindingsText(g.Validate());
     std::vector<uint32_t> streams(count);
     std::iota(streams.begin(), streams.end(), 0);
-    const auto bytes = graph::Lowering::EstimateBytes(checked, streams, 0);
+    const graph::StreamRecords records(checked.graph, std::move(streams));
+    const auto bytes = graph::Lowering::EstimateBytes(checked, records, 0);
     EXPECT_EQ(bytes.has_value(), count == 10) << count;
     if (bytes.has_value()) {
-      EXPECT_GE(2 * *bytes, graph::Lowering(checked, streams, {}).image_bytes());
+      EXPECT_GE(2 * *bytes, graph::Lowering(checked, records, {}).image_bytes());
     }
   }
 }
