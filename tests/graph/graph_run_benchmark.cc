@@ -21,7 +21,7 @@
 #include "resident/v1/graphs.grpc.pb.h"
 #include "tests/daemon/client.h"
 #include "tests/daemon/daemon.h"
-#include "tests/graph/graph_maker.h"
+#include "tests/graph/graph_runs.h"
 #include "tests/support/bench_report.h"
 
 ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
@@ -42,14 +42,9 @@ struct Target {
 
   // Microseconds of a run.
   double Measure(const v1::RunGraphRequest& request) const {
-    const auto context = client.Context();
     const auto begin = Clock::now();
-    const auto stream = stub->Run(context.get(), request);
-    v1::RunGraphResponse response;
-    while (stream->Read(&response)) {
-    }
-    const grpc::Status status = stream->Finish();
-    if (!status.ok()) Fail(status.error_message());
+    const GraphOutcome outcome = RunGraph(*stub, client, request);
+    if (!outcome.status.ok()) Fail(outcome.status.error_message());
     return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
   }
 
@@ -59,13 +54,10 @@ struct Target {
 };
 
 v1::RunGraphRequest Request(const GraphMaker& maker) {
-  v1::RunGraphRequest request;
-  *request.mutable_graph() = maker.graph;
+  v1::RunGraphRequest request = RunOf(maker);
   for (const v1::GraphTensor& tensor : maker.graph.tensors()) {
     if (tensor.kind() != Kind::KIND_INPUT) continue;
-    v1::GraphBinding& binding = *request.add_bindings();
-    binding.set_tensor(tensor.name());
-    binding.set_data(std::string(64 * sizeof(float), '\0'));
+    Bind(request, tensor.name()).set_data(std::string(64 * sizeof(float), '\0'));
   }
   return request;
 }

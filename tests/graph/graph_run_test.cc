@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -14,76 +13,21 @@
 #include "resident/v1/admin.grpc.pb.h"
 #include "resident/v1/graphs.grpc.pb.h"
 #include "tests/daemon/messages.h"
-#include "tests/graph/graph_maker.h"
+#include "tests/graph/graph_runs.h"
 
 namespace resident::testing {
 namespace {
 
 using Kind = v1::GraphTensor;
 
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-template <typename T>
-std::vector<T> Values(const std::string& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  return values;
-}
-
 class GraphRunTest : public DaemonTest {
  protected:
-  struct Outcome {
-    grpc::Status status;
-    std::vector<v1::GraphStep> steps;
-    v1::GraphResult result;
-
-    const v1::GraphValue& output(int i) const { return result.outputs(i); }
-    std::vector<float> floats(int i = 0) const { return Values<float>(output(i).data()); }
-  };
-
-  static v1::RunGraphRequest Request(const GraphMaker& maker) {
-    v1::RunGraphRequest request;
-    *request.mutable_graph() = maker.graph;
-    return request;
+  GraphOutcome Run(const v1::RunGraphRequest& request, const OnGraphStep& on_step = nullptr) {
+    return RunGraph(*daemon_, client_, request, on_step);
   }
-  static void Bind(v1::RunGraphRequest& request, const std::string& tensor, std::string data) {
-    v1::GraphBinding& binding = *request.add_bindings();
-    binding.set_tensor(tensor);
-    binding.set_data(std::move(data));
-  }
-  static void Bind(v1::RunGraphRequest& request, const std::string& tensor, uint64_t buffer) {
-    v1::GraphBinding& binding = *request.add_bindings();
-    binding.set_tensor(tensor);
-    binding.set_buffer_id(buffer);
-  }
-
-  // `on_step` may end the run by cancelling `context`.
-  Outcome Run(const Client& client, const v1::RunGraphRequest& request,
-              const std::function<void(grpc::ClientContext&)>& on_step = nullptr) {
-    const auto stub = v1::Graphs::NewStub(daemon_->Connect());
-    const auto context = client.Context();
-    const auto stream = stub->Run(context.get(), request);
-    Outcome outcome;
-    v1::RunGraphResponse response;
-    while (stream->Read(&response)) {
-      if (response.has_result()) outcome.result = response.result();
-      if (!response.has_step()) continue;
-      outcome.steps.push_back(response.step());
-      if (on_step) on_step(*context);
-    }
-    outcome.status = stream->Finish();
-    return outcome;
-  }
-  Outcome Run(const v1::RunGraphRequest& request) { return Run(client_, request); }
-  Outcome RunOk(const v1::RunGraphRequest& request) {
-    Outcome outcome = Run(request);
+  GraphOutcome RunOk(const v1::RunGraphRequest& request) {
+    GraphOutcome outcome = Run(request);
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
-    while (outcome.result.outputs_size() < request.graph().tensors_size()) {
-      outcome.result.add_outputs();  // So that a failed run does not end the test program.
-    }
     return outcome;
   }
 
@@ -120,10 +64,10 @@ TEST_F(GraphRunTest, APipelineEqualsItsOperatorsOneByOne) {
       .Call("mul", {"a", "b", "p"})
       .Call("softmax", {"p", "y"});
   const std::vector<float> x = Random(192), w = Random(64);
-  v1::RunGraphRequest request = Request(maker);
-  Bind(request, "x", Bytes(x));
-  Bind(request, "w", Bytes(w));
-  const Outcome outcome = RunOk(request);
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "x").set_data(ToBytes(x));
+  Bind(request, "w").set_data(ToBytes(w));
+  const GraphOutcome outcome = RunOk(request);
 
   const auto one = [&](const char* op, const std::vector<std::vector<float>>& inputs, bool eps) {
     v1::Batch batch = Tasks(op, 1);
@@ -162,7 +106,7 @@ TEST_F(GraphRunTest, RandomGraphsEqualTheirNodesInOrder) {
       const std::string name = "t" + std::to_string(i);
       values[i] = Random(kElements);
       maker.State(name, {kElements});
-      Bind(request, name, Bytes(values[i]));
+      Bind(request, name).set_data(ToBytes(values[i]));
       maker.Output("o" + std::to_string(i), {kElements});
     }
     const int nodes = 50 + Below(250);
@@ -188,7 +132,7 @@ TEST_F(GraphRunTest, RandomGraphsEqualTheirNodesInOrder) {
       maker.Call("copy", {"t" + std::to_string(i), "o" + std::to_string(i)});
     }
     *request.mutable_graph() = maker.graph;
-    const Outcome outcome = RunOk(request);
+    const GraphOutcome outcome = RunOk(request);
     for (int i = 0; i < kTensors; ++i) EXPECT_EQ(outcome.floats(i), values[i]) << "tensor " << i;
   }
 }
@@ -201,18 +145,18 @@ TEST_F(GraphRunTest, LoopUpdatesScalarsAndSendsARecordForEachStep) {
   v1::GraphUpdate& update = *maker.graph.mutable_loop()->add_updates();
   update.set_scalar("pos");
   update.set_addend(3);
-  v1::RunGraphRequest request = Request(maker);
+  v1::RunGraphRequest request = RunOf(maker);
   (*request.mutable_scalars())["pos"] = 5;
   request.set_max_steps(200);
-  const Outcome outcome = RunOk(request);
+  const GraphOutcome outcome = RunOk(request);
   ASSERT_EQ(outcome.steps.size(), 200u);
   for (size_t i = 0; i < outcome.steps.size(); ++i) {
     EXPECT_EQ(outcome.steps[i].step(), i);
     ASSERT_EQ(outcome.steps[i].records_size(), 1);
-    EXPECT_EQ(Values<double>(outcome.steps[i].records(0).data()),
+    EXPECT_EQ(FromBytes<double>(outcome.steps[i].records(0).data()),
               std::vector<double>{2.0 * (5 + 3.0 * static_cast<double>(i)) + 1});
   }
-  EXPECT_EQ(Values<double>(outcome.output(0).data()), std::vector<double>{5 + 3.0 * 199});
+  EXPECT_EQ(FromBytes<double>(outcome.output(0).data()), std::vector<double>{5 + 3.0 * 199});
 }
 
 TEST_F(GraphRunTest, LoopEndsAtAStopValueAndAtTheEndOfAScalarsRange) {
@@ -228,13 +172,13 @@ TEST_F(GraphRunTest, LoopEndsAtAStopValueAndAtTheEndOfAScalarsRange) {
   loop.mutable_updates(0)->set_addend(1);
   loop.mutable_stop()->set_tensor("next");
   loop.mutable_stop()->add_values(4);
-  v1::RunGraphRequest request = Request(maker);
-  Bind(request, "one", Bytes<int32_t>({1}));
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "one").set_data(ToBytes<int32_t>({1}));
   (*request.mutable_scalars())["pos"] = 0;
-  Outcome outcome = RunOk(request);
+  GraphOutcome outcome = RunOk(request);
   EXPECT_EQ(outcome.result.end(), v1::GraphResult::END_STOP);
   EXPECT_EQ(outcome.result.steps(), 4u);
-  EXPECT_EQ(Values<int32_t>(outcome.output(0).data()), std::vector<int32_t>{4});
+  EXPECT_EQ(FromBytes<int32_t>(outcome.output(0).data()), std::vector<int32_t>{4});
 
   request.mutable_graph()->mutable_loop()->mutable_stop()->set_values(0, 100);
   (*request.mutable_scalars())["pos"] = 3;
@@ -255,12 +199,12 @@ TEST_F(GraphRunTest, StateInABufferIsKeptBetweenRuns) {
   maker.Call("add", {"sum", "x", "new"}).Call("copy", {"new", "sum"}).Call("copy", {"new", "out"});
   uint64_t buffer = 0;
   ASSERT_TRUE(client_.Allocate(4, &buffer).ok());
-  v1::RunGraphRequest request = Request(maker);
-  Bind(request, "x", Bytes<float>({1, 2, 3, 4}));
-  const Outcome fresh = RunOk(request);
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "x").set_data(ToBytes<float>({1, 2, 3, 4}));
+  const GraphOutcome fresh = RunOk(request);
   EXPECT_EQ(fresh.floats(), (std::vector<float>{1, 2, 3, 4}));
 
-  Bind(request, "sum", Bytes<float>({10, 10, 10, 10}));
+  Bind(request, "sum").set_data(ToBytes<float>({10, 10, 10, 10}));
   EXPECT_EQ(RunOk(request).floats(), (std::vector<float>{11, 12, 13, 14}));
 
   v1::Batch zero = Tasks("zero", 1);
@@ -281,13 +225,13 @@ TEST_F(GraphRunTest, DynamicShapesAbsentAndScalarTensors) {
   maker.Input("x", {D(8), D(4)}).Input("w", {2, 4});
   maker.Tensor(Kind::KIND_OUTPUT, "y", {D("rows"), D(2)});
   maker.Call("gemv", {View("x", {D("rows"), D(4)}), "w", None(), "y"});
-  v1::RunGraphRequest request = Request(maker);
+  v1::RunGraphRequest request = RunOf(maker);
   std::vector<float> x(32);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
-  Bind(request, "x", Bytes(x));
-  Bind(request, "w", Bytes<float>({1, 0, 0, 0, 0, 1, 1, 0}));
+  Bind(request, "x").set_data(ToBytes(x));
+  Bind(request, "w").set_data(ToBytes<float>({1, 0, 0, 0, 0, 1, 1, 0}));
   (*request.mutable_scalars())["rows"] = 3;
-  const Outcome outcome = RunOk(request);
+  const GraphOutcome outcome = RunOk(request);
   EXPECT_EQ(outcome.floats(), (std::vector<float>{0, 3, 4, 11, 8, 19}));
   ASSERT_EQ(outcome.output(0).shape_size(), 2);
   EXPECT_EQ(outcome.output(0).shape(0), 3u);
@@ -295,8 +239,8 @@ TEST_F(GraphRunTest, DynamicShapesAbsentAndScalarTensors) {
   GraphMaker norm;
   norm.Tensor(Kind::KIND_INPUT, "partial", {D(2)}, v1::DTYPE_F64).Output("norm", {});
   norm.Call("grad_norm", {"partial", "norm"});
-  v1::RunGraphRequest scalar = Request(norm);
-  Bind(scalar, "partial", Bytes<double>({9, 16}));
+  v1::RunGraphRequest scalar = RunOf(norm);
+  Bind(scalar, "partial").set_data(ToBytes<double>({9, 16}));
   EXPECT_EQ(RunOk(scalar).floats(), std::vector<float>{5});
 }
 
@@ -306,7 +250,7 @@ TEST_F(GraphRunTest, AFailingNodeIsNamed) {
   maker.Output("other", {2});
   maker.Call("fill", {"other", F(1)}).Call("fill", {"out", F(0.5)});
   maker.node(1).set_name("half");
-  const Outcome outcome = Run(Request(maker));
+  const GraphOutcome outcome = Run(RunOf(maker));
   ExpectRefused(outcome.status, grpc::StatusCode::INVALID_ARGUMENT,
                 {"node 'half' (fill)", "step 0", "version 1", "detail", "Fix: "});
   ExpectServes();
@@ -317,11 +261,11 @@ TEST_F(GraphRunTest, BadRequestsAreRefused) {
   maker.Scalar("k", 1, 4);
   maker.Input("x", {4}).Weight("w", {4}).Output("y", {4}).Activation("a", {4});
   maker.Call("add", {"x", "w", "a"}).Call("relu", {"a", "y"});
-  const std::string four = Bytes<float>({1, 2, 3, 4});
-  v1::RunGraphRequest good = Request(maker);
+  const std::string four = ToBytes<float>({1, 2, 3, 4});
+  v1::RunGraphRequest good = RunOf(maker);
   (*good.mutable_scalars())["k"] = 2;
-  Bind(good, "x", four);
-  Bind(good, "w", four);
+  Bind(good, "x").set_data(four);
+  Bind(good, "w").set_data(four);
   EXPECT_EQ(RunOk(good).floats(), (std::vector<float>{2, 4, 6, 8}));
 
   const auto refused = [&](const std::function<void(v1::RunGraphRequest&)>& change,
@@ -388,15 +332,16 @@ TEST_F(GraphRunTest, AScalarShapeAndAShapeContradict) {
 // The run's memory is free again, whatever ended it.
 TEST_F(GraphRunTest, CancelledAndLateRunsLeaveNothing) {
   const uint64_t before = daemon_->Device().memory_used_bytes();
-  const v1::RunGraphRequest endless = Request(CountingLoop(1'000'000));
+  const v1::RunGraphRequest endless = RunOf(CountingLoop(1'000'000));
   int steps = 0;
-  const Outcome cancelled = Run(client_, endless, [&](grpc::ClientContext& context) {
-    if (++steps == 3) context.TryCancel();
-  });
+  const GraphOutcome cancelled =
+      Run(endless, [&](const v1::GraphStep&, grpc::ClientContext& context) {
+        if (++steps == 3) context.TryCancel();
+      });
   EXPECT_EQ(cancelled.status.error_code(), grpc::StatusCode::CANCELLED);
   v1::RunGraphRequest late = endless;
   late.set_timeout_us(50'000);
-  const Outcome ended = Run(late);
+  const GraphOutcome ended = Run(late);
   EXPECT_EQ(ended.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
       << ended.status.error_message();
   EXPECT_TRUE(Eventually([&] { return daemon_->Device().memory_used_bytes() == before; }));
@@ -413,7 +358,7 @@ TEST_F(GraphRunTest, ARunWaitsForItsClient) {
   maker.graph.mutable_loop()->set_max_steps(100'000);
   const auto stub = v1::Graphs::NewStub(daemon_->Connect());
   const auto context = client_.Context();
-  const auto stream = stub->Run(context.get(), Request(maker));
+  const auto stream = stub->Run(context.get(), RunOf(maker));
   v1::RunGraphResponse response;
   ASSERT_TRUE(stream->Read(&response));
   // Paused: the number of tasks that the daemon has executed stays the same.
@@ -441,7 +386,7 @@ TEST_F(GraphRunTest, ARunThatWaitsForItsClientEndsAtItsDeadline) {
   maker.Tensor(Kind::KIND_STREAM, "big", {D(100'000), D(1 << 19)});
   maker.Call("fill", {"big", F(1)});
   maker.graph.mutable_loop()->set_max_steps(100'000);
-  v1::RunGraphRequest request = Request(maker);
+  v1::RunGraphRequest request = RunOf(maker);
   request.set_timeout_us(3'000'000);
   const auto stub = v1::Graphs::NewStub(daemon_->Connect());
   const auto context = client_.Context();
@@ -466,7 +411,7 @@ TEST_F(GraphRunTest, MoreThanCanBeReturnedIsRefused) {
     const std::string name = "o" + std::to_string(i);
     maker.Output(name, {16 << 20}).Call("fill", {name, F(1)});
   }
-  ExpectRefused(Run(Request(maker)).status, grpc::StatusCode::INVALID_ARGUMENT,
+  ExpectRefused(Run(RunOf(maker)).status, grpc::StatusCode::INVALID_ARGUMENT,
                 {"outputs have 335544320 bytes", "Fix: bind outputs"});
 }
 
@@ -476,11 +421,11 @@ TEST_F(GraphRunTest, OneBufferForTwoTensorsOfWhichOneIsWritten) {
   ASSERT_TRUE(client_.Allocate(4, &buffer).ok());
   GraphMaker maker;
   maker.Input("x", {4}).Input("w", {4}).Output("y", {4}).Call("add", {"x", "w", "y"});
-  v1::RunGraphRequest request = Request(maker);
-  Bind(request, "x", buffer);
-  Bind(request, "w", buffer);
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "x").set_buffer_id(buffer);
+  Bind(request, "w").set_buffer_id(buffer);
   EXPECT_TRUE(RunOk(request).status.ok());
-  Bind(request, "y", buffer);
+  Bind(request, "y").set_buffer_id(buffer);
   ExpectRefused(Run(request).status, grpc::StatusCode::INVALID_ARGUMENT,
                 {"'y'", "is also the memory of tensor 'x'"});
 }
@@ -492,10 +437,10 @@ TEST_F(GraphRunTest, AliasOfAStream) {
   maker.Alias(Kind::KIND_STREAM, "t", "s", {D(1), D(256)});
   maker.Output("after", {64});
   maker.Call("fill", {"after", F(3)}).Call("fill", {"s", F(1)}).Call("fill", {"t", F(2)});
-  const Outcome outcome = RunOk(Request(maker));
+  const GraphOutcome outcome = RunOk(RunOf(maker));
   EXPECT_EQ(outcome.floats(), std::vector<float>(64, 3));
   ASSERT_EQ(outcome.steps.size(), 1u);
-  EXPECT_EQ(Values<float>(outcome.steps[0].records(1).data()), std::vector<float>(256, 2));
+  EXPECT_EQ(FromBytes<float>(outcome.steps[0].records(1).data()), std::vector<float>(256, 2));
 }
 
 TEST_F(GraphRunTest, WeightsAreFoundByTheNamesOfBuffers) {
@@ -507,18 +452,18 @@ TEST_F(GraphRunTest, WeightsAreFoundByTheNamesOfBuffers) {
     request.set_name("layer.weight");
     v1::AllocateResponse response;
     EXPECT_TRUE(client.buffers().Allocate(context.get(), request, &response).ok());
-    EXPECT_TRUE(Upload(client, response.buffer().id(), Bytes(std::vector<float>(4, value))).ok());
+    EXPECT_TRUE(Upload(client, response.buffer().id(), ToBytes(std::vector<float>(4, value))).ok());
     return response.buffer().id();
   };
   GraphMaker maker;
   maker.Weight("layer.weight", {4}).Output("y", {4}).Call("copy", {"layer.weight", "y"});
   const uint64_t first = named(client_, 5);
-  EXPECT_EQ(RunOk(Request(maker)).floats(), std::vector<float>(4, 5));
+  EXPECT_EQ(RunOk(RunOf(maker)).floats(), std::vector<float>(4, 5));
   const uint64_t second = named(client_, 6);
-  ExpectRefused(Run(Request(maker)).status, grpc::StatusCode::INVALID_ARGUMENT,
+  ExpectRefused(Run(RunOf(maker)).status, grpc::StatusCode::INVALID_ARGUMENT,
                 {std::to_string(first), std::to_string(second), "layer.weight"});
-  v1::RunGraphRequest request = Request(maker);
-  Bind(request, "layer.weight", second);
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "layer.weight").set_buffer_id(second);
   EXPECT_EQ(RunOk(request).floats(), std::vector<float>(4, 6));
 }
 
@@ -528,8 +473,8 @@ TEST_F(GraphRunTest, RunsOfSeveralClientsAtOnce) {
     threads.emplace_back([this] {
       const Client client(*daemon_, "one of twelve");
       for (int round = 0; round < 5; ++round) {
-        v1::RunGraphRequest request = Request(CountingLoop(50));
-        const Outcome outcome = Run(client, request);
+        v1::RunGraphRequest request = RunOf(CountingLoop(50));
+        const GraphOutcome outcome = RunGraph(*daemon_, client, request);
         EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
         EXPECT_EQ(outcome.steps.size(), 50u);
       }
@@ -539,10 +484,10 @@ TEST_F(GraphRunTest, RunsOfSeveralClientsAtOnce) {
 }
 
 TEST_F(GraphRunTest, AKilledEngineEndsTheRunAndTheNextOneIsRight) {
-  const v1::RunGraphRequest endless = Request(CountingLoop(1'000'000));
+  const v1::RunGraphRequest endless = RunOf(CountingLoop(1'000'000));
   const pid_t engine = daemon_->engine_pid();
   int steps = 0;
-  const Outcome outcome = Run(client_, endless, [&](grpc::ClientContext&) {
+  const GraphOutcome outcome = Run(endless, [&](const v1::GraphStep&, grpc::ClientContext&) {
     if (++steps == 10) kill(engine, SIGKILL);
   });
   EXPECT_TRUE(outcome.status.error_code() == grpc::StatusCode::UNAVAILABLE ||
@@ -562,11 +507,9 @@ TEST(GraphRunDrainTest, ADrainEndsARun) {
   maker.Tensor(Kind::KIND_STREAM, "count", {D(1'000'000), D(1)});
   maker.Call("fill", {"count", F(1)});
   maker.graph.mutable_loop()->set_max_steps(1'000'000);
-  v1::RunGraphRequest request;
-  *request.mutable_graph() = maker.graph;
   const auto stub = v1::Graphs::NewStub(daemon.Connect());
   const auto context = client.Context();
-  const auto stream = stub->Run(context.get(), request);
+  const auto stream = stub->Run(context.get(), RunOf(maker));
   v1::RunGraphResponse response;
   ASSERT_TRUE(stream->Read(&response));
   const auto admin = v1::Admin::NewStub(daemon.Connect());

@@ -100,14 +100,9 @@ TEST_F(GraphSessionsTest, BoundStatesAndWeightsAreThoseOfTheOpening) {
   ASSERT_TRUE(Upload(client_, kept, ToBytes<float>({1, 2, 3, 4})).ok());
   v1::OpenGraphSessionRequest open;
   open.set_graph_id(id);
-  const auto bind = [](auto& request, const char* tensor) -> v1::GraphBinding& {
-    v1::GraphBinding& binding = *request.add_bindings();
-    binding.set_tensor(tensor);
-    return binding;
-  };
-  bind(open, "own").set_data(ToBytes<float>({10, 20, 30, 40}));
-  bind(open, "kept").set_buffer_id(kept);
-  bind(open, "session.weight").set_data(ToBytes<float>({2, 2, 2, 2}));
+  Bind(open, "own").set_data(ToBytes<float>({10, 20, 30, 40}));
+  Bind(open, "kept").set_buffer_id(kept);
+  Bind(open, "session.weight").set_data(ToBytes<float>({2, 2, 2, 2}));
   Session session;
   const grpc::Status opened = calls_.Open(open, &session);
   ASSERT_TRUE(opened.ok()) << opened.error_message();
@@ -115,7 +110,7 @@ TEST_F(GraphSessionsTest, BoundStatesAndWeightsAreThoseOfTheOpening) {
 
   v1::RunGraphRequest run;
   run.set_graph_session(session.session_id());
-  bind(run, "x").set_data(ToBytes<float>({1, 1, 1, 1}));
+  Bind(run, "x").set_data(ToBytes<float>({1, 1, 1, 1}));
   EXPECT_EQ(calls_.Run(run).floats(0), (std::vector<float>{11, 21, 31, 41}));
   Session fork;
   ASSERT_TRUE(calls_.Fork(session.session_id(), &fork).ok());
@@ -135,7 +130,7 @@ TEST_F(GraphSessionsTest, BoundStatesAndWeightsAreThoseOfTheOpening) {
   EXPECT_EQ(FromBytes<float>(bytes), (std::vector<float>{4, 8, 12, 16}));
 
   // A run binds what the session does not have, and nothing else.
-  bind(run, "own").set_data(ToBytes<float>({1, 1, 1, 1}));
+  Bind(run, "own").set_data(ToBytes<float>({1, 1, 1, 1}));
   ExpectRefused(calls_.Run(run).status, StatusCode::INVALID_ARGUMENT,
                 {"'own'", "belongs to the graph session"});
   run.mutable_bindings()->RemoveLast();
@@ -221,9 +216,10 @@ TEST_F(GraphSessionsTest, ARunAfterACancelledOneContinuesAtACompleteStep) {
   endless.set_graph_session(session.session_id());
   for (int round = 0; round < 5; ++round) {
     int seen = 0;
-    const GraphOutcome cancelled = calls_.Run(endless, [&](grpc::ClientContext& context) {
-      if (++seen == 3) context.TryCancel();
-    });
+    const GraphOutcome cancelled =
+        calls_.Run(endless, [&](const v1::GraphStep&, grpc::ClientContext& context) {
+          if (++seen == 3) context.TryCancel();
+        });
     EXPECT_EQ(cancelled.status.error_code(), StatusCode::CANCELLED);
     GraphOutcome next = calls_.RunIn(session.session_id(), 1);
     if (next.status.ok()) {
@@ -262,16 +258,17 @@ TEST_F(GraphSessionsTest, AWaitingRunEndsAtItsDeadline) {
   v1::RunGraphRequest endless;
   endless.set_graph_session(session.session_id());
   GraphOutcome late;
-  const GraphOutcome first = calls_.Run(endless, [&](grpc::ClientContext& context) {
-    if (late.status.error_code() == StatusCode::DEADLINE_EXCEEDED) return;
-    v1::RunGraphRequest second = endless;
-    second.set_timeout_us(100'000);
-    late = calls_.Run(second);
-    Session fork;
-    ExpectRefused(calls_.Fork(session.session_id(), &fork), StatusCode::FAILED_PRECONDITION,
-                  {"used by a run or a copy"});
-    context.TryCancel();
-  });
+  const GraphOutcome first =
+      calls_.Run(endless, [&](const v1::GraphStep&, grpc::ClientContext& context) {
+        if (late.status.error_code() == StatusCode::DEADLINE_EXCEEDED) return;
+        v1::RunGraphRequest second = endless;
+        second.set_timeout_us(100'000);
+        late = calls_.Run(second);
+        Session fork;
+        ExpectRefused(calls_.Fork(session.session_id(), &fork), StatusCode::FAILED_PRECONDITION,
+                      {"used by a run or a copy"});
+        context.TryCancel();
+      });
   EXPECT_EQ(late.status.error_code(), StatusCode::DEADLINE_EXCEEDED) << late.status.error_message();
   EXPECT_EQ(first.status.error_code(), StatusCode::CANCELLED);
   v1::RunGraphRequest next = endless;
@@ -347,7 +344,7 @@ TEST_F(GraphSessionsTest, ASessionThatIsClosedDuringARunLetsItFinish) {
   bool closed = false;
   v1::RunGraphRequest run;
   run.set_graph_session(session.session_id());
-  const GraphOutcome outcome = calls_.Run(run, [&](grpc::ClientContext&) {
+  const GraphOutcome outcome = calls_.Run(run, [&](const v1::GraphStep&, grpc::ClientContext&) {
     if (!closed) {
       EXPECT_TRUE(calls_.Close(session.session_id()).ok());
     }
@@ -460,7 +457,7 @@ TEST_F(GraphSessionsTest, AKilledEngineLosesTheStates) {
   endless.set_graph_session(session.session_id());
   const pid_t engine = daemon_->engine_pid();
   int steps = 0;
-  const GraphOutcome outcome = calls_.Run(endless, [&](grpc::ClientContext&) {
+  const GraphOutcome outcome = calls_.Run(endless, [&](const v1::GraphStep&, grpc::ClientContext&) {
     if (++steps == 10) kill(engine, SIGKILL);
   });
   EXPECT_FALSE(outcome.status.ok());
@@ -487,7 +484,7 @@ TEST(GraphSessionsDrainTest, ADrainEndsRunsThatWaitAndRefusesSessions) {
   std::thread waiter;
   GraphOutcome waited;
   grpc::Status drain_status;
-  const GraphOutcome first = calls.Run(endless, [&](grpc::ClientContext&) {
+  const GraphOutcome first = calls.Run(endless, [&](const v1::GraphStep&, grpc::ClientContext&) {
     if (drainer.joinable()) return;
     waiter = std::thread([&] { waited = calls.RunIn(session.session_id(), 1); });
     drainer = std::thread([&] {

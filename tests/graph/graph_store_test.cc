@@ -34,9 +34,7 @@ GraphMaker Relu(const std::string& name = "relu", int64_t elements = 4) {
 v1::RunGraphRequest RunRelu(const std::string& id) {
   v1::RunGraphRequest request;
   request.set_graph_id(id);
-  v1::GraphBinding& binding = *request.add_bindings();
-  binding.set_tensor("x");
-  binding.set_data(ToBytes<float>({-1, 2, -3, 4}));
+  Bind(request, "x").set_data(ToBytes<float>({-1, 2, -3, 4}));
   return request;
 }
 const std::vector<float> kReluOfX = {0, 2, 0, 4};
@@ -125,7 +123,7 @@ TEST_F(GraphStoreTest, AGraphThatIsUnloadedDuringARunLetsItFinish) {
   v1::RunGraphRequest run;
   run.set_graph_id(id);
   bool removed = false;
-  const GraphOutcome outcome = calls_.Run(run, [&](grpc::ClientContext&) {
+  const GraphOutcome outcome = calls_.Run(run, [&](const v1::GraphStep&, grpc::ClientContext&) {
     if (!removed) {
       EXPECT_TRUE(calls_.Unload(id, &removed).ok());
     }

@@ -4,19 +4,6 @@
 
 namespace resident::testing {
 
-std::vector<double> GraphOutcome::stream() const {
-  std::vector<double> values;
-  for (const v1::GraphStep& step : steps) {
-    values.push_back(FromBytes<double>(step.records(0).data()).at(0));
-  }
-  return values;
-}
-
-std::vector<float> GraphOutcome::floats(int i) const {
-  return i < result.outputs_size() ? FromBytes<float>(result.outputs(i).data())
-                                   : std::vector<float>();
-}
-
 GraphCalls::GraphCalls(const Daemon& daemon, const Client& client)
     : client_(client), stub_(v1::Graphs::NewStub(daemon.Connect())) {}
 
@@ -123,20 +110,8 @@ std::vector<v1::GraphSession> GraphCalls::ListSessions() const {
   return {response.sessions().begin(), response.sessions().end()};
 }
 
-GraphOutcome GraphCalls::Run(const v1::RunGraphRequest& request,
-                             const std::function<void(grpc::ClientContext&)>& on_step) const {
-  const auto context = client_.Context();
-  const auto stream = stub_->Run(context.get(), request);
-  GraphOutcome outcome;
-  v1::RunGraphResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_result()) outcome.result = response.result();
-    if (!response.has_step()) continue;
-    outcome.steps.push_back(response.step());
-    if (on_step) on_step(*context);
-  }
-  outcome.status = stream->Finish();
-  return outcome;
+GraphOutcome GraphCalls::Run(const v1::RunGraphRequest& request, const OnGraphStep& on_step) const {
+  return RunGraph(*stub_, client_, request, on_step);
 }
 
 GraphOutcome GraphCalls::RunLoaded(const std::string& id) const {

@@ -10,8 +10,6 @@
 #define RESIDENT_TESTS_GRAPH_LOADED_GRAPHS_H_
 
 #include <cstdint>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,32 +18,9 @@
 #include "resident/v1/graphs.grpc.pb.h"
 #include "tests/daemon/messages.h"
 #include "tests/graph/graph_maker.h"
+#include "tests/graph/graph_runs.h"
 
 namespace resident::testing {
-
-template <typename T>
-std::string ToBytes(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-template <typename T>
-std::vector<T> FromBytes(const std::string& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  return values;
-}
-
-// What a run sent.
-struct GraphOutcome {
-  grpc::Status status;
-  std::vector<v1::GraphStep> steps;
-  v1::GraphResult result;
-
-  // The first element of the first stream, in each step.
-  std::vector<double> stream() const;
-  // Output `i`, empty if there is none.
-  std::vector<float> floats(int i = 0) const;
-};
 
 // The calls of one client.
 class GraphCalls {
@@ -68,9 +43,7 @@ class GraphCalls {
   v1::GraphSession MustDescribeSession(const std::string& id) const;
   std::vector<v1::GraphSession> ListSessions() const;
 
-  // `on_step` may end the run by cancelling the context.
-  GraphOutcome Run(const v1::RunGraphRequest& request,
-                   const std::function<void(grpc::ClientContext&)>& on_step = nullptr) const;
+  GraphOutcome Run(const v1::RunGraphRequest& request, const OnGraphStep& on_step = nullptr) const;
   GraphOutcome RunLoaded(const std::string& id) const;
   GraphOutcome RunIn(const std::string& session, uint64_t steps) const;
 

@@ -20,6 +20,7 @@
 #include "runtime/model/dtype.h"
 #include "runtime/model/signature.h"
 #include "tests/daemon/messages.h"
+#include "tests/graph/graph_runs.h"
 
 namespace resident::testing {
 namespace {
@@ -183,8 +184,8 @@ class OneNodeTest : public DaemonTest {
   }
 
   // `run_time`: scalars whose value float32 represents are scalars of the run.
-  Outcome RunGraph(const std::string& op, const Signature& signature, const Call& call,
-                   bool run_time) {
+  Outcome RunOneNode(const std::string& op, const Signature& signature, const Call& call,
+                     bool run_time) {
     v1::RunGraphRequest request;
     v1::Graph& graph = *request.mutable_graph();
     graph.set_format(1);
@@ -225,20 +226,14 @@ class OneNodeTest : public DaemonTest {
         binding.set_data(value.bytes);
       }
     }
-    const auto stub = v1::Graphs::NewStub(daemon_->Connect());
-    const auto context = client_.Context();
-    const auto stream = stub->Run(context.get(), request);
+    const GraphOutcome run = RunGraph(*daemon_, client_, request);
     Outcome outcome;
-    v1::RunGraphResponse response;
-    while (stream->Read(&response)) {
-      for (const v1::GraphValue& output : response.result().outputs()) {
-        outcome.bytes[output.tensor()] = output.data();
-      }
+    outcome.code = run.status.error_code();
+    outcome.message = run.status.error_message();
+    for (const v1::GraphValue& output : run.result.outputs()) {
+      outcome.bytes[output.tensor()] = output.data();
     }
-    const grpc::Status status = stream->Finish();
-    outcome.code = status.error_code();
-    outcome.message = status.error_message();
-    if (status.ok()) {
+    if (run.status.ok()) {
       for (const auto& [name, buffer] : in_place) outcome.bytes[name] = Fetch(buffer);
     }
     return outcome;
@@ -274,7 +269,7 @@ class OneNodeTest : public DaemonTest {
   bool Compare(const std::string& op, const Signature& signature, const Call& call) {
     const Outcome task = RunTask(op, signature, call);
     for (const bool run_time : {false, true}) {
-      const Outcome graph = RunGraph(op, signature, call, run_time);
+      const Outcome graph = RunOneNode(op, signature, call, run_time);
       EXPECT_EQ(graph.code, task.code)
           << op << "\ntask: " << task.message << "\ngraph: " << graph.message;
       EXPECT_EQ(graph.bytes, task.bytes) << op;

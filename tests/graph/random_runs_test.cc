@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "resident/v1/graphs.grpc.pb.h"
 #include "tests/daemon/messages.h"
+#include "tests/graph/graph_runs.h"
 #include "tests/graph/interpreter.h"
 #include "tests/graph/runnable_graph.h"
 
@@ -32,28 +33,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-struct Outcome {
-  grpc::Status status;
-  std::vector<v1::GraphStep> steps;
-  v1::GraphResult result;
-};
-
 class RandomRunsTest : public DaemonTest {
  protected:
-  Outcome Run(const v1::RunGraphRequest& request) {
-    const auto stub = v1::Graphs::NewStub(daemon_->Connect());
-    const auto context = client_.Context();
-    const auto stream = stub->Run(context.get(), request);
-    Outcome outcome;
-    v1::RunGraphResponse response;
-    while (stream->Read(&response)) {
-      if (response.has_step()) outcome.steps.push_back(response.step());
-      if (response.has_result()) outcome.result = response.result();
-    }
-    outcome.status = stream->Finish();
-    return outcome;
-  }
-
   void Check(const v1::GraphValue& got, const ExpectedValue& expected) {
     EXPECT_EQ(FindDifference(got, expected), "");
     for (size_t i = 0; i < expected.values.size(); ++i) {
@@ -65,7 +46,7 @@ class RandomRunsTest : public DaemonTest {
   }
 
   void CheckRun(const v1::RunGraphRequest& request, bool repeat) {
-    const Outcome outcome = Run(request);
+    const GraphOutcome outcome = RunGraph(*daemon_, client_, request);
     ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
     const Interpretation expected = Interpret(request);
     ASSERT_EQ(outcome.result.steps(), expected.steps);
@@ -82,10 +63,10 @@ class RandomRunsTest : public DaemonTest {
       }
     }
     nodes_ += static_cast<uint64_t>(request.graph().nodes_size()) * expected.steps;
-    if (repeat) CheckSameBits(outcome, Run(request));
+    if (repeat) CheckSameBits(outcome, RunGraph(*daemon_, client_, request));
   }
 
-  static void CheckSameBits(const Outcome& a, const Outcome& b) {
+  static void CheckSameBits(const GraphOutcome& a, const GraphOutcome& b) {
     ASSERT_TRUE(b.status.ok()) << b.status.error_message();
     ASSERT_EQ(a.result.outputs_size(), b.result.outputs_size());
     for (int i = 0; i < a.result.outputs_size(); ++i) {
