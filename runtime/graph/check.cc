@@ -6,7 +6,7 @@
 
 namespace resident::graph {
 
-GraphCheck CheckGraph(const Graph& graph, Findings* findings) {
+GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit) {
   GraphCheck check;
   CheckCalls(graph, findings);
   CheckLoop(graph, findings);
@@ -21,6 +21,7 @@ GraphCheck CheckGraph(const Graph& graph, Findings* findings) {
                          findings);
     }
   }
+  CheckMemory(graph, limit, findings);
   check.accepted = findings->errors() == 0;
   return check;
 }

@@ -1,9 +1,9 @@
 // CheckGraph: whether a graph may be used, with everything that is wrong with it.
 //
 // Checks are made in this order: each element by itself (GraphBuilder), each call of an operator,
-// the loop, and the counters; then, only if none of these found an error, the flow of data, and
-// last an explicit order. What a later group would find in a graph with earlier errors would mostly
-// follow from them.
+// the loop, and the counters; then, only if none of these found an error, the flow of data, an
+// explicit order, and last the memory. What a later group would find in a graph with earlier errors
+// would mostly follow from them.
 //
 // Thread safety: pure functions.
 //
@@ -20,6 +20,7 @@
 #include "runtime/graph/dataflow.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
+#include "runtime/graph/memory.h"
 
 namespace resident::graph {
 
@@ -35,8 +36,9 @@ struct CheckedGraph {
   Dependencies order;
 };
 
-// `findings`: those of the graph's builder, to which this check adds its own.
-GraphCheck CheckGraph(const Graph& graph, Findings* findings);
+// `findings`: those of the graph's builder, to which this check adds its own. `limit`: of the
+// devices on which it is to run.
+GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit = {});
 
 // Bytes of the memory of all tensors of a kind.
 int64_t BytesOf(const Graph& graph, TensorKind kind);

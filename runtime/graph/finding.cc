@@ -59,6 +59,7 @@ constexpr CodeInfo kCodes[] = {
     {Code::kStop, "the loop stops on something that is not a token"},
     {Code::kUpdate, "an update leaves the range of its scalar"},
     {Code::kStreamRecords, "the loop has more steps than a stream has records"},
+    {Code::kDeviceMemory, "the graph needs more memory than a device has"},
     {Code::kStale, "operators of a loaded graph have changed, and it does not fit them"},
 };
 static_assert(std::is_sorted(std::begin(kCodes), std::end(kCodes),

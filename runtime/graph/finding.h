@@ -79,7 +79,8 @@ enum class Code : uint16_t {
   kStop = 602,
   kUpdate = 603,
   kStreamRecords = 604,
-  // A loaded graph.
+  // The devices, and loaded graphs.
+  kDeviceMemory = 701,
   kStale = 704,
 };
 

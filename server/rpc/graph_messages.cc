@@ -237,10 +237,10 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
 }
 
 v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                              bool dependencies) {
+                              bool dependencies, const graph::DeviceLimit& limit) {
   graph::Findings findings;
   const graph::Graph graph = ReadGraph(message, catalog, &findings);
-  const graph::GraphCheck check = CheckGraph(graph, &findings);
+  const graph::GraphCheck check = CheckGraph(graph, &findings, limit);
   v1::GraphReport report;
   FillGraphReport(graph, check, findings, dependencies, &report);
   return report;

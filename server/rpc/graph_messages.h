@@ -23,7 +23,7 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
 
 // ReadGraph, CheckGraph and FillGraphReport.
 v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                              bool dependencies);
+                              bool dependencies, const graph::DeviceLimit& limit = {});
 
 }  // namespace resident
 

@@ -50,6 +50,7 @@
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/graph.h"
+#include "runtime/graph/memory.h"
 #include "server/rpc/core.h"
 #include "server/rpc/graph_binding.h"
 #include "server/rpc/graph_quantum.h"
@@ -113,10 +114,12 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   absl::Status BindMemory(v1::RunGraphRequest& request);
   // Takes the daemon's memory that the run needs until it ends, with `quanta_bytes` for quanta.
   absl::Status TakeHostMemory(uint64_t quanta_bytes);
-  // Allocates the run's own memory, and chooses its device.
-  absl::Status AllocateRest(GraphMemory& memory);
-  // Lowers the graph, if its device can execute it, and allocates memory for its image.
-  absl::Status MakeQuanta(const graph::StreamRecords& records, const GraphMemory& memory);
+  // Allocates the run's own memory, and chooses its device. `needs`: set to what the run needs.
+  absl::Status AllocateRest(GraphMemory& memory, graph::MemorySum& needs);
+  // Lowers the graph, if its device can execute it, and allocates memory for its image. `needs`:
+  // what the run needs beside that.
+  absl::Status MakeQuanta(const graph::StreamRecords& records, const GraphMemory& memory,
+                          graph::MemorySum& needs);
   // Frees a buffer of the run; 0: none.
   void FreeMemory(uint64_t* buffer, ClientId access);
 

@@ -7,10 +7,10 @@
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
-#include "runtime/graph/region.h"
-#include "runtime/graph/values.h"
+#include "runtime/graph/memory.h"
 #include "runtime/model/dtype.h"
 #include "server/rpc/buffer_access.h"
+#include "server/rpc/graph_memory.h"
 #include "server/rpc/graph_run.h"
 
 namespace resident {
@@ -23,10 +23,6 @@ using graph::TensorKind;
 constexpr uint64_t kImagePiece = 1u << 20;
 // A trace of one quantum, and the message with it.
 constexpr uint64_t kTraceHostBytes = 8u << 20;
-// Between tensors in the run's own memory.
-constexpr uint64_t kAlignment = 256;
-
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
@@ -112,8 +108,9 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
   }
   const auto estimate = GraphQuanta::EstimateMemory(core_, *checked_, streams_);
   RETURN_IF_ERROR(TakeHostMemory(estimate.has_value() ? estimate->host_bytes : 0));
-  RETURN_IF_ERROR(AllocateRest(memory));
-  if (estimate.has_value()) RETURN_IF_ERROR(MakeQuanta(estimate->records, memory));
+  graph::MemorySum needs;
+  RETURN_IF_ERROR(AllocateRest(memory, needs));
+  if (estimate.has_value()) RETURN_IF_ERROR(MakeQuanta(estimate->records, memory, needs));
   if (trace_ && quanta_ == nullptr) {
     return errors::NoGraphTrace(StrCat("it is executed node by node on device ", device_),
                                 "run it where the engine executes the graph; docs/graphs.md, "
@@ -123,43 +120,34 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status GraphRun::AllocateRest(GraphMemory& memory) {
-  // Each record is sent before the next one is written, so that a stream needs memory for one.
-  std::vector<uint64_t> record_bytes(graph_.tensors.size());
-  for (const uint32_t i : streams_) {
-    const graph::View& record = graph_.tensors[i].view;
-    const auto hull =
-        graph::FindHull(graph::ExtentsOf(graph_, record), record.offset, SizeOf(record.dtype));
-    uint64_t& bytes = record_bytes[graph_.tensors[i].root];
-    bytes = std::max(bytes, static_cast<uint64_t>(hull->high));
-  }
+absl::Status GraphRun::AllocateRest(GraphMemory& memory, graph::MemorySum& needs) {
+  const std::vector<uint64_t> bytes = graph::RunBytes(graph_);
   std::vector<uint32_t> own;
-  uint64_t total = 0;
   for (uint32_t i = 0; i < graph_.tensors.size(); ++i) {
     if (graph_.tensors[i].root != i || memory.places[i].buffer != 0) continue;
-    const bool stream = graph_.tensors[i].kind == TensorKind::kStream;
-    memory.places[i].offset = total;
-    total += RoundUp(stream ? record_bytes[i] : static_cast<uint64_t>(graph_.root_bytes[i]));
+    needs.Add(graph_.tensors[i].kind, bytes[i]);
     own.push_back(i);
   }
-  if (total != 0) {
-    BufferSpec spec;
-    spec.dtype = DType::kU8;
-    spec.shape = {static_cast<int64_t>(total)};
-    ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, memory.device, spec));
+  AddBoundBuffers(core_, *client_, memory.places, &needs);
+  RETURN_IF_ERROR(CheckDeviceMemory(core_, memory.device, needs));
+  if (!own.empty()) {
+    ASSIGN_OR_RETURN(const auto buffer,
+                     AllocateTensors(core_, *client_, memory.device, own, bytes, &memory.places));
     memory_ = buffer->id;
     memory.device = buffer->device;
-    for (const uint32_t i : own) memory.places[i].buffer = buffer->id;
   }
   device_ = memory.device.value_or(0);
   return absl::OkStatus();
 }
 
-absl::Status GraphRun::MakeQuanta(const graph::StreamRecords& records, const GraphMemory& memory) {
+absl::Status GraphRun::MakeQuanta(const graph::StreamRecords& records, const GraphMemory& memory,
+                                  graph::MemorySum& needs) {
   ASSIGN_OR_RETURN(const Placement place, ChooseBufferDevice(core_, *client_, memory.device, 0));
   device_ = place.device;
   quanta_ = GraphQuanta::Create(core_, *checked_, records, place);
   if (quanta_ == nullptr) return absl::OkStatus();
+  needs.Add("the graph itself", quanta_->device_bytes());
+  RETURN_IF_ERROR(CheckDeviceMemory(core_, device_, needs));
   BufferSpec spec;
   spec.dtype = DType::kU8;
   spec.shape = {static_cast<int64_t>(quanta_->device_bytes())};

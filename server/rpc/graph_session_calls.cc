@@ -11,9 +11,11 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/graph/memory.h"
 #include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
 #include "server/rpc/graph_binding.h"
+#include "server/rpc/graph_memory.h"
 #include "server/rpc/graph_sessions.h"
 #include "server/rpc/graph_tasks.h"
 #include "server/rpc/status.h"
@@ -23,9 +25,6 @@ namespace resident {
 namespace {
 
 using graph::TensorKind;
-
-// Between tensors in a session's memory.
-constexpr uint64_t kAlignment = 256;
 
 void FillSession(const Core& core, const GraphSession& session, v1::GraphSession* message) {
   const GraphSession::Snapshot snapshot = session.snapshot();
@@ -106,6 +105,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
     uint64_t sent = 0;
     for (const auto& [tensor, data] : memory.writes) sent += data.size();
     ASSIGN_OR_RETURN(charge_, AcquireHost(sent));
+    RETURN_IF_ERROR(CheckNeeds(memory));
     std::vector<uint32_t> states;
     std::vector<uint32_t> constants;
     for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
@@ -129,6 +129,22 @@ class Opening : public std::enable_shared_from_this<Opening> {
       batches_.push_back(tasks.Write(tensor, std::move(data)));
     }
     return absl::OkStatus();
+  }
+
+  // INVALID_ARGUMENT: the session and a run in it together need more memory than the device has.
+  absl::Status CheckNeeds(const GraphMemory& memory) const {
+    const graph::Graph& graph = checked_->graph;
+    graph::MemorySum needs;
+    const std::vector<uint64_t> bytes = graph::RunBytes(graph);
+    for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
+      const TensorKind kind = graph.tensors[i].kind;
+      if (graph.tensors[i].root != i || state_.places[i].buffer != 0) continue;
+      // Each run binds inputs and outputs, to memory that is not known yet.
+      const bool is_input = graph::IsReadOnly(kind) && !memory.bound[i];
+      if (!is_input && kind != TensorKind::kOutput) needs.Add(kind, bytes[i]);
+    }
+    AddBoundBuffers(core_, *client_, state_.places, &needs);
+    return CheckDeviceMemory(core_, memory.device, needs);
   }
 
   // RESOURCE_EXHAUSTED.
@@ -161,23 +177,15 @@ class Opening : public std::enable_shared_from_this<Opening> {
     return absl::OkStatus();
   }
 
-  // Allocates one buffer for the tensors; the result frees it. Sets the device if there is none.
+  // Allocates memory for the tensors; the result frees it. Sets the device if there is none.
   absl::StatusOr<std::shared_ptr<const void>> Allocate(const std::vector<uint32_t>& tensors,
                                                        std::optional<uint32_t>& device) {
     if (tensors.empty()) return nullptr;
-    uint64_t total = 0;
-    for (const uint32_t i : tensors) {
-      state_.places[i].offset = total;
-      const auto bytes = static_cast<uint64_t>(checked_->graph.root_bytes[i]);
-      total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    }
-    BufferSpec spec;
-    spec.dtype = DType::kU8;
-    spec.shape = {static_cast<int64_t>(total)};
-    ASSIGN_OR_RETURN(const auto buffer, AllocateBuffer(core_, *client_, device, spec));
+    ASSIGN_OR_RETURN(const auto buffer,
+                     AllocateTensors(core_, *client_, device, tensors,
+                                     graph::RunBytes(checked_->graph), &state_.places));
     device = buffer->device;
-    memory_.bytes += total;
-    for (const uint32_t i : tensors) state_.places[i].buffer = buffer->id;
+    memory_.bytes += buffer->size_bytes;
     // NOT_FOUND: the client's session has ended, or the client has freed it.
     return std::shared_ptr<const void>(
         nullptr, [this_core = &core_, client = client_->id(), id = buffer->id](const void*) {

@@ -12,6 +12,7 @@
 #include "runtime/graph/finding.h"
 #include "runtime/graph/limits.h"
 #include "server/rpc/call.h"
+#include "server/rpc/graph_memory.h"
 #include "server/rpc/graph_messages.h"
 #include "server/rpc/graph_render.h"
 #include "server/rpc/graph_run_stream.h"
@@ -62,8 +63,8 @@ grpc::ServerUnaryReactor* GraphsService::Validate(grpc::CallbackServerContext* c
   if (!request->has_graph()) return refuse(errors::NoGraph());
   if (!core_.gate.Enter(1)) return refuse(errors::Draining());
   const absl::Status posted = checker_.Post([this, reactor, request, response] {
-    *response->mutable_report() =
-        ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies());
+    *response->mutable_report() = ValidateGraph(request->graph(), RegistryCatalog(core_.registry),
+                                                request->dependencies(), FindDeviceLimit(core_));
     reactor->Finish(grpc::Status::OK);
     core_.gate.Leave(1);
   });
@@ -103,7 +104,7 @@ absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::G
   LoadedGraph::Revisions revisions = LoadedGraph::ReadRevisions(message, core_.registry);
   graph::Findings findings;
   graph::Graph graph = ReadGraph(message, RegistryCatalog(core_.registry), &findings);
-  graph::GraphCheck check = graph::CheckGraph(graph, &findings);
+  graph::GraphCheck check = graph::CheckGraph(graph, &findings, FindDeviceLimit(core_));
   FillGraphReport(graph, check, findings, /*dependencies=*/false, response.mutable_report());
   if (!check.accepted) return absl::OkStatus();
   if (check.order->size() > graph::kMaxRunDependencies) {

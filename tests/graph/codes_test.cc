@@ -19,6 +19,7 @@
 namespace resident::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -30,8 +31,8 @@ std::set<int>& Found() {
 }
 
 // Expects exactly this code, and that every message says what to do. Returns the first finding.
-v1::GraphFinding ExpectOnly(const GraphMaker& g, int code) {
-  const v1::GraphReport report = g.Validate();
+v1::GraphFinding ExpectOnly(const GraphMaker& g, int code, const graph::DeviceLimit& limit = {}) {
+  const v1::GraphReport report = g.Validate(/*dependencies=*/false, limit);
   EXPECT_THAT(ErrorCodes(report), ElementsAre(code)) << FindingsText(report);
   EXPECT_FALSE(report.accepted());
   for (const v1::GraphFinding& finding : report.findings()) {
@@ -41,8 +42,8 @@ v1::GraphFinding ExpectOnly(const GraphMaker& g, int code) {
   return report.findings_size() > 0 ? report.findings(0) : v1::GraphFinding();
 }
 
-void ExpectAccepted(const GraphMaker& g) {
-  const v1::GraphReport report = g.Validate();
+void ExpectAccepted(const GraphMaker& g, const graph::DeviceLimit& limit = {}) {
+  const v1::GraphReport report = g.Validate(/*dependencies=*/false, limit);
   EXPECT_THAT(ErrorCodes(report), IsEmpty()) << FindingsText(report);
   EXPECT_TRUE(report.accepted());
 }
@@ -694,6 +695,36 @@ TEST(GraphCodesTest, MoreStepsThanRecords) {
   GraphMaker g = Sampling();
   g.graph.mutable_loop()->set_max_steps(17);
   ExpectOnly(g, 604);
+}
+
+// Tensors begin at multiples of 256 bytes.
+TEST(GraphCodesTest, MoreMemoryThanADeviceHas) {
+  GraphMaker g = Chain();
+  g.Activation("b", {100}).Call("fill", {"b", F(1)}).Call("relu", {View("b", {4, 8}), "y"});
+  ExpectAccepted(g, {.bytes = 256 + 512});
+  EXPECT_THAT(ExpectOnly(g, 701, {.bytes = 256 + 511}).message(),
+              AllOf(HasSubstr("needs 768 bytes"), HasSubstr("768 bytes for activations"),
+                    HasSubstr("the largest device has 767 bytes")));
+  // An alias needs no memory.
+  g.Alias(v1::GraphTensor::KIND_ACTIVATION, "c", "b", {50});
+  ExpectAccepted(g, {.bytes = 768});
+  // Whatever the number of steps is, a stream needs memory for one record.
+  GraphMaker stream;
+  stream.Tensor(v1::GraphTensor::KIND_STREAM, "s", {1000, 64}).Call("fill", {"s", F(1)});
+  ExpectAccepted(stream, {.bytes = 256});
+  EXPECT_THAT(ExpectOnly(stream, 701, {.bytes = 255}).message(),
+              HasSubstr("256 bytes for records of streams"));
+}
+
+// A run may bind them to memory that is not the device's.
+TEST(GraphCodesTest, StatesAndOutputsCountUnlessTheyMayBeShared) {
+  GraphMaker g;
+  g.Input("x", {1024}).State("s", {64}).Output("y", {64}).Activation("a", {64});
+  g.Call("relu", {View("x", {64}), "a"}).Call("copy", {"a", "s"}).Call("copy", {"a", "y"});
+  ExpectAccepted(g, {.bytes = 256, .shared_memory = true});
+  ExpectAccepted(g, {.bytes = 768, .shared_memory = false});
+  EXPECT_THAT(ExpectOnly(g, 701, {.bytes = 767, .shared_memory = false}).message(),
+              AllOf(HasSubstr("256 bytes for states"), HasSubstr("256 bytes for outputs")));
 }
 
 TEST(GraphCodesTest, FindingsAreLimitedAndCounted) {

@@ -152,9 +152,9 @@ GraphMaker& GraphMaker::Counters(int count) {
   return *this;
 }
 
-v1::GraphReport GraphMaker::Validate(bool dependencies) const {
+v1::GraphReport GraphMaker::Validate(bool dependencies, const graph::DeviceLimit& limit) const {
   static const BuiltinCatalog* const catalog = new BuiltinCatalog;
-  return ValidateGraph(graph, *catalog, dependencies);
+  return ValidateGraph(graph, *catalog, dependencies, limit);
 }
 
 std::string FindingsText(const v1::GraphReport& report) {

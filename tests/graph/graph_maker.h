@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "resident/v1/graphs.pb.h"
+#include "runtime/graph/memory.h"
 
 namespace resident::testing {
 
@@ -65,7 +66,7 @@ class GraphMaker {
   v1::GraphNode& node(int index) { return *graph.mutable_nodes(index); }
   v1::GraphTensor& tensor(int index) { return *graph.mutable_tensors(index); }
 
-  v1::GraphReport Validate(bool dependencies = false) const;
+  v1::GraphReport Validate(bool dependencies = false, const graph::DeviceLimit& limit = {}) const;
 
   v1::Graph graph;
 };

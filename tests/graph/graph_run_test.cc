@@ -415,6 +415,32 @@ TEST_F(GraphRunTest, MoreThanCanBeReturnedIsRefused) {
                 {"outputs have 335544320 bytes", "Fix: bind outputs"});
 }
 
+// Whatever is bound: it is refused before anything is allocated.
+TEST_F(GraphRunTest, MoreThanTheDeviceHasIsRefused) {
+  const v1::DeviceStatus device = daemon_->Device();
+  const auto floats = static_cast<int64_t>(device.memory_total_bytes() / sizeof(float));
+  const std::string has = "has " + std::to_string(device.memory_total_bytes()) + " bytes";
+  GraphMaker maker;
+  maker.Input("x", {64}).State("s", {floats / 2}).Activation("a", {floats / 2}).Output("y", {64});
+  maker.Call("relu", {"x", View("a", {64})}).Call("copy", {View("a", {64}), View("s", {64})});
+  maker.Call("copy", {View("s", {64}), "y"});
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "x").set_data(ToBytes(std::vector<float>(64, 3)));
+  ExpectRefused(Run(request).status, grpc::StatusCode::INVALID_ARGUMENT,
+                {"GRAPH_E701", "bytes for activations", "bytes for states", "256 bytes for inputs",
+                 "256 bytes for outputs", has});
+  // The client's own memory is not the device's.
+  const Counters state(client_, static_cast<uint32_t>(floats / 2));
+  Bind(request, "s").set_buffer_id(state.buffer());
+  EXPECT_EQ(RunOk(request).floats(), std::vector<float>(64, 3));
+  EXPECT_EQ(state.value(63), 3);
+  EXPECT_EQ(daemon_->Device().memory_used_bytes(), device.memory_used_bytes());
+  // Activations alone are more than there is: no binding helps.
+  request.mutable_graph()->mutable_tensors(2)->mutable_shape(0)->set_size(floats + 1);
+  ExpectRefused(Run(request).status, grpc::StatusCode::INVALID_ARGUMENT, {"GRAPH_E701", has});
+  ExpectServes();
+}
+
 // Tensors in one buffer would have memory in common that the derived order does not know.
 TEST_F(GraphRunTest, OneBufferForTwoTensorsOfWhichOneIsWritten) {
   uint64_t buffer = 0;

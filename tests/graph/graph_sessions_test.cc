@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "resident/v1/admin.grpc.pb.h"
 #include "tests/graph/loaded_graphs.h"
 #include "tests/support/eventually.h"
@@ -414,15 +415,42 @@ TEST_F(GraphSessionsTest, BadOpeningsAreRefused) {
             StatusCode::UNAUTHENTICATED);
 }
 
+// What can never fit is refused before anything is allocated, with the sizes.
 TEST_F(GraphSessionsTest, StatesThatDoNotFitAreRefused) {
+  // Sessions of tests before this one end with their clients.
+  ASSERT_TRUE(Eventually([&] { return daemon_->Device().memory_used_bytes() == 0; }));
+  const v1::DeviceStatus device = daemon_->Device();
+  const auto floats = static_cast<int64_t>(device.memory_total_bytes() / sizeof(float));
   GraphMaker maker;
-  maker.State("huge", {int64_t{1} << 40}).Output("y", {1});
-  maker.Call("fill", {"y", F(1)}).Call("fill", {View("huge", {4}), F(2)});
+  maker.State("big", {floats - 64}).Activation("a", {64}).Output("y", {1});
+  maker.Call("fill", {"a", F(1)}).Call("copy", {View("a", {1}), "y"});
+  maker.Call("fill", {View("big", {4}), F(2)});
   v1::OpenGraphSessionRequest open;
   open.set_graph_id(calls_.MustLoad(maker));
   Session session;
-  ExpectRefused(calls_.Open(open, &session), StatusCode::RESOURCE_EXHAUSTED, {});
+  // The state and the activation of a run fill the device exactly.
+  const grpc::Status fits = calls_.Open(open, &session);
+  EXPECT_TRUE(fits.ok()) << fits.error_message();
+  EXPECT_EQ(session.state_bytes(), device.memory_total_bytes() - 256);
+  // Not now, while the first session has its memory.
+  Session second;
+  ExpectRefused(calls_.Open(open, &second), StatusCode::RESOURCE_EXHAUSTED, {});
+  ASSERT_TRUE(calls_.Close(session.session_id()).ok());
+
+  maker.graph.mutable_tensors(0)->mutable_shape(0)->set_size(floats - 63);
+  open.set_graph_id(calls_.MustLoad(maker));
+  ExpectRefused(
+      calls_.Open(open, &session), StatusCode::INVALID_ARGUMENT,
+      {"GRAPH_E701", absl::StrCat("needs ", device.memory_total_bytes() + 256, " bytes"),
+       "256 bytes for activations", absl::StrCat("has ", device.memory_total_bytes(), " bytes"),
+       "--device_memory_mib"});
   EXPECT_TRUE(calls_.ListSessions().empty());
+  EXPECT_EQ(daemon_->Device().memory_used_bytes(), device.memory_used_bytes());
+  // A buffer that is bound in place of the state counts as it is.
+  const uint64_t buffer = MustAllocate(static_cast<uint64_t>(floats) - 63);
+  Bind(open, "big").set_buffer_id(buffer);
+  ExpectRefused(calls_.Open(open, &session), StatusCode::INVALID_ARGUMENT,
+                {"GRAPH_E701", "bytes for bound buffers"});
 }
 
 TEST_F(GraphSessionsTest, ACallerHasNotAllSessions) {

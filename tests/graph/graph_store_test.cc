@@ -44,6 +44,26 @@ class GraphStoreTest : public DaemonTest {
   const GraphCalls calls_{*daemon_, client_};
 };
 
+// No binding could help. States and outputs may be bound to memory that is not the device's.
+TEST_F(GraphStoreTest, AGraphThatNoDeviceCanRunIsRefused) {
+  const uint64_t memory = daemon_->Device().memory_total_bytes();
+  const auto floats = static_cast<int64_t>(memory / sizeof(float));
+  const size_t others = calls_.List().size();
+  GraphMaker maker;
+  maker.State("s", {2 * floats}).Activation("a", {floats}).Output("y", {4});
+  maker.Call("fill", {View("a", {4}), F(1)}).Call("copy", {View("a", {4}), "y"});
+  maker.Call("fill", {View("s", {4}), F(1)});
+  EXPECT_EQ(calls_.MustLoad(maker).size(), 64u);
+  maker.Activation("b", {4}).Call("copy", {View("a", {4}), "b"}).Call("copy", {"b", "y"});
+  v1::LoadGraphResponse refused;
+  ASSERT_TRUE(calls_.Load(maker.graph, &refused).ok());
+  EXPECT_TRUE(refused.graph_id().empty());
+  EXPECT_EQ(ErrorCodes(refused.report()), std::vector<int>{701}) << FindingsText(refused.report());
+  EXPECT_NE(refused.report().findings(0).message().find(absl::StrCat("has ", memory, " bytes")),
+            std::string::npos);
+  EXPECT_EQ(calls_.List().size(), others + 1);
+}
+
 TEST_F(GraphStoreTest, ALoadedGraphIsListedRunAndUnloaded) {
   const size_t others = calls_.List().size();
   const GraphMaker maker = Relu();
