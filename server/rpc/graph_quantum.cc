@@ -236,7 +236,12 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
   }
   failed_row_.reset();
   operators_ = std::move(operators);
-  return !shadow;
+  if (!shadow) return true;
+  // The nodes resolve their operators again, and one of them gets the shadow.
+  for (uint32_t row = 0; row < graph_.operators.size(); ++row) {
+    if (graph_.operators[row].wanted_version == 0) core_.registry.Withdraw(operators_[row]);
+  }
+  return false;
 }
 
 absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& steps,

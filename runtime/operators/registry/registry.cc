@@ -152,6 +152,17 @@ absl::StatusOr<ResolvedOperator> Registry::Resolve(const std::string& name,
   return ResolveIn(*entry, version);
 }
 
+void Registry::Withdraw(const ResolvedOperator& resolved) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const Entry* const entry = Find(resolved.op->name());
+  if (entry == nullptr) return;
+  const Serving& serving = *entry->serving.load(std::memory_order_seq_cst);
+  serving.traffic.fetch_sub(serving.traffic_share, std::memory_order_relaxed);
+  // A request that the standby version executes does not count for the shadow.
+  if (resolved.version == serving.standby) return;
+  serving.shadow.fetch_sub(serving.shadow_share, std::memory_order_relaxed);
+}
+
 absl::StatusOr<ResolvedOperator> Registry::ResolveProgram(const std::string& name,
                                                           uint32_t version) const {
   absl::ReaderMutexLock lock(&mu_);

@@ -114,6 +114,10 @@ class Registry {
   // the operator is bytecode. UNAVAILABLE: no version is active; the message has the
   // reason. FAILED_PRECONDITION: that version is quarantined.
   absl::StatusOr<ResolvedOperator> Resolve(const std::string& name, uint32_t version) const;
+  // The request for which Resolve returned `resolved` is not made, or resolves its operator again:
+  // it does not count for the shares of a trial. If the trial has begun meanwhile, its first share
+  // comes one request early. REQUIRES: it was resolved with version 0.
+  void Withdraw(const ResolvedOperator& resolved) const;
   // Finds a bytecode operator: version->spec.bytecode is the program. Errors as for
   // Resolve; INVALID_ARGUMENT: the operator is native.
   absl::StatusOr<ResolvedOperator> ResolveProgram(const std::string& name, uint32_t version) const;

@@ -480,6 +480,24 @@ TEST_F(RegistryTest, ATrialGetsExactlyItsShareEvenlySpread) {
   EXPECT_EQ(registry_->Resolve("swish", 2)->version->version, 2u);
 }
 
+TEST_F(RegistryTest, AWithdrawnRequestIsNotCountedForATrial) {
+  InstallTwo("swish");  // 2 serves, 1 is standby.
+  ASSERT_TRUE(registry_->SetTrial("swish", 1, 10, 25, std::nullopt, commit_).ok());
+  int standby = 0, shadowed = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const ResolvedOperator first = *registry_->Resolve("swish", 0);
+    registry_->Withdraw(first);
+    // The next request gets what the withdrawn one had.
+    const ResolvedOperator second = *registry_->Resolve("swish", 0);
+    EXPECT_EQ(second.version, first.version);
+    EXPECT_EQ(second.shadow, first.shadow);
+    standby += second.version->version == 1;
+    shadowed += second.shadow != nullptr;
+  }
+  EXPECT_NEAR(standby, 100, 1);
+  EXPECT_NEAR(shadowed, 225, 1);
+}
+
 TEST_F(RegistryTest, ATrialCanTakeAllTrafficOrNone) {
   InstallTwo("swish");
   ASSERT_TRUE(registry_->SetTrial("swish", 0, 100, 0, std::nullopt, commit_).ok());
