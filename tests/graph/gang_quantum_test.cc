@@ -6,12 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/graph/graph_arguments.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/device/fake_device.h"
+#include "runtime/graph/limits.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/rpc/core.h"
+#include "server/rpc/graph_messages.h"
 #include "server/rpc/graph_quantum.h"
 #include "tests/graph/checked_graph.h"
 #include "tests/graph/graph_maker.h"
@@ -103,6 +107,46 @@ TEST_F(GangQuantumTest, AnotherEngineDoesNotGetTheImage) {
   const auto memory = Allocate(quanta->device_bytes(), *second);
   const std::vector<GraphPlace> places = {{Allocate(64 * 4, *second)->id, 0}};
   EXPECT_EQ(quanta->Place(kClient, places, memory).code(), absl::StatusCode::kUnavailable);
+}
+
+// An installed operator with as many tensors as there can be.
+class WideCatalog final : public graph::OperatorCatalog {
+ public:
+  absl::StatusOr<graph::OperatorInfo> Find(const std::string& name, uint32_t) const override {
+    std::string signature = "y: out strided f32[*S]";
+    for (u32 i = 1; i < kMaxArguments; ++i)
+      absl::StrAppend(&signature, ", x", i, ": in strided f32[*S]");
+    graph::OperatorInfo info;
+    info.name = name;
+    ASSIGN_OR_RETURN(info.signature, Signature::Parse(signature));
+    return info;
+  }
+};
+
+// The largest graph that can run, with as many arguments and as many dimensions that depend on
+// scalars as there can be: its image is larger than an engine accepts, and than it was estimated.
+TEST_F(GangQuantumTest, AnImageThatIsTooLarge) {
+  GraphMaker maker;
+  maker.Scalar("n", 1, 2);
+  const std::vector<Dim> shape(kMaxRank, D("n"));
+  maker.Input("x", shape).Output("y", shape).Call("wide", {"y"});
+  while (maker.node(0).arguments_size() < static_cast<int>(kMaxArguments)) {
+    *maker.node(0).add_arguments() = Arg("x").message;
+  }
+  graph::Findings findings;
+  graph::CheckedGraph checked;
+  checked.graph = ReadGraph(maker.graph, WideCatalog(), &findings);
+  ASSERT_TRUE(graph::CheckGraph(checked.graph, &findings).accepted) << findings.list()[0].message;
+  // All nodes have the same arguments.
+  const graph::Node node = checked.graph.nodes[0];
+  const auto session = StartEngine(1, 0);
+  for (const auto& [nodes, fits] : {std::pair{1u, true}, {graph::kMaxRunNodes, false}}) {
+    checked.graph.nodes.assign(nodes, node);
+    checked.order = graph::Dependencies();
+    for (uint32_t i = 0; i < nodes; ++i) checked.order.Add({});
+    ASSERT_TRUE(GraphQuanta::EstimateMemory(core_, checked, {}).has_value());
+    EXPECT_EQ(GraphQuanta::Create(core_, checked, {}, {0, session}) != nullptr, fits) << nodes;
+  }
 }
 
 TEST_F(GangQuantumTest, AnEngineThatDoesNotExecuteGraphs) {

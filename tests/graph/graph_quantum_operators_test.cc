@@ -151,6 +151,124 @@ TEST_F(GraphQuantumOperatorsTest, ATracedRunHasNoShadow) {
   EXPECT_TRUE(RunGraph(daemon_, client_, traced).status.ok());
 }
 
+// A version runs as a shadow of the active one: steps are executed node by node meanwhile, each
+// call is compared, and the results are those of the active version.
+TEST_F(GraphQuantumOperatorsTest, AShadowIsComparedInEachStep) {
+  MustInstall(Times("scaled", 2));
+  client::Installation second = Times("scaled", 2, "if (x[i] >= 64.0f) { out[i] = 0; return; }");
+  second.WaitFor(v1::VERSION_STATE_LOADED);
+  MustInstall(second);
+  constexpr int kSteps = 20;  // The values of the state are 1, 4, 16, ... to 4^19.
+  GraphMaker maker;
+  maker.Tensor(Kind::KIND_STATE, "x", {D(1)}).Activation("a", {1}).Activation("b", {1});
+  maker.Tensor(Kind::KIND_STREAM, "y", {D(kSteps), D(1)});
+  maker.Call("scaled", {"x", "a"}).Call("scaled", {"a", "b"});
+  maker.Call("copy", {"b", "y"}).Call("copy", {"b", "x"});
+  maker.graph.mutable_loop()->set_max_steps(kSteps);
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "x").set_data(ToBytes<float>({1}));
+  std::vector<float> expected;
+  for (float y = 4; expected.size() < kSteps; y *= 4) expected.push_back(y);
+
+  const auto run = [&] {
+    const uint64_t before = daemon_.Device().completed_tasks();
+    const GraphOutcome outcome = RunGraph(daemon_, client_, request);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    EXPECT_EQ(outcome.stream<float>(), expected);
+    for (const v1::GraphVersion& version : outcome.result.versions()) {
+      EXPECT_EQ(version.version(), 1u);
+      EXPECT_EQ(version.tasks(), 2u * kSteps);
+    }
+    return daemon_.Device().completed_tasks() - before;
+  };
+  EXPECT_LT(run(), 2u * kSteps);  // Quanta.
+  client::ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/100, /*traffic=*/0, never).ok());
+  EXPECT_GT(run(), 4u * kSteps);  // Nodes.
+  v1::Trial trial = connection_->DescribeOperator("scaled")->trial();
+  EXPECT_EQ(trial.shadow_tasks(), 2u * kSteps);
+  // Of the arguments 1, 2, 4, ... to 2^39 all but the first six.
+  EXPECT_EQ(trial.shadow_mismatches(), 2u * kSteps - 6);
+  ASSERT_TRUE(operators_->Promote("scaled", 0, 0).ok());
+  EXPECT_LT(run(), 2u * kSteps);
+}
+
+// The shadow of a share of the requests has its share of a run too.
+TEST_F(GraphQuantumOperatorsTest, AShadowOfAShareIsComparedInItsShareOfTheQuanta) {
+  MustInstall(Times("scaled", 2));
+  client::Installation second = Times("scaled", 3);
+  second.WaitFor(v1::VERSION_STATE_LOADED);
+  MustInstall(second);
+  client::ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/25, /*traffic=*/0, never).ok());
+  GraphMaker maker;
+  maker.Input("x", {1}).Output("y", {1}).Call("scaled", {"x", "y"});
+  v1::RunGraphRequest request = RunOf(maker);
+  Bind(request, "x").set_data(ToBytes<float>({5}));
+  constexpr int kRuns = 40;  // Of one quantum each.
+  for (int i = 0; i < kRuns; ++i) {
+    EXPECT_EQ(RunGraph(daemon_, client_, request).floats(), std::vector<float>{10});
+  }
+  const v1::Trial trial = connection_->DescribeOperator("scaled")->trial();
+  EXPECT_EQ(trial.shadow_tasks(), kRuns / 4u);
+  EXPECT_EQ(trial.shadow_mismatches(), kRuns / 4u);
+}
+
+// The form of the largest graph, with as many arguments and dimensions that depend on scalars as
+// there can be, has more than 256 MiB: its nodes are executed one by one.
+TEST_F(GraphQuantumOperatorsTest, AGraphWhoseFormIsTooLarge) {
+  constexpr int kNodes = 1 << 16;
+  constexpr int kInputs = 13;
+  std::string signature;
+  std::string sum;
+  for (int i = 0; i < kInputs; ++i) {
+    absl::StrAppend(&signature, "x", i, ": in strided f32[*S], ");
+    absl::StrAppend(&sum, i == 0 ? "" : " + ", "at(args.tensor<const float>(", i, "), i)");
+  }
+  // `at`: an element by its position in row-major order.
+  client::Installation wide = client::Installation::Source(
+      "wide", "wide.cc",
+      {{"wide.cc", absl::StrCat(R"(RESIDENT_OPERATOR(wide)(resident::Block& block,
+    const resident::Args& args) {
+  auto out = args.tensor<float>()",
+                                kInputs, R"();
+  const auto at = [](const auto& tensor, resident::i64 i) -> auto& {
+    resident::i64 offset = 0;
+    for (resident::u32 d = tensor.rank(); d-- > 0; i /= tensor.shape(d)) {
+      offset += i % tensor.shape(d) * tensor.stride(d);
+    }
+    return tensor.data()[offset];
+  };
+  block.for_each(block.share(out.size()), [&](resident::i64 i) { at(out, i) = )",
+                                sum, "; });\n}\n")}});
+  wide.Signature(signature + "out: out strided f32[*S]");
+  wide.WaitFor(v1::VERSION_STATE_ACTIVE);
+  MustInstall(wide);
+  GraphMaker maker;
+  maker.Scalar("n", 1, 2);
+  const std::vector<Dim> shape(8, D("n"));
+  maker.Input("x", shape);
+  maker.Tensor(Kind::KIND_STATE, "a", shape).Tensor(Kind::KIND_STATE, "b", shape);
+  maker.Output("y", {1});
+  for (int node = 0; node < kNodes - 1; ++node) {
+    std::vector<Arg> arguments(kInputs - 1, "x");
+    arguments.emplace_back(node % 2 == 0 ? "a" : "b");
+    arguments.emplace_back(node % 2 == 0 ? "b" : "a");
+    maker.Call("wide", std::move(arguments));
+  }
+  maker.Call("copy", {View("b", {1}), "y"});
+  v1::RunGraphRequest request = RunOf(maker);
+  (*request.mutable_scalars())["n"] = 1;
+  Bind(request, "x").set_data(ToBytes(std::vector<float>(256, 0.25f)));
+  const uint64_t before = daemon_.Device().completed_tasks();
+  const GraphOutcome outcome = RunGraph(daemon_, client_, request);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.floats(), std::vector<float>{0.25f * (kInputs - 1) * (kNodes - 1)});
+  EXPECT_GE(daemon_.Device().completed_tasks() - before, uint64_t{kNodes});
+}
+
 // An installed version that faults in a graph is quarantined, and the version before serves again.
 TEST_F(GraphQuantumOperatorsTest, TheVersionThatFaultsIsQuarantined) {
   MustInstall(Times("scaled", 2));

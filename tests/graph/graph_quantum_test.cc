@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -180,6 +181,40 @@ TEST(GraphQuantumTest, RecordsOfDynamicShape) {
     std::vector<float> got(record.data().size() / sizeof(float));
     std::memcpy(got.data(), record.data().data(), record.data().size());
     EXPECT_EQ(got, std::vector<float>(2 * (step + 1), 7));
+  }
+}
+
+// A step whose records do not fit into a part of staging memory is executed node by node.
+TEST(GraphQuantumTest, RecordsThatDoNotFitIntoStagingMemory) {
+  const Daemon daemon({"--cpu_workers=2", "--staging_mib=1"});
+  const Client client(daemon);
+  for (const auto& [floats, fits] : {std::pair{16'384, true}, {16'385, false}}) {
+    GraphMaker maker;
+    maker.Scalar("k", 0, 1e6, v1::DTYPE_F32);
+    maker.Tensor(Kind::KIND_STREAM, "r", {D(5), D(floats)}).Output("last", {1});
+    maker.Call("fill", {"r", S("k", 10, 1)}).Call("fill", {"last", S("k")});
+    v1::GraphLoop& loop = *maker.graph.mutable_loop();
+    loop.set_max_steps(5);
+    loop.add_updates()->set_scalar("k");
+    loop.mutable_updates(0)->set_addend(1);
+    v1::RunGraphRequest request = RunOf(maker);
+    (*request.mutable_scalars())["k"] = 0;
+    const GraphOutcome outcome = RunGraph(daemon, client, request);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    ASSERT_EQ(outcome.steps.size(), 5u);
+    for (size_t step = 0; step < 5; ++step) {
+      EXPECT_EQ(FromBytes<float>(outcome.steps[step].records(0).data()),
+                std::vector<float>(floats, 10 * static_cast<float>(step) + 1));
+    }
+    EXPECT_EQ(outcome.floats(), std::vector<float>{4});
+    // Only what the engine executes itself has a trace.
+    request.set_trace(true);
+    const grpc::Status traced = RunGraph(daemon, client, request).status;
+    if (fits) {
+      EXPECT_TRUE(traced.ok()) << traced.error_message();
+    } else {
+      ExpectRefused(traced, grpc::StatusCode::FAILED_PRECONDITION, {"node by node"});
+    }
   }
 }
 
