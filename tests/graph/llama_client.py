@@ -3,6 +3,8 @@
     with LlamaClient(daemon.address) as client:
         run = client.run(graph, prompt=[1, 2, 3], steps=10)
         print(run.tokens, run.logits.shape)
+        session = client.open(graph)                       # Its states and scalars stay.
+        next = client.run(graph, prompt=[1, 2, 3], steps=1, session=session)
 """
 
 import os
@@ -71,13 +73,16 @@ class LlamaClient:
                                          response_deserializer=response.FromString)
         return call(request, metadata=self.metadata)
 
+    def _call(self, method, request, response):
+        call = self.channel.unary_unary("/resident.v1." + method,
+                                        request_serializer=type(request).SerializeToString,
+                                        response_deserializer=response.FromString)
+        return call(request, metadata=self.metadata)
+
     def allocate(self, dtype, elements):
         """A buffer of zeros."""
         request = buffers_pb2.AllocateRequest(dtype=dtype, shape=[elements])
-        call = self.channel.unary_unary("/resident.v1.Buffers/Allocate",
-                                        request_serializer=buffers_pb2.AllocateRequest.SerializeToString,
-                                        response_deserializer=buffers_pb2.AllocateResponse.FromString)
-        buffer = call(request, metadata=self.metadata).buffer.id
+        buffer = self._call("Buffers/Allocate", request, buffers_pb2.AllocateResponse).buffer.id
         upload = self.channel.stream_unary(
             "/resident.v1.Buffers/Upload",
             request_serializer=buffers_pb2.UploadRequest.SerializeToString,
@@ -93,17 +98,31 @@ class LlamaClient:
                 for tensor in graph.tensors
                 if tensor.kind == graphs_pb2.GraphTensor.KIND_STATE and not tensor.alias_of}
 
-    def run(self, graph, prompt, steps=0, pos=0, states=None, **scalars):
-        """A run from position `pos`; a graph that reads a prompt always begins with the first."""
+    def open(self, graph):
+        """Loads the graph and opens a graph session at position 0; returns its id."""
+        loaded = self._call("Graphs/Load", graphs_pb2.LoadGraphRequest(graph=graph),
+                            graphs_pb2.LoadGraphResponse)
+        request = graphs_pb2.OpenGraphSessionRequest(graph_id=loaded.graph_id,
+                                                      scalars={"pos": 0, "position": 0})
+        return self._call("Graphs/OpenSession", request,
+                          graphs_pb2.OpenGraphSessionResponse).session.session_id
+
+    def run(self, graph, prompt, steps=0, pos=0, states=None, session=None, **scalars):
+        """A run from position `pos`; a graph that reads a prompt always begins with the first. With
+        `session`, the run continues where the session is, whatever `pos` is."""
         text = np.zeros(prompt_of(graph), np.int64)
         text[:len(prompt)] = prompt
-        request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
+        scalars = {"prompt_len": len(prompt), **scalars}
+        if session is None:
+            request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
+            if graph.HasField("loop"):
+                scalars.update(pos=pos, position=pos)
+        else:
+            request = graphs_pb2.RunGraphRequest(graph_session=session, max_steps=steps)
         request.bindings.add(tensor="prompt", data=text.tobytes())
         for name, buffer in (states or {}).items():
             request.bindings.add(tensor=name, buffer_id=buffer)
-        if graph.HasField("loop"):
-            scalars.update(pos=pos, position=pos)
-        for name, value in {"prompt_len": len(prompt), **scalars}.items():
+        for name, value in scalars.items():
             request.scalars[name] = value
         events = list(self._stream("Graphs/Run", request, graphs_pb2.RunGraphResponse))
         return Run([event.step for event in events[:-1]], events[-1].result)
