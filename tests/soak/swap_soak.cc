@@ -16,7 +16,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -27,9 +26,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "nlohmann/json.hpp"
 #include "tests/soak/changes.h"
+#include "tests/soak/report.h"
 #include "tests/soak/traffic.h"
+#include "tests/soak/usage.h"
 #include "tests/support/temp_folder.h"
 
 ABSL_FLAG(int, rounds, 2, "rounds");
@@ -45,35 +45,7 @@ ABSL_FLAG(std::string, out, "", "file for the summary, as JSON");
 namespace resident::soak {
 namespace {
 
-// Caches of the daemon (allocators, thread pools) may increase its memory by this amount.
-constexpr uint64_t kMemoryGrowthBytes = 96u << 20;
 constexpr int kMaxRounds = 100'000;
-
-// Number of idle compile processes.
-constexpr size_t kCompilersKept = 2;
-
-struct Usage {
-  size_t descriptors = 0;
-  std::string left_over;  // Leftover processes; empty if there are none.
-  uint64_t memory_bytes = 0;
-};
-
-uint64_t ResidentBytes(pid_t pid) {
-  std::ifstream statm(absl::StrCat("/proc/", pid, "/statm"));
-  uint64_t size = 0;
-  uint64_t resident = 0;
-  statm >> size >> resident;
-  return resident * 4096;
-}
-
-Usage MeasureUsage(const testing::Daemon& daemon) {
-  return {daemon.Descriptors(), daemon.LeftoverProcesses(), ResidentBytes(daemon.pid())};
-}
-
-std::string Text(const Usage& usage) {
-  return absl::StrCat(usage.descriptors, " descriptors, ", usage.memory_bytes >> 20, " MiB",
-                      usage.left_over.empty() ? "" : ", left over: ", usage.left_over);
-}
 
 // Collects all events from the start.
 class EventLog {
@@ -208,33 +180,16 @@ int Main() {
   Soak soak(daemon);
   // The first run creates everything that the daemon creates only once.
   soak.Run(/*rounds=*/1, 0, /*kills=*/1, absl::GetFlag(FLAGS_faults));
-  if (!testing::Eventually([&] {
-        return daemon.Compilers() == kCompilersKept && daemon.LeftoverProcesses().empty();
-      })) {
-    soak.findings.Violation(
-        absl::StrCat("the daemon keeps ", daemon.Compilers(),
-                     " compile processes; left over: ", daemon.LeftoverProcesses()));
-  }
+  if (std::string why; !AwaitIdleCompilers(daemon, &why)) soak.findings.Violation(why);
   const Usage before = MeasureUsage(daemon);
   soak.Run(absl::GetFlag(FLAGS_rounds), absl::GetFlag(FLAGS_generations),
            absl::GetFlag(FLAGS_kills), absl::GetFlag(FLAGS_faults));
   Usage after;
-  if (!testing::Eventually([&] {
-        after = MeasureUsage(daemon);
-        return after.descriptors <= before.descriptors && after.left_over.empty() &&
-               after.memory_bytes <= before.memory_bytes + kMemoryGrowthBytes;
-      })) {
+  if (!AwaitUsage(daemon, before, &after)) {
     soak.findings.Violation(
         absl::StrCat("the daemon used ", Text(before), " and now uses ", Text(after)));
   }
-
-  std::printf("\ngenerations          %llu\nthe daemon before    %s\nthe daemon after     %s\n",
-              static_cast<unsigned long long>(soak.generations()), Text(before).c_str(),
-              Text(after).c_str());
   const auto counts = soak.findings.counts();
-  for (const auto& [what, count] : counts) {
-    std::printf("%12llu  %s\n", static_cast<unsigned long long>(count), what.c_str());
-  }
   const auto count = [&](const char* what) {
     const auto found = counts.find(what);
     return found == counts.end() ? 0 : found->second;
@@ -242,20 +197,10 @@ int Main() {
   if (count("requests sent") != count("answers")) {
     soak.findings.Violation("the numbers of requests and answers differ");
   }
-  for (const std::string& text : soak.findings.texts())
-    std::printf("VIOLATION: %s\n", text.c_str());
-  const uint64_t violations = soak.findings.violations();
-  if (const std::string path = absl::GetFlag(FLAGS_out); !path.empty()) {
-    const nlohmann::ordered_json summary = {{"generations", soak.generations()},
-                                            {"before", Text(before)},
-                                            {"after", Text(after)},
-                                            {"violations", violations},
-                                            {"counts", counts}};
-    std::ofstream(path) << summary.dump(1) << "\n";
-  }
-  if (violations > 0) std::printf("output of the daemon:\n%s\n", daemon.Output().c_str());
-  std::printf("%llu violations\n", static_cast<unsigned long long>(violations));
-  return violations == 0 ? 0 : 1;
+  return Report(
+      daemon, soak.findings,
+      {{"generations", soak.generations()}, {"before", Text(before)}, {"after", Text(after)}},
+      absl::GetFlag(FLAGS_out));
 }
 
 }  // namespace
