@@ -26,8 +26,8 @@ void Importer::DeclarePrompt() {
   // The first column is the position, since the frequency of the first pair is 1.
   Activation("positions", v1::DTYPE_F32, {most_rows_, 2});
   Activation("inverse", v1::DTYPE_F32, {1, config_.head_dim / 2});
-  // The row of the prompt's last token is placed in row `most_rows_` - 1. Nothing is placed behind it,
-  // but the check of the graph does not relate a position to a length.
+  // The row of the prompt's last token is placed in row `most_rows_` - 1. Nothing is placed behind
+  // it, but the check of the graph does not relate a position to a length.
   Activation("ends", v1::DTYPE_F32, {1, 1, 2 * most_rows_ - 1, config_.hidden});
   // Inputs of products with weights of bf16.
   const int64_t widest =
