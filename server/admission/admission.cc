@@ -232,14 +232,14 @@ void Admission::Acquire(const void* key, std::shared_ptr<ClientAccounts> client,
   Wake();
 }
 
-absl::StatusOr<Budget::Charge> Admission::AcquireHost(const ClientAccounts& client, uint64_t bytes,
-                                                      Budget::Purpose purpose) {
+absl::StatusOr<Budget::Charge> Admission::AcquireForGraph(const ClientAccounts& client,
+                                                          uint64_t bytes, Budget::Purpose purpose) {
   const std::shared_ptr<Budget::Account>& own = client.host_;
   std::optional<Budget::Charge> charge = host_.Acquire(own, bytes, purpose);
   if (charge.has_value()) return *std::move(charge);
   const bool over_own = host_.OverClientLimit(*own, bytes);
-  return errors::HostMemoryFull(bytes, over_own ? own->acquired() : host_.used(),
-                                over_own ? host_.client_limit() : host_.limit(), over_own);
+  return errors::GraphHostMemoryFull(bytes, over_own ? own->acquired() : host_.used(),
+                                     over_own ? host_.client_limit() : host_.limit(), over_own);
 }
 
 bool Admission::WaitToRead(const void* key, std::shared_ptr<ClientAccounts> client,

@@ -167,10 +167,10 @@ class Admission {
   void Acquire(const void* key, std::shared_ptr<ClientAccounts> client, Needs needs,
                Clock::time_point deadline, Done done);
 
-  // Takes memory of the daemon for something that is no batch and no transfer, such as a run of a
-  // graph. Does not wait. RESOURCE_EXHAUSTED.
-  absl::StatusOr<Budget::Charge> AcquireHost(const ClientAccounts& client, uint64_t bytes,
-                                             Budget::Purpose purpose);
+  // Takes memory of the daemon for a run of a graph or a graph session. Does not wait.
+  // RESOURCE_EXHAUSTED.
+  absl::StatusOr<Budget::Charge> AcquireForGraph(const ClientAccounts& client, uint64_t bytes,
+                                                 Budget::Purpose purpose);
 
   // Returns false if the client's next request may be read now. Otherwise returns true, and calls
   // `done` once it may be read.

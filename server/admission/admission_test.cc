@@ -100,6 +100,27 @@ TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndReleasesThem) {
   EXPECT_TRUE(admission_->TryAcquire(client, Tasks(100)).ok());
 }
 
+TEST_F(AdmissionTest, MemoryForAGraphIsLimitedForEachClientAndForAll) {
+  const Client client = NewClient();
+  const auto acquire = [&](const Client& of, uint64_t bytes) {
+    return admission_->AcquireForGraph(*of, bytes, Budget::Purpose::kBatches);
+  };
+  auto first = acquire(client, 1 << 20);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(admission_->host().used(Budget::Purpose::kBatches), 1u << 20);
+  const auto refused = [&](const Client& of, uint64_t bytes, const std::string& flag) {
+    const absl::Status status = acquire(of, bytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    const std::string message(status.message());
+    EXPECT_NE(message.find("close graph sessions"), std::string::npos) << message;
+    EXPECT_EQ(message.substr(message.size() - flag.size()), flag);
+  };
+  refused(client, 4 << 20, " --max_client_host_mib");
+  refused(NewClient(), 8 << 20, " --max_host_mib");
+  first->Clear();
+  EXPECT_EQ(admission_->host().used(), 0u);
+}
+
 TEST_F(AdmissionTest, ARefusedRequestHoldsNothing) {
   const Client client = NewClient();
   Needs needs = Staging(kStaging + 1);

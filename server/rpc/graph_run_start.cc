@@ -191,8 +191,8 @@ absl::Status GraphRun::TakeHostMemory(uint64_t quanta_bytes) {
            graph_.nodes.size() * sizeof(graph::Node) +
            graph_.arguments.size() * sizeof(graph::Argument) +
            graph_.axes.size() * sizeof(graph::Axis) + graph_.tensors.size() * sizeof(graph::Tensor);
-  ASSIGN_OR_RETURN(host_charge_, core_.admission.AcquireHost(*client_->accounts(), bytes,
-                                                             Budget::Purpose::kAnswers));
+  ASSIGN_OR_RETURN(host_charge_, core_.admission.AcquireForGraph(*client_->accounts(), bytes,
+                                                                 Budget::Purpose::kAnswers));
   return absl::OkStatus();
 }
 

@@ -149,7 +149,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   // RESOURCE_EXHAUSTED.
   absl::StatusOr<Budget::Charge> AcquireHost(uint64_t bytes) {
-    return core_.admission.AcquireHost(*client_->accounts(), bytes, Budget::Purpose::kBatches);
+    return core_.admission.AcquireForGraph(*client_->accounts(), bytes, Budget::Purpose::kBatches);
   }
 
   absl::Status PrepareCopy(const std::shared_ptr<GraphSession>& source) {

@@ -50,12 +50,28 @@ absl::Status NoHostMemory(uint64_t bytes) {
       " bytes. Fix: free durable buffers that are not needed, or give the daemon more memory"));
 }
 
-absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
+namespace {
+
+// `what`: what can be given back to have more.
+absl::Status OverHostLimit(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client,
+                           const char* what) {
   return absl::ResourceExhaustedError(
       StrCat(bytes, " bytes of the daemon's memory, with ", used,
              client ? " used by this client" : " used by all clients", ", are over the limit of ",
-             limit_bytes >> 20, " MiB. Fix: free durable buffers that are not needed, or raise ",
+             limit_bytes >> 20, " MiB. Fix: ", what, ", or raise ",
              client ? "--max_client_host_mib" : "--max_host_mib"));
+}
+
+}  // namespace
+
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
+  return OverHostLimit(bytes, used, limit_bytes, client,
+                       "free durable buffers that are not needed");
+}
+
+absl::Status GraphHostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
+  return OverHostLimit(bytes, used, limit_bytes, client,
+                       "read results, and close graph sessions that are not needed");
 }
 
 absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client) {

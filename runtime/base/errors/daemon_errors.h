@@ -25,7 +25,10 @@ absl::Status NoSlot(const std::string& what, const std::string& holder, const Sl
 absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
                        uint64_t quota, const std::string& quota_name);
 absl::Status NoHostMemory(uint64_t bytes);
+// The copies of durable buffers are over the limit of a client or of all clients.
 absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
+// The same for a run of a graph or a graph session, and for what else clients use.
+absl::Status GraphHostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
 // Bytes that a batch's tasks need, and bytes in use by its client and by all clients.
 struct BatchMemoryFigures {
   uint64_t wanted;
