@@ -1,5 +1,6 @@
 // A step that takes one token and computes the next one.
-#include "absl/strings/str_cat.h"
+#include <optional>
+
 #include "client/cli/llama_importer.h"
 #include "runtime/base/status_macros.h"
 

@@ -100,6 +100,7 @@ class Importer {
   // Projections of one tensor.
   absl::Status AddProjections(const std::string& in, int64_t columns,
                               std::vector<Projection> projections);
+  void DeclareParts();
   absl::Status AddProducts(const std::string& in, int64_t columns,
                            std::vector<Projection> projections);
   absl::Status AddAttention(int64_t layer);

@@ -29,11 +29,6 @@ void Importer::DeclarePrompt() {
   // The row of the prompt's last token is placed in row `most_rows_` - 1. Nothing is placed behind
   // it, but the check of the graph does not relate a position to a length.
   Activation("ends", v1::DTYPE_F32, {1, 1, 2 * most_rows_ - 1, config_.hidden});
-  // Inputs of products with weights of bf16.
-  const int64_t widest =
-      std::max({config_.hidden, config_.intermediate, config_.heads * config_.head_dim});
-  Activation("high", v1::DTYPE_BF16, {most_rows_ * widest});
-  Activation("low", v1::DTYPE_BF16, {most_rows_ * widest});
 }
 
 absl::Status Importer::BeginPrompt() {
@@ -47,6 +42,16 @@ absl::Status Importer::BeginPrompt() {
   Call("angles", "mul",
        {View("positions", {most_rows_, 1}, 0, {2, 1}), Whole("inverse"), Whole("angles")});
   return absl::OkStatus();
+}
+
+// Memory for the two parts of any product's left side.
+void Importer::DeclareParts() {
+  if (declared_.contains("high")) return;
+  const int64_t widest =
+      std::max({config_.hidden, config_.intermediate, config_.heads * config_.head_dim});
+  for (const char* const part : {"high", "low"}) {
+    Activation(part, v1::DTYPE_BF16, {most_rows_ * widest});
+  }
 }
 
 // Products of matrices. With weights of bf16, the inputs are taken as the sums of two matrices of
@@ -75,6 +80,7 @@ absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
       continue;
     }
     if (!std::exchange(divided, true)) {
+      DeclareParts();
       Call(each.node + ".high", "copy", {whole, high});
       Call(each.node + ".low", "sub", {whole, high, low});
     }

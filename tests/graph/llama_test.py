@@ -196,6 +196,10 @@ class LlamaTest(daemons.DaemonTest):
             with self.subTest(seed=SEED, length=length):
                 self.check_prompt(model, length, "f32")
         graph = self.graph(model, "--max_context=64", "--prompt=48")
+        one = self.graph(model, "--max_context=64", "--prompt=1", "--logits")
+        read = self.client.run(one, [3])
+        exact = reference.logits(model, [3], "f32")[-1]
+        self.assertLess(np.linalg.norm(read.logits[0] - exact), TOLERANCE["bf16"] * np.linalg.norm(exact))
         with self.assertRaises(grpc.RpcError) as refused:
             self.client.run(graph, self.random_text(model, 48), prompt_len=49)
         self.assertIn("prompt_len", refused.exception.details())
