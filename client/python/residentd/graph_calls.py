@@ -111,6 +111,58 @@ class OpenSession:
             self._owner.garbage.append((self.id, self.number))
 
 
+class LoadedFacts:
+    """What a loaded graph says of itself without a call, for both clients."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    @property
+    def id(self) -> str:
+        """The SHA-256 of the content."""
+        return self._loaded.id
+
+    @property
+    def graph(self) -> Graph:
+        return self._loaded.graph
+
+    @property
+    def report(self) -> Optional[GraphReport]:
+        """What load() found; None after find()."""
+        return self._loaded.report
+
+    @property
+    def already_loaded(self) -> bool:
+        """Whether this caller had loaded it before, or it is from find()."""
+        return self._loaded.already_loaded
+
+    def __repr__(self) -> str:
+        return "<loaded graph {:.12} '{}'>".format(self.id, self.graph.name)
+
+
+class SessionFacts:
+    """What a graph session says of itself without a call, for both clients."""
+
+    def __init__(self, session: OpenSession) -> None:
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    @property
+    def device(self) -> int:
+        return self._session.device
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that it has allocated on the device."""
+        return self._session.state_bytes
+
+    def __repr__(self) -> str:
+        return "<graph session {} of '{}'>".format(self.id, self._session.loaded.graph.name)
+
+
 class GraphCalls:
     """The calls of one client."""
 

@@ -18,7 +18,8 @@ from . import credentials
 from .calls import Steps
 from .errors import Cancelled, Error, from_rpc
 from .graph import Graph, GraphReport
-from .graph_calls import GraphCalls, GraphInfo, GraphSessionInfo, Loaded, OpenSession, no_result
+from .graph_calls import (GraphCalls, GraphInfo, GraphSessionInfo, Loaded, LoadedFacts, OpenSession,
+                          SessionFacts, no_result)
 from .graph_run import GraphRecord, GraphResult, PreparedRun, RunOptions, merged, not_ended
 
 if TYPE_CHECKING:
@@ -77,31 +78,12 @@ class Graphs:
         return await self._client._drive(steps)
 
 
-class LoadedGraph:
+class LoadedGraph(LoadedFacts):
     """A graph that the daemon keeps, see residentd.LoadedGraph. It is an async context manager."""
 
     def __init__(self, graphs: Graphs, loaded: Loaded) -> None:
+        super().__init__(loaded)
         self._graphs = graphs
-        self._loaded = loaded
-
-    @property
-    def id(self) -> str:
-        """The SHA-256 of the content."""
-        return self._loaded.id
-
-    @property
-    def graph(self) -> Graph:
-        return self._loaded.graph
-
-    @property
-    def report(self) -> Optional[GraphReport]:
-        """What load() found; None after find()."""
-        return self._loaded.report
-
-    @property
-    def already_loaded(self) -> bool:
-        """Whether this caller had loaded it before, or it is from find()."""
-        return self._loaded.already_loaded
 
     async def describe(self) -> GraphInfo:
         """What the daemon says of it now."""
@@ -143,29 +125,13 @@ class LoadedGraph:
             if kind is None:
                 raise
 
-    def __repr__(self) -> str:
-        return "<loaded graph {:.12} '{}'>".format(self.id, self.graph.name)
 
-
-class GraphSession:
+class GraphSession(SessionFacts):
     """A graph session, see residentd.GraphSession. It is an async context manager."""
 
     def __init__(self, graphs: Graphs, session: OpenSession) -> None:
+        super().__init__(session)
         self._graphs = graphs
-        self._session = session
-
-    @property
-    def id(self) -> str:
-        return self._session.id
-
-    @property
-    def device(self) -> int:
-        return self._session.device
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory that it has allocated on the device."""
-        return self._session.state_bytes
 
     async def run(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                   trace: bool = False, repeat_interrupted: bool = False, **named: Any) -> GraphResult:
@@ -202,9 +168,6 @@ class GraphSession:
         except Error:
             if kind is None:
                 raise
-
-    def __repr__(self) -> str:
-        return "<graph session {} of '{}'>".format(self.id, self._session.loaded.graph.name)
 
 
 class GraphRun:
