@@ -2,9 +2,13 @@
 // are whole numbers that float32 represents. It has the form of a language model: each step reads a
 // token, appends a row to a cache, combines all rows so far, and chooses the next token.
 //
-//   e    = table[token at pos]              row = mix(e)        cache[pos]   = row
-//   sum  = cache[0] + ... + cache[pos]      b   = mix(sum)      token at pos + 1 = argmax(w b +
-//   bias) mix(x)[i] = (x[i] * key + salt) modulo 256
+//   e   = table[token at pos]
+//   row = mix(e)
+//   sum = cache[0] + ... + cache[pos], with cache[pos] = row
+//   b   = mix(sum)
+//   token at pos + 1 = argmax(w b + bias)
+//
+//   mix(x)[i] = (x[i] * key + salt) modulo 256
 //
 // `mix` is the installed operator soak.mix. Its versions have different keys, so that each row
 // shows which version computed it. All that a step writes has a place of its own (`pos`), so that a

@@ -25,7 +25,7 @@ CONCURRENCIES = (1, 2, 4, 8)
 
 
 def inferences_per_second(daemon, model, concurrency, *flags):
-    """What perf_analyzer reports of requests in flight at the same time, each from a thread of its own."""
+    """What perf_analyzer reports, with this many requests in flight."""
     report = pathlib.Path(daemon.folder) / "report.csv"
     # Any result is stable for the tool: the runs are repeated here, and their median is taken.
     command = [os.environ["PERF_ANALYZER"], "-m", model, "-u", daemon.address, "-i", "grpc", "--async",
