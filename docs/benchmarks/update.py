@@ -26,7 +26,7 @@ SMALL_TASKS = "bench_small_tasks.json"
 GRAPHS = "bench_graphs.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 PYTHON_CPU, INFERENCE_CPU = "python_cpu.json", "inference_cpu.json"
-PERF_ANALYZER_CPU = "perf_analyzer_cpu.json"
+PERF_ANALYZER_CPU, GRAPH_PROMPT_CPU = "perf_analyzer_cpu.json", "graph_prompt_cpu.json"
 # In place of a table whose benchmark has not run yet.
 NOT_MEASURED = "Not measured yet."
 # The kernel with blocks of fewer threads.
@@ -191,6 +191,10 @@ def python_cpu():
 
 def inference_cpu():
     return figures(INFERENCE_CPU)
+
+
+def graph_prompt():
+    return figures(GRAPH_PROMPT_CPU)
 
 
 def perf_analyzer_cpu():
@@ -377,7 +381,7 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
           "small_tasks": small_tasks, "graphs": graphs, "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
-          "graphs_loaded": graphs_loaded, "python_cpu": python_cpu, "inference_cpu": inference_cpu,
+          "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt, "python_cpu": python_cpu, "inference_cpu": inference_cpu,
           "perf_analyzer_cpu": perf_analyzer_cpu}
 
 
@@ -387,7 +391,8 @@ def main():
         folder = pathlib.Path(sys.argv[1])
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
                  SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS,
-                 GRAPHS_CPU, LOADED_CPU, PYTHON_CPU, INFERENCE_CPU, PERF_ANALYZER_CPU)
+                 GRAPHS_CPU, LOADED_CPU, GRAPH_PROMPT_CPU, PYTHON_CPU, INFERENCE_CPU,
+                 PERF_ANALYZER_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])
