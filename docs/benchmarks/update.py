@@ -381,7 +381,8 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
           "small_tasks": small_tasks, "graphs": graphs, "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
-          "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt, "python_cpu": python_cpu, "inference_cpu": inference_cpu,
+          "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt,
+          "python_cpu": python_cpu, "inference_cpu": inference_cpu,
           "perf_analyzer_cpu": perf_analyzer_cpu}
 
 

@@ -306,8 +306,8 @@ class LingeringConnection {
   // Sends the connection to the socket, which then has the last copy, unless passed() is false.
   LocalAnswer PassTo(const std::string& path) {
     const int connection = ConnectLocal(path);
-    // close() only lingers for the last copy of a descriptor. If the socket is faster with its copy,
-    // that is the one of this class, and is released after a second.
+    // close() only lingers for the last copy of a descriptor. If the socket is faster with its
+    // copy, that is the one of this class, and is released after a second.
     absl::Notification closed;
     std::thread release([&] {
       passed_ = closed.WaitForNotificationWithTimeout(absl::Seconds(1));
