@@ -28,6 +28,13 @@ RESIDENT_HOST_DEVICE constexpr u64 CountChunks(u64 items, u64 grain, u64 limit, 
   return chunks < 1 ? 1 : chunks > most ? most : chunks;
 }
 
+// The chunks of a node of a graph of which there would be `chunks` as a task, if `ranks` members of
+// a gang execute it. With a limit the chunks are equal, and no other block comes to help: each
+// member has at most one. REQUIRES: limit is at least 1.
+RESIDENT_HOST_DEVICE constexpr u64 CountGangChunks(u64 chunks, u64 limit, u64 ranks) {
+  return limit != kMaxTaskChunks && chunks > ranks ? ranks : chunks;
+}
+
 }  // namespace resident
 
 #endif  // RESIDENT_KERNELS_GRAPH_CHUNK_RULE_H_

@@ -200,7 +200,8 @@ class GangWalk {
     Platform::Sync();
     if (op.split_parameter >= 0) {
       if (Platform::Lane() == 0) {
-        chunks_ = static_cast<u32>(CountChunksOf(memory_.arguments, op, workers_));
+        chunks_ = static_cast<u32>(
+            CountGangChunks(CountChunksOf(memory_.arguments, op, workers_), op.limit, ranks_));
       }
       chunks_ = Platform::First(chunks_);
     }

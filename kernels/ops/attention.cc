@@ -10,6 +10,7 @@
 //   3. Sums of values: each thread has columns of the values, for some rows, and, if there are few
 //      columns and rows, only a part of the keys.
 #include "kernels/ops/attention_combine.h"
+#include "kernels/ops/attention_one_position.h"
 #include "kernels/ops/attention_prefill.h"
 #include "kernels/ops/attention_stream.h"
 #include "kernels/ops/attention_task.h"
@@ -596,6 +597,7 @@ using resident::attention::ReadAttention;
 using resident::attention::ReadOperand;
 
 RESIDENT_OPERATOR(attention)(Block& block, const Args& args) {
+  if (resident::attention::AttendOnePosition<false>(block, args)) return;
   auto& task = *block.memory<AttentionTask>();
   const auto read = [&](AttentionTask& to) { ReadOperand(block, args, 4, to.out); };
   ReadAttention(block, args, 5, 0, task, read);
@@ -603,6 +605,7 @@ RESIDENT_OPERATOR(attention)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
+  if (resident::attention::AttendOnePosition<true>(block, args)) return;
   auto& task = *block.memory<AttentionTask>();
   const auto acc = args.tensor<const Any>(4);
   const auto read = [&](AttentionTask& to) {
@@ -619,9 +622,9 @@ RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
-  const auto acc = args.tensor<const float>(0);
   const auto out = args.tensor<const Any>(3);
   if (out.size() == 0) return;
+  const auto acc = args.tensor<const float>(0);
   const resident::i64 columns = acc.shape(4);
   const resident::attention::CombineTask task = {acc.data(),
                                                  args.tensor<const float>(1).data(),
@@ -630,5 +633,5 @@ RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
                                                  out.dtype(),
                                                  acc.shape(3),
                                                  columns};
-  CombineRows(block, task, block.share(out.size() / columns));
+  CombineRows(block, task, block.share(resident::Quotient(out.size(), columns)));
 }

@@ -22,48 +22,53 @@ struct CombineTask {
 
 // Adds 32 parts of a row, or `count` if these are fewer, times their weights to the calling lane's
 // columns: those of `values`, and every 32nd one from there on. Lane p has the weight of part p.
-template <i32 kColumns>
-RESIDENT_DEVICE void AddParts(const float* values, i64 columns, i64 existing, i32 count,
+template <u32 kColumns>
+RESIDENT_DEVICE void AddParts(const float* values, u32 columns, u32 existing, u32 count,
                               float own_weight, float (&totals)[kColumns]) {
-  constexpr i32 kAhead = 8;  // Parts whose values are read before the first of them is used.
+  constexpr u32 kAhead = 8;  // Parts whose values are read before the first of them is used.
   RESIDENT_UNROLL(1)
-  for (i32 first = 0; first < count; first += kAhead) {
+  for (u32 first = 0; first < count; first += kAhead) {
     float part[kAhead][kColumns];
     RESIDENT_UNROLL(8)
-    for (i32 p = 0; p < kAhead; ++p) {
+    for (u32 p = 0; p < kAhead; ++p) {
       RESIDENT_UNROLL(4)
-      for (i32 i = 0; i < kColumns; ++i) {
+      for (u32 i = 0; i < kColumns; ++i) {
         const bool there = first + p < count && 32 * i < existing;
-        part[p][i] = there ? values[p * columns + 32 * i] : 0.0f;
+        part[p][i] = there ? values[i64{p} * columns + 32 * i] : 0.0f;
       }
     }
     RESIDENT_UNROLL(8)
-    for (i32 p = 0; p < kAhead; ++p) {
-      const float w = Shuffle(own_weight, static_cast<u32>(first + p) % kWarpThreads);
+    for (u32 p = 0; p < kAhead; ++p) {
+      const float w = Shuffle(own_weight, (first + p) % kWarpThreads);
       // The values of an empty part may be infinite or NaN.
       const bool empty = first + p >= count || IsHidden(w);
       RESIDENT_UNROLL(4)
-      for (i32 i = 0; i < kColumns; ++i) totals[i] += empty ? 0.0f : w * part[p][i];
+      for (u32 i = 0; i < kColumns; ++i) totals[i] += empty ? 0.0f : w * part[p][i];
     }
-    values += kAhead * columns;
+    values += i64{kAhead} * columns;
   }
 }
 
-// Merges the parts of rows: a warp has a row, a lane has every 32nd part, then every 32nd column.
-RESIDENT_NOINLINE void CombineRows(const Block& block, const CombineTask& task, Range rows) {
-  const i64 parts = task.parts;
-  const i64 columns = task.columns;
-  const i64 lane = LaneOf(block);
+// Merges the parts of rows: a warp has a row, a lane has every 32nd part, then every 32nd column,
+// and kColumns of these at once. REQUIRES: parts and columns are below 2^31.
+template <u32 kColumns>
+RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_block, Range rows) {
+  const Block block = shared;
+  const CombineTask task = of_block;
+  const u32 parts = static_cast<u32>(task.parts);
+  const u32 columns = static_cast<u32>(task.columns);
+  const u32 lane = LaneOf(block);
   RESIDENT_UNROLL(1)
-  for (i64 row = rows.begin + block.thread() / 32; row < rows.end; row += block.threads() / 32) {
-    const float* const largest = task.largest + row * parts;
-    const float* const sums = task.sums + row * parts;
+  for (i64 row = rows.begin + WarpOf(block); row < rows.end; row += block.threads() / 32) {
+    const i64 first_of_row = row * parts;
+    const float* const largest = task.largest + first_of_row;
+    const float* const sums = task.sums + first_of_row;
     // The lane's parts of a row with at most 32 parts are read once.
     struct Part {
       float largest;
       float sum;
     };
-    const auto read = [=](i64 p) {
+    const auto read = [=](u32 p) {
       Part part = {-math::infinity(), 0.0f};
       if (p < parts) part = {largest[p], sums[p]};
       return part;
@@ -74,7 +79,7 @@ RESIDENT_NOINLINE void CombineRows(const Block& block, const CombineTask& task, 
     const Part first_part = read(lane);
     float top = is_empty(first_part) ? -math::infinity() : first_part.largest;
     RESIDENT_UNROLL(1)
-    for (i64 p = lane + 32; p < parts; p += 32) {
+    for (u32 p = lane + 32; p < parts; p += 32) {
       const Part part = read(p);
       if (!is_empty(part)) top = Larger(top, part.largest);
     }
@@ -87,30 +92,36 @@ RESIDENT_NOINLINE void CombineRows(const Block& block, const CombineTask& task, 
     const float first_weight = weigh(first_part);
     float sum = is_empty(first_part) ? 0.0f : first_weight * first_part.sum;
     RESIDENT_UNROLL(1)
-    for (i64 p = lane + 32; p < parts; p += 32) {
+    for (u32 p = lane + 32; p < parts; p += 32) {
       const Part part = read(p);
       if (!is_empty(part)) sum += weigh(part) * part.sum;
     }
     sum = CombineLanes(sum, [](float a, float b) { return a + b; });
 
-    constexpr i32 kColumns = 4;  // Of a lane at once.
     RESIDENT_UNROLL(1)
-    for (i64 first = lane; first - lane < columns; first += 32 * kColumns) {
+    for (u32 first = lane; first - lane < columns; first += 32 * kColumns) {
       float totals[kColumns] = {};
+      const u32 existing = first < columns ? columns - first : 0;
       RESIDENT_UNROLL(1)
-      for (i64 part = 0; part < parts; part += 32) {
-        AddParts(task.acc + (row * parts + part) * columns + first, columns, columns - first,
-                 static_cast<i32>(Smallest(parts - part, 32)),
+      for (u32 part = 0; part < parts; part += 32) {
+        AddParts(task.acc + (first_of_row + part) * columns + first, columns, existing,
+                 parts - part < 32 ? parts - part : 32,
                  part == 0 ? first_weight : weigh(read(part + lane)), totals);
       }
       RESIDENT_UNROLL(4)
-      for (i32 i = 0; i < kColumns; ++i) {
-        const i64 column = first + 32 * i;
-        if (column >= columns) continue;
-        StoreFloat(task.out, task.dtype, row * columns + column,
+      for (u32 i = 0; i < kColumns; ++i) {
+        if (32 * i >= existing) continue;
+        StoreFloat(task.out, task.dtype, row * columns + first + 32 * i,
                    sum == 0.0f ? 0.0f : totals[i] / sum);
       }
     }
+  }
+}
+RESIDENT_DEVICE void CombineRows(const Block& block, const CombineTask& task, Range rows) {
+  if (task.columns <= 64) {
+    CombineRowsBy<2>(block, task, rows);
+  } else {
+    CombineRowsBy<4>(block, task, rows);
   }
 }
 

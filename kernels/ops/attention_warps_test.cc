@@ -1,6 +1,7 @@
 // Attention in blocks of 8 emulated warps (tests/conformance has blocks of one warp). Many rows of
 // 16-bit elements (attention_prefill.h): some warps compute scores, others add values, a tile of
-// keys later. Queries in float32 (attention_stream.h): each warp has a part of the keys.
+// keys later. Queries in float32 (attention_stream.h): each warp has a part of the keys. One
+// position (attention_one_position.h): so has each group of lanes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +17,11 @@
 #include "kernels/ops/emulated_task.h"
 #include "kernels/sdk/operator.h"
 
-extern "C" void resident_operator_attention(resident::Block& block, const resident::Args& args);
+extern "C" {
+void resident_operator_attention(resident::Block& block, const resident::Args& args);
+void resident_operator_attention_partial(resident::Block& block, const resident::Args& args);
+void resident_operator_attention_combine(resident::Block& block, const resident::Args& args);
+}
 
 namespace resident {
 namespace {
@@ -87,7 +92,7 @@ class AttentionWarpsTest : public ::testing::Test {
     for (i64 i = 0; i < sizes.heads * sizes.queries * sizes.columns; ++i) out.data()[i] = Q(-77.0f);
     const float scale = 1.0f / std::sqrt(static_cast<float>(sizes.depth));
     Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), out.ToArgument(), scale, sizes, chunks,
-        /*prefill=*/!Matrices<Q>::kIsFloat);
+        /*prefill=*/!Matrices<Q>::kIsFloat, /*replaced=*/last_value != 0.0f);
 
     double error = 0;
     double norm = 0;
@@ -128,8 +133,16 @@ class AttentionWarpsTest : public ::testing::Test {
     EXPECT_LE(std::sqrt(error), limit * std::sqrt(norm));
   }
 
+  // Whether attention_one_position.h computes it.
+  static bool IsOnePosition(const Sizes& sizes) {
+    return sizes.queries == 1 && sizes.depth == sizes.columns &&
+           (sizes.depth == 64 || sizes.depth == 128) && sizes.heads / sizes.kv_heads <= 16;
+  }
+
+  // `replaced`: one position has a result that is not finite, and is computed again.
   static void Run(const Argument& q, const Argument& k, const Argument& v, const Argument& out,
-                  float scale, const Sizes& sizes, i64 chunks, bool prefill = true) {
+                  float scale, const Sizes& sizes, i64 chunks, bool prefill = true,
+                  bool replaced = false) {
     const Argument no_mask = DenseArgument(nullptr, DType::kF32, {0});
     const u64 before = emulated::PrefillTiles::count;
     const u64 products = emulated::Products::count;
@@ -139,8 +152,12 @@ class AttentionWarpsTest : public ::testing::Test {
                            ScalarArgument(static_cast<u64>(sizes.used_keys))},
                           static_cast<u64>(chunks)),
               0u);
-    EXPECT_GT(emulated::Products::count, products);
     const i64 shared = sizes.heads / sizes.kv_heads;
+    if (IsOnePosition(sizes)) {
+      EXPECT_EQ(emulated::Products::count != products, replaced) << "by tensor cores";
+      return;
+    }
+    EXPECT_GT(emulated::Products::count, products);
     EXPECT_EQ(
         emulated::PrefillTiles::count - before,
         prefill ? static_cast<u64>(sizes.kv_heads * ((shared * sizes.queries + 63) / 64)) : 0);
@@ -210,6 +227,74 @@ TEST_F(AttentionWarpsTest, QueriesInFloat32) {
 TEST_F(AttentionWarpsTest, QueriesInFloat32AndValuesThatAreNotFinite) {
   Check<BFloat16, float>({4, 1, 3, 40, 32, 32}, 1, kInfinity);
   Check<BFloat16, float>({4, 1, 1, 64, 32, 32, true, 60}, 1, kInfinity);
+}
+
+// Heads that share keys in fours, with less, and with several times four; keys for each group of
+// lanes or for some of them, once and several times; several items in a chunk.
+TEST_F(AttentionWarpsTest, OnePosition) {
+  for (const i64 keys : {1, 3, 16, 31, 33, 70, 150}) {
+    Check<BFloat16, float>({4, 2, 1, keys, 64, 64, false});
+    Check<Half>({6, 2, 1, keys, 128, 128}, 2);
+    if (HasFailure()) return;
+  }
+  for (const i64 shared : {1, 3, 5, 8, 16, 17}) {
+    Check<BFloat16>({2 * shared, 2, 1, 40, 64, 64, false, 37}, 3);
+    Check<BFloat16, float>({shared, 1, 1, 20, 128, 128});
+    if (HasFailure()) return;
+  }
+  Check<Half, float>({8, 2, 1, 50, 64, 64, false, 0});
+}
+
+// The parts of the keys, merged by attention_combine, are the attention of all keys.
+TEST_F(AttentionWarpsTest, PartsOfOnePosition) {
+  for (const i64 parts : {1, 3, 16, 40}) {
+    const Sizes sizes = {8, 2, 1, 37, 64, 64, false};
+    Matrices<float> q(8, 1, 64);
+    Matrices<BFloat16> k(2, 37, 64);
+    Matrices<BFloat16> v(2, 37, 64);
+    Matrices<float> want(8, 1, 64);
+    Matrices<float> got(8, 1, 64);
+    q.Fill(random_);
+    k.Fill(random_);
+    v.Fill(random_);
+    Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), want.ToArgument(), 0.125f, sizes, 1);
+    std::vector<float> acc(static_cast<size_t>(8 * parts * 64), NAN);
+    std::vector<float> largest(static_cast<size_t>(8 * parts), NAN);
+    std::vector<float> sums(static_cast<size_t>(8 * parts), NAN);
+    const Argument acc_argument = DenseArgument(acc.data(), DType::kF32, {1, 8, 1, parts, 64});
+    const Argument largest_argument = DenseArgument(largest.data(), DType::kF32, {1, 8, 1, parts});
+    const Argument sums_argument = DenseArgument(sums.data(), DType::kF32, {1, 8, 1, parts});
+    const u64 products = emulated::Products::count;
+    EXPECT_EQ(RunEmulated(resident_operator_attention_partial,
+                          {q.ToArgument(), k.ToArgument(), v.ToArgument(),
+                           DenseArgument(nullptr, DType::kF32, {0}), acc_argument, largest_argument,
+                           sums_argument, ScalarArgument(bit_cast<u32>(0.125f)), ScalarArgument(0),
+                           ScalarArgument(static_cast<u64>(-1))},
+                          /*chunks=*/5),
+              0u);
+    EXPECT_EQ(emulated::Products::count, products);
+    EXPECT_EQ(RunEmulated(resident_operator_attention_combine,
+                          {acc_argument, largest_argument, sums_argument, got.ToArgument()}, 3),
+              0u);
+    for (i64 head = 0; head < 8; ++head) {
+      for (i64 column = 0; column < 64; ++column) {
+        EXPECT_NEAR(got.At(head, 0, column), want.At(head, 0, column), 1e-5)
+            << parts << " parts, head " << head;
+      }
+    }
+    // Parts without keys.
+    if (parts > 37) {
+      EXPECT_EQ(largest.back(), -kInfinity);
+      EXPECT_EQ(sums.back(), 0.0f);
+      EXPECT_EQ(acc.back(), 0.0f);
+    }
+  }
+}
+
+// An infinite value is in the result; one of a hidden key is not.
+TEST_F(AttentionWarpsTest, OnePositionAndValuesThatAreNotFinite) {
+  Check<BFloat16, float>({4, 1, 1, 40, 64, 64}, 1, kInfinity);
+  Check<Half, float>({4, 1, 1, 40, 64, 64, true, 39});
 }
 
 // Scores near the lowest number, whose exponentials would all be 0 relative to 0.

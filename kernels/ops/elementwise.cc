@@ -8,13 +8,13 @@ using resident::Args;
 using resident::Block;
 using resident::CompletionStatus;
 using resident::Convert;
-using resident::DenseFloats;
 using resident::DType;
 using resident::Floats;
 using resident::i32;
 using resident::i64;
 using resident::kIsInteger;
 using resident::kLargeFunction;
+using resident::MapDenseFloats;
 using resident::Numbers;
 using resident::OtherNumbers;
 using resident::RunSmall;
@@ -210,18 +210,12 @@ RESIDENT_NOINLINE void OtherFill(Block& block, const Args& args, double value) {
   OtherNumbers<0>(block, args, Fill{value});
 }
 RESIDENT_NOINLINE void OtherZero(Block& block, const Args& args) {
-  if (resident::AreDenseFloats<1>(args)) {
-    DenseFloats<0>(block, args, [](const float*) { return 0.0f; });
-  } else {
-    GeneralZero(block, args);
-  }
+  const auto zero = [](const float*) { return 0.0f; };
+  if (!MapDenseFloats<0>(block, args, zero)) GeneralZero(block, args);
 }
 RESIDENT_NOINLINE void OtherCopy(Block& block, const Args& args) {
-  if (resident::AreDenseFloats<2>(args)) {
-    DenseFloats<1>(block, args, [](const float* v) { return v[0]; });
-  } else {
-    GeneralCopy(block, args);
-  }
+  const auto same = [](const float* v) { return v[0]; };
+  if (!MapDenseFloats<1>(block, args, same)) GeneralCopy(block, args);
 }
 
 }  // namespace

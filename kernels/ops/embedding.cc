@@ -1,6 +1,7 @@
 // Of the family "attention": embeddings, and the cache of keys and values. Both copy rows.
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
+#include "kernels/ops/warp.h"
 #include "kernels/sdk/operator.h"
 
 using resident::AddressOf;
@@ -15,13 +16,16 @@ using resident::ForEachInRows;
 using resident::i32;
 using resident::i64;
 using resident::LoadFloat;
+using resident::Quad;
 using resident::Range;
 using resident::Smallest;
 using resident::StoreFloat;
 using resident::Tensor;
+using resident::TensorArgument;
 using resident::u16;
 using resident::u32;
 using resident::u64;
+using resident::VisitFloat;
 
 namespace {
 
@@ -98,6 +102,65 @@ RESIDENT_NOINLINE void CopyRows(const Block& block, Range rows, i64 columns, con
   }
 }
 
+#if RESIDENT_WARPS
+
+// Four adjacent elements of any of the types.
+RESIDENT_DEVICE Quad<float> LoadQuadOf(u64 address, DType dtype, i64 offset) {
+  Quad<float> quad;
+  VisitFloat(dtype, [&](auto element) {
+    using T = decltype(element);
+    const Quad<T> stored = *reinterpret_cast<const Quad<T>*>(ElementAt<const T>(address, offset));
+    for (i32 k = 0; k < 4; ++k) quad.v[k] = stored.v[k];
+  });
+  return quad;
+}
+RESIDENT_DEVICE void StoreQuadOf(u64 address, DType dtype, i64 offset, const Quad<float>& quad) {
+  VisitFloat(dtype, [&](auto element) {
+    using T = decltype(element);
+    Quad<T> rounded;
+    for (i32 k = 0; k < 4; ++k) rounded.v[k] = T(quad.v[k]);
+    *reinterpret_cast<Quad<T>*>(ElementAt<T>(address, offset)) = rounded;
+  });
+}
+
+// Appends rows of one batch, four elements at a time, from one type to another: those of a
+// decoding step, which take as long as the instructions in front of the first load. False: the
+// tensors have another form.
+RESIDENT_NOINLINE bool AppendQuads(const Block& block, const Args& args, i64 pos) {
+  if (!resident::kReadsDirectly) return false;
+  const TensorArgument& from = args.described(0);
+  const TensorArgument& to = args.described(1);
+  const u32 length = static_cast<u32>(from.shape[2]);
+  const u32 quads = static_cast<u32>(from.shape[3] / 4);  // Of a row.
+  const i64 rows = from.shape[1] * from.shape[2];
+  u64 odd = static_cast<u64>(from.shape[3]);
+  for (u32 d = 1; d < 3; ++d) odd |= static_cast<u64>(from.strides[d] | to.strides[d]);
+  const u64 from_quad = from.dtype == DType::kF32 ? 16 : 8;
+  const u64 to_quad = to.dtype == DType::kF32 ? 16 : 8;
+  const bool fits = (from.dtype != to.dtype) & (from.shape[0] == 1) & (from.strides[3] == 1) &
+                    (to.strides[3] == 1) & (odd % 4 == 0) & (from.address % from_quad == 0) &
+                    (to.address % to_quad == 0) & (rows * from.shape[3] < (i64{1} << 31)) &
+                    (rows > 0) & (from.shape[3] > 0);
+  if (!fits) return false;
+  const Range share = block.share(rows);
+  const u32 end = static_cast<u32>(share.end) * quads;
+  RESIDENT_UNROLL(1)
+  for (u32 i = static_cast<u32>(share.begin) * quads + block.thread(); i < end;
+       i += block.threads()) {
+    const u32 row = i / quads;
+    const i64 column = 4 * (i - row * quads);
+    const u32 head = length == 1 ? row : row / length;
+    const i64 s = row - head * length;
+    const Quad<float> quad =
+        LoadQuadOf(from.address, from.dtype, head * from.strides[1] + s * from.strides[2] + column);
+    StoreQuadOf(to.address, to.dtype, head * to.strides[1] + (pos + s) * to.strides[2] + column,
+                quad);
+  }
+  return true;
+}
+
+#endif  // RESIDENT_WARPS
+
 }  // namespace
 
 RESIDENT_OPERATOR(embedding)(Block& block, const Args& args) {
@@ -142,6 +205,9 @@ RESIDENT_OPERATOR(kv_append)(Block& block, const Args& args) {
     block.fail(CompletionStatus::kInvalidArgument, 1);
     return;
   }
+#if RESIDENT_WARPS
+  if (AppendQuads(block, args, pos)) return;
+#endif
   // The rows of `from`, and the strides of the cache.
   struct Rows {
     const Tensor<const Any>& shape_of;

@@ -223,6 +223,7 @@ TEST(GemvWarpsTest, FloatsWithWeightsOfBFloat16) {
   for (const i64 vectors : {1, 2, 3, 4, 5, 9}) {
     for (const i64 depth : {32, 352, 2048}) {
       Case c = {DType::kBF16, 33, depth, vectors, DType::kF32};
+      c.tensor_cores = vectors > 1 || depth < 1024;
       Check(c);
       c.rows = 64;
       c.bias = true;
@@ -236,6 +237,27 @@ TEST(GemvWarpsTest, FloatsWithWeightsOfBFloat16) {
   Case c = {DType::kBF16, 100, 96, 9, DType::kF32};
   c.any_chunks = true;
   Check(c);
+}
+
+// gemv_one_vector.h: rows that warps have in twos, and one of them alone; warps without a row;
+// depths with whole steps, and such that leave runs of the last one empty.
+TEST(GemvWarpsTest, OneLongVector) {
+  for (const i64 rows : {1, 2, 7, 8, 33}) {
+    for (const i64 depth : {1024, 1032, 1544, 10240}) {
+      Case c = {DType::kBF16, rows, depth, 1, DType::kF32};
+      c.tensor_cores = false;
+      c.any_chunks = true;
+      Check(c);
+      c.bias = true;
+      c.x = DType::kF16;
+      c.out = DType::kBF16;
+      Check(c);
+      c.weights = DType::kF16;
+      c.out = DType::kF16;
+      Check(c);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
 }
 
 // Each part has 8 bits: together they leave at most 2^-17 of x, also in a single product.

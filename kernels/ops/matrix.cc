@@ -6,6 +6,7 @@
 // (gemv_tensor_cores.h). For other vectors each warp computes kRowsOfWarp outputs, and a lane reads
 // 16 bytes of each row at a time (MultiplyByWarps). Rows that are not aligned are read by all
 // threads of the block (MultiplyByBlocks), as by the CPU engine.
+#include "kernels/ops/gemv_one_vector.h"
 #include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
@@ -462,6 +463,7 @@ RESIDENT_NOINLINE void ReplaceDense(const Block& block, const TensorTask& task) 
 }  // namespace
 
 RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
+  if (resident::MultiplyOneVector(block, args)) return;
 #if RESIDENT_WARPS
   TensorTask& task = ReadDense(block, args);
   block.barrier();

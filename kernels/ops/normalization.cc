@@ -1,4 +1,5 @@
 // The family "normalization": functions of rows, the last dimension of dense tensors.
+#include "kernels/ops/rmsnorm_floats.h"
 #include "kernels/ops/rmsnorm_stream.h"
 #include "kernels/ops/rows.h"
 #include "kernels/ops/selection.h"
@@ -503,6 +504,7 @@ RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block
 RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
+  if (resident::RmsNormOfFloats<false>(block, args)) return;
   if (resident::RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
@@ -512,6 +514,7 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
+  if (resident::RmsNormOfFloats<true>(block, args)) return;
   if (resident::RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args))
     return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),

@@ -132,6 +132,13 @@ void ExpectSameBits(Memory<T>& x, Memory<T>& y, i64 size) {
   EXPECT_EQ(std::memcmp(x.data(), y.data(), size * sizeof(T)), 0) << "bits depend on the chunks";
 }
 
+// Values of these types, and weights, which may have another one (W).
+template <typename T, typename W>
+bool IsOneRowOfFloats(i64 rows, i64 columns) {
+  return std::is_same_v<T, float> && columns % 4 == 0 && columns <= 8 * 4 * Block::kMaxThreads &&
+         (rows == 1 || !std::is_same_v<W, float>);
+}
+
 // x has rows * columns elements.
 template <typename T>
 void CheckSoftmax(Memory<T>& x, i64 rows, i64 columns, Form form = Form::kStream) {
@@ -172,23 +179,24 @@ void CheckSoftmax(Memory<T>& x, i64 rows, i64 columns, Form form = Form::kStream
   }
 }
 
-template <typename T>
-void CheckRmsNorm(Memory<T>& x, Memory<T>& r, Memory<T>& w, i64 rows, i64 columns,
+template <typename T, typename W>
+void CheckRmsNorm(Memory<T>& x, Memory<T>& r, Memory<W>& w, i64 rows, i64 columns,
                   Form form = Form::kStream) {
+  const bool of_floats = IsOneRowOfFloats<T, W>(rows, columns);
   for (const bool residual : {false, true}) {
     SCOPED_TRACE((residual ? "rmsnorm_residual, " : "rmsnorm, ") + std::to_string(rows) + " x " +
                  std::to_string(columns) + ", " + std::to_string(sizeof(T)) + " bytes");
     const auto run = [&](Memory<T>& out, Memory<T>& h, i64 chunks) {
       std::vector<Argument> arguments = {TensorArgument(x.data(), kDType<T>, rows, columns)};
       if (residual) arguments.push_back(TensorArgument(r.data(), kDType<T>, rows, columns));
-      arguments.push_back(TensorArgument(w.data(), kDType<T>, 0, columns));
+      arguments.push_back(TensorArgument(w.data(), kDType<W>, 0, columns));
       arguments.push_back(TensorArgument(out.data(), kDType<T>, rows, columns));
       if (residual) arguments.push_back(TensorArgument(h.data(), kDType<T>, rows, columns));
       Argument eps{};
       eps.scalar_bits = bit_cast<u32>(kEps);
       arguments.push_back(eps);
       Run(residual ? &resident_operator_rmsnorm_residual : &resident_operator_rmsnorm, arguments,
-          chunks, form);
+          chunks, of_floats ? Form::kOther : form);
       EXPECT_TRUE(out.Intact());
       EXPECT_TRUE(h.Intact());
     };
@@ -214,7 +222,7 @@ void CheckRmsNorm(Memory<T>& x, Memory<T>& r, Memory<T>& w, i64 rows, i64 column
       }
       difference.Expect(kTolerance<T>);
     }
-    if (form == Form::kOther) continue;
+    if (form == Form::kOther && !of_floats) continue;
     for (const i64 chunks : kChunkCounts) {
       Memory<T> other(rows * columns);
       Memory<T> other_h(rows * columns);
@@ -271,6 +279,27 @@ TYPED_TEST(NormalizationWarpsTest, OtherForms) {
   // Rows at multiples of 8 bytes, and of one element.
   if (sizeof(TypeParam) == 2) Check<TypeParam>(3, kSegment<TypeParam> + 4, Form::kOther);
   Check<TypeParam>(3, kSegment<TypeParam> + 1, Form::kOther);
+}
+
+// Activations of float32 and weights of 16 bits: rows of few and of many quads for each thread,
+// some of which have none; and rows that are too long for the registers, or not of whole quads.
+template <typename W>
+void CheckFloatsWith(i64 rows, i64 columns) {
+  Memory<float> x(rows * columns);
+  Memory<float> r(rows * columns);
+  Memory<W> w(columns);
+  Fill(x, rows * columns, 1);
+  Fill(r, rows * columns, 12345);
+  Fill(w, columns, 777);
+  CheckRmsNorm(x, r, w, rows, columns, Form::kOther);
+}
+TEST(RmsNormOfFloatsTest, WeightsOfAnotherType) {
+  const i64 quads = 4 * Block::kMaxThreads;
+  for (const i64 columns : {i64{4}, i64{516}, 2 * quads - 4, 2 * quads, 2 * quads + 4, 8 * quads,
+                            8 * quads + 4, i64{515}}) {
+    CheckFloatsWith<BFloat16>(1, columns);
+    CheckFloatsWith<Half>(5, columns);
+  }
 }
 
 // The largest value is in any thread's part, far above the others, in one segment or another.

@@ -204,24 +204,28 @@ RESIDENT_NOINLINE void GeneralNumbers(Block& block, const Args& args, F f) {
   }
 }
 
-// Dense float32 operands of one size.
+// Maps the operands if all are dense float32 of one shape. False: they are not.
 template <i32 kInputs, i32 kInFlight = 4, typename F>
-RESIDENT_DEVICE void DenseFloats(Block& block, const Args& args, F f) {
-  const float* in[kInputs + 1];
-  for (i32 k = 0; k < kInputs; ++k) in[k] = args.tensor<const float>(k).data();
-  Map<kInputs, kInFlight>(block, args.tensor<float>(kInputs), in, f);
-}
-
-// Whether all tensors are dense float32 of one size, as those of a task in compact form.
-template <i32 kTensors>
-RESIDENT_DEVICE bool AreDenseFloats(const Args& args) {
-  if (args.compact()) return true;
-  const i64 size = args.tensor<const Any>(kTensors - 1).size();
-  RESIDENT_UNROLL(1)
-  for (i32 k = 0; k < kTensors; ++k) {
-    const Tensor<const Any> tensor = args.tensor<const Any>(k);
-    if (tensor.dtype() != DType::kF32 || tensor.size() != size || !tensor.dense()) return false;
+RESIDENT_DEVICE bool MapDenseFloats(const Block& block, const Args& args, F f) {
+  constexpr i32 kOperands = kInputs + 1;
+  u64 addresses[kOperands];
+  i64 size = 0;
+  if (args.compact()) {
+    for (i32 k = 0; k < kOperands; ++k) {
+      const Tensor<const float> tensor = args.tensor<const float>(k);
+      addresses[k] = reinterpret_cast<u64>(tensor.data());
+      size = tensor.size();
+    }
+  } else {
+    DType dtypes[kOperands];
+    bool floats = kReadsDirectly && HaveOneDenseShape(args, addresses, dtypes, size);
+    for (i32 k = 0; k < kOperands; ++k) floats = floats & (dtypes[k] == DType::kF32);
+    if (!floats) return false;
   }
+  const float* in[kInputs + 1];
+  for (i32 k = 0; k < kInputs; ++k) in[k] = ElementAt<const float>(addresses[k], 0);
+  MapRange<kInputs, kInFlight>(block, block.share(size, kMapStep),
+                               ElementAt<float>(addresses[kInputs], 0), in, f);
   return true;
 }
 
@@ -241,19 +245,13 @@ RESIDENT_DEVICE bool RunSmall(const Block& block, const Args& args, F f) {
 
 template <i32 kInputs, i32 kInFlight, typename F>
 RESIDENT_NOINLINE void OtherFloats(Block& block, const Args& args, F f) {
-  if (AreDenseFloats<kInputs + 1>(args)) {
-    DenseFloats<kInputs, kInFlight>(block, args, f);
-  } else {
+  if (!MapDenseFloats<kInputs, kInFlight>(block, args, f)) {
     GeneralFloats<kInputs, kInFlight>(block, args, f);
   }
 }
 template <i32 kInputs, typename F>
 RESIDENT_NOINLINE void OtherNumbers(Block& block, const Args& args, F f) {
-  if (AreDenseFloats<kInputs + 1>(args)) {
-    DenseFloats<kInputs>(block, args, f);
-  } else {
-    GeneralNumbers<kInputs>(block, args, f);
-  }
+  if (!MapDenseFloats<kInputs>(block, args, f)) GeneralNumbers<kInputs>(block, args, f);
 }
 
 // out = f(inputs) for float32, float16 and bfloat16. Arguments: the inputs, then the output. f is

@@ -14,13 +14,16 @@ using resident::Args;
 using resident::Block;
 using resident::CompletionStatus;
 using resident::DType;
+using resident::ElementAt;
 using resident::i32;
 using resident::i64;
 using resident::IndexMap;
 using resident::OrderedKey;
+using resident::Quad;
 using resident::Range;
 using resident::Team;
 using resident::Tensor;
+using resident::TensorArgument;
 using resident::u16;
 using resident::u32;
 using resident::u64;
@@ -378,6 +381,87 @@ RESIDENT_NOINLINE void Reduce(Block& block, const Args& args, R reducer, bool ne
   }
 }
 
+// --- argmax of one row --------------------------------------------------------------------------
+
+#if RESIDENT_WARPS
+
+// Elements that a thread requests at once.
+constexpr u32 kQuadsAtOnce = 8;
+
+// argmax of all elements of a dense float32 tensor, such as a model's logits. Most elements are not
+// above the largest one so far, which is seen for kQuadsAtOnce quads at a time. False: the tensors
+// have another form.
+RESIDENT_NOINLINE bool IndexOfLargestOfAll(const Block& shared, const Args& args) {
+  const Block block = shared;
+  if (!resident::kReadsDirectly || args.compact()) return false;
+  const TensorArgument& x = args.described(0);
+  const TensorArgument& out = args.described(1);
+  const u32 axes = args.scalar<u32>(2);
+  const u32 rank = x.rank;
+  if (x.dtype != DType::kF32 || x.address % sizeof(Quad<float>) != 0 || rank == 0) return false;
+  if (axes >> rank != 0) return false;
+  // All elements belong to one output: the dimensions that are not reduced have one index.
+  i64 size = 1;
+  bool fits = (out.rank == 1) & (out.shape[0] == 1) & (rank <= 2);
+  RESIDENT_UNROLL(1)
+  for (u32 d = rank; d-- > 0;) {
+    const i64 extent = x.shape[d];
+    fits = fits & ((extent == 1) | (((axes >> d & 1) != 0) & (x.strides[d] == size)));
+    size *= extent;
+  }
+  if (rank == 2) fits = fits & (axes == 1 || axes == 2);
+  if (rank == 1) fits = false;
+  if (!fits || size < 1 || size >> 31 != 0) return false;
+
+  const u32 count = static_cast<u32>(size);
+  const u32 quads = count / 4;
+  const Quad<float>* const from = ElementAt<const Quad<float>>(x.address, 0);
+  const u32 step = kQuadsAtOnce * block.threads();
+  u32 best = 0;  // Key of the largest element so far; no element has key 0.
+  u32 index = 0;
+  float largest = -resident::math::infinity();
+  const auto look = [&](float v, u32 i) {
+    const u32 key = OrderedKey(v);
+    if (key <= best) return;
+    best = key;
+    index = i;
+    largest = v;
+  };
+  u32 first = block.thread();
+  RESIDENT_UNROLL(1)
+  for (; first + (kQuadsAtOnce - 1) * block.threads() < quads; first += step) {
+    Quad<float> v[kQuadsAtOnce];
+    for (u32 q = 0; q < kQuadsAtOnce; ++q) v[q] = from[first + q * block.threads()];
+    float top = v[0].v[0];
+    for (u32 q = 0; q < kQuadsAtOnce; ++q) {
+      for (u32 i = 0; i < 4; ++i) top = resident::LargerOf(top, v[q].v[i]);
+    }
+    // Also if one of them is NaN, or the largest one is.
+    if (top <= largest && best != 0) continue;
+    for (u32 q = 0; q < kQuadsAtOnce; ++q) {
+      for (u32 i = 0; i < 4; ++i) look(v[q].v[i], 4 * (first + q * block.threads()) + i);
+    }
+  }
+  RESIDENT_UNROLL(1)
+  for (; first < quads; first += block.threads()) {
+    const Quad<float> v = from[first];
+    for (u32 i = 0; i < 4; ++i) look(v.v[i], 4 * first + i);
+  }
+  if (4 * quads + block.thread() < count) {
+    const u32 i = 4 * quads + block.thread();
+    look(*ElementAt<const float>(x.address, i), i);
+  }
+  // The larger key; of equal ones the lower index.
+  const u64 mine = u64{best} << 32 | (~index & 0xffffffffu);
+  const u64 all = block.reduce(mine, [](u64 a, u64 b) { return a > b ? a : b; });
+  if (block.thread() == 0) {
+    *resident::ElementAt<i64>(out.address, 0) = static_cast<i64>(~static_cast<u32>(all));
+  }
+  return true;
+}
+
+#endif  // RESIDENT_WARPS
+
 }  // namespace
 
 RESIDENT_OPERATOR(sum)(Block& block, const Args& args) {
@@ -393,6 +477,9 @@ RESIDENT_OPERATOR(min)(Block& block, const Args& args) {
   Reduce(block, args, Extreme{-1}, /*needs_elements=*/true);
 }
 RESIDENT_OPERATOR(argmax)(Block& block, const Args& args) {
+#if RESIDENT_WARPS
+  if (IndexOfLargestOfAll(block, args)) return;
+#endif
   Reduce(block, args, IndexOfLargest{}, /*needs_elements=*/true);
 }
 

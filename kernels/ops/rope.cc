@@ -20,6 +20,8 @@ using resident::Operand;
 using resident::Range;
 using resident::Smallest;
 using resident::StoreFloat;
+using resident::TensorArgument;
+using resident::u32;
 
 namespace {
 
@@ -99,6 +101,50 @@ RESIDENT_DEVICE void Rotate(const Block& block, const RopeTask& task, i64 first,
       });
 }
 
+// float32 with adjacent elements, of which each thread has the same pair of several heads: so it
+// needs only the angle of this pair. A single position takes as long as the instructions in front
+// of the first load. False: the tensors have another form.
+RESIDENT_NOINLINE bool RotatePairs(const Block& block, const Args& args, i64 offset,
+                                   bool interleaved) {
+  if (!resident::kReadsDirectly) return false;
+  const TensorArgument& x = args.described(0);
+  const TensorArgument& freqs = args.described(1);
+  const TensorArgument& out = args.described(2);
+  const u32 half = static_cast<u32>(freqs.shape[1]);
+  const u32 threads = block.threads();
+  bool fits = (x.dtype == DType::kF32) & (out.dtype == DType::kF32) & (x.strides[3] == 1) &
+              (out.strides[3] == 1) & (x.shape[2] >> 31 == 0);
+  if (!fits || half == 0 || half > threads || threads % half != 0) return false;
+  const u32 pair = block.thread() % half;
+  const u32 first_head = block.thread() / half;
+  const u32 heads = static_cast<u32>(x.shape[2]);
+  const u32 heads_at_once = threads / half;
+  const i64 low = interleaved ? 2 * pair : pair;
+  const i64 gap = interleaved ? 1 : half;
+  const i64 length = x.shape[1];
+  const Range rows = block.share(x.shape[0] * length);
+  RESIDENT_UNROLL(1)
+  for (i64 row = rows.begin; row < rows.end; ++row) {
+    const i64 b = length == 1 ? row : resident::Quotient(row, length);
+    const i64 s = row - b * length;
+    const float* const from =
+        ElementAt<const float>(x.address, b * x.strides[0] + s * x.strides[1] + low);
+    float* const to = ElementAt<float>(out.address, b * out.strides[0] + s * out.strides[1] + low);
+    const Rotation by =
+        RotationBy(*ElementAt<const float>(freqs.address, (offset + s) * half + pair));
+    RESIDENT_UNROLL(4)
+    for (u32 n = first_head; n < heads; n += heads_at_once) {
+      const float* const head = from + n * x.strides[2];
+      float* const rotated = to + n * out.strides[2];
+      const float a = head[0];
+      const float b_of_pair = head[gap];
+      rotated[0] = a * by.cosine - b_of_pair * by.sine;
+      rotated[gap] = a * by.sine + b_of_pair * by.cosine;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 RESIDENT_OPERATOR(rope_freqs)(Block& block, const Args& args) {
@@ -157,6 +203,7 @@ RESIDENT_OPERATOR(rope)(Block& block, const Args& args) {
     return;
   }
   if (x.size() == 0) return;
+  if (RotatePairs(block, args, offset, layout == 0)) return;
 
   auto& task = *block.memory<RopeTask>();
   float* const cosines = block.memory<float>(sizeof(RopeTask), 2 * kFrequencies);

@@ -293,6 +293,12 @@ class Args {
 #endif
   }
 
+  // Argument i, a tensor, as it was submitted, for operators that read few of its members.
+  // REQUIRES: the task is not in compact form. The checked build does not check what is read here.
+  RESIDENT_HOST_DEVICE const TensorArgument& described(u32 i) const {
+    return state()->arguments.arguments[i].tensor;
+  }
+
   // Argument i as a scalar of exactly the signature's type.
   template <typename T>
   RESIDENT_HOST_DEVICE T scalar(u32 i) const {

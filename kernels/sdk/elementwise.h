@@ -49,6 +49,34 @@ struct ElementwiseOperands {
   }
 };
 
+// Whether the first kTensors arguments are dense tensors of one shape; sets their addresses and
+// dtypes, and their size. A small task takes as long as the instructions in front of its first
+// load: these are few, and the same in all threads. REQUIRES: the task is not in compact form.
+template <i32 kTensors>
+RESIDENT_DEVICE bool HaveOneDenseShape(const Args& args, u64 (&addresses)[kTensors],
+                                       DType (&dtypes)[kTensors], i64& size) {
+  const u32 rank = args.described(kTensors - 1).rank;
+  bool same = true;
+  for (i32 k = 0; k < kTensors; ++k) {
+    const TensorArgument& tensor = args.described(static_cast<u32>(k));
+    addresses[k] = tensor.address;
+    dtypes[k] = tensor.dtype;
+    same = same & (tensor.rank == rank);
+  }
+  size = 1;
+  if (!same) return false;
+  RESIDENT_UNROLL(1)
+  for (u32 d = rank; d-- > 0;) {
+    const i64 extent = args.described(kTensors - 1).shape[d];
+    for (i32 k = 0; k < kTensors; ++k) {
+      const TensorArgument& tensor = args.described(static_cast<u32>(k));
+      same = same & (tensor.shape[d] == extent) & ((tensor.strides[d] == size) | (extent == 1));
+    }
+    size *= extent;
+  }
+  return same;
+}
+
 template <typename T>
 RESIDENT_DEVICE T* ElementAt(u64 address, i64 offset) {
   T* const data = reinterpret_cast<T*>(address);
@@ -180,6 +208,13 @@ RESIDENT_DEVICE i64 MapQuads(const Block& block, Range range, const u64 (&addres
 
 #endif
 
+// Whether arguments may be read without Args::tensor. The checked build must see each access.
+#if RESIDENT_CHECKED
+inline constexpr bool kReadsDirectly = false;
+#else
+inline constexpr bool kReadsDirectly = true;
+#endif
+
 template <i32 kInputs, i32 kInFlight, typename F>
 RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
   constexpr i32 kOperands = kInputs + 1;
@@ -200,6 +235,8 @@ RESIDENT_DEVICE void MapFewInputs(Block& block, const Args& args, F& f) {
       dtypes[k] = DType::kF32;
       size = operand.size();
     }
+  } else if (kReadsDirectly && HaveOneDenseShape(args, addresses, dtypes, size)) {
+    for (i32 k = 0; k < kOperands; ++k) float32 = float32 && dtypes[k] == DType::kF32;
   } else {
     if (block.thread() == 0) operands->Read(args);
     block.barrier();

@@ -36,6 +36,7 @@ constexpr Use kUses[] = {
     {"compact", "sink[10] = args.compact();"},
     {"tensor", "sink[11] = args.tensor<const float>(1)[0];"},
     {"scalar", "sink[12] = args.scalar<float>(2);"},
+    {"described", "sink[13] = static_cast<float>(args.described(1).shape[0]);"},
 };
 
 std::string Source(const std::string& statements) {

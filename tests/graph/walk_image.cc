@@ -172,7 +172,8 @@ u32 WalkImage::CountChunks(u32 node, u64 step) const {
   const i64 fixed =
       Part<Argument>(header().arguments_at)[this->node(node).first_argument].tensor.shape[0];
   const auto items = static_cast<u64>(resized_[node] ? scalars[1] : static_cast<double>(fixed));
-  return static_cast<u32>(resident::CountChunks(items, op.grain, op.limit, kWorkers));
+  const u64 chunks = resident::CountChunks(items, op.grain, op.limit, kWorkers);
+  return static_cast<u32>(CountGangChunks(chunks, op.limit, gang_node(node).ranks));
 }
 
 void WalkImage::ExpectArguments(u32 node, u64 step, u64 record, const ArgumentBlock& block) const {

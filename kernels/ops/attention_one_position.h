@@ -1,0 +1,371 @@
+// Attention of one position, as in a decoding step, with keys and values of 16-bit elements.
+//
+// An item is a head of keys, or one of its parts, with the heads of q that share it, up to four at
+// a time. The keys are distributed over the groups of lanes of all warps: a lane has 8 elements of
+// a key and of its value, and a group has the whole key, so that a warp computes the scores of 4
+// keys of 64 elements, or of 2 of 128, at the same time. Each group has its own largest score, sum
+// and weighted values, which are merged once at the end. The products are added in float32.
+//
+// It reads 32 bytes for about 100 instructions of a warp, so that long caches are limited by the
+// memory; and it needs few instructions in front of the first load and behind the last one, which
+// is what short caches are limited by. attention.cc has other forms.
+#ifndef RESIDENT_KERNELS_OPS_ATTENTION_ONE_POSITION_H_
+#define RESIDENT_KERNELS_OPS_ATTENTION_ONE_POSITION_H_
+
+#include "kernels/ops/attention_task.h"
+#include "kernels/ops/warp.h"
+
+namespace resident::attention {
+
+#if RESIDENT_WARPS
+
+struct PositionTask {
+  u64 q;
+  u64 k;
+  u64 v;
+  u64 out;  // For parts: acc.
+  u64 largest;
+  u64 sum;
+  i64 q_strides[2];  // Of batches and heads, as all of these.
+  i64 k_strides[3];  // And of keys.
+  i64 v_strides[3];
+  i64 out_strides[3];  // And of columns; not for parts.
+  DType q_dtype;
+  DType out_dtype;
+  u32 heads;
+  u32 kv_heads;
+  u32 shared_heads;  // Heads of q for each head of k.
+  u32 keys;
+  u32 parts;  // 0: the operator attention.
+  float scale;
+};
+
+inline constexpr u32 kHeadsAtOnce = 4;
+// Elements of a lane.
+inline constexpr u32 kLaneElements = 8;
+
+// The block's memory: the task in front of it.
+inline constexpr u32 kPositionOffset = 256;
+static_assert(sizeof(PositionTask) <= kPositionOffset, "");
+
+template <u32 kDim>
+struct PositionMemory {
+  static constexpr u32 kLanesOfKey = kDim / kLaneElements;
+  static constexpr u32 kGroups = Block::kMaxThreads / kLanesOfKey;
+
+  // Quads of elements: those of a head that lanes have as their first ones, then the second ones.
+  Quad<float> queries[kHeadsAtOnce][2][kLanesOfKey];
+  float largest[kGroups][kHeadsAtOnce];
+  float sums[kGroups][kHeadsAtOnce];
+  Quad<float> totals[kGroups][kHeadsAtOnce][2][kLanesOfKey];
+};
+static_assert(kPositionOffset + sizeof(PositionMemory<64>) <= kBlockMemoryBytes, "");
+static_assert(kPositionOffset + sizeof(PositionMemory<128>) <= kBlockMemoryBytes, "");
+
+// Scores and sums of a group, for some heads.
+struct GroupRows {
+  float largest[kHeadsAtOnce];
+  float sum[kHeadsAtOnce];
+  float total[kHeadsAtOnce][kLaneElements];
+};
+
+// The lane's elements of a key, and of its value.
+struct KeyAndValue {
+  Bytes16 key;
+  Bytes16 value;
+};
+
+// The keys of a group, one in each step. While a key is used, the next one is on its way to the
+// registers, and those of three further steps to the L2 cache: registers for these would be too
+// many.
+struct KeysOfGroup {
+  static constexpr u32 kStepsAhead = 3;
+
+  u64 key;
+  u64 value;
+  // Bytes between two steps.
+  u32 key_step;
+  u32 value_step;
+  u32 groups;
+  u32 left;  // Keys from that of the next step on.
+
+  RESIDENT_DEVICE KeyAndValue Load() {
+    KeyAndValue run = {{{0, 0, 0, 0}}, {{0, 0, 0, 0}}};
+    if (left > 0) {
+      run.key = LoadOnce(reinterpret_cast<const Bytes16*>(key));
+      run.value = LoadOnce(reinterpret_cast<const Bytes16*>(value));
+    }
+    if (left > kStepsAhead * groups) {
+      PrefetchToL2(key + u64{kStepsAhead} * key_step);
+      PrefetchToL2(value + u64{kStepsAhead} * value_step);
+    }
+    left = left > groups ? left - groups : 0;
+    key += key_step;
+    value += value_step;
+    return run;
+  }
+
+ private:
+  static RESIDENT_DEVICE void PrefetchToL2([[maybe_unused]] u64 address) {
+#if RESIDENT_GPU
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(
+        __cvta_generic_to_global(reinterpret_cast<const void*>(address))));
+#endif
+  }
+};
+
+template <typename T>
+RESIDENT_DEVICE float ElementOf(const Bytes16& run, u32 i) {
+  return T::Widen(static_cast<u16>(run.words[i / 2] >> (i % 2 * 16)));
+}
+
+// (group) Adds a key, if `exists`.
+template <typename T, u32 kDim>
+RESIDENT_DEVICE void AddKey(const PositionMemory<kDim>& memory, u32 lane_of_key,
+                            const KeyAndValue& run, bool exists, GroupRows& rows) {
+  constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
+  for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+    const Quad<float> low = memory.queries[h][0][lane_of_key];
+    const Quad<float> high = memory.queries[h][1][lane_of_key];
+    float score = 0.0f;
+    for (u32 i = 0; i < kLaneElements; ++i) {
+      score += ElementOf<T>(run.key, i) * (i < 4 ? low.v[i % 4] : high.v[i % 4]);
+    }
+    RESIDENT_UNROLL(4)
+    for (u32 mask = kLanes / 2; mask > 0; mask /= 2) score += ShuffleXor(score, mask);
+    if (!exists) score = -math::infinity();
+    const float largest = Larger(rows.largest[h], score);
+    const float base = BaseOf(largest);
+    const float growth = ExponentialOf(rows.largest[h] - base);
+    const float weight = ExponentialOf(score - base);
+    rows.largest[h] = largest;
+    rows.sum[h] = rows.sum[h] * growth + weight;
+    for (u32 i = 0; i < kLaneElements; ++i) {
+      rows.total[h][i] = rows.total[h][i] * growth + weight * ElementOf<T>(run.value, i);
+    }
+  }
+}
+
+// Writes the merged results of `count` heads from `head` on. False: one is not finite.
+template <u32 kDim>
+RESIDENT_DEVICE bool MergeGroups(const Block& block, const PositionTask& task,
+                                 const PositionMemory<kDim>& memory, u32 groups, u32 batch,
+                                 u32 head, u32 count, u32 part) {
+  bool finite = true;
+  RESIDENT_UNROLL(1)
+  for (u32 i = block.thread(); i < count * kDim; i += block.threads()) {
+    const u32 h = i / kDim;
+    const u32 column = i % kDim;
+    float top = -math::infinity();
+    RESIDENT_UNROLL(4)
+    for (u32 g = 0; g < groups; ++g) top = Larger(top, memory.largest[g][h]);
+    const float base = BaseOf(top);
+    float sum = 0.0f;
+    float total = 0.0f;
+    RESIDENT_UNROLL(4)
+    for (u32 g = 0; g < groups; ++g) {
+      const float factor = ExponentialOf(memory.largest[g][h] - base);
+      sum += factor * memory.sums[g][h];
+      const u32 quad = column / 4;
+      total += factor * memory.totals[g][h][quad % 2][quad / 2].v[column % 4];
+    }
+    finite = finite && total - total == 0.0f && sum - sum == 0.0f;
+    const i64 row = i64{batch} * task.heads + head + h;
+    if (task.parts > 0) {
+      const i64 at = row * task.parts + part;
+      *ElementAt<float>(task.out, at * kDim + column) = total;
+      if (column != 0) continue;
+      *ElementAt<float>(task.largest, at) = top;
+      *ElementAt<float>(task.sum, at) = sum;
+    } else {
+      StoreFloat(task.out, task.out_dtype,
+                 batch * task.out_strides[0] + (head + h) * task.out_strides[1] +
+                     column * task.out_strides[2],
+                 sum == 0.0f ? 0.0f : total / sum);
+    }
+  }
+  return finite;
+}
+
+// Computes items. False: a result is not finite: a key with score -infinity has no part in the sum
+// of values, and here an infinite value of it would have.
+template <typename T, u32 kDim>
+RESIDENT_NOINLINE bool AttendOnePositionBy(const Block& shared, u32 first_item, u32 end_item) {
+  using Memory = PositionMemory<kDim>;
+  const Block block = shared;
+  const PositionTask& task = *block.memory<PositionTask>();
+  Memory& memory = *block.memory<Memory>(kPositionOffset);
+  const u32 lane_of_key = block.thread() % Memory::kLanesOfKey;
+  const u32 group = block.thread() / Memory::kLanesOfKey;
+  const u32 groups = block.threads() / Memory::kLanesOfKey;
+  const u32 parts = task.parts > 0 ? task.parts : 1;
+  bool finite = true;
+  RESIDENT_UNROLL(1)
+  for (u32 item = first_item; item < end_item; ++item) {
+    const u32 all_heads = item / parts;
+    const u32 part = item - all_heads * parts;
+    const u32 batch = all_heads / task.kv_heads;
+    const u32 kv_head = all_heads - batch * task.kv_heads;
+    const u32 size = task.keys / parts;
+    const u32 larger = task.keys - size * parts;  // Parts that have one more.
+    const u32 begin = part * size + (part < larger ? part : larger);
+    const u32 count = size + (part < larger ? 1 : 0);
+    const u32 used_groups = count < groups ? count : groups;
+    RESIDENT_UNROLL(1)
+    for (u32 first = 0; first < task.shared_heads; first += kHeadsAtOnce) {
+      const u32 head = kv_head * task.shared_heads + first;
+      const u32 heads =
+          task.shared_heads - first < kHeadsAtOnce ? task.shared_heads - first : kHeadsAtOnce;
+      KeysOfGroup keys = {
+          task.k + 2 * static_cast<u64>(batch * task.k_strides[0] + kv_head * task.k_strides[1] +
+                                        (begin + group) * task.k_strides[2] +
+                                        lane_of_key * kLaneElements),
+          task.v + 2 * static_cast<u64>(batch * task.v_strides[0] + kv_head * task.v_strides[1] +
+                                        (begin + group) * task.v_strides[2] +
+                                        lane_of_key * kLaneElements),
+          static_cast<u32>(2 * groups * task.k_strides[2]),
+          static_cast<u32>(2 * groups * task.v_strides[2]),
+          groups,
+          count > group ? count - group : 0};
+      KeyAndValue ahead = keys.Load();
+      block.barrier();  // What was in the memory has been used.
+      RESIDENT_UNROLL(1)
+      for (u32 i = block.thread(); i < kHeadsAtOnce * kDim; i += block.threads()) {
+        const u32 h = i / kDim;
+        const u32 d = i % kDim;
+        float value = 0.0f;
+        if (h < heads) {
+          value = LoadFloat(task.q, task.q_dtype,
+                            batch * task.q_strides[0] + (head + h) * task.q_strides[1] + d);
+        }
+        memory.queries[h][d / 4 % 2][d / kLaneElements].v[d % 4] = value * task.scale;
+      }
+      block.barrier();
+      GroupRows rows;
+      for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+        rows.largest[h] = -math::infinity();
+        rows.sum[h] = 0.0f;
+        for (float& total : rows.total[h]) total = 0.0f;
+      }
+      // The lanes of a warp make the same number of steps.
+      const u32 first_group = WarpOf(block) * (kWarpThreads / Memory::kLanesOfKey);
+      RESIDENT_UNROLL(1)
+      for (u32 done = first_group; done < count; done += groups) {
+        const KeyAndValue run = ahead;
+        ahead = keys.Load();
+        AddKey<T, kDim>(memory, lane_of_key, run, done - first_group + group < count, rows);
+      }
+      if (group < used_groups) {
+        for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+          for (u32 half = 0; half < 2; ++half) {
+            Quad<float> quad;
+            for (u32 i = 0; i < 4; ++i) quad.v[i] = rows.total[h][4 * half + i];
+            memory.totals[group][h][half][lane_of_key] = quad;
+          }
+          if (lane_of_key == 0) {
+            memory.largest[group][h] = rows.largest[h];
+            memory.sums[group][h] = rows.sum[h];
+          }
+        }
+      }
+      block.barrier();
+      finite =
+          MergeGroups<kDim>(block, task, memory, used_groups, batch, head, heads, part) && finite;
+    }
+  }
+  return block.reduce(u32{finite}, [](u32 a, u32 b) { return a & b; }) != 0;
+}
+
+// Whether keys, or values, can be read in runs of 8 elements.
+RESIDENT_DEVICE bool HasRuns(const TensorArgument& tensor) {
+  const u64 distances = static_cast<u64>(tensor.strides[0] | tensor.strides[1] | tensor.strides[2]);
+  return (tensor.strides[3] == 1) & (distances % kLaneElements == 0) &
+         (tensor.address % sizeof(Bytes16) == 0);
+}
+
+#endif  // RESIDENT_WARPS
+
+// (collective) attention, or with kPartial attention_partial. False: the operands have another
+// form, or must be refused, or a result is not finite.
+template <bool kPartial>
+RESIDENT_DEVICE bool AttendOnePosition([[maybe_unused]] const Block& block,
+                                       [[maybe_unused]] const Args& args) {
+#if RESIDENT_WARPS
+  if (!kReadsDirectly) return false;
+  constexpr u32 kScalars = kPartial ? 7 : 5;
+  const TensorArgument& q = args.described(0);
+  const TensorArgument& k = args.described(1);
+  const TensorArgument& v = args.described(2);
+  const TensorArgument& mask = args.described(3);
+  const TensorArgument& out = args.described(4);
+  const i64 dim = q.shape[3];
+  const i64 length = k.shape[2];
+  const i64 kv_len = args.scalar<i64>(kScalars + 2);
+  const i32 causal = args.scalar<i32>(kScalars + 1);
+  const i64 keys = kv_len == -1 ? length : kv_len;
+  const u64 large = static_cast<u64>(q.shape[0] | q.shape[1] | k.shape[1] | length);
+  const bool fits = (q.shape[2] == 1) & (dim == 64 || dim == 128) & (v.shape[3] == dim) &
+                    (q.strides[3] == 1) & (k.dtype == v.dtype) & (k.dtype != DType::kF32) &
+                    HasRuns(k) & HasRuns(v) & (mask.rank == 1) & (mask.shape[0] == 0) &
+                    (causal == 0 || causal == 1) & (keys >= 0) & (keys <= length) &
+                    (large >> 30 == 0) & (k.strides[2] >= 0) & (v.strides[2] >= 0) &
+                    ((k.strides[2] | v.strides[2]) >> 22 == 0) & (k.shape[1] > 0) &
+                    (block.threads() >= kWarpThreads);
+  if (!fits) return false;
+  const u32 heads = static_cast<u32>(q.shape[1]);
+  const u32 kv_heads = static_cast<u32>(k.shape[1]);
+  const u32 shared_heads = heads / kv_heads;
+  // The other ways have the same items for up to one tile of rows, and so can replace this share.
+  if (shared_heads * kv_heads != heads || shared_heads == 0 || shared_heads > kMaxTileRows) {
+    return false;
+  }
+  const i64 parts = kPartial ? out.shape[3] : 0;
+  const i64 items = q.shape[0] * k.shape[1] * (kPartial ? parts : 1);
+  if ((kPartial && parts == 0) || (parts | items) >> 31 != 0) return false;
+  if (block.thread() == 0) {
+    PositionTask& task = *block.memory<PositionTask>();
+    task.q = q.address;
+    task.k = k.address;
+    task.v = v.address;
+    task.out = out.address;
+    task.largest = kPartial ? args.described(5).address : 0;
+    task.sum = kPartial ? args.described(6).address : 0;
+    for (u32 d = 0; d < 3; ++d) {
+      if (d < 2) task.q_strides[d] = q.strides[d];
+      task.k_strides[d] = k.strides[d];
+      task.v_strides[d] = v.strides[d];
+      task.out_strides[d] = out.strides[d < 2 ? d : 3];
+    }
+    task.q_dtype = q.dtype;
+    task.out_dtype = out.dtype;
+    task.heads = heads;
+    task.kv_heads = kv_heads;
+    task.shared_heads = shared_heads;
+    task.keys = static_cast<u32>(keys);
+    task.parts = static_cast<u32>(parts);
+    task.scale = args.scalar<float>(kScalars);
+  }
+  block.barrier();
+  const Range share = block.share(items);
+  const u32 begin = static_cast<u32>(share.begin);
+  const u32 end = static_cast<u32>(share.end);
+  bool finite = false;
+  const bool half = k.dtype == DType::kF16;
+  if (dim == 64) {
+    finite = half ? AttendOnePositionBy<Half, 64>(block, begin, end)
+                  : AttendOnePositionBy<BFloat16, 64>(block, begin, end);
+  } else {
+    finite = half ? AttendOnePositionBy<Half, 128>(block, begin, end)
+                  : AttendOnePositionBy<BFloat16, 128>(block, begin, end);
+  }
+  // Other ways use the same memory.
+  if (!finite) block.barrier();
+  return finite;
+#else
+  return false;
+#endif
+}
+
+}  // namespace resident::attention
+
+#endif  // RESIDENT_KERNELS_OPS_ATTENTION_ONE_POSITION_H_

@@ -1,0 +1,249 @@
+// The product of a matrix of 16-bit weights with one vector, whose rows are as long as those of a
+// model's layers. matrix.cc has other products.
+//
+//   if (resident::MultiplyOneVector(block, args)) return;
+//
+// A warp has adjacent rows, two at a time. A lane always has eight loads of 16 bytes of weights
+// under way, also from two rows to the next two, and the first ones start before the vector is
+// brought to the block's memory. So each block has 32 KiB on their way.
+//
+// The products are added in float32, so that x is not rounded, and the warps need nothing of each
+// other: a row is the work of one warp, and its bits depend neither on the number of chunks nor on
+// that of threads.
+//
+// A small product takes as long as its instructions need one after the other. The operands are
+// therefore read without what other forms would need, and x is requested in front of the weights.
+#ifndef RESIDENT_KERNELS_OPS_GEMV_ONE_VECTOR_H_
+#define RESIDENT_KERNELS_OPS_GEMV_ONE_VECTOR_H_
+
+#include "kernels/ops/matrix_rows.h"
+#include "kernels/ops/numbers.h"
+#include "kernels/ops/warp.h"
+#include "kernels/sdk/elementwise.h"
+#include "kernels/sdk/operator.h"
+
+namespace resident {
+
+#if RESIDENT_WARPS
+
+// A lane reads a run of 8 weights at a time. A piece has one run of each lane, a step two pieces of
+// two rows. Rows are filled up with zeros to whole steps.
+inline constexpr u32 kRunWeights = 8;
+inline constexpr u32 kStepRows = 2;
+inline constexpr u32 kStepPieces = 2;
+inline constexpr u32 kStepRuns = kStepPieces * kWarpThreads;
+// Shorter rows would be filled up by too much; x of longer ones has no space in the memory.
+inline constexpr u32 kLeastDepth = 1024;
+inline constexpr u32 kMostDepth = kBlockMemoryBytes / sizeof(float);
+static_assert(kMostDepth % (kStepRuns * kRunWeights) == 0, "");
+
+// Weights of a step, of which a lane has a run of each piece of each row.
+struct StepWeights {
+  Bytes16 runs[kStepRows][kStepPieces];
+};
+
+// On a GPU weights leave the L2 cache before its other contents: those of a model are read once in
+// a step, and would replace code and activations, which are used again soon.
+RESIDENT_DEVICE u64 PolicyOfWeights() {
+  u64 policy = 0;
+#if RESIDENT_GPU
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+RESIDENT_DEVICE Bytes16 LoadRun(u64 from, [[maybe_unused]] u64 policy) {
+#if RESIDENT_GPU
+  Bytes16 run;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(run.words[0]), "=r"(run.words[1]), "=r"(run.words[2]), "=r"(run.words[3])
+               : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), "l"(policy));
+  return run;
+#else
+  return *reinterpret_cast<const Bytes16*>(from);
+#endif
+}
+
+// The weights of a warp's rows, step by step.
+struct WeightSteps {
+  u64 policy;
+  u64 at;   // The lane's run of the first row in the next step,
+  u32 run;  // and its index in the row.
+  u32 lane;
+  u32 runs;    // Of a row: those that exist,
+  u32 padded;  // and those with which it is filled up.
+  u32 rows;    // That are left.
+
+  RESIDENT_DEVICE void Load(StepWeights& to) {
+    const u64 pitch = u64{runs} * sizeof(Bytes16);
+    for (u32 k = 0; k < kStepPieces; ++k) {
+      const bool exists = rows > 0 && run + k * kWarpThreads < runs;
+      const u64 from = at + k * (kWarpThreads * sizeof(Bytes16));
+      for (u32 r = 0; r < kStepRows; ++r) to.runs[r][k] = {{0, 0, 0, 0}};
+      if (exists) to.runs[0][k] = LoadRun(from, policy);
+      if (exists && rows > 1) to.runs[1][k] = LoadRun(from + pitch, policy);
+    }
+    at += kStepRuns * sizeof(Bytes16);
+    run += kStepRuns;
+    if (run < padded) return;
+    run = lane;
+    at += kStepRows * pitch - padded * sizeof(Bytes16);
+    rows = rows > kStepRows ? rows - kStepRows : 0;
+  }
+};
+
+// Four elements of x.
+template <typename X>
+RESIDENT_DEVICE Quad<X> LoadQuadOfX(u64 x, u32 quad, u32 depth) {
+  Quad<X> stored;
+  if (quad * 4 < depth) {
+    stored = *ElementAt<const Quad<X>>(x, quad);
+  } else {
+    for (u32 k = 0; k < 4; ++k) stored.v[k] = X(0.0f);
+  }
+  return stored;
+}
+
+// Whether MultiplyOneVectorBy can compute the product. All members are read at the same time.
+RESIDENT_DEVICE bool CanMultiplyOneVector(const TensorArgument& x, const TensorArgument& w,
+                                          const TensorArgument& bias, const TensorArgument& out) {
+  const u64 rows = static_cast<u64>(w.shape[0]);
+  const u64 depth = static_cast<u64>(w.shape[1]);
+  const u64 quad = x.dtype == DType::kF32 ? 16 : 8;
+  return (depth >= kLeastDepth) & (depth <= kMostDepth) & (depth % kRunWeights == 0) &
+         (rows >> 31 == 0) & (w.dtype != DType::kF32) & (w.address % sizeof(Bytes16) == 0) &
+         (x.address % quad == 0) & (bias.rank == 1) &
+         ((bias.shape[0] == 0) | (bias.shape[0] == w.shape[0])) &
+         ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1)));
+}
+
+template <typename X, typename T>
+RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args) {
+  const Block block = shared;
+  const u32 lane = LaneOf(block);
+  // The warp's rows: its share among the warps of all chunks.
+  const TensorArgument& w = args.described(1);
+  const u32 all_rows = static_cast<u32>(w.shape[0]);
+  const u32 warps = block.threads() / kWarpThreads;
+  const u32 all_warps = static_cast<u32>(block.chunk_count()) * warps;
+  const u32 warp = static_cast<u32>(block.chunk()) * warps + WarpOf(block);
+  const u32 each = all_rows / all_warps;
+  const u32 more = all_rows - each * all_warps;
+  const u32 rows = each + (warp < more ? 1 : 0);
+  u32 row = warp * each + (warp < more ? warp : more);
+
+  const u32 depth = static_cast<u32>(w.shape[1]);
+  const u32 runs = depth / kRunWeights;
+  const u32 steps = (runs + kStepRuns - 1) / kStepRuns;
+  const u32 padded = steps * kStepRuns;
+
+  // Quads of x that a thread requests in front of the weights. There may be more behind them.
+  constexpr u32 kFirst = 2;
+  const u64 x_address = args.described(0).address;
+  Quad<X> first_quads[kFirst];
+  for (u32 k = 0; k < kFirst; ++k) {
+    first_quads[k] = LoadQuadOfX<X>(x_address, block.thread() + k * block.threads(), depth);
+  }
+
+  WeightSteps weights = {PolicyOfWeights(),
+                         w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
+                         lane,
+                         lane,
+                         runs,
+                         padded,
+                         rows};
+  StepWeights ahead[2];
+  weights.Load(ahead[0]);
+  weights.Load(ahead[1]);
+
+  // The first quads of all runs, then the second ones, so that adjacent lanes read adjacent quads.
+  auto* const x = reinterpret_cast<Quad<float>*>(block.memory<float>(0, kMostDepth));
+  const auto store = [=](u32 quad, const Quad<X>& stored) {
+    Quad<float> values;
+    for (u32 k = 0; k < 4; ++k) values.v[k] = stored.v[k];
+    if (quad < 2 * padded) x[quad % 2 * padded + quad / 2] = values;
+  };
+  for (u32 k = 0; k < kFirst; ++k) store(block.thread() + k * block.threads(), first_quads[k]);
+  RESIDENT_UNROLL(2)
+  for (u32 quad = block.thread() + kFirst * block.threads(); quad < 2 * padded;
+       quad += block.threads()) {
+    store(quad, LoadQuadOfX<X>(x_address, quad, depth));
+  }
+  block.barrier();
+
+  const TensorArgument& bias = args.described(2);
+  const TensorArgument& out = args.described(3);
+  const Quad<float>* at = x + lane;
+  float sums[kStepRows] = {};
+  u32 step_of_rows = 0;
+  u32 left = rows;
+  const auto add = [&](StepWeights& next) {
+    const StepWeights step = next;
+    weights.Load(next);
+    for (u32 k = 0; k < kStepPieces; ++k) {
+      const Quad<float> low = at[k * kWarpThreads];
+      const Quad<float> high = at[padded + k * kWarpThreads];
+      float partial[kStepRows] = {};
+      for (u32 i = 0; i < kRunWeights; ++i) {
+        for (u32 r = 0; r < kStepRows; ++r) {
+          const u32 word = step.runs[r][k].words[i / 2];
+          const float weight = T::Widen(static_cast<u16>(i % 2 == 0 ? word : word >> 16));
+          partial[r] += weight * (i < 4 ? low.v[i % 4] : high.v[i % 4]);
+        }
+      }
+      for (u32 r = 0; r < kStepRows; ++r) sums[r] += partial[r];
+    }
+    at += kStepRuns;
+    if (++step_of_rows < steps) return;
+    step_of_rows = 0;
+    at = x + lane;
+    // Lanes below 16 have the sum of the first row, the others that of the second one.
+    const bool second = lane >= kWarpThreads / 2;
+    float sum = ShuffleXor(second ? sums[0] : sums[1], kWarpThreads / 2);
+    sum += second ? sums[1] : sums[0];
+    sum = CombineLanes(
+        sum, [](float a, float b) { return a + b; }, kWarpThreads / 2);
+    if (lane % (kWarpThreads / 2) == 0 && u32{second} < left) {
+      const u32 own_row = row + u32{second};
+      if (bias.shape[0] != 0) sum += LoadFloat(bias.address, bias.dtype, own_row);
+      StoreFloat(out.address, out.dtype, own_row, sum);
+    }
+    sums[0] = sums[1] = 0.0f;
+    row += kStepRows;
+    left = left > kStepRows ? left - kStepRows : 0;
+  };
+  RESIDENT_UNROLL(1)
+  while (left > 0) {
+    add(ahead[0]);
+    if (left == 0) break;
+    add(ahead[1]);
+  }
+}
+
+#endif  // RESIDENT_WARPS
+
+// (collective) The operator gemv. False: the operands have another form, or must be refused.
+RESIDENT_DEVICE bool MultiplyOneVector([[maybe_unused]] const Block& block,
+                                       [[maybe_unused]] const Args& args) {
+#if RESIDENT_WARPS
+  if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
+  const TensorArgument& w = args.described(1);
+  if (!CanMultiplyOneVector(args.described(0), w, args.described(2), args.described(3))) {
+    return false;
+  }
+  VisitFloat(args.described(0).dtype, [&](auto element) {
+    using X = decltype(element);
+    if (w.dtype == DType::kF16) {
+      MultiplyOneVectorBy<X, Half>(block, args);
+    } else {
+      MultiplyOneVectorBy<X, BFloat16>(block, args);
+    }
+  });
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_OPS_GEMV_ONE_VECTOR_H_
