@@ -21,7 +21,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 dist=${1:-dist}
+# So that the folder is copied quickly. The code for GPUs needs more.
 limit_mib=60
+limit_mib_with_gpu=64
 targets=(//server:residentd //client:residentctl //client:example)
 wheel=//client/python:wheel
 messages=//proto:python_messages
@@ -31,6 +33,7 @@ left_out=()
 # Programs that are only for GPUs are not built without the CUDA toolkit.
 gpu_programs=$(bazel query --noshow_progress 'kind(rule, //tests/gpu:all)')
 have_cuda=$(grep -cx //tests/gpu:engine_tests <<<"$gpu_programs" || true)
+[[ $have_cuda == 0 ]] || limit_mib=$limit_mib_with_gpu
 while read -r _ target _; do
   if [[ $target == *.py ]]; then
     scripts+=("$target")
