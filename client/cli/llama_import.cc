@@ -207,8 +207,6 @@ void Importer::AddLayerActivations() {
   Activation("rotated", v1::DTYPE_F32, {most_rows_, heads + 2 * kv, dim});
   Activation("attended", v1::DTYPE_F32, {most_rows_, heads * dim});
   Activation("branch", v1::DTYPE_F32, {most_rows_, config_.hidden});
-  Activation("gate", v1::DTYPE_F32, {most_rows_, config_.intermediate});
-  Activation("up", v1::DTYPE_F32, {most_rows_, config_.intermediate});
   Activation("gated", v1::DTYPE_F32, {most_rows_, config_.intermediate});
   Activation("frequencies", v1::DTYPE_F32, {2, dim / 2});
   Activation("angles", v1::DTYPE_F32, {most_rows_, dim / 2});

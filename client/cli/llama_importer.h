@@ -106,6 +106,9 @@ class Importer {
   absl::Status AddAttention(int64_t layer);
   // `attended` from the queries in `rotated` and a layer's cache.
   void AddAttend(int64_t layer);
+  // `gated` as one operator. False: these projections need several.
+  absl::StatusOr<bool> AddGatedProjection(const std::string& node, const Projection& gate,
+                                          const Projection& up);
   absl::Status AddMlp(int64_t layer);
   // The angle of each pair at position 1, times `factor`: a number, or a scalar.
   void AddFrequencies(const std::string& out,

@@ -39,6 +39,25 @@ absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Projection& gate,
+                                                  const Projection& up) {
+  if (reads_prompt() || gate.bias) return false;
+  const Dims shape = {gate.rows, config_.hidden};
+  std::vector<v1::GraphArgument> weights;
+  for (const Projection* const each : {&gate, &up}) {
+    ASSIGN_OR_RETURN(v1::GraphArgument w,
+                     Weight(StrCat(each->tensor, ".weight"), shape, each->because));
+    weights.push_back(std::move(w));
+  }
+  const auto dtype = [this](const v1::GraphArgument& weight) {
+    return declared_.at(weight.tensor().name()).dtype;
+  };
+  if (dtype(weights[0]) != dtype(weights[1])) return false;
+  Call(node, "gemv_silu_mul",
+       {Whole("normed"), std::move(weights[0]), std::move(weights[1]), Rows("gated", gate.rows)});
+  return true;
+}
+
 absl::Status Importer::AddAttention(int64_t layer) {
   const std::string tensors = StrCat("model.layers.", layer, ".");
   const std::string nodes = StrCat("layer", layer, ".");
@@ -130,9 +149,15 @@ absl::Status Importer::AddMlp(int64_t layer) {
                       Rows(name, inner), inner,
                       config_.mlp_bias,  "intermediate_size, hidden_size"};
   };
-  RETURN_IF_ERROR(AddProjections("normed", hidden, {half("gate"), half("up")}));
-  Call(nodes + "silu_mul", "silu_mul",
-       {Rows("gate", inner), Rows("up", inner), Rows("gated", inner)});
+  ASSIGN_OR_RETURN(const bool gated, AddGatedProjection(nodes + "gated", half("gate"), half("up")));
+  if (!gated) {
+    for (const char* const name : {"gate", "up"}) {
+      if (!declared_.contains(name)) Activation(name, v1::DTYPE_F32, {most_rows_, inner});
+    }
+    RETURN_IF_ERROR(AddProjections("normed", hidden, {half("gate"), half("up")}));
+    Call(nodes + "silu_mul", "silu_mul",
+         {Rows("gate", inner), Rows("up", inner), Rows("gated", inner)});
+  }
   RETURN_IF_ERROR(
       AddProjections("gated", inner,
                      {{nodes + "down", tensors + "mlp.down_proj", Rows("branch", hidden), hidden,

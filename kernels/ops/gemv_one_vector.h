@@ -1,11 +1,12 @@
-// The product of a matrix of 16-bit weights with one vector, whose rows are as long as those of a
+// gemv and gemv_silu_mul of one vector and 16-bit weights, whose rows are as long as those of a
 // model's layers. matrix.cc has other products.
 //
 //   if (resident::MultiplyOneVector(block, args)) return;
 //
-// A warp has adjacent rows, two at a time. A lane always has eight loads of 16 bytes of weights
-// under way, also from two rows to the next two, and the first ones start before the vector is
-// brought to the block's memory. So each block has 32 KiB on their way.
+// A warp has adjacent rows, two at a time: of gemv_silu_mul a row of each matrix. A lane always has
+// eight loads of 16 bytes of weights under way, also from two rows to the next two, and the first
+// ones start before the vector is brought to the block's memory. So each block has 32 KiB on their
+// way.
 //
 // The products are added in float32, so that x is not rounded, and the warps need nothing of each
 // other: a row is the work of one warp, and its bits depend neither on the number of chunks nor on
@@ -71,23 +72,25 @@ struct WeightSteps {
   u32 lane;
   u32 runs;    // Of a row: those that exist,
   u32 padded;  // and those with which it is filled up.
-  u32 rows;    // That are left.
+  u32 rows;    // Of the result, that are left.
+  u64 second;  // From the first row of a step to the second one, in bytes.
 
+  // kRows: of the result, of a step.
+  template <u32 kRows>
   RESIDENT_DEVICE void Load(StepWeights& to) {
-    const u64 pitch = u64{runs} * sizeof(Bytes16);
     for (u32 k = 0; k < kStepPieces; ++k) {
       const bool exists = rows > 0 && run + k * kWarpThreads < runs;
       const u64 from = at + k * (kWarpThreads * sizeof(Bytes16));
       for (u32 r = 0; r < kStepRows; ++r) to.runs[r][k] = {{0, 0, 0, 0}};
       if (exists) to.runs[0][k] = LoadRun(from, policy);
-      if (exists && rows > 1) to.runs[1][k] = LoadRun(from + pitch, policy);
+      if (exists && (kRows == 1 || rows > 1)) to.runs[1][k] = LoadRun(from + second, policy);
     }
     at += kStepRuns * sizeof(Bytes16);
     run += kStepRuns;
     if (run < padded) return;
     run = lane;
-    at += kStepRows * pitch - padded * sizeof(Bytes16);
-    rows = rows > kStepRows ? rows - kStepRows : 0;
+    at += (u64{kRows} * runs - padded) * sizeof(Bytes16);
+    rows = rows > kRows ? rows - kRows : 0;
   }
 };
 
@@ -103,21 +106,22 @@ RESIDENT_DEVICE Quad<X> LoadQuadOfX(u64 x, u32 quad, u32 depth) {
   return stored;
 }
 
-// Whether MultiplyOneVectorBy can compute the product. All members are read at the same time.
+// Whether MultiplyOneVectorBy can multiply x and w. All members are read at the same time.
 RESIDENT_DEVICE bool CanMultiplyOneVector(const TensorArgument& x, const TensorArgument& w,
-                                          const TensorArgument& bias, const TensorArgument& out) {
+                                          const TensorArgument& out) {
   const u64 rows = static_cast<u64>(w.shape[0]);
   const u64 depth = static_cast<u64>(w.shape[1]);
   const u64 quad = x.dtype == DType::kF32 ? 16 : 8;
   return (depth >= kLeastDepth) & (depth <= kMostDepth) & (depth % kRunWeights == 0) &
          (rows >> 31 == 0) & (w.dtype != DType::kF32) & (w.address % sizeof(Bytes16) == 0) &
-         (x.address % quad == 0) & (bias.rank == 1) &
-         ((bias.shape[0] == 0) | (bias.shape[0] == w.shape[0])) &
-         ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1)));
+         (x.address % quad == 0) & ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1)));
 }
 
-template <typename X, typename T>
+// kGated: gemv_silu_mul, with the matrix of the gates and, as the third argument, that of what they
+// are multiplied with.
+template <typename X, typename T, bool kGated>
 RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args) {
+  constexpr u32 kRows = kGated ? 1 : kStepRows;
   const Block block = shared;
   const u32 lane = LaneOf(block);
   // The warp's rows: its share among the warps of all chunks.
@@ -144,16 +148,18 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
     first_quads[k] = LoadQuadOfX<X>(x_address, block.thread() + k * block.threads(), depth);
   }
 
-  WeightSteps weights = {PolicyOfWeights(),
-                         w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
-                         lane,
-                         lane,
-                         runs,
-                         padded,
-                         rows};
+  WeightSteps weights = {
+      PolicyOfWeights(),
+      w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
+      lane,
+      lane,
+      runs,
+      padded,
+      rows,
+      kGated ? args.described(2).address - w.address : u64{runs} * sizeof(Bytes16)};
   StepWeights ahead[2];
-  weights.Load(ahead[0]);
-  weights.Load(ahead[1]);
+  weights.template Load<kRows>(ahead[0]);
+  weights.template Load<kRows>(ahead[1]);
 
   // The first quads of all runs, then the second ones, so that adjacent lanes read adjacent quads.
   auto* const x = reinterpret_cast<Quad<float>*>(block.memory<float>(0, kMostDepth));
@@ -170,7 +176,7 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   }
   block.barrier();
 
-  const TensorArgument& bias = args.described(2);
+  [[maybe_unused]] const TensorArgument& bias = args.described(2);
   const TensorArgument& out = args.described(3);
   const Quad<float>* at = x + lane;
   float sums[kStepRows] = {};
@@ -178,7 +184,7 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   u32 left = rows;
   const auto add = [&](StepWeights& next) {
     const StepWeights step = next;
-    weights.Load(next);
+    weights.template Load<kRows>(next);
     for (u32 k = 0; k < kStepPieces; ++k) {
       const Quad<float> low = at[k * kWarpThreads];
       const Quad<float> high = at[padded + k * kWarpThreads];
@@ -202,14 +208,17 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
     sum += second ? sums[1] : sums[0];
     sum = CombineLanes(
         sum, [](float a, float b) { return a + b; }, kWarpThreads / 2);
-    if (lane % (kWarpThreads / 2) == 0 && u32{second} < left) {
+    if constexpr (kGated) {
+      const float up = ShuffleXor(sum, kWarpThreads / 2);
+      if (lane == 0) StoreFloat(out.address, out.dtype, row, math::silu_mul(sum, up));
+    } else if (lane % (kWarpThreads / 2) == 0 && u32{second} < left) {
       const u32 own_row = row + u32{second};
       if (bias.shape[0] != 0) sum += LoadFloat(bias.address, bias.dtype, own_row);
       StoreFloat(out.address, out.dtype, own_row, sum);
     }
     sums[0] = sums[1] = 0.0f;
-    row += kStepRows;
-    left = left > kStepRows ? left - kStepRows : 0;
+    row += kRows;
+    left = left > kRows ? left - kRows : 0;
   };
   RESIDENT_UNROLL(1)
   while (left > 0) {
@@ -219,26 +228,46 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   }
 }
 
+template <bool kGated>
+RESIDENT_DEVICE bool MultiplyOneVectorOf(const Block& block, const Args& args) {
+  if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
+  const TensorArgument& w = args.described(1);
+  const TensorArgument& third = args.described(2);
+  bool can = CanMultiplyOneVector(args.described(0), w, args.described(3));
+  if constexpr (kGated) {
+    can = can & (third.dtype == w.dtype) & (third.address % sizeof(Bytes16) == 0);
+  } else {
+    can = can & (third.rank == 1) & ((third.shape[0] == 0) | (third.shape[0] == w.shape[0]));
+  }
+  if (!can) return false;
+  VisitFloat(args.described(0).dtype, [&](auto element) {
+    using X = decltype(element);
+    if (w.dtype == DType::kF16) {
+      MultiplyOneVectorBy<X, Half, kGated>(block, args);
+    } else {
+      MultiplyOneVectorBy<X, BFloat16, kGated>(block, args);
+    }
+  });
+  return true;
+}
+
 #endif  // RESIDENT_WARPS
 
 // (collective) The operator gemv. False: the operands have another form, or must be refused.
 RESIDENT_DEVICE bool MultiplyOneVector([[maybe_unused]] const Block& block,
                                        [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS
-  if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
-  const TensorArgument& w = args.described(1);
-  if (!CanMultiplyOneVector(args.described(0), w, args.described(2), args.described(3))) {
-    return false;
-  }
-  VisitFloat(args.described(0).dtype, [&](auto element) {
-    using X = decltype(element);
-    if (w.dtype == DType::kF16) {
-      MultiplyOneVectorBy<X, Half>(block, args);
-    } else {
-      MultiplyOneVectorBy<X, BFloat16>(block, args);
-    }
-  });
-  return true;
+  return MultiplyOneVectorOf</*kGated=*/false>(block, args);
+#else
+  return false;
+#endif
+}
+
+// (collective) The same for gemv_silu_mul.
+RESIDENT_DEVICE bool GateOneVector([[maybe_unused]] const Block& block,
+                                   [[maybe_unused]] const Args& args) {
+#if RESIDENT_WARPS
+  return MultiplyOneVectorOf</*kGated=*/true>(block, args);
 #else
   return false;
 #endif

@@ -14,6 +14,7 @@
 #include "kernels/sdk/operator.h"
 
 extern "C" void resident_operator_gemv(resident::Block& block, const resident::Args& args);
+extern "C" void resident_operator_gemv_silu_mul(resident::Block& block, const resident::Args& args);
 extern "C" void resident_operator_gemv_quant(resident::Block& block, const resident::Args& args);
 
 namespace resident {
@@ -256,6 +257,43 @@ TEST(GemvWarpsTest, OneLongVector) {
       c.out = DType::kF16;
       Check(c);
       if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// gemv_silu_mul: the rows of both matrices, also such that a warp has alone, and those of the
+// general way.
+TEST(GemvWarpsTest, GatedLongVector) {
+  for (const i64 rows : {1, 7, 33}) {
+    for (const i64 depth : {320, 1024, 1544, 10240}) {
+      SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(depth));
+      Numbers numbers;
+      Operand x(DType::kF32, {depth});
+      Operand gate(DType::kBF16, {rows, depth});
+      Operand up(DType::kBF16, {rows, depth});
+      Operand out(DType::kF32, {rows});
+      for (Operand* const each : {&x, &gate, &up}) each->Fill(numbers);
+      std::vector<float> first;
+      for (const u64 chunks : {1, 3, 7}) {
+        for (i64 i = 0; i < rows; ++i) out.Set(i, 12345.0f);
+        resident::Run(resident_operator_gemv_silu_mul,
+                      {x.AsArgument(), gate.AsArgument(), up.AsArgument(), out.AsArgument()},
+                      chunks);
+        for (i64 row = 0; row < rows; ++row) {
+          double products[2] = {};
+          for (i64 k = 0; k < depth; ++k) {
+            products[0] += static_cast<double>(x.Get(k)) * gate.Get(row * depth + k);
+            products[1] += static_cast<double>(x.Get(k)) * up.Get(row * depth + k);
+          }
+          const double want = products[0] / (1 + std::exp(-products[0])) * products[1];
+          EXPECT_NEAR(out.Get(row), want, 1e-3 + 1e-4 * std::abs(want)) << row;
+          if (chunks == 1) {
+            first.push_back(out.Get(row));
+          } else {
+            EXPECT_EQ(out.Get(row), first[static_cast<size_t>(row)]) << row;
+          }
+        }
+      }
     }
   }
 }

@@ -122,17 +122,20 @@ RESIDENT_DEVICE void AddProducts(const Block& block, const Weights& weights, boo
   }
 }
 
-// The chunks share the products of each group of kOutputs rows with each vector.
+// The products of each group of kOutputs rows with each vector.
+RESIDENT_DEVICE i64 GroupsOfRows(const VectorProduct& p) {
+  return (p.rows + kOutputs - 1) / kOutputs * p.vectors;
+}
+
+// Computes these products of groups of rows with vectors.
 template <typename Weights>
 RESIDENT_NOINLINE void MultiplyByBlocks(const Block& block, const VectorProduct& p,
-                                        const Weights& weights) {
-  const i64 groups = (p.rows + kOutputs - 1) / kOutputs;
+                                        const Weights& weights, Range items) {
   const bool in_fours = weights.InFours();
   float* const x = block.memory<float>(0, kSegment);
   constexpr u32 kOthers = kSegment * sizeof(float);
   float* const others =
       block.memory<float>(kOthers, (resident::kBlockMemoryBytes - kOthers) / sizeof(float));
-  const Range items = block.share(groups * p.vectors);
   i64 in_memory = -1;  // The vector whose elements are at x.
   RESIDENT_UNROLL(1)
   for (i64 item = items.begin; item < items.end; ++item) {
@@ -368,7 +371,7 @@ RESIDENT_DEVICE void MultiplyVectors(const Block& block, const VectorProduct& p,
     return;
   }
 #endif
-  MultiplyByBlocks(block, p, weights);
+  MultiplyByBlocks(block, p, weights, block.share(GroupsOfRows(p)));
 }
 
 // Details of INVALID_ARGUMENT.
@@ -480,6 +483,88 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
   }
 #endif
   MultiplyDense(block, args);
+}
+
+// --- gemv_silu_mul ------------------------------------------------------------------------------
+
+namespace {
+
+constexpr u16 kMixedWeights = 1;
+
+// The products of a slice of rows, of both matrices in turn, are in the block's scratch memory
+// before they are combined.
+constexpr i64 kSliceRows = static_cast<i64>(resident::kScratchBytes / (2 * sizeof(float)));
+
+// Rows `rows` of the result for one vector at `x`. `out`: of the first one of these rows.
+template <typename T>
+RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of_rows,
+                                     const resident::RowsInTurn<T>& weights) {
+  const float* const products = block.scratch<float>(0, static_cast<u64>(2 * of_rows.rows));
+  const VectorProduct p = {of_rows.x,
+                           0,
+                           reinterpret_cast<u64>(products),
+                           of_rows.x_dtype,
+                           DType::kF32,
+                           DType::kF32,
+                           1,
+                           2 * of_rows.rows,
+                           of_rows.depth};
+  MultiplyByBlocks(block, p, weights, {0, GroupsOfRows(p)});
+  block.barrier();
+  block.for_each({0, of_rows.rows}, [&](i64 i) {
+    StoreFloat(of_rows.out, of_rows.out_dtype, i,
+               resident::math::silu_mul(products[2 * i], products[2 * i + 1]));
+  });
+  block.barrier();  // The reads of the products have finished.
+}
+
+RESIDENT_NOINLINE void MultiplyAndGateDense(const Block& block, const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> gate = args.tensor<const Any>(1);
+  const Tensor<const Any> up = args.tensor<const Any>(2);
+  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const i64 rows = gate.shape(0);
+  const i64 depth = gate.shape(1);
+  if (gate.dtype() != up.dtype()) {
+    block.fail(CompletionStatus::kInvalidArgument, kMixedWeights);
+    return;
+  }
+  if (out.size() == 0) return;
+  const i64 vectors = out.size() / rows;
+  const Range share = block.share(rows);
+  const u64 x_bytes = SizeOf(x.dtype());
+  const u64 out_bytes = SizeOf(out.dtype());
+  VisitFloat(gate.dtype(), [&](auto element) {
+    using T = decltype(element);
+    RESIDENT_UNROLL(1)
+    for (i64 first = share.begin; first < share.end; first += kSliceRows) {
+      const i64 count = Smallest(kSliceRows, share.end - first);
+      const auto rows_from = [&](const Tensor<const Any>& w) {
+        return DenseWeights<T>{ElementAt<const T>(AddressOf(w), first * depth), depth};
+      };
+      RESIDENT_UNROLL(1)
+      for (i64 vector = 0; vector < vectors; ++vector) {
+        const VectorProduct p = {
+            AddressOf(x) + static_cast<u64>(vector * depth) * x_bytes,
+            0,
+            AddressOf(out) + static_cast<u64>(vector * rows + first) * out_bytes,
+            x.dtype(),
+            DType::kF32,
+            out.dtype(),
+            1,
+            count,
+            depth};
+        MultiplyAndGate<T>(block, p, {rows_from(gate), rows_from(up)});
+      }
+    }
+  });
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemv_silu_mul)(Block& block, const Args& args) {
+  if (resident::GateOneVector(block, args)) return;
+  MultiplyAndGateDense(block, args);
 }
 
 // --- gemv_quant, dequant ------------------------------------------------------------------------

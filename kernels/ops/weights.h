@@ -85,6 +85,27 @@ struct DenseWeights {
   }
 };
 
+// The rows of two matrices in turn: row 2r is row r of the first one, row 2r + 1 of the second one.
+// Only for products that read one weight, four or several.
+template <typename T>
+struct RowsInTurn {
+  DenseWeights<T> first;
+  DenseWeights<T> second;
+
+  RESIDENT_DEVICE const DenseWeights<T>& Of(i64 row) const { return row % 2 == 0 ? first : second; }
+  RESIDENT_DEVICE bool InFours() const { return first.InFours() && second.InFours(); }
+  RESIDENT_DEVICE i64 GroupOf(i64) const { return 0; }
+  RESIDENT_DEVICE float One(i64 row, i64 column, i64 group) const {
+    return Of(row).One(row / 2, column, group);
+  }
+  RESIDENT_DEVICE void Four(i64 row, i64 column, i64 group, float (&w)[4]) const {
+    Of(row).Four(row / 2, column, group, w);
+  }
+  RESIDENT_DEVICE const float* Several(i64 row, i64 column, i64 count, float* buffer) const {
+    return Of(row).Several(row / 2, column, count, buffer);
+  }
+};
+
 // --- Weights of few bits -------------------------------------------------------------------------
 
 // Details of INVALID_ARGUMENT.

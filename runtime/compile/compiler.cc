@@ -195,16 +195,15 @@ CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const std::string& key,
     }
     ++running_;
   }
-  absl::StatusOr<internal::CompileResponse> response = absl::InternalError("not run");
-  {
-    auto process = pool->Take();
-    response = process.ok() ? (*process)->Call(request, cancelled) : process.status();
-  }
+  auto process = pool->Take();
+  absl::StatusOr<internal::CompileResponse> response =
+      process.ok() ? (*process)->Call(request, cancelled) : process.status();
   {
     absl::MutexLock lock(&running_mu_);
     --running_;
   }
-  pool->Refill();
+  // It ends while the result is used.
+  pool->Return(process.ok() ? *std::move(process) : nullptr);
   CountEnd(response.ok() ? GetStatus(response->compiled()) : response.status());
   if (!response.ok()) return Failed(response.status());
   IntoCache(key, *response);

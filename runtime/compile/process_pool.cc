@@ -1,8 +1,44 @@
 #include "runtime/compile/process_pool.h"
 
+#include <utility>
+
 #include "runtime/base/status_macros.h"
 
 namespace resident {
+
+ProcessPool::ProcessPool(CompileProcessOptions options, size_t ahead)
+    : options_(std::move(options)), ahead_(ahead), ends_returned_([this] { EndReturned(); }) {}
+
+ProcessPool::~ProcessPool() {
+  {
+    absl::MutexLock lock(&mu_);
+    stops_ = true;
+  }
+  ends_returned_.join();
+}
+
+void ProcessPool::Return(std::unique_ptr<CompileProcess> process) {
+  absl::MutexLock lock(&mu_);
+  returned_.push_back(std::move(process));
+}
+
+void ProcessPool::EndReturned() {
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stops_ || !returned_.empty();
+  };
+  while (true) {
+    std::unique_ptr<CompileProcess> process;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&has_work));
+      if (stops_) return;
+      process = std::move(returned_.front());
+      returned_.pop_front();
+    }
+    process.reset();
+    Refill();
+  }
+}
 
 absl::StatusOr<std::unique_ptr<CompileProcess>> ProcessPool::Take() {
   {

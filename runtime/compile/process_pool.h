@@ -1,15 +1,16 @@
 // ProcessPool: compile processes of one kind, started in advance, each for one job.
 //
 // Take() returns a process that is ready, or starts one; Refill() starts processes until `ahead`
-// are ready. Call Refill after a job, not during it, because starting a process takes processor
-// time.
+// are ready. Return() ends a process that has done its job, and refills, in the background: to end
+// a process that has loaded a compiler takes milliseconds, for which a result need not wait.
+// Starting a process takes processor time, so it is not done during a job.
 //
 // Thread safety: all members may be called from any thread.
 //
 //   ProcessPool pool(options, /*ahead=*/2);
 //   absl::StatusOr<std::unique_ptr<CompileProcess>> process = pool.Take();
-//   ... (*process)->Call(...); process->reset();
-//   pool.Refill();
+//   ... (*process)->Call(...);
+//   pool.Return(*std::move(process));
 #ifndef RESIDENT_RUNTIME_COMPILE_PROCESS_POOL_H_
 #define RESIDENT_RUNTIME_COMPILE_PROCESS_POOL_H_
 
@@ -17,7 +18,7 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <utility>
+#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -28,23 +29,32 @@ namespace resident {
 
 class ProcessPool {
  public:
-  ProcessPool(CompileProcessOptions options, size_t ahead)
-      : options_(std::move(options)), ahead_(ahead) {}
+  ProcessPool(CompileProcessOptions options, size_t ahead);
+  // Waits until processes that were returned have ended.
+  ~ProcessPool();
 
   absl::StatusOr<std::unique_ptr<CompileProcess>> Take();
   void Refill();
+  // Null, if no process could be started: only refills.
+  void Return(std::unique_ptr<CompileProcess> process);
 
   // Returns the compiler's name and version, which the first process reports. After an error the
   // next call tries again.
   absl::StatusOr<std::string> compiler();
 
  private:
+  // Ends processes that were returned, until the pool is destroyed.
+  void EndReturned();
+
   const CompileProcessOptions options_;
   const size_t ahead_;
   absl::Mutex mu_;
   std::deque<std::unique_ptr<CompileProcess>> ready_ ABSL_GUARDED_BY(mu_);
   size_t starting_ ABSL_GUARDED_BY(mu_) = 0;  // Processes that a Refill is starting.
   std::string compiler_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::unique_ptr<CompileProcess>> returned_ ABSL_GUARDED_BY(mu_);
+  bool stops_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread ends_returned_;  // Started last, when all other members exist.
 };
 
 }  // namespace resident

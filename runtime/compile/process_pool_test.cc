@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <iterator>
+#include <set>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -15,22 +18,66 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(ProcessPool, ConcurrentRefillsStartNoMoreThanAreKept) {
-  constexpr size_t kAhead = 2;
-  const testing::TempFolder work("pool");
+constexpr size_t kAhead = 2;
+
+// Each process has a folder of its own in `folder`.
+CompileProcessOptions Options(const std::string& folder) {
   CompileProcessOptions options;
   auto host = FindHostCompiler("");
-  ASSERT_TRUE(host.ok()) << host.status();
-  options.host = *std::move(host);
-  options.work_folder = work.path();
+  EXPECT_TRUE(host.ok()) << host.status();
+  if (host.ok()) options.host = *std::move(host);
+  options.work_folder = folder;
   options.program = "runtime/compile/compile_for_test";
-  ProcessPool pool(options, kAhead);
+  return options;
+}
+
+std::set<std::string> FoldersIn(const std::string& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+TEST(ProcessPool, ConcurrentRefillsStartNoMoreThanAreKept) {
+  const testing::TempFolder work("pool");
+  ProcessPool pool(Options(work.path()), kAhead);
   std::vector<std::thread> refills;
   for (int i = 0; i < 8; ++i) refills.emplace_back([&] { pool.Refill(); });
   for (std::thread& refill : refills) refill.join();
-  // Each process has a folder of its own.
-  EXPECT_EQ(std::distance(fs::directory_iterator(work.path()), fs::directory_iterator()),
-            static_cast<ptrdiff_t>(kAhead));
+  EXPECT_EQ(FoldersIn(work.path()).size(), kAhead);
+}
+
+TEST(ProcessPool, AReturnedProcessEndsAndAnotherTakesItsPlace) {
+  const testing::TempFolder work("pool");
+  ProcessPool pool(Options(work.path()), kAhead);
+  pool.Refill();
+  const std::set<std::string> first = FoldersIn(work.path());
+  for (size_t i = 0; i < kAhead; ++i) {
+    auto process = pool.Take();
+    ASSERT_TRUE(process.ok()) << process.status();
+    pool.Return(*std::move(process));
+  }
+  const auto all_are_new = [&] {
+    const std::set<std::string> now = FoldersIn(work.path());
+    return now.size() == kAhead && std::none_of(now.begin(), now.end(), [&](const auto& name) {
+             return first.count(name) != 0;
+           });
+  };
+  while (!all_are_new()) std::this_thread::yield();
+}
+
+TEST(ProcessPool, ProcessesThatWereReturnedEndWithThePool) {
+  const testing::TempFolder work("pool");
+  {
+    ProcessPool pool(Options(work.path()), kAhead);
+    auto process = pool.Take();
+    ASSERT_TRUE(process.ok()) << process.status();
+    pool.Return(*std::move(process));
+    pool.Return(nullptr);
+  }
+  EXPECT_TRUE(FoldersIn(work.path()).empty());
 }
 
 }  // namespace

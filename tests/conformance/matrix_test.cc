@@ -650,6 +650,72 @@ TEST_F(MatrixTest, GemvOfAnyShapesAndDTypes) {
   }
 }
 
+// --- gemv_silu_mul
+
+std::vector<double> GatedProduct(const std::vector<double>& x, const std::vector<double>& gate,
+                                 const std::vector<double>& up, int64_t vectors, int64_t rows,
+                                 int64_t depth) {
+  std::vector<double> result = VectorProduct(x, gate, {}, vectors, rows, depth);
+  const std::vector<double> factors = VectorProduct(x, up, {}, vectors, rows, depth);
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i] *= factors[i] / (1 + std::exp(-result[i]));
+  }
+  return result;
+}
+
+TEST_F(MatrixTest, GemvSiluMulOfAnyShapesAndDTypes) {
+  const std::vector<int64_t> depths =
+      Emulated() ? std::vector<int64_t>{0, 1, 33, 1024, 1160, 8193}
+                 : std::vector<int64_t>{0, 1, 4, 31, 32, 257, 1024, 1032, 2048, 4100, 8192, 10248};
+  for (const int64_t depth : depths) {
+    for (const int64_t rows : {0, 1, 7, 8, 33}) {
+      for (const int64_t vectors : {0, 1, 3}) {
+        SCOPED_TRACE("seed " + std::to_string(seed_) + ", depth " + std::to_string(depth) + ", " +
+                     std::to_string(rows) + " rows, " + std::to_string(vectors) + " vectors");
+        // Products of one sign: silu(x) of a large negative x is the difference of equal numbers.
+        const DType weights = AnyFloat();
+        const TestTensor x =
+            Absolute(Random(AnyFloat(), vectors == 1 ? Dims{depth} : Dims{vectors, depth}));
+        const TestTensor gate = Absolute(Random(weights, {rows, depth}));
+        const TestTensor up = Absolute(Random(weights, {rows, depth}));
+        const TestTensor out =
+            TestTensor::Output(DType::kF32, vectors == 1 ? Dims{rows} : Dims{vectors, rows});
+        const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
+        ASSERT_EQ(RunOperator("gemv_silu_mul", {x, gate, up, out}, chunks).status,
+                  CompletionStatus::kOk);
+        ExpectNear(out, GatedProduct(x.Values(), gate.Values(), up.Values(), vectors, rows, depth),
+                   /*products=*/true);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(MatrixTest, GemvSiluMulRefusesWeightsOfTwoDTypes) {
+  const Outcome outcome = RunOperator(
+      "gemv_silu_mul", {Random(DType::kF32, {8}), Random(DType::kF32, {3, 8}),
+                        Random(DType::kBF16, {3, 8}), TestTensor::Output(DType::kF32, {3})});
+  EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+  EXPECT_EQ(outcome.detail, 1);
+}
+
+// The bits of a result do not depend on the chunks.
+TEST_F(MatrixTest, GemvSiluMulOfAnyChunks) {
+  for (const int64_t depth : {40, 1024}) {
+    const TestTensor x = Random(DType::kF32, {depth});
+    const TestTensor gate = Random(DType::kBF16, {70, depth});
+    const TestTensor up = Random(DType::kBF16, {70, depth});
+    std::vector<double> first;
+    for (const uint32_t chunks : {1u, 2u, 7u, 100u}) {
+      const TestTensor out = TestTensor::Output(DType::kF32, {70});
+      ASSERT_EQ(RunOperator("gemv_silu_mul", {x, gate, up, out}, chunks).status,
+                CompletionStatus::kOk);
+      if (first.empty()) first = out.Values();
+      ExpectEqual(out, first);
+    }
+  }
+}
+
 TEST_F(MatrixTest, GemvOfManyRows) {
   for (const DType dtype : kFloats) {
     SCOPED_TRACE("seed " + std::to_string(seed_));

@@ -363,6 +363,16 @@ class Matrices(Conformance):
                                       ((x, "f32"), (w, "bf16"), (bias, "f32"))), out)
             self.check(out, x @ w.T + bias, 1e-5)
 
+    def test_gemv_silu_mul(self):
+        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,))):
+            gate, up = (self.stored(abs(self.normal((n, k))), "bf16") for _ in range(2))
+            x = self.stored(abs(self.normal(leading + (k,))), "f32")
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("gemv_silu_mul", *(self.client.tensor(*t) for t in
+                                               ((x, "f32"), (gate, "bf16"), (up, "bf16"))), out)
+            product = x @ gate.T
+            self.check(out, product / (1 + numpy.exp(-product)) * (x @ up.T), 1e-5)
+
     def test_quantized(self):
         for bits, k, group in ((8, 64, 16), (4, 64, 16), (4, 33, 7), (8, 33, 7)):
             n, groups = 19, -(-k // group)

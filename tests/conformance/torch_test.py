@@ -205,6 +205,16 @@ class Matrices(Reference):
                 self.run_and_check("gemv", [self.dense(each, dtype) for each in (x, w, bias)], [], out,
                                    lambda: F.linear(*map(tensor, (x, w, bias))).numpy(), 1e-5)
 
+    def test_gemv_silu_mul(self):
+        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,)), (1024, 256, (2, 2))):
+            for dtype in FLOATS:
+                x, gate, up = (abs(self.some(s, dtype)) for s in (leading + (k,), (n, k), (n, k)))
+                out = self.client.output(leading + (n,), "f32")
+                self.run_and_check(
+                    "gemv_silu_mul", [self.dense(each, dtype) for each in (x, gate, up)], [], out,
+                    lambda: (F.silu(F.linear(tensor(x), tensor(gate))) *
+                             F.linear(tensor(x), tensor(up))).numpy(), 1e-5)
+
 
 class Attention(Reference):
 
