@@ -397,21 +397,13 @@ RESIDENT_NOINLINE bool IndexOfLargestOfAll(const Block& shared, const Args& args
   const TensorArgument& x = args.described(0);
   const TensorArgument& out = args.described(1);
   const u32 axes = args.scalar<u32>(2);
-  const u32 rank = x.rank;
-  if (x.dtype != DType::kF32 || x.address % sizeof(Quad<float>) != 0 || rank == 0) return false;
-  if (axes >> rank != 0) return false;
-  // All elements belong to one output: the dimensions that are not reduced have one index.
-  i64 size = 1;
-  bool fits = (out.rank == 1) & (out.shape[0] == 1) & (rank <= 2);
-  RESIDENT_UNROLL(1)
-  for (u32 d = rank; d-- > 0;) {
-    const i64 extent = x.shape[d];
-    fits = fits & ((extent == 1) | (((axes >> d & 1) != 0) & (x.strides[d] == size)));
-    size *= extent;
-  }
-  if (rank == 2) fits = fits & (axes == 1 || axes == 2);
-  if (rank == 1) fits = false;
+  if (x.rank != 2 || out.rank != 1 || (axes != 1 && axes != 2)) return false;
+  const u32 reduced = axes - 1;  // The dimension.
+  const i64 size = x.shape[reduced];
+  const bool fits = (out.shape[0] == 1) & (x.shape[1 - reduced] == 1) & (x.strides[reduced] == 1) &
+                    (x.dtype == DType::kF32) & (x.address % sizeof(Quad<float>) == 0);
   if (!fits || size < 1 || size >> 31 != 0) return false;
+  if (block.chunk() != 0) return true;  // There is one output.
 
   const u32 count = static_cast<u32>(size);
   const u32 quads = count / 4;
