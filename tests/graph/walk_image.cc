@@ -173,6 +173,7 @@ u32 WalkImage::CountChunks(u32 node, u64 step) const {
       Part<Argument>(header().arguments_at)[this->node(node).first_argument].tensor.shape[0];
   const auto items = static_cast<u64>(resized_[node] ? scalars[1] : static_cast<double>(fixed));
   const u64 chunks = resident::CountChunks(items, op.grain, op.limit, kWorkers);
+  if (header().gang == 0) return static_cast<u32>(chunks);
   return static_cast<u32>(CountGangChunks(chunks, op.limit, gang_node(node).ranks));
 }
 
