@@ -98,7 +98,7 @@ v1::Graph AddChain(int nodes, bool record) {
 // A chain of products of `chunks` chunks: each takes the first elements of the one before it, and
 // adds y to them.
 v1::Graph WideChain(int64_t chunks) {
-  constexpr int64_t kChunk = 32;  // Outputs of gemv in a chunk.
+  constexpr int64_t kChunk = 8;  // Outputs of gemv in a chunk.
   const int64_t outputs = chunks * kChunk;
   GraphMaker maker;
   maker.graph.set_name(absl::StrCat("chain of ", chunks, " chunks"));
