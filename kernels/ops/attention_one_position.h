@@ -43,6 +43,8 @@ struct PositionTask {
 inline constexpr u32 kHeadsAtOnce = 4;
 // Elements of a lane.
 inline constexpr u32 kLaneElements = 8;
+// Keys of an item, at most.
+inline constexpr i64 kMostKeys = 2048;
 
 // The block's memory: the task in front of it.
 inline constexpr u32 kPositionOffset = 256;
@@ -322,6 +324,7 @@ RESIDENT_DEVICE bool AttendOnePosition([[maybe_unused]] const Block& block,
   const i64 parts = kPartial ? out.shape[3] : 0;
   const i64 items = q.shape[0] * k.shape[1] * (kPartial ? parts : 1);
   if ((kPartial && parts == 0) || (parts | items) >> 31 != 0) return false;
+  if (keys > kMostKeys * (kPartial ? parts : 1)) return false;
   if (block.thread() == 0) {
     PositionTask& task = *block.memory<PositionTask>();
     task.q = q.address;

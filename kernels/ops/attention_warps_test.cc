@@ -136,7 +136,8 @@ class AttentionWarpsTest : public ::testing::Test {
   // Whether attention_one_position.h computes it.
   static bool IsOnePosition(const Sizes& sizes) {
     return sizes.queries == 1 && sizes.depth == sizes.columns &&
-           (sizes.depth == 64 || sizes.depth == 128) && sizes.heads / sizes.kv_heads <= 16;
+           (sizes.depth == 64 || sizes.depth == 128) && sizes.heads / sizes.kv_heads <= 16 &&
+           sizes.keys <= 2048;
   }
 
   // `replaced`: one position has a result that is not finite, and is computed again.
@@ -243,6 +244,9 @@ TEST_F(AttentionWarpsTest, OnePosition) {
     if (HasFailure()) return;
   }
   Check<Half, float>({8, 2, 1, 50, 64, 64, false, 0});
+  // As many keys as an item may have, and more.
+  Check<BFloat16, float>({4, 1, 1, 2048, 64, 64, false});
+  Check<BFloat16, float>({4, 1, 1, 2049, 64, 64, false});
 }
 
 // The parts of the keys, merged by attention_combine, are the attention of all keys.

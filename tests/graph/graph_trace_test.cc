@@ -79,7 +79,7 @@ TEST(GraphTraceTest, EachChunkOfEachStepHasAnEvent) {
       ASSERT_LE(event.begin_ns(), event.end_ns());
       ASSERT_LE(event.node(), nodes);  // The last one copies the record.
       ASSERT_LT(event.step(), kSteps);
-      ASSERT_LT(event.worker(), workers);
+      if (!OnGpu()) ASSERT_LT(event.worker(), workers);
       EXPECT_EQ(event.version(), 1u);
       const std::pair<uint64_t, uint32_t> at(event.step(), event.node());
       EXPECT_TRUE(chunks[at].insert(event.chunk()).second);
@@ -91,7 +91,7 @@ TEST(GraphTraceTest, EachChunkOfEachStepHasAnEvent) {
     }
     EXPECT_EQ(chunks.size(), kSteps * (nodes + 1));
     for (const auto& [at, of_node] : chunks) EXPECT_EQ(*of_node.rbegin() + 1, of_node.size());
-    if (workers > 1) {
+    if (workers > 1 || OnGpu()) {
       EXPECT_GT((chunks[{0, 0}].size()), 1u);
     }
     // What a worker did does not overlap, and it does not wait while it works.
@@ -233,7 +233,7 @@ TEST(GraphTraceTest, ARunWaitsForItsClient) {
            daemon.Device().completed_tasks() == tasks;
   }));
   // The run has several hundred quanta.
-  EXPECT_LT(daemon.Device().completed_tasks(), 50u);
+  EXPECT_LT(daemon.Device().completed_tasks(), 100u);
   // It continues when the client reads.
   uint64_t events = 0;
   while (events < 500'000 && stream->Read(&response)) events += response.trace().events_size();

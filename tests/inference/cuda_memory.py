@@ -97,6 +97,9 @@ class Memory:
         array = numpy.ascontiguousarray(array)
         assert offset + array.nbytes <= self.size
         _call("cuMemcpyHtoD_v2", self.address.value + offset, array.ctypes.data, array.nbytes)
+        # The copy of memory that is not pinned returns when it has been staged. Another process, which
+        # knows nothing of this context's order, may read the bytes only when they have arrived.
+        _call("cuCtxSynchronize")
 
     def read(self, shape, dtype=numpy.float32, offset=0):
         array = numpy.empty(shape, dtype)
