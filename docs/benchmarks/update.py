@@ -26,7 +26,8 @@ SMALL_TASKS = "bench_small_tasks.json"
 GRAPHS = "bench_graphs.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 PYTHON_CPU, INFERENCE_CPU = "python_cpu.json", "inference_cpu.json"
-PERF_ANALYZER_CPU, GRAPH_PROMPT_CPU = "perf_analyzer_cpu.json", "graph_prompt_cpu.json"
+PERF_ANALYZER, PERF_ANALYZER_CPU = "perf_analyzer.json", "perf_analyzer_cpu.json"
+GRAPH_PROMPT_CPU, GRAPH_SOAK = "graph_prompt_cpu.json", "graph_soak.json"
 # In place of a table whose benchmark has not run yet.
 NOT_MEASURED = "Not measured yet."
 # The kernel with blocks of fewer threads.
@@ -197,8 +198,23 @@ def graph_prompt():
     return figures(GRAPH_PROMPT_CPU)
 
 
+def perf_analyzer():
+    return figures(PERF_ANALYZER)
+
+
 def perf_analyzer_cpu():
     return figures(PERF_ANALYZER_CPU)
+
+
+def graph_soak():
+    data = load(GRAPH_SOAK)
+    counts = data["counts"]
+    names = ["runs: complete", "steps", "small tasks", "activations", "rollbacks", "sessions forked",
+             "engines killed", "runs: cancelled", "runs: late"]
+    rows = [[name, "{:,}".format(counts[name])] for name in names]
+    rows += [["daemon's memory before and after", data["before"] + "; " + data["after"]],
+             ["violations", str(data["violations"])]]
+    return table(["what", "number"], rows)
 
 
 def graphs():
@@ -383,7 +399,8 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "small_tasks": small_tasks, "graphs": graphs, "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
           "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt,
           "python_cpu": python_cpu, "inference_cpu": inference_cpu,
-          "perf_analyzer_cpu": perf_analyzer_cpu}
+          "perf_analyzer": perf_analyzer, "perf_analyzer_cpu": perf_analyzer_cpu,
+          "graph_soak": graph_soak}
 
 
 def main():
@@ -392,7 +409,8 @@ def main():
         folder = pathlib.Path(sys.argv[1])
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
                  SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS,
-                 GRAPHS_CPU, LOADED_CPU, GRAPH_PROMPT_CPU, PYTHON_CPU, INFERENCE_CPU,
+                 GRAPHS_CPU, LOADED_CPU, GRAPH_PROMPT_CPU, GRAPH_SOAK, PYTHON_CPU, INFERENCE_CPU,
+                 PERF_ANALYZER,
                  PERF_ANALYZER_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:
