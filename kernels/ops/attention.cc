@@ -560,13 +560,9 @@ RESIDENT_DEVICE void ReadAttention(const Block& block, const Args& args, u32 sca
   block.barrier();
 }
 
-// Runs the task in the block's memory.
-RESIDENT_DEVICE void Attend(Block& block, const AttentionTask& task) {
-  if (task.refusal != 0) {
-    block.fail(CompletionStatus::kInvalidArgument, task.refusal);
-    return;
-  }
-  const Range items = block.share(task.items);
+// Computes items of the task in the block's memory.
+RESIDENT_DEVICE void AttendItems(const Block& block, const AttentionTask& task,
+                                 const Range& items) {
 #if RESIDENT_WARPS
   if (task.stream) {
     if (task.k.dtype == DType::kF16) {
@@ -583,6 +579,60 @@ RESIDENT_DEVICE void Attend(Block& block, const AttentionTask& task) {
   }
 }
 
+// (collective) The task of attention, or with kPartial of attention_partial.
+template <bool kPartial>
+RESIDENT_NOINLINE const AttentionTask& ReadTask(const Block& block, const Args& args) {
+  auto& task = *block.memory<AttentionTask>();
+  if constexpr (kPartial) {
+    const auto acc = args.tensor<const Any>(4);
+    const auto read = [&](AttentionTask& to) {
+      if (block.thread() != 0) return;
+      to.out.address = AddressOf(acc);
+      to.out.dtype = DType::kF32;
+      to.largest = AddressOf(args.tensor<const Any>(5));
+      to.sum = AddressOf(args.tensor<const Any>(6));
+    };
+    ReadAttention(block, args, 7, acc.shape(3), task, read);
+  } else {
+    const auto read = [&](AttentionTask& to) { ReadOperand(block, args, 4, to.out); };
+    ReadAttention(block, args, 5, 0, task, read);
+  }
+  return task;
+}
+
+#if RESIDENT_WARPS
+// Computes an item of which attention_one_position.h has a result that is not finite.
+template <bool kPartial>
+RESIDENT_NOINLINE void AttendAgain(const Block& block, const Args& args, i64 item) {
+  block.barrier();  // The reads of the other form's memory have finished.
+  AttendItems(block, ReadTask<kPartial>(block, args), {item, item + 1});
+  block.barrier();
+}
+#endif
+
+template <bool kPartial>
+RESIDENT_DEVICE void Attend(const Block& block, const Args& args) {
+#if RESIDENT_WARPS
+  PositionItems items;
+  if (FindPositionItems<kPartial>(block, args, items)) {
+    RESIDENT_UNROLL(1)
+    for (u32 item = items.begin; item < items.end; ++item) {
+      item = AttendOnePosition<kPartial>(block, args, item, items.end);
+      if (item < items.end) AttendAgain<kPartial>(block, args, item);
+    }
+    return;
+  }
+#endif
+  const AttentionTask& task = ReadTask<kPartial>(block, args);
+  if (task.refusal != 0) {
+    block.fail(CompletionStatus::kInvalidArgument, task.refusal);
+    return;
+  }
+  // Without parts nothing is computed, but what does not fit is refused.
+  if (kPartial && args.tensor<const Any>(4).shape(3) == 0) return;
+  AttendItems(block, task, block.share(task.items));
+}
+
 }  // namespace
 }  // namespace resident::attention
 
@@ -590,35 +640,13 @@ using resident::AddressOf;
 using resident::Any;
 using resident::Args;
 using resident::Block;
-using resident::DType;
-using resident::attention::Attend;
-using resident::attention::AttentionTask;
-using resident::attention::ReadAttention;
-using resident::attention::ReadOperand;
 
 RESIDENT_OPERATOR(attention)(Block& block, const Args& args) {
-  if (resident::attention::AttendOnePosition<false>(block, args)) return;
-  auto& task = *block.memory<AttentionTask>();
-  const auto read = [&](AttentionTask& to) { ReadOperand(block, args, 4, to.out); };
-  ReadAttention(block, args, 5, 0, task, read);
-  Attend(block, task);
+  resident::attention::Attend<false>(block, args);
 }
 
 RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
-  if (resident::attention::AttendOnePosition<true>(block, args)) return;
-  auto& task = *block.memory<AttentionTask>();
-  const auto acc = args.tensor<const Any>(4);
-  const auto read = [&](AttentionTask& to) {
-    if (block.thread() != 0) return;
-    to.out.address = AddressOf(acc);
-    to.out.dtype = DType::kF32;
-    to.largest = AddressOf(args.tensor<const Any>(5));
-    to.sum = AddressOf(args.tensor<const Any>(6));
-  };
-  ReadAttention(block, args, 7, acc.shape(3), task, read);
-  // Without parts nothing is computed, but what does not fit is refused.
-  if (acc.shape(3) == 0 && task.refusal == 0) return;
-  Attend(block, task);
+  resident::attention::Attend<true>(block, args);
 }
 
 RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {

@@ -22,8 +22,8 @@ struct CombineTask {
 
 // Adds 32 parts of a row, or `count` if these are fewer, times their weights to the calling lane's
 // columns: those of `values`, and every 32nd one from there on. Lane p has the weight of part p.
-template <u32 kColumns>
-RESIDENT_DEVICE void AddParts(const float* values, u32 columns, u32 existing, u32 count,
+template <u32 kColumns, typename Index>
+RESIDENT_DEVICE void AddParts(const float* values, Index columns, Index existing, u32 count,
                               float own_weight, float (&totals)[kColumns]) {
   constexpr u32 kAhead = 8;  // Parts whose values are read before the first of them is used.
   RESIDENT_UNROLL(1)
@@ -50,14 +50,14 @@ RESIDENT_DEVICE void AddParts(const float* values, u32 columns, u32 existing, u3
 }
 
 // Merges the parts of rows: a warp has a row, a lane has every 32nd part, then every 32nd column,
-// and kColumns of these at once. REQUIRES: parts and columns are below 2^31.
-template <u32 kColumns>
+// and kColumns of these at once. Index: has the numbers of parts and columns, and some more.
+template <u32 kColumns, typename Index>
 RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_block, Range rows) {
   const Block block = shared;
   const CombineTask task = of_block;
-  const u32 parts = static_cast<u32>(task.parts);
-  const u32 columns = static_cast<u32>(task.columns);
-  const u32 lane = LaneOf(block);
+  const Index parts = static_cast<Index>(task.parts);
+  const Index columns = static_cast<Index>(task.columns);
+  const Index lane = LaneOf(block);
   RESIDENT_UNROLL(1)
   for (i64 row = rows.begin + WarpOf(block); row < rows.end; row += block.threads() / 32) {
     const i64 first_of_row = row * parts;
@@ -68,7 +68,7 @@ RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_
       float largest;
       float sum;
     };
-    const auto read = [=](u32 p) {
+    const auto read = [=](Index p) {
       Part part = {-math::infinity(), 0.0f};
       if (p < parts) part = {largest[p], sums[p]};
       return part;
@@ -79,7 +79,7 @@ RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_
     const Part first_part = read(lane);
     float top = is_empty(first_part) ? -math::infinity() : first_part.largest;
     RESIDENT_UNROLL(1)
-    for (u32 p = lane + 32; p < parts; p += 32) {
+    for (Index p = lane + 32; p < parts; p += 32) {
       const Part part = read(p);
       if (!is_empty(part)) top = Larger(top, part.largest);
     }
@@ -92,20 +92,20 @@ RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_
     const float first_weight = weigh(first_part);
     float sum = is_empty(first_part) ? 0.0f : first_weight * first_part.sum;
     RESIDENT_UNROLL(1)
-    for (u32 p = lane + 32; p < parts; p += 32) {
+    for (Index p = lane + 32; p < parts; p += 32) {
       const Part part = read(p);
       if (!is_empty(part)) sum += weigh(part) * part.sum;
     }
     sum = CombineLanes(sum, [](float a, float b) { return a + b; });
 
     RESIDENT_UNROLL(1)
-    for (u32 first = lane; first - lane < columns; first += 32 * kColumns) {
+    for (Index first = lane; first - lane < columns; first += 32 * kColumns) {
       float totals[kColumns] = {};
-      const u32 existing = first < columns ? columns - first : 0;
+      const Index existing = first < columns ? columns - first : 0;
       RESIDENT_UNROLL(1)
-      for (u32 part = 0; part < parts; part += 32) {
+      for (Index part = 0; part < parts; part += 32) {
         AddParts(task.acc + (first_of_row + part) * columns + first, columns, existing,
-                 parts - part < 32 ? parts - part : 32,
+                 static_cast<u32>(parts - part < 32 ? parts - part : 32),
                  part == 0 ? first_weight : weigh(read(part + lane)), totals);
       }
       RESIDENT_UNROLL(4)
@@ -118,10 +118,12 @@ RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_
   }
 }
 RESIDENT_DEVICE void CombineRows(const Block& block, const CombineTask& task, Range rows) {
-  if (task.columns <= 64) {
-    CombineRowsBy<2>(block, task, rows);
+  if ((task.parts | task.columns) >> 30 != 0) {
+    CombineRowsBy<4, i64>(block, task, rows);
+  } else if (task.columns <= 64) {
+    CombineRowsBy<2, u32>(block, task, rows);
   } else {
-    CombineRowsBy<4>(block, task, rows);
+    CombineRowsBy<4, u32>(block, task, rows);
   }
 }
 

@@ -189,10 +189,11 @@ RESIDENT_DEVICE bool MergeGroups(const Block& block, const PositionTask& task,
   return finite;
 }
 
-// Computes items. False: a result is not finite: a key with score -infinity has no part in the sum
-// of values, and here an infinite value of it would have.
+// Computes items, and ends behind one of which a result is not finite: a key with score -infinity
+// has no part in the sum of values, and here an infinite value of it would have. Returns this item,
+// or `end_item`.
 template <typename T, u32 kDim>
-RESIDENT_NOINLINE bool AttendOnePositionBy(const Block& shared, u32 first_item, u32 end_item) {
+RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u32 end_item) {
   using Memory = PositionMemory<kDim>;
   const Block block = shared;
   const PositionTask& task = *block.memory<PositionTask>();
@@ -201,9 +202,9 @@ RESIDENT_NOINLINE bool AttendOnePositionBy(const Block& shared, u32 first_item, 
   const u32 group = block.thread() / Memory::kLanesOfKey;
   const u32 groups = block.threads() / Memory::kLanesOfKey;
   const u32 parts = task.parts > 0 ? task.parts : 1;
-  bool finite = true;
   RESIDENT_UNROLL(1)
   for (u32 item = first_item; item < end_item; ++item) {
+    bool finite = true;
     const u32 all_heads = item / parts;
     const u32 part = item - all_heads * parts;
     const u32 batch = all_heads / task.kv_heads;
@@ -274,8 +275,9 @@ RESIDENT_NOINLINE bool AttendOnePositionBy(const Block& shared, u32 first_item, 
       finite =
           MergeGroups<kDim>(block, task, memory, used_groups, batch, head, heads, part) && finite;
     }
+    if (block.reduce(u32{finite}, [](u32 a, u32 b) { return a & b; }) == 0) return item;
   }
-  return block.reduce(u32{finite}, [](u32 a, u32 b) { return a & b; }) != 0;
+  return end_item;
 }
 
 // Whether keys, or values, can be read in runs of 8 elements.
@@ -285,21 +287,22 @@ RESIDENT_DEVICE bool HasRuns(const TensorArgument& tensor) {
          (tensor.address % sizeof(Bytes16) == 0);
 }
 
-#endif  // RESIDENT_WARPS
+// The items of a chunk.
+struct PositionItems {
+  u32 begin;
+  u32 end;
+};
 
-// (collective) attention, or with kPartial attention_partial. False: the operands have another
-// form, or must be refused, or a result is not finite.
+// Whether the operands of attention, or with kPartial of attention_partial, have this form, and
+// need not be refused; then sets the chunk's items, which are those of the other forms.
 template <bool kPartial>
-RESIDENT_DEVICE bool AttendOnePosition([[maybe_unused]] const Block& block,
-                                       [[maybe_unused]] const Args& args) {
-#if RESIDENT_WARPS
+RESIDENT_DEVICE bool FindPositionItems(const Block& block, const Args& args, PositionItems& items) {
   if (!kReadsDirectly) return false;
   constexpr u32 kScalars = kPartial ? 7 : 5;
   const TensorArgument& q = args.described(0);
   const TensorArgument& k = args.described(1);
   const TensorArgument& v = args.described(2);
   const TensorArgument& mask = args.described(3);
-  const TensorArgument& out = args.described(4);
   const i64 dim = q.shape[3];
   const i64 length = k.shape[2];
   const i64 kv_len = args.scalar<i64>(kScalars + 2);
@@ -317,15 +320,30 @@ RESIDENT_DEVICE bool AttendOnePosition([[maybe_unused]] const Block& block,
   const u32 heads = static_cast<u32>(q.shape[1]);
   const u32 kv_heads = static_cast<u32>(k.shape[1]);
   const u32 shared_heads = heads / kv_heads;
-  // The other ways have the same items for up to one tile of rows, and so can replace this share.
+  // The other forms have the same items for up to one tile of rows, and so can compute one again.
   if (shared_heads * kv_heads != heads || shared_heads == 0 || shared_heads > kMaxTileRows) {
     return false;
   }
-  const i64 parts = kPartial ? out.shape[3] : 0;
-  const i64 items = q.shape[0] * k.shape[1] * (kPartial ? parts : 1);
-  if ((kPartial && parts == 0) || (parts | items) >> 31 != 0) return false;
+  const i64 parts = kPartial ? args.described(4).shape[3] : 0;
+  const i64 all = q.shape[0] * k.shape[1] * (kPartial ? parts : 1);
+  if ((kPartial && parts == 0) || (parts | all) >> 31 != 0) return false;
   if (keys > kMostKeys * (kPartial ? parts : 1)) return false;
+  const Range share = block.share(all);
+  items = {static_cast<u32>(share.begin), static_cast<u32>(share.end)};
+  return true;
+}
+
+// (collective) Computes items from `first` on: see AttendOnePositionBy. REQUIRES:
+// FindPositionItems.
+template <bool kPartial>
+RESIDENT_DEVICE u32 AttendOnePosition(const Block& block, const Args& args, u32 first, u32 end) {
+  constexpr u32 kScalars = kPartial ? 7 : 5;
+  const TensorArgument& q = args.described(0);
+  const TensorArgument& k = args.described(1);
+  const TensorArgument& v = args.described(2);
   if (block.thread() == 0) {
+    const TensorArgument& out = args.described(4);
+    const i64 kv_len = args.scalar<i64>(kScalars + 2);
     PositionTask& task = *block.memory<PositionTask>();
     task.q = q.address;
     task.k = k.address;
@@ -341,33 +359,24 @@ RESIDENT_DEVICE bool AttendOnePosition([[maybe_unused]] const Block& block,
     }
     task.q_dtype = q.dtype;
     task.out_dtype = out.dtype;
-    task.heads = heads;
-    task.kv_heads = kv_heads;
-    task.shared_heads = shared_heads;
-    task.keys = static_cast<u32>(keys);
-    task.parts = static_cast<u32>(parts);
+    task.heads = static_cast<u32>(q.shape[1]);
+    task.kv_heads = static_cast<u32>(k.shape[1]);
+    task.shared_heads = task.heads / task.kv_heads;
+    task.keys = static_cast<u32>(kv_len == -1 ? k.shape[2] : kv_len);
+    task.parts = kPartial ? static_cast<u32>(out.shape[3]) : 0;
     task.scale = args.scalar<float>(kScalars);
   }
   block.barrier();
-  const Range share = block.share(items);
-  const u32 begin = static_cast<u32>(share.begin);
-  const u32 end = static_cast<u32>(share.end);
-  bool finite = false;
   const bool half = k.dtype == DType::kF16;
-  if (dim == 64) {
-    finite = half ? AttendOnePositionBy<Half, 64>(block, begin, end)
-                  : AttendOnePositionBy<BFloat16, 64>(block, begin, end);
-  } else {
-    finite = half ? AttendOnePositionBy<Half, 128>(block, begin, end)
-                  : AttendOnePositionBy<BFloat16, 128>(block, begin, end);
+  if (q.shape[3] == 64) {
+    return half ? AttendOnePositionBy<Half, 64>(block, first, end)
+                : AttendOnePositionBy<BFloat16, 64>(block, first, end);
   }
-  // Other ways use the same memory.
-  if (!finite) block.barrier();
-  return finite;
-#else
-  return false;
-#endif
+  return half ? AttendOnePositionBy<Half, 128>(block, first, end)
+              : AttendOnePositionBy<BFloat16, 128>(block, first, end);
 }
+
+#endif  // RESIDENT_WARPS
 
 }  // namespace resident::attention
 

@@ -301,6 +301,30 @@ TEST_F(AttentionWarpsTest, OnePositionAndValuesThatAreNotFinite) {
   Check<Half, float>({4, 1, 1, 40, 64, 64, true, 39});
 }
 
+// An item that is computed again does not change the bits of the others of its chunk.
+TEST_F(AttentionWarpsTest, BitsOfOnePositionDoNotDependOnTheChunks) {
+  const Sizes sizes = {8, 2, 1, 40, 64, 64, false};
+  Matrices<float> q(8, 1, 64);
+  Matrices<BFloat16> k(2, 40, 64);
+  Matrices<BFloat16> v(2, 40, 64);
+  q.Fill(random_);
+  k.Fill(random_);
+  v.Fill(random_);
+  for (const i64 infinite_head : {-1, 0, 1}) {
+    if (infinite_head >= 0) v.At(infinite_head, 7, 3) = BFloat16(kInfinity);
+    Matrices<float> first(8, 1, 64);
+    for (const i64 chunks : {1, 2, 3}) {
+      Matrices<float> out(8, 1, 64);
+      Run(q.ToArgument(), k.ToArgument(), v.ToArgument(), out.ToArgument(), 0.125f, sizes, chunks,
+          /*prefill=*/false, /*replaced=*/infinite_head >= 0);
+      if (chunks == 1) std::memcpy(first.data(), out.data(), 8 * 64 * sizeof(float));
+      EXPECT_EQ(std::memcmp(first.data(), out.data(), 8 * 64 * sizeof(float)), 0)
+          << chunks << " chunks, infinite head " << infinite_head;
+    }
+    if (infinite_head >= 0) v.At(infinite_head, 7, 3) = BFloat16(0.5f);
+  }
+}
+
 // Scores near the lowest number, whose exponentials would all be 0 relative to 0.
 TEST_F(AttentionWarpsTest, LowestScores) {
   Matrices<Half> q(1, 40, 64);

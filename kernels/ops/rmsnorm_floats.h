@@ -14,6 +14,9 @@ namespace resident {
 
 #if RESIDENT_WARPS
 
+// Rows up to this have teams of less than a block (rows.h), if there are several.
+inline constexpr i64 kShortRow = 1024;
+
 struct RmsFloatsTask {
   u64 x;
   u64 r;  // Of rmsnorm_residual.
@@ -118,8 +121,9 @@ RESIDENT_DEVICE bool RmsNormOfFloats([[maybe_unused]] const Block& block,
     task.r = r.address;
     task.h = h.address;
   }
-  // Many rows with weights of their own type have a stream (rmsnorm_stream.h).
-  fits = fits & (rows == 1 || w.dtype != DType::kF32);
+  // Many rows with weights of their own type have a stream (rmsnorm_stream.h), and many short ones
+  // smaller teams (rows.h).
+  fits = fits & (rows == 1 || (w.dtype != DType::kF32 && columns > kShortRow));
   if (!fits) return false;
   const i64 quads_of_thread = i64{4} * block.threads();
   if (columns > 8 * quads_of_thread) return false;

@@ -110,11 +110,12 @@ RESIDENT_NOINLINE bool RotatePairs(const Block& block, const Args& args, i64 off
   const TensorArgument& x = args.described(0);
   const TensorArgument& freqs = args.described(1);
   const TensorArgument& out = args.described(2);
-  const u32 half = static_cast<u32>(freqs.shape[1]);
   const u32 threads = block.threads();
+  if (freqs.shape[1] < 1 || freqs.shape[1] > i64{threads}) return false;
+  const u32 half = static_cast<u32>(freqs.shape[1]);
   bool fits = (x.dtype == DType::kF32) & (out.dtype == DType::kF32) & (x.strides[3] == 1) &
               (out.strides[3] == 1) & (x.shape[2] >> 31 == 0);
-  if (!fits || half == 0 || half > threads || threads % half != 0) return false;
+  if (!fits || threads % half != 0) return false;
   const u32 pair = block.thread() % half;
   const u32 first_head = block.thread() / half;
   const u32 heads = static_cast<u32>(x.shape[2]);

@@ -18,25 +18,32 @@ ProcessPool::~ProcessPool() {
 }
 
 void ProcessPool::Return(std::unique_ptr<CompileProcess> process) {
-  absl::MutexLock lock(&mu_);
-  returned_.push_back(std::move(process));
+  {
+    absl::MutexLock lock(&mu_);
+    refills_ = true;
+    if (returned_.size() < ahead_) {
+      returned_.push_back(std::move(process));
+      return;
+    }
+  }
+  process.reset();
 }
 
 void ProcessPool::EndReturned() {
-  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stops_ || !returned_.empty();
-  };
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stops_ || refills_; };
   while (true) {
-    std::unique_ptr<CompileProcess> process;
+    std::deque<std::unique_ptr<CompileProcess>> ending;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&has_work));
       if (stops_) return;
-      process = std::move(returned_.front());
-      returned_.pop_front();
+      refills_ = false;
+      ending.swap(returned_);
     }
-    process.reset();
-    Refill();
+    ending.clear();
+    if (!StartOne()) continue;
+    absl::MutexLock lock(&mu_);
+    refills_ = true;
   }
 }
 
@@ -53,19 +60,23 @@ absl::StatusOr<std::unique_ptr<CompileProcess>> ProcessPool::Take() {
   return CompileProcess::Start(options_);
 }
 
-void ProcessPool::Refill() {
-  while (true) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (ready_.size() + starting_ >= ahead_) return;
-      ++starting_;
-    }
-    auto started = CompileProcess::Start(options_);
+bool ProcessPool::StartOne() {
+  {
     absl::MutexLock lock(&mu_);
-    --starting_;
-    // The next Take() starts a process itself and returns its error.
-    if (!started.ok()) return;
-    ready_.push_back(*std::move(started));
+    if (ready_.size() + starting_ >= ahead_) return false;
+    ++starting_;
+  }
+  auto started = CompileProcess::Start(options_);
+  absl::MutexLock lock(&mu_);
+  --starting_;
+  // The next Take() starts a process itself and returns its error.
+  if (!started.ok()) return false;
+  ready_.push_back(*std::move(started));
+  return true;
+}
+
+void ProcessPool::Refill() {
+  while (StartOne()) {
   }
 }
 

@@ -35,7 +35,8 @@ class ProcessPool {
 
   absl::StatusOr<std::unique_ptr<CompileProcess>> Take();
   void Refill();
-  // Null, if no process could be started: only refills.
+  // Null, if no process could be started: only refills. If as many processes as are started ahead
+  // wait for their end, the caller ends its own: their number stays limited.
   void Return(std::unique_ptr<CompileProcess> process);
 
   // Returns the compiler's name and version, which the first process reports. After an error the
@@ -43,8 +44,10 @@ class ProcessPool {
   absl::StatusOr<std::string> compiler();
 
  private:
-  // Ends processes that were returned, until the pool is destroyed.
+  // Ends processes that were returned, and starts others, until the pool is destroyed.
   void EndReturned();
+  // Whether a process was started: false if enough are ready, or it failed.
+  bool StartOne();
 
   const CompileProcessOptions options_;
   const size_t ahead_;
@@ -53,6 +56,7 @@ class ProcessPool {
   size_t starting_ ABSL_GUARDED_BY(mu_) = 0;  // Processes that a Refill is starting.
   std::string compiler_ ABSL_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<CompileProcess>> returned_ ABSL_GUARDED_BY(mu_);
+  bool refills_ ABSL_GUARDED_BY(mu_) = false;  // Processes may be missing.
   bool stops_ ABSL_GUARDED_BY(mu_) = false;
   std::thread ends_returned_;  // Started last, when all other members exist.
 };
