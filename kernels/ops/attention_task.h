@@ -3,13 +3,15 @@
 //
 // The queries that use the same keys, those of N / M heads at S positions, are the rows of a group.
 // A block computes a tile of adjacent rows of a group, over all of the group's keys or over a part
-// of them. There are three ways:
+// of them. There are four ways:
 //
-//   AttendTile   (attention.cc)         any tensors
-//   StreamTiles  (attention_stream.h)   16 rows at a time, of 16-bit elements, or of float32 with
-//                                       keys and values in bfloat16
-//   PrefillTile  (attention_prefill.h)  more rows of 16-bit elements, without a mask and parts, in
-//                                       blocks of 256 threads
+//   AttendTile         (attention.cc)              any tensors
+//   AttendOnePosition  (attention_one_position.h)  one position, and 16-bit keys and values that are
+//                                                  not too many
+//   StreamTiles        (attention_stream.h)        16 rows at a time, of 16-bit elements, or of
+//                                                  float32 with keys and values in bfloat16
+//   PrefillTile        (attention_prefill.h)       more rows of 16-bit elements, without a mask and
+//                                                  parts, in blocks of 256 threads
 //
 // The results of parts are merged by CombineRows (attention_combine.h).
 #ifndef RESIDENT_KERNELS_OPS_ATTENTION_TASK_H_
