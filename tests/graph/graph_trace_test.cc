@@ -79,7 +79,9 @@ TEST(GraphTraceTest, EachChunkOfEachStepHasAnEvent) {
       ASSERT_LE(event.begin_ns(), event.end_ns());
       ASSERT_LE(event.node(), nodes);  // The last one copies the record.
       ASSERT_LT(event.step(), kSteps);
-      if (!OnGpu()) ASSERT_LT(event.worker(), workers);
+      if (!OnGpu()) {
+        ASSERT_LT(event.worker(), workers);
+      }
       EXPECT_EQ(event.version(), 1u);
       const std::pair<uint64_t, uint32_t> at(event.step(), event.node());
       EXPECT_TRUE(chunks[at].insert(event.chunk()).second);
