@@ -6,8 +6,8 @@
 // of them. There are four ways:
 //
 //   AttendTile         (attention.cc)              any tensors
-//   AttendOnePosition  (attention_one_position.h)  one position, and 16-bit keys and values that are
-//                                                  not too many
+//   AttendOnePosition  (attention_one_position.h)  one position, and 16-bit keys and values, not
+//                                                  too many
 //   StreamTiles        (attention_stream.h)        16 rows at a time, of 16-bit elements, or of
 //                                                  float32 with keys and values in bfloat16
 //   PrefillTile        (attention_prefill.h)       more rows of 16-bit elements, without a mask and
