@@ -41,7 +41,8 @@ absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
 
 absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Projection& gate,
                                                   const Projection& up) {
-  // Longer vectors, and weights of float32, are faster as separate products on a GPU.
+  // Longer vectors (kMostDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are
+  // faster as separate products on a GPU.
   constexpr int64_t kMostColumns = 10240;
   if (reads_prompt() || gate.bias || config_.hidden > kMostColumns) return false;
   const Dims shape = {gate.rows, config_.hidden};

@@ -410,8 +410,7 @@ def main():
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
                  SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS,
                  GRAPHS_CPU, LOADED_CPU, GRAPH_PROMPT_CPU, GRAPH_SOAK, PYTHON_CPU, INFERENCE_CPU,
-                 PERF_ANALYZER,
-                 PERF_ANALYZER_CPU)
+                 PERF_ANALYZER, PERF_ANALYZER_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:
             sys.exit("update: no benchmark's JSON in " + sys.argv[1])

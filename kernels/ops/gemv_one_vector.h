@@ -43,15 +43,8 @@ struct StepWeights {
   Bytes16 runs[kStepRows][kStepPieces];
 };
 
-// On a GPU weights leave the L2 cache before its other contents: those of a model are read once in
-// a step, and would replace code and activations, which are used again soon.
-RESIDENT_DEVICE u64 PolicyOfWeights() {
-  u64 policy = 0;
-#if RESIDENT_GPU
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#endif
-  return policy;
-}
+// Reads a run of weights. Those of a model are read once in a step, and would replace code and
+// activations in the L2 cache, which are used again soon: `policy` is LastUse().
 RESIDENT_DEVICE Bytes16 LoadRun(u64 from, [[maybe_unused]] u64 policy) {
 #if RESIDENT_GPU
   Bytes16 run;
@@ -149,14 +142,10 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   }
 
   WeightSteps weights = {
-      PolicyOfWeights(),
-      w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
-      lane,
-      lane,
-      runs,
-      padded,
-      rows,
-      kGated ? args.described(2).address - w.address : u64{runs} * sizeof(Bytes16)};
+      LastUse(), w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
+      lane,      lane,
+      runs,      padded,
+      rows,      kGated ? args.described(2).address - w.address : u64{runs} * sizeof(Bytes16)};
   StepWeights ahead[2];
   weights.template Load<kRows>(ahead[0]);
   weights.template Load<kRows>(ahead[1]);

@@ -1,8 +1,9 @@
 // The family "matrix": products of matrices with vectors, and matrices whose elements are stored in
 // few bits. gemm.cc has products of matrices.
 //
-// The weights are read once, so that a product is as fast as the memory. On a GPU, tensor cores
-// multiply vectors of 16-bit elements, and vectors of float32 with weights of bfloat16
+// The weights are read once, so that a product is as fast as the memory. On a GPU, one vector and
+// long rows of 16 bits have a form of their own (gemv_one_vector.h), and tensor cores multiply
+// other vectors of 16-bit elements, and of float32 with weights of bfloat16
 // (gemv_tensor_cores.h). For other vectors each warp computes kRowsOfWarp outputs, and a lane reads
 // 16 bytes of each row at a time (MultiplyByWarps). Rows that are not aligned are read by all
 // threads of the block (MultiplyByBlocks), as by the CPU engine.
@@ -495,7 +496,8 @@ constexpr u16 kMixedWeights = 1;
 // before they are combined.
 constexpr i64 kSliceRows = static_cast<i64>(resident::kScratchBytes / (2 * sizeof(float)));
 
-// Rows `rows` of the result for one vector at `x`. `out`: of the first one of these rows.
+// gemv_silu_mul for one vector and rows that are at most kSliceRows. `of_rows` has the number of
+// these rows, and in `out` the address of the first result.
 template <typename T>
 RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of_rows,
                                      const resident::RowsInTurn<T>& weights) {

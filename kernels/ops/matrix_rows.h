@@ -46,6 +46,15 @@ RESIDENT_DEVICE T LoadOnce(const T* from) {
 #endif
 }
 
+// A policy of a GPU's L2 cache, for loads: the lines leave it before its other contents.
+RESIDENT_DEVICE u64 LastUse() {
+  u64 policy = 0;
+#if RESIDENT_GPU
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
 // Calls f(T{}) with the type of elements of `dtype`, one of float32, float16 and bfloat16.
 template <typename F>
 RESIDENT_DEVICE void VisitFloat(DType dtype, F f) {

@@ -218,7 +218,8 @@ RESIDENT_DEVICE bool MapDenseFloats(const Block& block, const Args& args, F f) {
     }
   } else {
     DType dtypes[kOperands];
-    bool floats = kReadsDirectly && HaveOneDenseShape(args, addresses, dtypes, size);
+    if constexpr (!kReadsDirectly) return false;
+    bool floats = HaveOneDenseShape(args, addresses, dtypes, size);
     for (i32 k = 0; k < kOperands; ++k) floats = floats & (dtypes[k] == DType::kF32);
     if (!floats) return false;
   }

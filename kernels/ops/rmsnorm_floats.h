@@ -30,7 +30,7 @@ struct RmsFloatsTask {
 
 // REQUIRES: a row has at most 4 * kQuads elements for each thread.
 template <bool kResidual, u32 kQuads, typename W>
-RESIDENT_NOINLINE void RmsNormOfFloats(const Block& shared, const RmsFloatsTask& of_block) {
+RESIDENT_NOINLINE void NormalizeFloatRows(const Block& shared, const RmsFloatsTask& of_block) {
   const Block block = shared;
   const RmsFloatsTask task = of_block;
   const u32 quads = task.columns / 4;
@@ -130,9 +130,9 @@ RESIDENT_DEVICE bool RmsNormOfFloats([[maybe_unused]] const Block& block,
   VisitFloat(w.dtype, [&](auto element) {
     using W = decltype(element);
     if (columns <= 2 * quads_of_thread) {
-      RmsNormOfFloats<kResidual, 2, W>(block, task);
+      NormalizeFloatRows<kResidual, 2, W>(block, task);
     } else {
-      RmsNormOfFloats<kResidual, 8, W>(block, task);
+      NormalizeFloatRows<kResidual, 8, W>(block, task);
     }
   });
   return true;

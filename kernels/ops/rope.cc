@@ -137,10 +137,10 @@ RESIDENT_NOINLINE bool RotatePairs(const Block& block, const Args& args, i64 off
     for (u32 n = first_head; n < heads; n += heads_at_once) {
       const float* const head = from + n * x.strides[2];
       float* const rotated = to + n * out.strides[2];
-      const float a = head[0];
-      const float b_of_pair = head[gap];
-      rotated[0] = a * by.cosine - b_of_pair * by.sine;
-      rotated[gap] = a * by.sine + b_of_pair * by.cosine;
+      const float x_low = head[0];
+      const float x_high = head[gap];
+      rotated[0] = x_low * by.cosine - x_high * by.sine;
+      rotated[gap] = x_low * by.sine + x_high * by.cosine;
     }
   }
   return true;

@@ -145,14 +145,7 @@ struct RowPart {
   }
 };
 
-// Whether the copied lines are read again soon, for CopyAsyncFor: the policy of the L2 cache.
-RESIDENT_DEVICE u64 LastUse() {
-  u64 policy = 0;
-#if RESIDENT_GPU
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#endif
-  return policy;
-}
+// The opposite of LastUse(): the copied lines are read again soon.
 RESIDENT_DEVICE u64 NotLastUse() {
   u64 policy = 0;
 #if RESIDENT_GPU

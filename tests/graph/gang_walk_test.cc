@@ -216,6 +216,13 @@ GraphEnd EndOf(const GraphQuantum& quantum) { return static_cast<GraphEnd>(quant
 
 u32 RandomGang(std::mt19937& random) { return 1 + static_cast<u32>(random()) % kMaxGang; }
 
+// Equal chunks are at most as many as the members that execute them; others are not changed.
+TEST(GangWalkTest, ChunksOfAGang) {
+  EXPECT_EQ(CountGangChunks(/*chunks=*/526, /*limit=*/1024, /*ranks=*/132), 132u);
+  EXPECT_EQ(CountGangChunks(/*chunks=*/16, /*limit=*/1024, /*ranks=*/132), 16u);
+  EXPECT_EQ(CountGangChunks(/*chunks=*/4008, kMaxTaskChunks, /*ranks=*/132), 4008u);
+}
+
 TEST(GangWalkTest, EachChunkIsExecutedOnceInEachStepInOrder) {
   std::mt19937 random(7);
   for (u32 round = 0; round < 20 * kMaxGang && !HasFailure(); ++round) {

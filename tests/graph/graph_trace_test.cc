@@ -79,9 +79,7 @@ TEST(GraphTraceTest, EachChunkOfEachStepHasAnEvent) {
       ASSERT_LE(event.begin_ns(), event.end_ns());
       ASSERT_LE(event.node(), nodes);  // The last one copies the record.
       ASSERT_LT(event.step(), kSteps);
-      if (!OnGpu()) {
-        ASSERT_LT(event.worker(), workers);
-      }
+      ASSERT_LT(event.worker(), OnGpu() ? daemon.Device().blocks() : workers);
       EXPECT_EQ(event.version(), 1u);
       const std::pair<uint64_t, uint32_t> at(event.step(), event.node());
       EXPECT_TRUE(chunks[at].insert(event.chunk()).second);
@@ -235,7 +233,7 @@ TEST(GraphTraceTest, ARunWaitsForItsClient) {
            daemon.Device().completed_tasks() == tasks;
   }));
   // The run has several hundred quanta.
-  EXPECT_LT(daemon.Device().completed_tasks(), 100u);
+  EXPECT_LT(daemon.Device().completed_tasks(), OnGpu() ? 100u : 50u);
   // It continues when the client reads.
   uint64_t events = 0;
   while (events < 500'000 && stream->Read(&response)) events += response.trace().events_size();

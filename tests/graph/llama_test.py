@@ -162,6 +162,19 @@ class LlamaTest(daemons.DaemonTest):
         prompt = self.random_text(model, 300)
         self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
 
+    def test_gated_products_are_one_node_where_it_is_faster(self):
+        for variant, flags, fused in (("qkv_bias", (), True), ("tied_wide_heads", (), True),
+                                      ("small", (), False), ("all_biases", (), False),
+                                      ("qkv_bias", ("--prompt=8",), False)):
+            with self.subTest(variant=variant, flags=flags):
+                model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
+                graph = self.graph(model, "--max_context=40", *flags)
+                operators = [node.operator for node in graph.nodes]
+                layers = sum(node.name.endswith(".append") for node in graph.nodes)
+                self.assertGreater(layers, 0)
+                self.assertEqual((operators.count("gemv_silu_mul"), operators.count("silu_mul")),
+                                 (layers, 0) if fused else (0, layers))
+
     def check_prompt(self, model, length, cache, *flags):
         """A prompt that is read in one step, and a decode that continues after it, beside the reference
         for the text that both have seen."""
