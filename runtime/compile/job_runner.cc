@@ -123,6 +123,8 @@ NvrtcSource CudaSource(const CompileJob& job, const Unit& unit, int architecture
   // Functions without an annotation are device functions, because the CPU compiles the same source.
   source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", architecture),
                     "-default-device",
+                    // Without textures and the runtime API's types, which no operator can use.
+                    "-minimal",
                     // A function must not use constant memory: it would see the kernel's.
                     "--ptxas-options=--disable-optimizer-constants"};
   source.options.insert(source.options.end(), unit.definitions.begin(), unit.definitions.end());

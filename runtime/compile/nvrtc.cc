@@ -69,7 +69,8 @@ absl::StatusOr<std::string> WarmNvrtc() {
       "extern \"C\" __device__ void warm(float* x, long long n) {\n"
       "  for (long long i = threadIdx.x; i < n; i += 256) x[i] = sinf(x[i / 3]) * x[i % n];\n"
       "}\n";
-  source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", kWarmArchitecture)};
+  source.options = {"-std=c++20", "-rdc=true", absl::StrCat("-arch=sm_", kWarmArchitecture),
+                    "-minimal"};
   std::string log;
   return NvrtcCompile(source, &log);
 }

@@ -222,18 +222,17 @@ TEST_F(GraphQuantumOperatorsTest, AGraphWhoseFormIsTooLarge) {
   constexpr int kNodes = 1 << 16;
   constexpr int kInputs = 13;
   std::string signature;
-  std::string sum;
   for (int i = 0; i < kInputs; ++i) {
     absl::StrAppend(&signature, "x", i, ": in strided f32[*S], ");
-    absl::StrAppend(&sum, i == 0 ? "" : " + ", "at(args.tensor<const float>(", i, "), i)");
   }
   // `at`: an element by its position in row-major order.
   client::Installation wide = client::Installation::Source(
       "wide", "wide.cc",
       {{"wide.cc", absl::StrCat(R"(RESIDENT_OPERATOR(wide)(resident::Block& block,
     const resident::Args& args) {
-  auto out = args.tensor<float>()",
-                                kInputs, R"();
+  constexpr resident::u32 kInputs = )",
+                                kInputs, R"(;
+  auto out = args.tensor<float>(kInputs);
   const auto at = [](const auto& tensor, resident::i64 i) -> auto& {
     resident::i64 offset = 0;
     for (resident::u32 d = tensor.rank(); d-- > 0; i /= tensor.shape(d)) {
@@ -241,8 +240,13 @@ TEST_F(GraphQuantumOperatorsTest, AGraphWhoseFormIsTooLarge) {
     }
     return tensor.data()[offset];
   };
-  block.for_each(block.share(out.size()), [&](resident::i64 i) { at(out, i) = )",
-                                sum, "; });\n}\n")}});
+  block.for_each(block.share(out.size()), [&](resident::i64 i) {
+    float sum = 0;
+    for (resident::u32 k = 0; k < kInputs; ++k) sum += at(args.tensor<const float>(k), i);
+    at(out, i) = sum;
+  });
+}
+)")}});
   wide.Signature(signature + "out: out strided f32[*S]");
   wide.WaitFor(v1::VERSION_STATE_ACTIVE);
   MustInstall(wide);
