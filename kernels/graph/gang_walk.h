@@ -10,7 +10,8 @@
 // it begins the next one.
 //
 // While the operator runs, Prepare reads what the next node needs, so that little but the wait
-// remains between two nodes.
+// remains between two nodes. An operator that waits for its inputs itself is started before that,
+// and reads meanwhile what no node writes.
 //
 // Invariants:
 //   1. All nodes before the first one that has not ended are not waited for, and this one waits for
@@ -40,13 +41,14 @@
 //   walk.Join();
 //   for (bool runs = false;;) {
 //     walk.Prepare();
-//     if (runs) {
-//       ... wait for the operator, execute further chunks ...
-//       walk.Finish(status_and_detail, begin_ns);
-//     }
+//     if (runs) ... wait for the operator, execute further chunks ...
+//     early = ... it ended OK ... && walk.starts_early();
+//     if (early) ... take the arguments, start the operator, which awaits its inputs ...
+//     if (runs) walk.Finish(status_and_detail, begin_ns);
 //     runs = walk.Next();
+//     if (early) ... the inputs are ready, or, if !runs, will not be ...
 //     if (runs) {
-//       ... take the arguments, start the operator ...
+//       if (!early) ... take the arguments, start the operator ...
 //     } else if (walk.leaves()) {
 //       break;
 //     }
@@ -185,12 +187,14 @@ class GangWalk {
     ranks_ = members.ranks;
     signals_ = members.signals;
     first_wait_ = members.first_wait;
+    starts_early_ = members.starts_early;
     index_ = rank_ >= first_ ? rank_ - first_ : rank_ + gang_ - first_;
     // Independent of each other: the operator, the predecessors and the arguments.
     const GraphOperator op = operators_[op_];
     ReadWait(Platform::Lane());
     CopyArguments(ImagePart<Argument>(image_, image_.arguments_at) + first_argument);
     operator_slot_ = op.slot;
+    starts_early_ &= op.starts_early;
     chunks_ = 1;
     if (patches != 0 && Platform::Lane() == 0) {
       PatchArguments(ImagePart<GraphPatch>(image_, image_.patches_at) + first_patch, patches,
@@ -205,6 +209,12 @@ class GangWalk {
       }
       chunks_ = Platform::First(chunks_);
     }
+  }
+
+  // Whether the operator of the node that was prepared may be started before Next: Next then
+  // decides whether its inputs become ready. REQUIRES: the node before has ended OK.
+  RESIDENT_HOST_DEVICE bool starts_early() const {
+    return position_ != size_ && !leaves_ && starts_early_ != 0 && index_ < chunks_;
   }
 
   // Waits until the node that was prepared may be executed; its arguments are in the fast memory.
@@ -587,6 +597,7 @@ class GangWalk {
   u32 ranks_ = 0;
   u32 index_ = 0;
   u32 signals_ = 0;
+  u32 starts_early_ = 0;
   u32 waits_ = 0;
   u32 first_wait_ = 0;
   // A lane's predecessor, and the value that its counter must have; kNoNode: it need not wait.

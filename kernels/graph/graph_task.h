@@ -179,10 +179,13 @@ struct GangNode {
   u16 ranks;
   // Whether a member waits for it that is not the only one that executes it.
   u32 signals;
-  u32 reserved;
+  // Whether no node writes what its operator reads before its inputs are ready, if it is one that
+  // may be started then (GraphOperator::starts_early).
+  u32 starts_early;
 };
 static_assert(sizeof(GangNode) == 16, "");
 static_assert(__builtin_offsetof(GangNode, signals) == 8, "");
+static_assert(__builtin_offsetof(GangNode, starts_early) == 12, "");
 
 // A predecessor, with its members.
 struct GangWait {
@@ -300,7 +303,8 @@ struct GraphOperator {
   u32 slot;
   i32 split_parameter;
   u32 by_first_dim;
-  u32 reserved;
+  // Whether it may be started before its inputs are ready: it waits for them itself.
+  u32 starts_early;
   u64 grain;
   u64 limit;
   // Set by the engine: its tasks that have ended, and their worker time.
@@ -308,6 +312,7 @@ struct GraphOperator {
   u64 ns;
 };
 static_assert(sizeof(GraphOperator) == 48, "");
+static_assert(__builtin_offsetof(GraphOperator, starts_early) == 12, "");
 static_assert(__builtin_offsetof(GraphOperator, grain) == 16, "");
 static_assert(__builtin_offsetof(GraphOperator, tasks) == 32, "");
 
@@ -385,7 +390,7 @@ RESIDENT_HOST_DEVICE constexpr u32 GraphTaskStep(u32 task) { return task >> kGra
 // It differs if two builds could interpret an image differently.
 RESIDENT_HOST_DEVICE constexpr u64 GraphLayoutHash() {
   constexpr u64 kFields[] = {
-      2,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      3,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(GraphDescriptor),
       sizeof(GraphImage),
       sizeof(GraphNode),

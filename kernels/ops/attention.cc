@@ -623,6 +623,7 @@ RESIDENT_DEVICE void Attend(const Block& block, const Args& args) {
     return;
   }
 #endif
+  if (!block.await_inputs()) return;
   const AttentionTask& task = ReadTask<kPartial>(block, args);
   if (task.refusal != 0) {
     block.fail(CompletionStatus::kInvalidArgument, task.refusal);
@@ -661,5 +662,7 @@ RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
                                                  out.dtype(),
                                                  acc.shape(3),
                                                  columns};
-  CombineRows(block, task, block.share(resident::Quotient(out.size(), columns)));
+  const resident::Range rows = block.share(resident::Quotient(out.size(), columns));
+  if (!block.await_inputs()) return;
+  CombineRows(block, task, rows);
 }

@@ -368,6 +368,7 @@ RESIDENT_DEVICE u32 AttendOnePosition(const Block& block, const Args& args, u32 
     task.parts = kPartial ? static_cast<u32>(out.shape[3]) : 0;
     task.scale = args.scalar<float>(kScalars);
   }
+  if (!block.await_inputs()) return end;
   block.barrier();
   const bool half = k.dtype == DType::kF16;
   if (q.shape[3] == 64) {

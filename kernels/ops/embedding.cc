@@ -144,6 +144,7 @@ RESIDENT_NOINLINE bool AppendQuads(const Block& block, const Args& args, i64 pos
   if (!fits) return false;
   const Range share = block.share(rows);
   const u32 end = static_cast<u32>(share.end) * quads;
+  if (!block.await_inputs()) return true;
   RESIDENT_UNROLL(1)
   for (u32 i = static_cast<u32>(share.begin) * quads + block.thread(); i < end;
        i += block.threads()) {
@@ -208,6 +209,7 @@ RESIDENT_OPERATOR(kv_append)(Block& block, const Args& args) {
 #if RESIDENT_WARPS
   if (AppendQuads(block, args, pos)) return;
 #endif
+  if (!block.await_inputs()) return;
   // The rows of `from`, and the strides of the cache.
   struct Rows {
     const Tensor<const Any>& shape_of;

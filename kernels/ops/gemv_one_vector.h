@@ -5,7 +5,7 @@
 //
 // A warp has adjacent rows, two at a time: of gemv_silu_mul a row of each matrix. A lane always has
 // eight loads of 16 bytes of weights under way, also from two rows to the next two, and the first
-// ones start before the vector is brought to the block's memory. So each block has 32 KiB on their
+// ones start before the vector may be read (Block::await_inputs). So each block has 32 KiB on their
 // way.
 //
 // The products are added in float32, so that x is not rounded, and the warps need nothing of each
@@ -13,7 +13,7 @@
 // that of threads.
 //
 // A small product takes as long as its instructions need one after the other. The operands are
-// therefore read without what other forms would need, and x is requested in front of the weights.
+// therefore read without what other forms would need.
 #ifndef RESIDENT_KERNELS_OPS_GEMV_ONE_VECTOR_H_
 #define RESIDENT_KERNELS_OPS_GEMV_ONE_VECTOR_H_
 
@@ -133,14 +133,6 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   const u32 steps = (runs + kStepRuns - 1) / kStepRuns;
   const u32 padded = steps * kStepRuns;
 
-  // Quads of x that a thread requests in front of the weights. There may be more behind them.
-  constexpr u32 kFirst = 2;
-  const u64 x_address = args.described(0).address;
-  Quad<X> first_quads[kFirst];
-  for (u32 k = 0; k < kFirst; ++k) {
-    first_quads[k] = LoadQuadOfX<X>(x_address, block.thread() + k * block.threads(), depth);
-  }
-
   WeightSteps weights = {
       LastUse(), w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
       lane,      lane,
@@ -149,6 +141,15 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   StepWeights ahead[2];
   weights.template Load<kRows>(ahead[0]);
   weights.template Load<kRows>(ahead[1]);
+  if (!block.await_inputs()) return;
+
+  // Quads of x that a thread requests before it stores the first of them. There may be more.
+  constexpr u32 kFirst = 2;
+  const u64 x_address = args.described(0).address;
+  Quad<X> first_quads[kFirst];
+  for (u32 k = 0; k < kFirst; ++k) {
+    first_quads[k] = LoadQuadOfX<X>(x_address, block.thread() + k * block.threads(), depth);
+  }
 
   // The first quads of all runs, then the second ones, so that adjacent lanes read adjacent quads.
   auto* const x = reinterpret_cast<Quad<float>*>(block.memory<float>(0, kMostDepth));
@@ -242,7 +243,8 @@ RESIDENT_DEVICE bool MultiplyOneVectorOf(const Block& block, const Args& args) {
 
 #endif  // RESIDENT_WARPS
 
-// (collective) The operator gemv. False: the operands have another form, or must be refused.
+// (collective) The operator gemv, which awaits its inputs. False: the operands have another form,
+// or must be refused, and nothing was awaited.
 RESIDENT_DEVICE bool MultiplyOneVector([[maybe_unused]] const Block& block,
                                        [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS

@@ -467,7 +467,7 @@ RESIDENT_NOINLINE void ReplaceDense(const Block& block, const TensorTask& task) 
 }  // namespace
 
 RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
-  if (resident::MultiplyOneVector(block, args)) return;
+  if (resident::MultiplyOneVector(block, args) || !block.await_inputs()) return;
 #if RESIDENT_WARPS
   TensorTask& task = ReadDense(block, args);
   block.barrier();
@@ -565,7 +565,7 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(const Block& block, const Args& args
 }  // namespace
 
 RESIDENT_OPERATOR(gemv_silu_mul)(Block& block, const Args& args) {
-  if (resident::GateOneVector(block, args)) return;
+  if (resident::GateOneVector(block, args) || !block.await_inputs()) return;
   MultiplyAndGateDense(block, args);
 }
 

@@ -504,7 +504,7 @@ RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block
 RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
-  if (resident::RmsNormOfFloats<false>(block, args)) return;
+  if (resident::RmsNormOfFloats<false>(block, args) || !block.await_inputs()) return;
   if (resident::RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
@@ -514,7 +514,7 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
-  if (resident::RmsNormOfFloats<true>(block, args)) return;
+  if (resident::RmsNormOfFloats<true>(block, args) || !block.await_inputs()) return;
   if (resident::RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args))
     return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),

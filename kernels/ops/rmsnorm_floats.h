@@ -41,11 +41,16 @@ RESIDENT_NOINLINE void NormalizeFloatRows(const Block& shared, const RmsFloatsTa
   float* sums = block.memory<float>(0, 2 * Block::kMaxThreads / kWarpThreads);
   u32 place = 0;
   const Range range = block.share(task.rows);
+  Quad<W> w[kQuads];
+  for (u32 q = 0; q < kQuads; ++q) {
+    const u32 at = block.thread() + q * block.threads();
+    if (at < quads) w[q] = *ElementAt<const Quad<W>>(task.w, at);
+  }
+  if (!block.await_inputs()) return;
   RESIDENT_UNROLL(1)
   for (i64 row = range.begin; row < range.end; ++row) {
     const i64 first = row * quads;
     Quad<float> v[kQuads];
-    Quad<W> w[kQuads];
     for (u32 q = 0; q < kQuads; ++q) {
       const u32 at = block.thread() + q * block.threads();
       v[q] = {{0.0f, 0.0f, 0.0f, 0.0f}};
@@ -55,7 +60,6 @@ RESIDENT_NOINLINE void NormalizeFloatRows(const Block& shared, const RmsFloatsTa
         const Quad<float> r = *ElementAt<const Quad<float>>(task.r, first + at);
         for (u32 i = 0; i < 4; ++i) v[q].v[i] += r.v[i];
       }
-      w[q] = *ElementAt<const Quad<W>>(task.w, at);
     }
     float share = 0.0f;
     for (u32 q = 0; q < kQuads; ++q) {
@@ -89,7 +93,8 @@ RESIDENT_DEVICE bool IsFloatsOfQuads(const TensorArgument& tensor) {
 
 #endif  // RESIDENT_WARPS
 
-// (collective) The operators. False: the tensors have another form.
+// (collective) The operators, which await their inputs. False: the tensors have another form, and
+// nothing was awaited.
 template <bool kResidual>
 RESIDENT_DEVICE bool RmsNormOfFloats([[maybe_unused]] const Block& block,
                                      [[maybe_unused]] const Args& args) {

@@ -124,6 +124,7 @@ RESIDENT_NOINLINE bool RotatePairs(const Block& block, const Args& args, i64 off
   const i64 gap = interleaved ? 1 : half;
   const i64 length = x.shape[1];
   const Range rows = block.share(x.shape[0] * length);
+  if (!block.await_inputs()) return true;
   RESIDENT_UNROLL(1)
   for (i64 row = rows.begin; row < rows.end; ++row) {
     const i64 b = length == 1 ? row : resident::Quotient(row, length);
@@ -204,7 +205,7 @@ RESIDENT_OPERATOR(rope)(Block& block, const Args& args) {
     return;
   }
   if (x.size() == 0) return;
-  if (RotatePairs(block, args, offset, layout == 0)) return;
+  if (RotatePairs(block, args, offset, layout == 0) || !block.await_inputs()) return;
 
   auto& task = *block.memory<RopeTask>();
   float* const cosines = block.memory<float>(sizeof(RopeTask), 2 * kFrequencies);

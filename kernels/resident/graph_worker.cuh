@@ -104,10 +104,11 @@ struct GangMember {
   }
 };
 
-// (warp) Makes the node that was prepared the block's task, and starts its operator with this
-// chunk.
+// (warp) Makes the node that was prepared the block's task, and starts its operator with the
+// member's first chunk, if it has one.
 __device__ __forceinline__ void StartNode(const KernelParameters& p,
-                                          const GangWalk<GangMember>& walk, u32 token) {
+                                          const GangWalk<GangMember>& walk, u32 token,
+                                          InputState inputs) {
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
   const u32 pieces = walk.arguments() * kPiecesPerArgument;
@@ -122,10 +123,30 @@ __device__ __forceinline__ void StartNode(const KernelParameters& p,
     task.set_argument_count(walk.arguments());
     block_state.chunk = walk.first_chunk();
     block_state.chunk_count = walk.chunks();
+    block_state.inputs = inputs;
     WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
   }
   __syncwarp();
   if (walk.first_chunk() < walk.chunks()) BarrierSync<kHandOverBarrier>();
+}
+
+// (warp) Tells an operator that was started early how its wait for inputs ends. If they are
+// cancelled, waits until it has returned.
+__device__ __forceinline__ void EndWaitForInputs(const KernelParameters& p,
+                                                 const GangWalk<GangMember>& walk, u32 token,
+                                                 bool ready) {
+  if (LaneId() == 0) {
+    // The wait may have been so long that the host no longer sees the node as running.
+    if (ready) {
+      WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
+    }
+    ReleaseBlock(&block_state.inputs, ready ? InputState::kReady : InputState::kCancelled);
+  }
+  __syncwarp();
+  if (ready) return;
+  BarrierSync<kFinishedBarrier>();
+  if (LaneId() == 0) block_state.inputs = InputState::kReady;
+  __syncwarp();
 }
 
 // (warp) Waits for the operator that StartNode has started, and executes the block's further
@@ -182,12 +203,16 @@ __device__ __noinline__ void RunQuantum(const KernelParameters& p) {
     u32 stride = 1;
     for (bool runs = false;;) {
       walk.Prepare();
-      if (runs) walk.Finish(EndNode(stride), begin_ns);
+      const u32 status_and_detail = runs ? EndNode(stride) : 0;
+      const bool early = status_and_detail == 0 && walk.starts_early();
+      if (early) StartNode(p, walk, quantum.token, InputState::kAwaited);
+      if (runs) walk.Finish(status_and_detail, begin_ns);
       runs = walk.Next();
+      if (early) EndWaitForInputs(p, walk, quantum.token, /*ready=*/runs);
       if (runs) {
         stride = walk.stride();
         begin_ns = NanosecondClock();
-        StartNode(p, walk, quantum.token);
+        if (!early) StartNode(p, walk, quantum.token, InputState::kReady);
       } else if (walk.leaves()) {
         break;
       }

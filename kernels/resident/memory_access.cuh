@@ -107,6 +107,16 @@ __device__ __forceinline__ void ReleaseDevice(u32* to, u32 value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+// `to`: shared memory.
+template <typename T>
+__device__ __forceinline__ void ReleaseBlock(T* to, T value) {
+  static_assert(sizeof(T) == sizeof(u32), "");
+  asm volatile(
+      "st.release.cta.shared.u32 [%0], %1;" ::"r"(static_cast<u32>(__cvta_generic_to_shared(to))),
+      "r"(static_cast<u32>(value))
+      : "memory");
+}
+
 // Neither waits for the addition.
 __device__ __forceinline__ void AddReleaseDevice(u32* to, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

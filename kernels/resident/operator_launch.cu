@@ -48,6 +48,7 @@ __device__ __forceinline__ void TakeLaunch(const OperatorLaunch& launch) {
   launch_state.chunk_count = launch.chunks;
   launch_state.scratch = launch.scratch + blockIdx.x * kScratchBytes;
   launch_state.status_and_detail = 0;
+  launch_state.inputs = InputState::kReady;
   launch_state.barrier_arrivals = 0;
 }
 

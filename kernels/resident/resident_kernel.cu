@@ -692,6 +692,7 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
     handover = Handover{};
     prepared.mail = MailState{};
     block_state.scratch = parameters.scratch + blockIdx.x * kScratchBytes;
+    block_state.inputs = InputState::kReady;
   }
   if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
   __syncthreads();

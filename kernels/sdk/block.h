@@ -46,6 +46,14 @@ struct Range {
   RESIDENT_HOST_DEVICE i64 size() const { return end - begin; }
 };
 
+// Whether an operator may read its arguments: see Block::await_inputs().
+enum class InputState : u32 {
+  kReady = 0,
+  kAwaited = 1,
+  // They will not become ready.
+  kCancelled = 2,
+};
+
 // The data that the threads of a block share while a task runs: filled in by the kernel (or
 // a CPU worker) before it calls the operator. On a GPU it is in shared memory.
 struct alignas(128) BlockState {
@@ -58,6 +66,7 @@ struct alignas(128) BlockState {
   u32 barrier_arrivals;   // Checked build only: threads that have reached a barrier so far.
   u8 result[kResultBytes];
   u64 reduce[34];  // Scratch of the reductions: one word for each warp, and the result.
+  InputState inputs;
   alignas(128) unsigned char memory[kBlockMemoryBytes];
 };
 
@@ -166,6 +175,28 @@ class Block {
     asm volatile("barrier.sync 1, %0;" ::"r"(threads()) : "memory");
 #elif defined(RESIDENT_EMULATED_THREADS)
     emulated::Barrier();
+#endif
+  }
+
+  // Waits until all arguments may be read, and written. A graph may start an operator that calls
+  // this (kernels/ops/early_operators.h) while the nodes before it still run, so that it reads its
+  // weights meanwhile. False: the task is withdrawn, and the operator must return at once; what it
+  // has reported counts for nothing. All threads get the same answer. Other operators need not
+  // call it, for them it returns true.
+  RESIDENT_HOST_DEVICE bool await_inputs() const {
+#if defined(__CUDA_ARCH__)
+    u64 address;
+    asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(&state_->inputs));
+    u32 inputs;
+    do {
+      asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+                   : "=r"(inputs)
+                   : "r"(static_cast<u32>(address))
+                   : "memory");
+    } while (inputs == static_cast<u32>(InputState::kAwaited));
+    return inputs == static_cast<u32>(InputState::kReady);
+#else
+    return true;
 #endif
   }
 

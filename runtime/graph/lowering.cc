@@ -43,6 +43,32 @@ double ViewBytes(const Graph& graph, const View& view) {
   return bytes;
 }
 
+// By tensor: whether a node writes its memory; only of roots.
+std::vector<bool> WrittenRoots(const Graph& graph) {
+  std::vector<bool> written(graph.tensors.size());
+  std::vector<Access> accesses;
+  for (const Node& node : graph.nodes) {
+    accesses.clear();
+    ListAccesses(graph, node, {}, &accesses);
+    for (const Access& access : accesses) {
+      if (access.mode != Access::Mode::kRead) written[graph.tensors[access.tensor].root] = true;
+    }
+  }
+  return written;
+}
+
+// GangNode::starts_early.
+bool StartsEarly(const Graph& graph, const Node& node, const std::vector<bool>& written) {
+  const std::optional<uint32_t> reads = graph.operators[node.op].early_reads;
+  if (!reads.has_value()) return false;
+  for (size_t i = 0; i < node.argument_count; ++i) {
+    const Argument& argument = graph.ArgumentsOf(node)[i];
+    if (argument.kind != Argument::Kind::kTensor || (*reads >> i & 1) == 0) continue;
+    if (written[graph.tensors[argument.tensor].root]) return false;
+  }
+  return true;
+}
+
 template <typename T>
 void Place(const std::vector<T>& part, uint64_t at, std::string* image) {
   if (!part.empty()) std::memcpy(image->data() + at, part.data(), part.size() * sizeof(T));
@@ -306,6 +332,10 @@ void Lowering::AddSchedule(absl::Span<const uint32_t> streams,
   }
   schedule_ = ComputeSchedule(estimates, predecessors, gang.workers);
   header_.gang = schedule_.gang;
+  const std::vector<bool> written = WrittenRoots(graph_);
+  for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+    schedule_.nodes[i].starts_early = StartsEarly(graph_, graph_.nodes[i], written);
+  }
 }
 
 void Lowering::AddLoop() {

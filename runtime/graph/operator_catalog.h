@@ -5,6 +5,7 @@
 #define RESIDENT_RUNTIME_GRAPH_OPERATOR_CATALOG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,9 @@ struct OperatorInfo {
   SplitRule split;
   // Whether it is one of the daemon's own operators, so that its name tells what it does.
   bool builtin = false;
+  // If it may be started before its inputs are ready, bit i: it may read the elements of argument i
+  // then (kernels/ops/early_operators.h).
+  std::optional<uint32_t> early_reads;
   // Of the daemon's own operators: "elementwise"; only for pictures.
   std::string family;
 };

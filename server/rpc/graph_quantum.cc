@@ -293,7 +293,7 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
     plan.operators.push_back({.slot = op.version->slot,
                               .split_parameter = split.parameter,
                               .by_first_dim = split.by_first_dim,
-                              .reserved = 0,
+                              .starts_early = op.version->early_reads.has_value(),
                               .grain = split.grain,
                               .limit = split.limit,
                               .tasks = 0,

@@ -33,6 +33,7 @@ absl::StatusOr<graph::OperatorInfo> RegistryCatalog::Find(const std::string& nam
   info.signature = view.op->signature();
   info.split = found->split;
   info.builtin = found->builtin;
+  info.early_reads = found->early_reads;
   info.family = view.family;
   return info;
 }

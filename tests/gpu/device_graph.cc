@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/graph/graph_arguments.h"
+#include "kernels/ops/early_operators.h"
 #include "server/rpc/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
@@ -50,7 +51,7 @@ GraphOperator Row(const std::string& name, const SplitRule& split) {
   return {.slot = OperatorSlot(name),
           .split_parameter = split.parameter,
           .by_first_dim = split.by_first_dim,
-          .reserved = 0,
+          .starts_early = FindEarlyReads(name).has_value(),
           .grain = split.grain,
           .limit = split.limit,
           .tasks = 0,

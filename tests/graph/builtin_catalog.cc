@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/ops/builtin.h"
+#include "kernels/ops/early_operators.h"
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/errors/operator_errors.h"
 
@@ -16,6 +17,7 @@ BuiltinCatalog::BuiltinCatalog() {
     info.signature = Signature::Parse(op.signature).value();
     info.split = ParseSplit(op.split, info.signature).value();
     info.builtin = true;
+    info.early_reads = FindEarlyReads(op.name);
     info.family = op.family;
     operators_.emplace(op.name, std::move(info));
   }

@@ -152,7 +152,10 @@ class GangRun {
     const GangNode& members = image_.gang_node(node);
     EXPECT_EQ((members.first + call.first_chunk) % gang(), call.rank) << "node " << node;
     EXPECT_EQ(call.stride, members.ranks);
-    EXPECT_EQ(call.operator_slot, image_.operators()[image_.node(node).op].slot);
+    const GraphOperator& op = image_.operators()[image_.node(node).op];
+    EXPECT_EQ(call.operator_slot, op.slot);
+    EXPECT_EQ(call.early,
+              members.starts_early != 0 && op.starts_early != 0 && call.first_chunk < call.chunks);
     image_.ExpectArguments(node, step, quantum_.records + call.step * quantum_.record_bytes,
                            call.arguments);
     calls_.fetch_add(1, std::memory_order_relaxed);

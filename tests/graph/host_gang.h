@@ -86,6 +86,8 @@ struct GangCall {
   u32 first_chunk = 0;
   u32 chunks = 0;
   u32 stride = 0;
+  // Whether the operator was started before its inputs were ready.
+  bool early = false;
   ArgumentBlock arguments;
 };
 
@@ -94,19 +96,26 @@ struct GangCall {
 template <typename Execute>
 bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
                  const Execute& execute) {
+  GangCall call;
+  const auto take = [&] {
+    call = {rank,
+            walk.node(),
+            walk.operator_slot(),
+            walk.arguments(),
+            walk.step(),
+            walk.first_chunk(),
+            walk.chunks(),
+            walk.stride(),
+            walk.starts_early(),
+            memory.arguments};
+  };
+  if (walk.starts_early()) take();
   while (!walk.Next()) {
     if (walk.leaves()) return false;
     walk.Prepare();
+    if (walk.starts_early()) take();
   }
-  const GangCall call{rank,
-                      walk.node(),
-                      walk.operator_slot(),
-                      walk.arguments(),
-                      walk.step(),
-                      walk.first_chunk(),
-                      walk.chunks(),
-                      walk.stride(),
-                      memory.arguments};
+  if (!call.early) take();
   const u64 begin_ns = HostMember::Clock();
   // An engine prepares the next node at any time during this one.
   const bool prepares_first = (call.node + rank) % 2 == 0;

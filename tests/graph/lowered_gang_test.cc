@@ -175,7 +175,7 @@ class LoweredRun {
     operators_.push_back({.slot = *FindBuiltinSlot(name),
                           .split_parameter = split.parameter,
                           .by_first_dim = split.by_first_dim,
-                          .reserved = 0,
+                          .starts_early = 0,
                           .grain = split.grain,
                           .limit = split.limit,
                           .tasks = 0,

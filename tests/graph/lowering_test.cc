@@ -140,7 +140,7 @@ class LoweringTest : public ::testing::Test {
       const GraphOperator row{.slot = 0,
                               .split_parameter = op.split.parameter,
                               .by_first_dim = op.split.by_first_dim,
-                              .reserved = 0,
+                              .starts_early = 0,
                               .grain = op.split.grain,
                               .limit = op.split.limit,
                               .tasks = 0,
@@ -314,6 +314,33 @@ TEST_F(LoweringTest, MembersOfWideNodesAndRecords) {
     EXPECT_EQ(nodes[1].signals, 0u);
     EXPECT_EQ(nodes[2].signals, image.gang == 1 ? 0u : 1u);
   }
+}
+
+// An operator that reads its weights before its inputs are ready is started then if no node writes
+// these weights, of whatever kind their tensor is.
+TEST_F(LoweringTest, NodesThatStartEarly) {
+  GraphMaker g;
+  g.Input("x", {4}).Input("w", {4, 4}).Tensor(v1::GraphTensor::KIND_STATE, "kept", {D(4), D(4)});
+  g.Tensor(v1::GraphTensor::KIND_STATE, "changed", {D(4), D(4)});
+  g.Activation("a", {4}).Activation("b", {4}).Activation("c", {4}).Output("y", {4});
+  g.Call("gemv", {"x", "w", None(), "a"});
+  g.Call("gemv", {"a", "kept", None(), "b"});
+  g.Call("gemv", {"b", "changed", None(), "c"});
+  g.Call("relu", {"c", "y"});
+  g.Call("copy", {"w", "changed"});
+  bool ok = false;
+  const graph::CheckedGraph checked = Check(g.graph, &ok);
+  ASSERT_TRUE(ok) << FindingsText(g.Validate());
+  const graph::Lowering lowering(checked, {}, {.workers = 3});
+  const std::string bytes = lowering.Image(std::vector<uint64_t>(checked.graph.tensors.size(), 64));
+  const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+  const GangNode* const nodes = ImagePart<GangNode>(image, image.gang_nodes_at);
+  ASSERT_EQ(image.nodes, 5u);
+  EXPECT_EQ(nodes[0].starts_early, 1u);
+  EXPECT_EQ(nodes[1].starts_early, 1u);
+  EXPECT_EQ(nodes[2].starts_early, 0u);
+  EXPECT_EQ(nodes[3].starts_early, 0u);
+  EXPECT_EQ(nodes[4].starts_early, 0u);
 }
 
 // A node that copies the record waits for all writers of the stream, aliases included.

@@ -17,10 +17,11 @@ constexpr u32 kPatches = 4;
 }  // namespace
 
 WalkImage::WalkImage(std::mt19937& random, const WalkImageOptions& options)
-    // One chunk; one for each element; one for two elements, and at most two.
-    : operators_{{10, -1, 0, 0, 1, kMaxTaskChunks, 0, 0},
+    // One chunk; one for each element; one for two elements, and at most two. The first and the
+    // last one may be started early.
+    : operators_{{10, -1, 0, 1, 1, kMaxTaskChunks, 0, 0},
                  {11, 0, 0, 0, 1, kMaxTaskChunks, 0, 0},
-                 {12, 0, 0, 0, 2, 2, 0, 0}} {
+                 {12, 0, 0, 1, 2, 2, 0, 0}} {
   const u32 nodes = 1 + static_cast<u32>(random()) % options.max_nodes;
   predecessors_.resize(nodes);
   u32 dependencies = 0;
@@ -125,6 +126,7 @@ void WalkImage::AddGang(std::mt19937& random, bool all_signal) {
     members[node].first = static_cast<u16>(first % gang);
     members[node].ranks = static_cast<u16>(ranks);
     members[node].signals = all_signal ? 1 : 0;
+    members[node].starts_early = random() % 2;
   }
   u32 waits = 0;
   for (u32 node = 0; node < image.nodes; ++node) {

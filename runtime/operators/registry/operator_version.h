@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,9 @@ class OperatorVersion {
   uint32_t version = 0;
   uint32_t slot = kNoSlot;
   bool builtin = false;
+  // Of a built-in operator that a graph may start before its inputs are ready: bit i if it reads
+  // the elements of argument i then (kernels/ops/early_operators.h).
+  std::optional<uint32_t> early_reads;
   // Its stores are known to stay within its tensors, so that it can never cause a fault:
   // its task may be completed before its fence (kTaskDeviceOutputs). False for installed
   // operators and test operators: there, the completion waits until the stores are visible.

@@ -17,6 +17,7 @@ struct VersionView {
   VersionState state = VersionState::kLoaded;
   uint32_t slot = kNoSlot;  // kNoSlot: bytecode, or not in the kernel.
   bool builtin = false;
+  std::optional<uint32_t> early_reads;
   VersionSpec spec;
   SplitRule split;
   std::string quarantine_reason;

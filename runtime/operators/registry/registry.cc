@@ -7,6 +7,7 @@
 
 #include "kernels/layout/ring_layout.h"
 #include "kernels/ops/builtin.h"
+#include "kernels/ops/early_operators.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
@@ -84,6 +85,7 @@ absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool
   version->version = 1;
   version->slot = slot;
   version->builtin = true;
+  version->early_reads = FindEarlyReads(op.name);
   version->trusted = trusted;
   version->spec.kind = OperatorKind::kBuiltin;
   version->spec.summary = op.formula;
@@ -198,6 +200,7 @@ OperatorView Registry::DescribeEntry(const Entry& entry) const {
     of_version.state = version.state.load(std::memory_order_relaxed);
     of_version.slot = version.slot;
     of_version.builtin = version.builtin;
+    of_version.early_reads = version.early_reads;
     of_version.spec = version.spec;
     of_version.split = version.split;
     of_version.quarantine_reason = reason;

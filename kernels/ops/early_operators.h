@@ -1,0 +1,41 @@
+// Built-in operators that a graph may start before their inputs are ready, because they call
+// Block::await_inputs(), and what they read before that: the elements of these arguments only, if
+// any. Everything may be read of all arguments but their elements. Before it they write nothing but
+// the block's memory, and its status.
+#ifndef RESIDENT_KERNELS_OPS_EARLY_OPERATORS_H_
+#define RESIDENT_KERNELS_OPS_EARLY_OPERATORS_H_
+
+#include <optional>
+#include <string_view>
+
+namespace resident {
+
+struct EarlyOperator {
+  const char* name;
+  // Bit i: the elements of argument i.
+  unsigned reads;
+};
+
+inline constexpr EarlyOperator kEarlyOperators[] = {
+    {"attention", 0},
+    {"attention_combine", 0},
+    {"attention_partial", 0},
+    {"gemv", 1u << 1},
+    {"gemv_silu_mul", 1u << 1 | 1u << 2},
+    {"kv_append", 0},
+    {"rmsnorm", 1u << 1},
+    {"rmsnorm_residual", 1u << 2},
+    {"rope", 0},
+};
+
+// EarlyOperator::reads of an operator; nullopt: it is not one of them.
+inline std::optional<unsigned> FindEarlyReads(std::string_view name) {
+  for (const EarlyOperator& op : kEarlyOperators) {
+    if (name == op.name) return op.reads;
+  }
+  return std::nullopt;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_OPS_EARLY_OPERATORS_H_
