@@ -151,6 +151,9 @@ struct EngineInfo {
   std::vector<EnginePhase> phases;
 };
 
+// Handles of device memory that are no longer used, and wait for a park to be closed, at most:
+// their memory is not free.
+inline constexpr uint64_t kMaxUnusedImports = 64;
 // Size of the handle of device memory of another process: that of cudaIpcMemHandle_t.
 inline constexpr size_t kDeviceHandleBytes = 64;
 
@@ -205,7 +208,8 @@ class Engine {
   // the handle was made for. `handle` has kDeviceHandleBytes; the same one may be mapped several
   // times, and each mapping is ended by UnmapShared. Errors: UNIMPLEMENTED (see
   // EngineTraits::maps_device_memory), INVALID_ARGUMENT (the handle cannot be opened, or is of
-  // memory of another device or of fewer bytes), RESOURCE_EXHAUSTED.
+  // memory of another device or of fewer bytes), RESOURCE_EXHAUSTED (also if kMaxUnusedImports are
+  // unused).
   virtual absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) = 0;
   // May be deferred until the kernel is parked.
   virtual absl::Status UnmapShared(uint64_t address) = 0;

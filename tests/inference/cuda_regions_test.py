@@ -208,6 +208,64 @@ class CudaRegions(InferenceTest):
         self.ctl("admin", "resume", "0")
         self.check_add("in", memory, out)
 
+    def test_small_allocations(self):
+        """Several are in one block of 2 MiB, which the driver shares."""
+        memories = [self.memory(4096) for _ in range(5)]
+        for i, memory in enumerate(memories):
+            register(self.client, "small{}".format(i), memory)
+        for i, memory in enumerate(memories):
+            memory.write(numpy.full((2, 16), i + 1, F32))
+        for i in range(len(memories)):
+            answer = self.client.ModelInfer(add_request(16, "small{}".format(i)))
+            numpy.testing.assert_array_equal(array(answer, "out"), numpy.full(16, 2 * i + 2, F32))
+
+    def test_altered_handles_disturb_nobody(self):
+        memory, out = self.memory(4 * MIB), self.memory(4 * MIB)
+        register(self.client, "in", memory)
+        register(self.client, "out", out)
+        pid = self.device()["engine_pid"]
+        for i in range(128):
+            handle = bytearray(memory.handle())
+            for byte in self.random.integers(0, len(handle), 1 if i < 64 else 8):
+                handle[byte] ^= int(self.random.integers(1, 256))
+            with self.subTest(handle=handle.hex()):
+                # Some bytes mean nothing: then it is the same memory.
+                try:
+                    register(self.client, "altered", memory, raw_handle=bytes(handle))
+                    self.client.CudaSharedMemoryUnregister(name="altered")
+                except grpc.RpcError as error:
+                    self.assertEqual(error.code(), grpc.StatusCode.INVALID_ARGUMENT,
+                                     error.details())
+        self.check_add("in", memory, out)
+        self.assertEqual(self.device()["engine_pid"], pid)
+
+    def test_memory_at_the_address_of_freed_memory(self):
+        """A handle that is still open, because its closing waits for a park, is of the memory before."""
+        out = self.memory(4 * MIB)
+        register(self.client, "out", out)
+        for _ in range(4):
+            memory = self.memory(8 * MIB)
+            register(self.client, "in", memory)
+            self.check_add("in", memory, out)
+            self.client.CudaSharedMemoryUnregister(name="in")
+            memory.close()
+
+    def test_handles_that_wait_for_a_park_have_a_limit(self):
+        out = self.memory(4 * MIB)
+        register(self.client, "out", out)
+        self.ctl("admin", "park", "0")
+        self.ctl("admin", "resume", "0")
+        memories = [self.memory(2 * MIB) for _ in range(65)]
+        for memory in memories[:64]:
+            register(self.client, "in", memory)
+            self.client.CudaSharedMemoryUnregister(name="in")
+        with self.refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "park"):
+            register(self.client, "in", memories[64])
+        self.ctl("admin", "park", "0")
+        self.ctl("admin", "resume", "0")
+        register(self.client, "in", memories[64])
+        self.check_add("in", memories[64], out, elements=1000)
+
     def test_unregister_waits_for_requests_and_not_for_the_kernel(self):
         memory = self.memory(2 * MIB)
         register(self.client, "slow", memory)

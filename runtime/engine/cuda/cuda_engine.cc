@@ -34,6 +34,8 @@ constexpr auto kParkPollInterval = std::chrono::microseconds(100);
 constexpr auto kMemoryLook = std::chrono::milliseconds(2);
 // Registers are allocated to threads in multiples of eight.
 constexpr uint32_t kRegisterUnit = 8;
+// Of what cuMemAlloc returns.
+constexpr uint64_t kDeviceAlignment = 256;
 
 OperatorResources ToOperatorResources(uint32_t slot, const FunctionResources& function) {
   return {slot, function.registers, function.stack_bytes, 0, function.code_bytes};
@@ -579,11 +581,20 @@ absl::StatusOr<CUdeviceptr> CudaEngine::OpenHandle(const std::string& handle) {
   std::memcpy(&opened, handle.data(), sizeof(opened));
   {
     absl::MutexLock lock(&mappings_mu_);
+    uint64_t unused = 0;
     for (auto& [address, mapping] : mappings_) {
+      if (mapping.host != nullptr) continue;
+      if (mapping.uses == 0) ++unused;
       if (mapping.handle != handle) continue;
       // A mapping without uses, which would have been closed at the next park, is used again.
       ++mapping.uses;
       return address;
+    }
+    if (unused >= kMaxUnusedImports) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          unused,
+          " handles of device memory are no longer used, and are closed at the next park. Fix: "
+          "park and resume the device, or register memory once and use it for several requests"));
     }
   }
   CUdeviceptr address = 0;
@@ -592,6 +603,8 @@ absl::StatusOr<CUdeviceptr> CudaEngine::OpenHandle(const std::string& handle) {
       "cuIpcOpenMemHandle");
   if (absl::IsResourceExhausted(status)) return status;
   if (!status.ok()) {
+    // After a fault each call of the driver fails, whatever the handle is.
+    RETURN_IF_ERROR(Health());
     return absl::InvalidArgumentError(absl::StrCat(
         "the handle of device memory cannot be opened: ", status.message(),
         ". Fix: send the handle that cudaIpcGetMemHandle or cuIpcGetMemHandle returned "
@@ -615,6 +628,11 @@ absl::Status CudaEngine::CheckImport(CUdeviceptr address, uint64_t bytes) const 
     return absl::InvalidArgumentError(absl::StrCat(
         "the handle is of memory on GPU ", ordinal, ", and this device is GPU ", device_,
         ". Fix: send the index of the device on which the memory was allocated"));
+  }
+  if (address % kDeviceAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the handle is of memory that does not begin at a multiple of ", kDeviceAlignment,
+        " bytes. Fix: send the handle as cudaIpcGetMemHandle or cuIpcGetMemHandle returned it"));
   }
   CUdeviceptr base = 0;
   size_t size = 0;
