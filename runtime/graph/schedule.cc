@@ -72,7 +72,7 @@ class Placer {
                        .first = static_cast<u16>(rank),
                        .ranks = static_cast<u16>(ranks),
                        .signals = 0,
-                       .reserved = 0});
+                       .starts_early = 0});
   }
 
   // The number of members that have a node.
