@@ -598,9 +598,15 @@ absl::StatusOr<CUdeviceptr> CudaEngine::OpenHandle(const std::string& handle) {
     }
   }
   CUdeviceptr address = 0;
-  const absl::Status status = driver_.Check(
-      driver_.cuIpcOpenMemHandle(&address, opened, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-      "cuIpcOpenMemHandle");
+  const CUresult result =
+      driver_.cuIpcOpenMemHandle(&address, opened, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result == CUDA_ERROR_ALREADY_MAPPED) {
+    return absl::FailedPreconditionError(
+        "memory that was registered before and had this address in its process is still open, "
+        "until the kernel is parked. Fix: try again after the next park (the device is parked when "
+        "it is idle, or by Admin.Park), or register memory once and use it for several requests");
+  }
+  const absl::Status status = driver_.Check(result, "cuIpcOpenMemHandle");
   if (absl::IsResourceExhausted(status)) return status;
   if (!status.ok()) {
     // After a fault each call of the driver fails, whatever the handle is.
