@@ -1,14 +1,18 @@
 #include "runtime/model/signature.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/ops/builtin.h"
+#include "kernels/ops/early_operators.h"
 
 namespace resident {
 namespace {
@@ -49,6 +53,22 @@ TEST(SignatureTest, EveryBuiltinParses) {
   };
   for (const BuiltinOperator& op : kBuiltinOperators) check(op);
   for (const BuiltinOperator& op : kTestOperators) check(op);
+}
+
+// What they read before their inputs are ready are inputs.
+TEST(SignatureTest, EarlyOperatorsAreBuiltIn) {
+  for (const EarlyOperator& early : kEarlyOperators) {
+    const auto* const op = std::find_if(
+        std::begin(kBuiltinOperators), std::end(kBuiltinOperators),
+        [&](const BuiltinOperator& each) { return each.name == std::string_view(early.name); });
+    ASSERT_NE(op, std::end(kBuiltinOperators)) << early.name;
+    const Signature signature = MustParse(op->signature);
+    for (unsigned i = 0; i < 32; ++i) {
+      if ((early.reads >> i & 1) == 0) continue;
+      ASSERT_LT(i, signature.parameters().size()) << early.name;
+      EXPECT_EQ(signature.parameters()[i].kind, ParameterKind::kInput) << early.name;
+    }
+  }
 }
 
 TEST(SignatureTest, ReadsKindsDTypesDimensionsAndDefaults) {
