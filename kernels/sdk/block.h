@@ -195,6 +195,8 @@ class Block {
                    : "memory");
     } while (inputs == static_cast<u32>(InputState::kAwaited));
     return inputs == static_cast<u32>(InputState::kReady);
+#elif defined(RESIDENT_EMULATED_THREADS)
+    return emulated::AwaitInputs();
 #else
     return true;
 #endif
