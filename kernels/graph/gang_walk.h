@@ -22,7 +22,8 @@
 //
 // Memory ordering: what a member wrote is visible to the members that wait for its node: the
 // counter is incremented with release and read with acquire. The caller orders the threads of a
-// member: it calls Finish after a barrier, and has another one between Next and the operator.
+// member: it calls Finish after a barrier, and has another one between Next and the operator, or
+// lets an operator that was started early acquire what it releases behind Next.
 //
 // Thread safety: each member has its own object. On a GPU all lanes of one warp call its members
 // together; what decides where they go on is lane 0's value. `Platform` has the memory operations
@@ -44,7 +45,7 @@
 //     if (runs) ... wait for the operator, execute further chunks ...
 //     early = ... it ended OK ... && walk.starts_early();
 //     if (early) ... take the arguments, start the operator, which awaits its inputs ...
-//     if (runs) walk.Finish(status_and_detail, begin_ns);
+//     if (runs) walk.Finish(status_and_detail, begin_ns, end_ns);
 //     runs = walk.Next();
 //     if (early) ... the inputs are ready, or, if !runs, will not be ...
 //     if (runs) {
@@ -246,10 +247,10 @@ class GangWalk {
   // Step of the quantum.
   RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - memory_.first_step); }
 
-  // The member has executed all its chunks of the node before the one that was prepared.
-  RESIDENT_HOST_DEVICE void Finish(u32 status_and_detail, u64 begin_ns) {
-    const u64 now = Platform::Clock();
-    if (memory_.trace != 0) Trace(begin_ns, now);
+  // The member has executed all its chunks of the node before the one that was prepared, from
+  // begin_ns to end_ns.
+  RESIDENT_HOST_DEVICE void Finish(u32 status_and_detail, u64 begin_ns, u64 end_ns) {
+    if (memory_.trace != 0) Trace(begin_ns, end_ns);
     if (status_and_detail != 0) {
       --position_;  // The node has not ended.
       leaves_ = true;
@@ -259,10 +260,10 @@ class GangWalk {
     if (Platform::Lane() == 0) {
       if (done_.signals != 0) Platform::AddRelease(&ended()[done_.node], 1u);
       GraphOperator& op = operators_[done_.op];
-      Platform::Add(&op.ns, now - begin_ns);
+      Platform::Add(&op.ns, end_ns - begin_ns);
       if (done_.index == 0) Platform::Add(&op.tasks, u64{1});
     }
-    free_ns_ = now;
+    free_ns_ = end_ns;
   }
 
   // The member leaves. The caller makes what it wrote visible to the last one.

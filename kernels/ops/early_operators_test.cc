@@ -218,13 +218,15 @@ std::deque<EarlyTask> Tasks() {
       .Out(kF32, {3, 100})
       .Out(kF32, {3, 100})
       .Scalar(1e-6f);
-  for (const i64 half : {32, 5}) {
-    add("rope")
-        .In(kF32, {1, 1, 4, 2 * half})
-        .In(kF32, {3, half})
-        .Out(kF32, {1, 1, 4, 2 * half})
-        .Scalar(i64{1})
-        .Scalar(i64{1});
+  for (const i64 layout : {0, 1}) {
+    for (const i64 half : {32, 5}) {
+      add("rope")
+          .In(kF32, {1, 1, 4, 2 * half})
+          .In(kF32, {3, half})
+          .Out(kF32, {1, 1, 4, 2 * half})
+          .Scalar(i64{1})
+          .Scalar(layout);
+    }
   }
   return tasks;
 }

@@ -21,9 +21,11 @@
 //   2. At most kMailSlots quanta are in flight, so that a mailbox has room.
 //
 // Memory ordering: the poller has read the slot with a fence before it mails it; a member executes
-// a fence after it has read its mail. The leader initializes the state, and releases it with
-// WideProgress::arguments_ready. The last member that leaves has the writes of all others: see
-// IsLastToFinish.
+// a fence after it has read its mail. Each lane of the control warp acquires the counters of some
+// predecessors. The barrier of the warp, and then the barrier for the hand-over, or the release of
+// BlockState::inputs, which an operator that was started early acquires, order what it reads. The
+// leader initializes the state, and releases it with WideProgress::arguments_ready. The last member
+// that leaves has the writes of all others: see IsLastToFinish.
 #ifndef RESIDENT_KERNELS_RESIDENT_GRAPH_WORKER_CUH_
 #define RESIDENT_KERNELS_RESIDENT_GRAPH_WORKER_CUH_
 
@@ -56,6 +58,8 @@ struct GangMember {
   static constexpr u32 kLanes = kWarp;
 
   const KernelParameters& p;
+  // Whether the host no longer sees the block as running a node.
+  bool idle = false;
 
   __device__ __forceinline__ static u32 Lane() { return LaneId(); }
   __device__ __forceinline__ static void Sync() { __syncwarp(); }
@@ -100,15 +104,24 @@ struct GangMember {
   __device__ __forceinline__ static u64 Clock() { return NanosecondClock(); }
 
   __device__ __forceinline__ void Wait(u32 polls) {
-    if (polls == kPollsUntilIdle && LaneId() == 0) WriteBreadcrumb(p, kNoToken, 0);
+    if (polls != kPollsUntilIdle) return;
+    if (LaneId() == 0) WriteBreadcrumb(p, kNoToken, 0);
+    idle = true;
   }
 };
 
+// (warp) Notes for the host that the block runs the node that was prepared.
+__device__ __forceinline__ void NoteNode(const KernelParameters& p,
+                                         const GangWalk<GangMember>& walk, u32 token) {
+  if (LaneId() == 0) {
+    WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
+  }
+}
+
 // (warp) Makes the node that was prepared the block's task, and starts its operator with the
 // member's first chunk, if it has one.
-__device__ __forceinline__ void StartNode(const KernelParameters& p,
-                                          const GangWalk<GangMember>& walk, u32 token,
-                                          InputState inputs) {
+__device__ __forceinline__ void StartNode(const GangWalk<GangMember>& walk, InputState inputs) {
+  __syncwarp();  // All lanes have read the outcome of the node before.
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
   const u32 pieces = walk.arguments() * kPiecesPerArgument;
@@ -124,7 +137,6 @@ __device__ __forceinline__ void StartNode(const KernelParameters& p,
     block_state.chunk = walk.first_chunk();
     block_state.chunk_count = walk.chunks();
     block_state.inputs = inputs;
-    WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
   }
   __syncwarp();
   if (walk.first_chunk() < walk.chunks()) BarrierSync<kHandOverBarrier>();
@@ -132,14 +144,8 @@ __device__ __forceinline__ void StartNode(const KernelParameters& p,
 
 // (warp) Tells an operator that was started early how its wait for inputs ends. If they are
 // cancelled, waits until it has returned.
-__device__ __forceinline__ void EndWaitForInputs(const KernelParameters& p,
-                                                 const GangWalk<GangMember>& walk, u32 token,
-                                                 bool ready) {
+__device__ __forceinline__ void EndWaitForInputs(bool ready) {
   if (LaneId() == 0) {
-    // The wait may have been so long that the host no longer sees the node as running.
-    if (ready) {
-      WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
-    }
     ReleaseBlock(&block_state.inputs, ready ? InputState::kReady : InputState::kCancelled);
   }
   __syncwarp();
@@ -204,15 +210,26 @@ __device__ __noinline__ void RunQuantum(const KernelParameters& p) {
     for (bool runs = false;;) {
       walk.Prepare();
       const u32 status_and_detail = runs ? EndNode(stride) : 0;
+      const u64 end_ns = NanosecondClock();
       const bool early = status_and_detail == 0 && walk.starts_early();
-      if (early) StartNode(p, walk, quantum.token, InputState::kAwaited);
-      if (runs) walk.Finish(status_and_detail, begin_ns);
+      if (early) StartNode(walk, InputState::kAwaited);
+      if (runs) walk.Finish(status_and_detail, begin_ns, end_ns);
+      // After the stores of the node before have been released: one that faults is still seen as
+      // that node's.
+      if (early) NoteNode(p, walk, quantum.token);
+      member.idle = false;
       runs = walk.Next();
-      if (early) EndWaitForInputs(p, walk, quantum.token, /*ready=*/runs);
+      if (early) {
+        if (runs && member.idle) NoteNode(p, walk, quantum.token);
+        EndWaitForInputs(/*ready=*/runs);
+      }
       if (runs) {
         stride = walk.stride();
         begin_ns = NanosecondClock();
-        if (!early) StartNode(p, walk, quantum.token, InputState::kReady);
+        if (!early) {
+          NoteNode(p, walk, quantum.token);
+          StartNode(walk, InputState::kReady);
+        }
       } else if (walk.leaves()) {
         break;
       }

@@ -46,7 +46,7 @@ struct Range {
   RESIDENT_HOST_DEVICE i64 size() const { return end - begin; }
 };
 
-// Whether an operator may read its arguments: see Block::await_inputs().
+// Whether an operator may access the elements of its tensors: see Block::await_inputs().
 enum class InputState : u32 {
   kReady = 0,
   kAwaited = 1,
@@ -178,22 +178,25 @@ class Block {
 #endif
   }
 
-  // Waits until all arguments may be read, and written. A graph may start an operator that calls
-  // this (kernels/ops/early_operators.h) while the nodes before it still run, so that it reads its
-  // weights meanwhile. False: the task is withdrawn, and the operator must return at once; what it
-  // has reported counts for nothing. All threads get the same answer. Other operators need not
-  // call it, for them it returns true.
+  // Waits until the elements of all tensors may be read and written; shapes and scalars may be read
+  // at any time. A graph may start an operator that calls this (kernels/ops/early_operators.h)
+  // while the nodes before it still run, so that it reads its weights meanwhile. False: the task is
+  // withdrawn, and the operator must return at once; what it has reported counts for nothing. All
+  // threads get the same answer. Other operators need not call it: for them it returns true.
   RESIDENT_HOST_DEVICE bool await_inputs() const {
 #if defined(__CUDA_ARCH__)
     u64 address;
     asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(&state_->inputs));
     u32 inputs;
-    do {
+    for (u32 polls = 0;; ++polls) {
       asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
                    : "=r"(inputs)
                    : "r"(static_cast<u32>(address))
                    : "memory");
-    } while (inputs == static_cast<u32>(InputState::kAwaited));
+      if (inputs != static_cast<u32>(InputState::kAwaited)) break;
+      // The other block of the SM needs the cycles, if the wait is long.
+      if (polls > 64) asm volatile("nanosleep.u32 64;");
+    }
     return inputs == static_cast<u32>(InputState::kReady);
 #elif defined(RESIDENT_EMULATED_THREADS)
     return emulated::AwaitInputs();

@@ -151,8 +151,8 @@ struct EngineInfo {
   std::vector<EnginePhase> phases;
 };
 
-// Handles of device memory that are no longer used, and wait for a park to be closed, at most:
-// their memory is not free.
+// Once so many handles of device memory are no longer used, and wait for a park to be closed, no
+// further ones are opened: their memory is not free.
 inline constexpr uint64_t kMaxUnusedImports = 64;
 // Size of the handle of device memory of another process: that of cudaIpcMemHandle_t.
 inline constexpr size_t kDeviceHandleBytes = 64;

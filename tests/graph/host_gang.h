@@ -121,8 +121,9 @@ bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
   const bool prepares_first = (call.node + rank) % 2 == 0;
   if (prepares_first) walk.Prepare();
   const u32 status_and_detail = execute(call);
+  const u64 end_ns = HostMember::Clock();
   if (!prepares_first) walk.Prepare();
-  walk.Finish(status_and_detail, begin_ns);
+  walk.Finish(status_and_detail, begin_ns, end_ns);
   return true;
 }
 

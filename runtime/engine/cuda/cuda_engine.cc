@@ -603,8 +603,10 @@ absl::StatusOr<CUdeviceptr> CudaEngine::OpenHandle(const std::string& handle) {
   if (result == CUDA_ERROR_ALREADY_MAPPED) {
     return absl::FailedPreconditionError(
         "memory that was registered before and had this address in its process is still open, "
-        "until the kernel is parked. Fix: try again after the next park (the device is parked when "
-        "it is idle, or by Admin.Park), or register memory once and use it for several requests");
+        "until the kernel is parked. Fix: unregister its region, if that was not done, and try "
+        "again "
+        "after the next park (the device is parked when it is idle, or by Admin.Park); better, "
+        "register memory once and use it for several requests");
   }
   const absl::Status status = driver_.Check(result, "cuIpcOpenMemHandle");
   if (absl::IsResourceExhausted(status)) return status;
