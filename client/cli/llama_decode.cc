@@ -64,7 +64,8 @@ absl::Status Importer::BeginDecode() {
 
 // Chooses the next token, and reports it unless the prompt has one.
 absl::Status Importer::EndDecode() {
-  RETURN_IF_ERROR(AddHead(Whole("normed")));
+  RETURN_IF_ERROR(AddNormedProjections(LastNorm(), {Head()}));
+  AddStepLogits();
   const v1::GraphArgument next = View("text", {1}, context_ - 1);
   AddChoice(next, Scalar("pos"));
   const v1::GraphArgument reported = View("reported", {1}, context_);

@@ -187,6 +187,12 @@ v1::GraphArgument Importer::Rows(const std::string& tensor, int64_t columns) con
   return rows_ == 1 ? Whole(tensor) : View(tensor, {rows_, columns});
 }
 
+std::string Importer::Residual() const { return StrCat("residual", residual_); }
+
+void Importer::DeclareActivation(const char* name, int64_t columns) {
+  if (!declared_.contains(name)) Activation(name, v1::DTYPE_F32, {most_rows_, columns});
+}
+
 void Importer::Call(const std::string& name, const char* op, Arguments arguments) {
   v1::GraphNode& node = *graph_.add_nodes();
   node.set_name(name);
@@ -201,12 +207,10 @@ void Importer::AddLayerActivations() {
   const int64_t dim = config_.head_dim;
   Activation("residual0", v1::DTYPE_F32, {most_rows_, config_.hidden});
   Activation("residual1", v1::DTYPE_F32, {most_rows_, config_.hidden});
-  Activation("normed", v1::DTYPE_F32, {most_rows_, config_.hidden});
   // Queries and keys before the rotation; then queries, keys and values.
   Activation("projected", v1::DTYPE_F32, {most_rows_, heads + kv, dim});
   Activation("rotated", v1::DTYPE_F32, {most_rows_, heads + 2 * kv, dim});
   Activation("attended", v1::DTYPE_F32, {most_rows_, heads * dim});
-  Activation("branch", v1::DTYPE_F32, {most_rows_, config_.hidden});
   Activation("gated", v1::DTYPE_F32, {most_rows_, config_.intermediate});
   Activation("frequencies", v1::DTYPE_F32, {2, dim / 2});
   Activation("angles", v1::DTYPE_F32, {most_rows_, dim / 2});
@@ -264,7 +268,6 @@ absl::StatusOr<LlamaGraph> Importer::Import() {
     RETURN_IF_ERROR(AddAttention(layer));
     RETURN_IF_ERROR(AddMlp(layer));
   }
-  RETURN_IF_ERROR(AddNorm("norm", "model.norm.weight"));
   RETURN_IF_ERROR(reads_prompt() ? EndPrompt() : EndDecode());
   RETURN_IF_ERROR(CheckRest());
   result_.files = weights_.files();

@@ -89,6 +89,10 @@ class Importer {
   absl::StatusOr<v1::GraphArgument> Bias(const Projection& projection);
   // The rows of the step's tokens in a tensor with this number of columns.
   v1::GraphArgument Rows(const std::string& tensor, int64_t columns) const;
+  // The tensor of the residual that has its value, which `pending_` is not yet part of.
+  std::string Residual() const;
+  // Declares an activation that only some models need, unless it is declared.
+  void DeclareActivation(const char* name, int64_t columns);
   void AddLayerActivations();
   absl::Status AddCache();
   void Call(const std::string& name, const char* op, Arguments arguments);
@@ -96,25 +100,43 @@ class Importer {
   absl::Status CheckRest();
 
   // The layers.
-  absl::Status AddNorm(const std::string& node, const std::string& weight);
+
+  // The norm that stands in front of projections.
+  struct Norm {
+    std::string node;
+    std::string weight;
+  };
+  // `normed` from the residual.
+  absl::Status AddNorm(const Norm& norm);
+  // Whether all weights of projections with `columns` columns have one dtype of 16 bits and are
+  // multiplied with one vector, for which a GPU has operators of several steps.
+  absl::StatusOr<bool> CanCombine(const std::vector<Projection>& projections, int64_t columns);
+  // Whether the operators of the projections can contain the norm.
+  absl::StatusOr<bool> CanContain(const Norm& norm, const std::vector<Projection>& projections);
   // Projections of one tensor.
   absl::Status AddProjections(const std::string& in, int64_t columns,
                               std::vector<Projection> projections);
+  // Projections of the normalized residual.
+  absl::Status AddNormedProjections(const Norm& norm, std::vector<Projection> projections);
+  // A projection that is added to the residual, now or by the next norm.
+  absl::Status AddBranch(const std::string& in, int64_t columns, Projection projection);
   void DeclareParts();
   absl::Status AddProducts(const std::string& in, int64_t columns,
                            std::vector<Projection> projections);
   absl::Status AddAttention(int64_t layer);
   // `attended` from the queries in `rotated` and a layer's cache.
   void AddAttend(int64_t layer);
-  // `gated` as one operator. False: these projections need several.
-  absl::StatusOr<bool> AddGatedProjection(const std::string& node, const Projection& gate,
-                                          const Projection& up);
+  // `gated` as one operator, with the norm in front. False: these projections need several.
+  absl::StatusOr<bool> AddGatedProjection(const std::string& node, const Norm& norm,
+                                          const Projection& gate, const Projection& up);
   absl::Status AddMlp(int64_t layer);
   // The angle of each pair at position 1, times `factor`: a number, or a scalar.
   void AddFrequencies(const std::string& out,
                       const std::function<v1::GraphArgument(double factor)>& scaled);
-  // `logits` from a row of the last norm.
-  absl::Status AddHead(v1::GraphArgument row);
+  // `logits` from the last norm. Of a prompt, its last row only is projected.
+  static Norm LastNorm();
+  Projection Head() const;
+  void AddStepLogits();
   // Chooses a token from `logits`. `offset`: of the random numbers.
   void AddChoice(v1::GraphArgument next, v1::GraphArgument offset);
 
@@ -145,7 +167,7 @@ class Importer {
   absl::flat_hash_map<std::string, Declared> declared_;
   // What the next norm adds to the residual; empty: nothing.
   std::string pending_;
-  // Of the two tensors of the residual, the one that has its value.
+  // Of the two tensors of the residual, the one that has its value (Residual()).
   int residual_ = 0;
 };
 

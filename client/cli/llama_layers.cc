@@ -11,20 +11,57 @@ namespace resident::cli::llama {
 
 using absl::StrCat;
 
-absl::Status Importer::AddNorm(const std::string& node, const std::string& weight) {
-  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(weight, {config_.hidden}, "hidden_size"));
-  const v1::GraphArgument residual = Rows(StrCat("residual", residual_), config_.hidden);
+namespace {
+
+// Longer vectors (kMostDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
+// as separate steps on a GPU.
+constexpr int64_t kMostColumns = 10240;
+
+constexpr const char* kOfNorm = "hidden_size";
+
+}  // namespace
+
+absl::Status Importer::AddNorm(const Norm& norm) {
+  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
+  DeclareActivation("normed", config_.hidden);
+  const v1::GraphArgument residual = Rows(Residual(), config_.hidden);
   const v1::GraphArgument normed = Rows("normed", config_.hidden);
   if (pending_.empty()) {
-    Call(node, "rmsnorm", {residual, w, normed, Real(config_.norm_epsilon)});
+    Call(norm.node, "rmsnorm", {residual, w, normed, Real(config_.norm_epsilon)});
     return absl::OkStatus();
   }
   residual_ = 1 - residual_;
-  Call(node, "rmsnorm_residual",
-       {Rows(pending_, config_.hidden), residual, w, normed,
-        Rows(StrCat("residual", residual_), config_.hidden), Real(config_.norm_epsilon)});
+  Call(norm.node, "rmsnorm_residual",
+       {Rows(pending_, config_.hidden), residual, w, normed, Rows(Residual(), config_.hidden),
+        Real(config_.norm_epsilon)});
   pending_.clear();
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& projections,
+                                          int64_t columns) {
+  if (reads_prompt()) return false;
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  for (const Projection& each : projections) {
+    ASSIGN_OR_RETURN(const v1::GraphArgument w,
+                     Weight(StrCat(each.tensor, ".weight"), {each.rows, columns}, each.because));
+    const v1::DType own = declared_.at(w.tensor().name()).dtype;
+    if (own == v1::DTYPE_F32) return false;
+    if (dtype != v1::DTYPE_UNSPECIFIED && own != dtype) return false;
+    dtype = own;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
+                                          const std::vector<Projection>& projections) {
+  // What is pending would have to be added by each of them.
+  if (!pending_.empty() || config_.hidden > kMostColumns) return false;
+  ASSIGN_OR_RETURN(const bool can, CanCombine(projections, config_.hidden));
+  if (!can) return false;
+  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
+  const std::string projected = StrCat(options_.prefix, projections[0].tensor, ".weight");
+  return declared_.at(w.tensor().name()).dtype == declared_.at(projected).dtype;
 }
 
 absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
@@ -39,25 +76,54 @@ absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Projection& gate,
-                                                  const Projection& up) {
-  // Longer vectors (kMostDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are
-  // faster as separate products on a GPU.
-  constexpr int64_t kMostColumns = 10240;
-  if (reads_prompt() || gate.bias || config_.hidden > kMostColumns) return false;
-  const Dims shape = {gate.rows, config_.hidden};
-  std::vector<v1::GraphArgument> weights;
-  for (const Projection* const each : {&gate, &up}) {
-    ASSIGN_OR_RETURN(v1::GraphArgument w,
-                     Weight(StrCat(each->tensor, ".weight"), shape, each->because));
-    weights.push_back(std::move(w));
+absl::Status Importer::AddNormedProjections(const Norm& norm, std::vector<Projection> projections) {
+  ASSIGN_OR_RETURN(const bool contain, CanContain(norm, projections));
+  if (!contain) {
+    RETURN_IF_ERROR(AddNorm(norm));
+    return AddProjections("normed", config_.hidden, std::move(projections));
   }
-  const auto dtype = [this](const v1::GraphArgument& weight) {
-    return declared_.at(weight.tensor().name()).dtype;
-  };
-  if (dtype(weights[0]) != dtype(weights[1]) || dtype(weights[0]) == v1::DTYPE_F32) return false;
-  Call(node, "gemv_silu_mul",
-       {Whole("normed"), std::move(weights[0]), std::move(weights[1]), Rows("gated", gate.rows)});
+  for (Projection& each : projections) {
+    ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
+    Call(each.node, "rmsnorm_gemv",
+         {Whole(Residual()), Whole(options_.prefix + norm.weight),
+          Whole(StrCat(options_.prefix, each.tensor, ".weight")), bias, std::move(each.out),
+          Real(config_.norm_epsilon)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddBranch(const std::string& in, int64_t columns, Projection projection) {
+  ASSIGN_OR_RETURN(const bool can, CanCombine({projection}, columns));
+  if (!can || projection.bias) {
+    DeclareActivation("branch", config_.hidden);
+    projection.out = Rows("branch", config_.hidden);
+    pending_ = "branch";
+    return AddProjections(in, columns, {std::move(projection)});
+  }
+  // The residual is what the product is added to.
+  const v1::GraphArgument residual = View(Residual(), {config_.hidden});
+  residual_ = 1 - residual_;
+  Call(projection.node, "gemv",
+       {Whole(in), Whole(StrCat(options_.prefix, projection.tensor, ".weight")), residual,
+        Whole(Residual())});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Norm& norm,
+                                                  const Projection& gate, const Projection& up) {
+  if (gate.bias || config_.hidden > kMostColumns) return false;
+  ASSIGN_OR_RETURN(const bool can, CanCombine({gate, up}, config_.hidden));
+  if (!can) return false;
+  ASSIGN_OR_RETURN(const bool contain, CanContain(norm, {gate, up}));
+  if (!contain) RETURN_IF_ERROR(AddNorm(norm));
+  Arguments arguments = {Whole(contain ? Residual() : "normed")};
+  if (contain) arguments.push_back(Whole(options_.prefix + norm.weight));
+  for (const Projection* const each : {&gate, &up}) {
+    arguments.push_back(Whole(StrCat(options_.prefix, each->tensor, ".weight")));
+  }
+  arguments.push_back(gate.out);
+  if (contain) arguments.push_back(Real(config_.norm_epsilon));
+  Call(node, contain ? "rmsnorm_gemv_silu_mul" : "gemv_silu_mul", std::move(arguments));
   return true;
 }
 
@@ -70,7 +136,6 @@ absl::Status Importer::AddAttention(int64_t layer) {
   // Elements of a row.
   const int64_t projected = (heads + kv) * dim;
   const int64_t rotated = (heads + 2 * kv) * dim;
-  RETURN_IF_ERROR(AddNorm(nodes + "norm", tensors + "input_layernorm.weight"));
   const auto projection = [&](const char* name, const char* out, int64_t row, int64_t first_head,
                               int64_t count, const char* because) {
     // A single row is dense.
@@ -83,11 +148,12 @@ absl::Status Importer::AddAttention(int64_t layer) {
                       because};
   };
   constexpr const char* kOfKeys = "num_key_value_heads * head_dim, hidden_size";
-  RETURN_IF_ERROR(AddProjections("normed", config_.hidden,
-                                 {projection("q", "projected", projected, 0, heads,
-                                             "num_attention_heads * head_dim, hidden_size"),
-                                  projection("k", "projected", projected, heads, kv, kOfKeys),
-                                  projection("v", "rotated", rotated, heads + kv, kv, kOfKeys)}));
+  RETURN_IF_ERROR(
+      AddNormedProjections({nodes + "norm", tensors + "input_layernorm.weight"},
+                           {projection("q", "projected", projected, 0, heads,
+                                       "num_attention_heads * head_dim, hidden_size"),
+                            projection("k", "projected", projected, heads, kv, kOfKeys),
+                            projection("v", "rotated", rotated, heads + kv, kv, kOfKeys)}));
   constexpr int64_t kHalves = 1;  // Pairs are elements i and i + head_dim / 2.
   const Dims rotation = {1, rows_, heads + kv, dim};
   Call(nodes + "rope", "rope",
@@ -101,12 +167,13 @@ absl::Status Importer::AddAttention(int64_t layer) {
         View("cache", {1, 2 * kv, context_, dim}, of_layer),
         reads_prompt() ? Integer(0) : Scalar("pos")});
   AddAttend(layer);
-  RETURN_IF_ERROR(AddProjections(
-      "attended", heads * dim,
-      {{nodes + "o", tensors + "self_attn.o_proj", Rows("branch", config_.hidden), config_.hidden,
-        config_.output_bias, "hidden_size, num_attention_heads * head_dim"}}));
-  pending_ = "branch";
-  return absl::OkStatus();
+  return AddBranch("attended", heads * dim,
+                   {nodes + "o",
+                    tensors + "self_attn.o_proj",
+                    {},
+                    config_.hidden,
+                    config_.output_bias,
+                    "hidden_size, num_attention_heads * head_dim"});
 }
 
 void Importer::AddAttend(int64_t layer) {
@@ -144,29 +211,29 @@ void Importer::AddAttend(int64_t layer) {
 absl::Status Importer::AddMlp(int64_t layer) {
   const std::string tensors = StrCat("model.layers.", layer, ".");
   const std::string nodes = StrCat("layer", layer, ".");
-  const int64_t hidden = config_.hidden;
   const int64_t inner = config_.intermediate;
-  RETURN_IF_ERROR(AddNorm(nodes + "mlp_norm", tensors + "post_attention_layernorm.weight"));
-  const auto half = [&](const char* name) {
-    return Projection{nodes + name,      StrCat(tensors, "mlp.", name, "_proj"),
-                      Rows(name, inner), inner,
-                      config_.mlp_bias,  "intermediate_size, hidden_size"};
+  const Norm norm = {nodes + "mlp_norm", tensors + "post_attention_layernorm.weight"};
+  const auto half = [&](const char* name, const char* out) {
+    return Projection{nodes + name,     StrCat(tensors, "mlp.", name, "_proj"),
+                      Rows(out, inner), inner,
+                      config_.mlp_bias, "intermediate_size, hidden_size"};
   };
-  ASSIGN_OR_RETURN(const bool gated, AddGatedProjection(nodes + "gated", half("gate"), half("up")));
+  ASSIGN_OR_RETURN(
+      const bool gated,
+      AddGatedProjection(nodes + "gated", norm, half("gate", "gated"), half("up", "gated")));
   if (!gated) {
-    for (const char* const name : {"gate", "up"}) {
-      if (!declared_.contains(name)) Activation(name, v1::DTYPE_F32, {most_rows_, inner});
-    }
-    RETURN_IF_ERROR(AddProjections("normed", hidden, {half("gate"), half("up")}));
+    for (const char* const name : {"gate", "up"}) DeclareActivation(name, inner);
+    RETURN_IF_ERROR(AddNormedProjections(norm, {half("gate", "gate"), half("up", "up")}));
     Call(nodes + "silu_mul", "silu_mul",
          {Rows("gate", inner), Rows("up", inner), Rows("gated", inner)});
   }
-  RETURN_IF_ERROR(
-      AddProjections("gated", inner,
-                     {{nodes + "down", tensors + "mlp.down_proj", Rows("branch", hidden), hidden,
-                       config_.mlp_bias, "hidden_size, intermediate_size"}}));
-  pending_ = "branch";
-  return absl::OkStatus();
+  return AddBranch("gated", inner,
+                   {nodes + "down",
+                    tensors + "mlp.down_proj",
+                    {},
+                    config_.hidden,
+                    config_.mlp_bias,
+                    "hidden_size, intermediate_size"});
 }
 
 void Importer::AddFrequencies(const std::string& out,
@@ -192,15 +259,17 @@ void Importer::AddFrequencies(const std::string& out,
   }
 }
 
-absl::Status Importer::AddHead(v1::GraphArgument row) {
-  ASSIGN_OR_RETURN(const v1::GraphArgument head,
-                   Weight(config_.tied ? "model.embed_tokens.weight" : "lm_head.weight",
-                          {config_.vocab, config_.hidden}, "vocab_size, hidden_size"));
-  Call("head", "gemv", {std::move(row), head, None(), Whole("logits")});
-  if (options_.logits) {
-    Call("step_logits", "copy", {View("logits", {config_.vocab}), Whole("step_logits")});
-  }
-  return absl::OkStatus();
+Importer::Norm Importer::LastNorm() { return {"norm", "model.norm.weight"}; }
+
+Importer::Projection Importer::Head() const {
+  return {"head",          config_.tied ? "model.embed_tokens" : "lm_head",
+          Whole("logits"), config_.vocab,
+          /*bias=*/false,  "vocab_size, hidden_size"};
+}
+
+void Importer::AddStepLogits() {
+  if (!options_.logits) return;
+  Call("step_logits", "copy", {View("logits", {config_.vocab}), Whole("step_logits")});
 }
 
 void Importer::AddChoice(v1::GraphArgument next, v1::GraphArgument offset) {

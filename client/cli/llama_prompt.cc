@@ -91,13 +91,18 @@ absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
 }
 
 absl::Status Importer::EndPrompt() {
+  RETURN_IF_ERROR(AddNorm(LastNorm()));
   const v1::GraphArgument last =
       View("ends", {1, config_.hidden}, (most_rows_ - 1) * config_.hidden);
   Call("first", "copy", {View("normed", {1, config_.hidden}), last});
   Call("ends", "kv_append",
        {View("normed", {1, 1, rows_, config_.hidden}), Whole("ends"),
         Scalar("prompt_len", -1, static_cast<double>(most_rows_))});
-  RETURN_IF_ERROR(AddHead(last));
+  const Projection head = Head();
+  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(StrCat(head.tensor, ".weight"),
+                                                     {head.rows, config_.hidden}, head.because));
+  Call(head.node, "gemv", {last, w, None(), head.out});
+  AddStepLogits();
   const v1::GraphArgument next = View("text", {1}, context_ - 1);
   // Of the position of the prompt's last token, as when it is read by a step of its own.
   AddChoice(next, Scalar("prompt_len", 1, -1));

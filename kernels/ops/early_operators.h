@@ -24,6 +24,8 @@ inline constexpr EarlyOperator kEarlyOperators[] = {
     {"gemv_silu_mul", 1u << 1 | 1u << 2},
     {"kv_append", 0},
     {"rmsnorm", 1u << 1},
+    {"rmsnorm_gemv", 1u << 1 | 1u << 2},
+    {"rmsnorm_gemv_silu_mul", 1u << 1 | 1u << 2 | 1u << 3},
     {"rmsnorm_residual", 1u << 2},
     {"rope", 0},
 };

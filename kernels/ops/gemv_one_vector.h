@@ -1,7 +1,8 @@
 // gemv and gemv_silu_mul of one vector and 16-bit weights, whose rows are as long as those of a
-// model's layers. matrix.cc has other products.
+// model's layers, and the same with the normalization of the vector in front (rmsnorm_gemv,
+// rmsnorm_gemv_silu_mul). matrix.cc has other products.
 //
-//   if (resident::MultiplyOneVector(block, args)) return;
+//   if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args)) return;
 //
 // A warp has adjacent rows, two at a time: of gemv_silu_mul a row of each matrix. A lane always has
 // eight loads of 16 bytes of weights under way, also from two rows to the next two, and the first
@@ -11,6 +12,17 @@
 // The products are added in float32, so that x is not rounded, and the warps need nothing of each
 // other: a row is the work of one warp, and its bits depend neither on the number of chunks nor on
 // that of threads.
+//
+// With a normalization each block computes the mean of the squares of x for itself, which takes
+// less time than a node of a graph of its own. It is needed only when the sum of a row is complete:
+//
+//   out = sum of (x * norm) * w, times 1 / sqrt(mean + eps)
+//
+// So x is read once. The mean is added by all warps: its bits, and with them those of the rows,
+// depend on the number of threads of a block, but not on the number of chunks. The factor is at
+// least 2^-64 as long as the mean is in the range of float32: a sum is out of range before the
+// multiplication only if it is at least 2^64 after it. An error of the factor, of a few units in
+// the last place, is one of all results.
 //
 // A small product takes as long as its instructions need one after the other. The operands are
 // therefore read without what other forms would need.
@@ -24,6 +36,12 @@
 #include "kernels/sdk/operator.h"
 
 namespace resident {
+
+// The argument of a product that is its (first) matrix; the one behind it is the bias or the second
+// matrix, and then the result follows. With a normalization, argument 1 has its weights, and the
+// last one is eps.
+template <bool kNormalized>
+inline constexpr u32 kArgumentOfMatrix = kNormalized ? 2 : 1;
 
 #if RESIDENT_WARPS
 
@@ -87,12 +105,12 @@ struct WeightSteps {
   }
 };
 
-// Four elements of x.
+// Four elements of a vector of `depth` elements, which is filled up with zeros.
 template <typename X>
-RESIDENT_DEVICE Quad<X> LoadQuadOfX(u64 x, u32 quad, u32 depth) {
+RESIDENT_DEVICE Quad<X> LoadQuad(u64 vector, u32 quad, u32 depth) {
   Quad<X> stored;
   if (quad * 4 < depth) {
-    stored = *ElementAt<const Quad<X>>(x, quad);
+    stored = *ElementAt<const Quad<X>>(vector, quad);
   } else {
     for (u32 k = 0; k < 4; ++k) stored.v[k] = X(0.0f);
   }
@@ -110,15 +128,16 @@ RESIDENT_DEVICE bool CanMultiplyOneVector(const TensorArgument& x, const TensorA
          (x.address % quad == 0) & ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1)));
 }
 
-// kGated: gemv_silu_mul, with the matrix of the gates and, as the third argument, that of what they
-// are multiplied with.
-template <typename X, typename T, bool kGated>
+// kGated: gemv_silu_mul, with the matrix of the gates and, as the next argument, that of what they
+// are multiplied with. kNormalized: with the normalization of x, whose weights have the type T.
+template <typename X, typename T, bool kGated, bool kNormalized>
 RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args) {
   constexpr u32 kRows = kGated ? 1 : kStepRows;
+  constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   const Block block = shared;
   const u32 lane = LaneOf(block);
   // The warp's rows: its share among the warps of all chunks.
-  const TensorArgument& w = args.described(1);
+  const TensorArgument& w = args.described(kMatrix);
   const u32 all_rows = static_cast<u32>(w.shape[0]);
   const u32 warps = block.threads() / kWarpThreads;
   const u32 all_warps = static_cast<u32>(block.chunk_count()) * warps;
@@ -134,40 +153,71 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   const u32 padded = steps * kStepRuns;
 
   WeightSteps weights = {
-      LastUse(), w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
-      lane,      lane,
-      runs,      padded,
-      rows,      kGated ? args.described(2).address - w.address : u64{runs} * sizeof(Bytes16)};
+      LastUse(),
+      w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
+      lane,
+      lane,
+      runs,
+      padded,
+      rows,
+      kGated ? args.described(kMatrix + 1).address - w.address : u64{runs} * sizeof(Bytes16)};
+  // The division needs registers that ahead[] has later.
+  [[maybe_unused]] const float per_column = 1.0f / static_cast<float>(depth);
   StepWeights ahead[2];
   weights.template Load<kRows>(ahead[0]);
   weights.template Load<kRows>(ahead[1]);
-  if (!block.await_inputs()) return;
-
   // Quads of x that a thread requests before it stores the first of them. There may be more.
   constexpr u32 kFirst = 2;
+  [[maybe_unused]] const u64 norm_address = args.described(1).address;
+  Quad<T> first_norms[kFirst];
+  if constexpr (kNormalized) {
+    for (u32 k = 0; k < kFirst; ++k) {
+      first_norms[k] = LoadQuad<T>(norm_address, block.thread() + k * block.threads(), depth);
+    }
+  }
+  if (!block.await_inputs()) return;
+
   const u64 x_address = args.described(0).address;
   Quad<X> first_quads[kFirst];
   for (u32 k = 0; k < kFirst; ++k) {
-    first_quads[k] = LoadQuadOfX<X>(x_address, block.thread() + k * block.threads(), depth);
+    first_quads[k] = LoadQuad<X>(x_address, block.thread() + k * block.threads(), depth);
   }
 
   // The first quads of all runs, then the second ones, so that adjacent lanes read adjacent quads.
   auto* const x = reinterpret_cast<Quad<float>*>(block.memory<float>(0, kMostDepth));
-  const auto store = [=](u32 quad, const Quad<X>& stored) {
+  [[maybe_unused]] float mean = 0.0f;  // The thread's share of it.
+  const auto store = [&](u32 quad, const Quad<X>& stored, [[maybe_unused]] const Quad<T>& norm) {
     Quad<float> values;
     for (u32 k = 0; k < 4; ++k) values.v[k] = stored.v[k];
+    if constexpr (kNormalized) {
+      float partial = 0.0f;
+      for (u32 k = 0; k < 4; ++k) partial += values.v[k] * values.v[k];
+      mean += partial * per_column;
+      for (u32 k = 0; k < 4; ++k) values.v[k] *= norm.v[k];
+    }
     if (quad < 2 * padded) x[quad % 2 * padded + quad / 2] = values;
   };
-  for (u32 k = 0; k < kFirst; ++k) store(block.thread() + k * block.threads(), first_quads[k]);
+  for (u32 k = 0; k < kFirst; ++k) {
+    store(block.thread() + k * block.threads(), first_quads[k], first_norms[k]);
+  }
   RESIDENT_UNROLL(2)
   for (u32 quad = block.thread() + kFirst * block.threads(); quad < 2 * padded;
        quad += block.threads()) {
-    store(quad, LoadQuadOfX<X>(x_address, quad, depth));
+    Quad<T> norm;
+    if constexpr (kNormalized) norm = LoadQuad<T>(norm_address, quad, depth);
+    store(quad, LoadQuad<X>(x_address, quad, depth), norm);
   }
-  block.barrier();
+  [[maybe_unused]] float scale = 1.0f;
+  if constexpr (kNormalized) {
+    // Its barriers are behind the stores.
+    const float eps = args.scalar<float>(kMatrix + 3);
+    scale = math::rsqrt(block.reduce_sum(mean) + eps);
+  } else {
+    block.barrier();
+  }
 
-  [[maybe_unused]] const TensorArgument& bias = args.described(2);
-  const TensorArgument& out = args.described(3);
+  [[maybe_unused]] const TensorArgument& bias = args.described(kMatrix + 1);
+  const TensorArgument& out = args.described(kMatrix + 2);
   const Quad<float>* at = x + lane;
   float sums[kStepRows] = {};
   u32 step_of_rows = 0;
@@ -198,6 +248,7 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
     sum += second ? sums[1] : sums[0];
     sum = CombineLanes(
         sum, [](float a, float b) { return a + b; }, kWarpThreads / 2);
+    if constexpr (kNormalized) sum *= scale;
     if constexpr (kGated) {
       const float up = ShuffleXor(sum, kWarpThreads / 2);
       if (lane == 0) StoreFloat(out.address, out.dtype, row, math::silu_mul(sum, up));
@@ -218,47 +269,62 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   }
 }
 
-template <bool kGated>
+template <bool kGated, bool kNormalized>
 RESIDENT_DEVICE bool MultiplyOneVectorOf(const Block& block, const Args& args) {
   if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
-  const TensorArgument& w = args.described(1);
-  const TensorArgument& third = args.described(2);
-  bool can = CanMultiplyOneVector(args.described(0), w, args.described(3));
+  constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
+  const TensorArgument& x = args.described(0);
+  const TensorArgument& w = args.described(kMatrix);
+  const TensorArgument& next = args.described(kMatrix + 1);
+  bool can = CanMultiplyOneVector(x, w, args.described(kMatrix + 2));
   if constexpr (kGated) {
-    can = can & (third.dtype == w.dtype) & (third.address % sizeof(Bytes16) == 0);
+    can = can & (next.dtype == w.dtype) & (next.address % sizeof(Bytes16) == 0);
   } else {
-    can = can & (third.rank == 1) & ((third.shape[0] == 0) | (third.shape[0] == w.shape[0]));
+    can = can & (next.rank == 1) & ((next.shape[0] == 0) | (next.shape[0] == w.shape[0]));
+  }
+  if constexpr (kNormalized) {
+    // As in a model: other types would need as much code again.
+    const TensorArgument& norm = args.described(1);
+    can = can & (x.dtype == DType::kF32) & (norm.dtype == w.dtype) &
+          (norm.address % sizeof(Bytes8) == 0);
   }
   if (!can) return false;
-  VisitFloat(args.described(0).dtype, [&](auto element) {
+  const auto multiply = [&](auto element) {
     using X = decltype(element);
     if (w.dtype == DType::kF16) {
-      MultiplyOneVectorBy<X, Half, kGated>(block, args);
+      MultiplyOneVectorBy<X, Half, kGated, kNormalized>(block, args);
     } else {
-      MultiplyOneVectorBy<X, BFloat16, kGated>(block, args);
+      MultiplyOneVectorBy<X, BFloat16, kGated, kNormalized>(block, args);
     }
-  });
+  };
+  if constexpr (kNormalized) {
+    multiply(float{});
+  } else {
+    VisitFloat(x.dtype, multiply);
+  }
   return true;
 }
 
 #endif  // RESIDENT_WARPS
 
-// (collective) The operator gemv, which awaits its inputs. False: the operands have another form,
-// or must be refused, and nothing was awaited.
+// (collective) The operator gemv, with kNormalized rmsnorm_gemv, which awaits its inputs. False:
+// the operands have another form, or must be refused, and nothing was awaited.
+template <bool kNormalized>
 RESIDENT_DEVICE bool MultiplyOneVector([[maybe_unused]] const Block& block,
                                        [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS
-  return MultiplyOneVectorOf</*kGated=*/false>(block, args);
+  return MultiplyOneVectorOf</*kGated=*/false, kNormalized>(block, args);
 #else
   return false;
 #endif
 }
 
-// (collective) The same for gemv_silu_mul.
+// (collective) The same for gemv_silu_mul and rmsnorm_gemv_silu_mul.
+template <bool kNormalized>
 RESIDENT_DEVICE bool GateOneVector([[maybe_unused]] const Block& block,
                                    [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS
-  return MultiplyOneVectorOf</*kGated=*/true>(block, args);
+  return MultiplyOneVectorOf</*kGated=*/true, kNormalized>(block, args);
 #else
   return false;
 #endif

@@ -1,5 +1,5 @@
-// gemv and gemv_quant in blocks of several warps (RESIDENT_EMULATED_THREADS; tests/conformance has
-// blocks of one), which share the depth of each row.
+// gemv, gemv_quant and their relatives in blocks of several warps (RESIDENT_EMULATED_THREADS;
+// tests/conformance has blocks of one), which share the depth of each row.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,6 +15,9 @@
 
 extern "C" void resident_operator_gemv(resident::Block& block, const resident::Args& args);
 extern "C" void resident_operator_gemv_silu_mul(resident::Block& block, const resident::Args& args);
+extern "C" void resident_operator_rmsnorm_gemv(resident::Block& block, const resident::Args& args);
+extern "C" void resident_operator_rmsnorm_gemv_silu_mul(resident::Block& block,
+                                                        const resident::Args& args);
 extern "C" void resident_operator_gemv_quant(resident::Block& block, const resident::Args& args);
 
 namespace resident {
@@ -305,6 +308,164 @@ TEST(GemvWarpsTest, GatedLongVector) {
       }
     }
   }
+}
+
+// rmsnorm_gemv and rmsnorm_gemv_silu_mul, of any form.
+struct NormalizedCase {
+  i64 rows;
+  i64 depth;
+  i64 vectors = 1;
+  DType x = DType::kF32;
+  DType norm = DType::kBF16;
+  DType weights = DType::kBF16;
+  bool bias = false;
+  float eps = 1e-5f;
+  float size = 1.0f;  // Of the elements of x.
+};
+
+class NormalizedProduct {
+ public:
+  explicit NormalizedProduct(const NormalizedCase& c)
+      : case_(c),
+        x(c.x, {c.vectors, c.depth}),
+        norm(c.norm, {c.depth}),
+        first(c.weights, {c.rows, c.depth}),
+        second(c.weights, {c.rows, c.depth}),
+        bias(DType::kF32, {c.bias ? c.rows : 0}),
+        out(DType::kF32, {c.vectors, c.rows}) {
+    Numbers numbers;
+    for (i64 i = 0; i < x.size(); ++i) x.Set(i, c.size * numbers.Next());
+    for (Operand* const each : {&norm, &first, &second, &bias}) each->Fill(numbers);
+  }
+
+  // The product of a normalized vector with a row of a matrix.
+  double Want(i64 vector, const Operand& weights, i64 row) const {
+    const i64 depth = case_.depth;
+    double mean = 0;
+    double sum = 0;
+    for (i64 k = 0; k < depth; ++k) {
+      const double value = x.Get(vector * depth + k);
+      mean += value * value / static_cast<double>(depth);
+      sum += value * norm.Get(k) * weights.Get(row * depth + k);
+    }
+    return sum / std::sqrt(mean + case_.eps);
+  }
+
+  // The results of any number of chunks have the same bits.
+  void Check(bool gated) {
+    SCOPED_TRACE(std::to_string(case_.rows) + " x " + std::to_string(case_.depth) + ", vectors " +
+                 std::to_string(case_.vectors) + (gated ? ", gated" : ""));
+    std::vector<float> results;
+    for (const u64 chunks : {1, 3, 7}) {
+      for (i64 i = 0; i < out.size(); ++i) out.Set(i, 12345.0f);
+      std::vector<Argument> arguments = {
+          x.AsArgument(),     norm.AsArgument(),
+          first.AsArgument(), (gated ? second : bias).AsArgument(),
+          out.AsArgument(),   ScalarArgument(bit_cast<u32>(case_.eps))};
+      resident::Run(
+          gated ? resident_operator_rmsnorm_gemv_silu_mul : resident_operator_rmsnorm_gemv,
+          arguments, chunks);
+      for (i64 i = 0; i < out.size(); ++i) {
+        if (chunks == 1) {
+          results.push_back(out.Get(i));
+        } else {
+          EXPECT_EQ(out.Get(i), results[static_cast<size_t>(i)]) << i;
+        }
+      }
+    }
+    double error = 0;
+    double length = 0;
+    for (i64 vector = 0; vector < case_.vectors; ++vector) {
+      for (i64 row = 0; row < case_.rows; ++row) {
+        double want = Want(vector, first, row);
+        if (gated) {
+          want *= Want(vector, second, row) / (1 + std::exp(-want));
+        } else if (case_.bias) {
+          want += bias.Get(row);
+        }
+        const double got = results[static_cast<size_t>(vector * case_.rows + row)];
+        error += (got - want) * (got - want);
+        length += want * want;
+      }
+    }
+    EXPECT_LE(std::sqrt(error), 1e-5 * std::sqrt(length));
+  }
+
+ private:
+  const NormalizedCase case_;
+
+ public:
+  Operand x;
+  Operand norm;
+  Operand first;
+  Operand second;
+  Operand bias;
+  Operand out;
+};
+
+void CheckNormalized(NormalizedCase c) {
+  NormalizedProduct(c).Check(/*gated=*/true);
+  NormalizedProduct(c).Check(/*gated=*/false);
+  c.bias = true;
+  NormalizedProduct(c).Check(/*gated=*/false);
+}
+
+// One vector and weights of 16 bits: gemv_one_vector.h.
+TEST(GemvWarpsTest, NormalizedLongVector) {
+  const std::vector<i64> all_rows =
+      kLargeBlock ? std::vector<i64>{9, 17} : std::vector<i64>{2, 7, 33};
+  const std::vector<i64> depths =
+      kLargeBlock ? std::vector<i64>{1032, 4104} : std::vector<i64>{1024, 1032, 1544, 10240};
+  for (const i64 rows : all_rows) {
+    for (const i64 depth : depths) {
+      NormalizedCase c = {rows, depth};
+      CheckNormalized(c);
+      c.norm = c.weights = DType::kF16;
+      CheckNormalized(c);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Squares whose sum is out of range, while their mean is not; and elements that are small beside
+// eps.
+TEST(GemvWarpsTest, NormalizedLongVectorOfAnySize) {
+  for (const float size : {5e18f, 1e-12f}) {
+    NormalizedCase c = {17, 1544};
+    c.size = size;
+    c.eps = 1e-6f;
+    CheckNormalized(c);
+    c.norm = DType::kF32;  // The general way.
+    CheckNormalized(c);
+  }
+}
+
+// The general way: other types, several vectors, and other depths.
+TEST(GemvWarpsTest, NormalizedVectorsOfAnyForm) {
+  NormalizedCase c = {9, 1032};
+  c.x = DType::kBF16;
+  CheckNormalized(c);
+  c.x = DType::kF32;
+  c.norm = DType::kF32;
+  CheckNormalized(c);
+  c.norm = DType::kF16;
+  CheckNormalized(c);
+  c.weights = DType::kF32;
+  c.vectors = 3;
+  CheckNormalized(c);
+  c.weights = DType::kBF16;
+  c.norm = DType::kBF16;
+  CheckNormalized(c);
+  c.vectors = 2;
+  c.rows = 33;
+  for (const i64 depth : {8, 33, 250, 768}) {
+    c.depth = depth;
+    CheckNormalized(c);
+  }
+  c.vectors = 1;
+  c.depth = 10248;
+  c.rows = 3;
+  CheckNormalized(c);
 }
 
 // Each part has 8 bits: together they leave at most 2^-17 of x, also in a single product.

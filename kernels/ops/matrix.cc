@@ -1,6 +1,10 @@
 // The family "matrix": products of matrices with vectors, and matrices whose elements are stored in
 // few bits. gemm.cc has products of matrices.
 //
+// rmsnorm_gemv and rmsnorm_gemv_silu_mul normalize x first. gemv_one_vector.h has the form of a
+// model's layers. Otherwise the normalized vector is written to the block's scratch memory, one at
+// a time, and multiplied from there.
+//
 // The weights are read once, so that a product is as fast as the memory. On a GPU, one vector and
 // long rows of 16 bits have a form of their own (gemv_one_vector.h), and tensor cores multiply
 // other vectors of 16-bit elements, and of float32 with weights of bfloat16
@@ -377,16 +381,72 @@ RESIDENT_DEVICE void MultiplyVectors(const Block& block, const VectorProduct& p,
 
 // Details of INVALID_ARGUMENT.
 constexpr u16 kBadBias = 1;
+constexpr u16 kMixedWeights = 1;
+constexpr u16 kLongVector = 2;
 
-RESIDENT_NOINLINE void MultiplyDense(const Block& block, const Args& args) {
+// Argument 0, normalized with argument 1: one vector at a time, in the first half of the block's
+// scratch memory.
+constexpr u64 kNormalizedBytes = resident::kScratchBytes / 2;
+constexpr i64 kMostNormalized = static_cast<i64>(kNormalizedBytes / sizeof(float));
+
+// Returns the address of the normalized vector, which all threads may read.
+RESIDENT_NOINLINE u64 NormalizeVector(const Block& block, const Args& args, i64 vector, float eps) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> w = args.tensor<const Any>(1);
-  const Tensor<const Any> bias = args.tensor<const Any>(2);
-  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const Tensor<const Any> norm = args.tensor<const Any>(1);
+  const i64 depth = norm.shape(0);
+  const float per_column = 1.0f / static_cast<float>(depth);
+  float* const to = block.scratch<float>(0, static_cast<u64>(depth));
+  // Few additions one after the other, also where the block has one thread.
+  constexpr i32 kPartials = 16;
+  float partial[kPartials] = {};
+  VisitFloat(x.dtype(), [&](auto element) {
+    const auto* const from = ElementAt<const decltype(element)>(AddressOf(x), vector * depth);
+    const i64 threads = block.threads();
+    const auto add = [&](i64 k, float& sum) {
+      const float value = from[k];
+      sum += value * value * per_column;
+    };
+    i64 k = block.thread();
+    RESIDENT_UNROLL(1)
+    for (; k + (kPartials - 1) * threads < depth; k += kPartials * threads) {
+      for (i32 p = 0; p < kPartials; ++p) add(k + p * threads, partial[p]);
+    }
+    RESIDENT_UNROLL(1)
+    for (; k < depth; k += threads) add(k, partial[0]);
+  });
+  for (i32 width = kPartials / 2; width > 0; width /= 2) {
+    for (i32 p = 0; p < width; ++p) partial[p] += partial[p + width];
+  }
+  const float scale = 1.0f / resident::math::sqrt(block.reduce_sum(partial[0]) + eps);
+  VisitFloat(x.dtype(), [&](auto element) {
+    const auto* const from = ElementAt<const decltype(element)>(AddressOf(x), vector * depth);
+    block.for_each({0, depth}, [&](i64 k) { to[k] = from[k] * scale; });
+  });
+  // A thread has the same elements as before.
+  VisitFloat(norm.dtype(), [&](auto element) {
+    const auto* const weights = ElementAt<const decltype(element)>(AddressOf(norm), 0);
+    block.for_each({0, depth}, [&](i64 k) { to[k] *= weights[k]; });
+  });
+  block.barrier();
+  return reinterpret_cast<u64>(to);
+}
+
+// gemv, with kNormalized rmsnorm_gemv.
+template <bool kNormalized>
+RESIDENT_NOINLINE void MultiplyDense(const Block& block, const Args& args) {
+  constexpr u32 kMatrix = resident::kArgumentOfMatrix<kNormalized>;
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> w = args.tensor<const Any>(kMatrix);
+  const Tensor<const Any> bias = args.tensor<const Any>(kMatrix + 1);
+  const Tensor<const Any> out = args.tensor<const Any>(kMatrix + 2);
   const i64 rows = w.shape(0);
   const i64 depth = w.shape(1);
   if (bias.size() != 0 && (bias.rank() != 1 || bias.shape(0) != rows)) {
     block.fail(CompletionStatus::kInvalidArgument, kBadBias);
+    return;
+  }
+  if (kNormalized && depth > kMostNormalized) {
+    block.fail(CompletionStatus::kInvalidArgument, kLongVector);
     return;
   }
   if (out.size() == 0) return;
@@ -401,7 +461,22 @@ RESIDENT_NOINLINE void MultiplyDense(const Block& block, const Args& args) {
                            depth};
   VisitFloat(w.dtype(), [&](auto element) {
     using T = decltype(element);
-    MultiplyVectors(block, p, DenseWeights<T>{ElementAt<const T>(AddressOf(w), 0), depth});
+    const DenseWeights<T> weights = {ElementAt<const T>(AddressOf(w), 0), depth};
+    if constexpr (kNormalized) {
+      const float eps = args.scalar<float>(kMatrix + 3);
+      const u64 row_bytes = static_cast<u64>(rows) * SizeOf(out.dtype());
+      VectorProduct one = p;
+      one.x_dtype = DType::kF32;
+      one.vectors = 1;
+      RESIDENT_UNROLL(1)
+      for (i64 vector = 0; vector < p.vectors; ++vector) {
+        one.x = NormalizeVector(block, args, vector, eps);
+        MultiplyVectors(block, one, weights);
+        one.out += row_bytes;
+      }
+    } else {
+      MultiplyVectors(block, p, weights);
+    }
   });
 }
 
@@ -467,7 +542,9 @@ RESIDENT_NOINLINE void ReplaceDense(const Block& block, const TensorTask& task) 
 }  // namespace
 
 RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
-  if (resident::MultiplyOneVector(block, args) || !block.await_inputs()) return;
+  if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
+    return;
+  }
 #if RESIDENT_WARPS
   TensorTask& task = ReadDense(block, args);
   block.barrier();
@@ -483,25 +560,36 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
     return;
   }
 #endif
-  MultiplyDense(block, args);
+  MultiplyDense</*kNormalized=*/false>(block, args);
+}
+
+RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
+  if (resident::MultiplyOneVector</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
+    return;
+  }
+  MultiplyDense</*kNormalized=*/true>(block, args);
 }
 
 // --- gemv_silu_mul ------------------------------------------------------------------------------
 
 namespace {
 
-constexpr u16 kMixedWeights = 1;
-
 // The products of a slice of rows, of both matrices in turn, are in the block's scratch memory
-// before they are combined.
-constexpr i64 kSliceRows = static_cast<i64>(resident::kScratchBytes / (2 * sizeof(float)));
+// before they are combined: behind the normalized vector, if there is one.
+template <bool kNormalized>
+constexpr u64 kSliceOffset = kNormalized ? kNormalizedBytes : 0;
+template <bool kNormalized>
+constexpr i64 kSliceRows = static_cast<i64>((resident::kScratchBytes - kSliceOffset<kNormalized>) /
+                                            (2 * sizeof(float)));
 
 // gemv_silu_mul for one vector and rows that are at most kSliceRows. `of_rows` has the number of
-// these rows, and in `out` the address of the first result.
-template <typename T>
+// these rows, and in `out` the address of the first result. The vector of kNormalized has been
+// normalized.
+template <bool kNormalized, typename T>
 RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of_rows,
                                      const resident::RowsInTurn<T>& weights) {
-  const float* const products = block.scratch<float>(0, static_cast<u64>(2 * of_rows.rows));
+  const float* const products =
+      block.scratch<float>(kSliceOffset<kNormalized>, static_cast<u64>(2 * of_rows.rows));
   const VectorProduct p = {of_rows.x,
                            0,
                            reinterpret_cast<u64>(products),
@@ -520,15 +608,22 @@ RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of
   block.barrier();  // The reads of the products have finished.
 }
 
+// gemv_silu_mul, with kNormalized rmsnorm_gemv_silu_mul.
+template <bool kNormalized>
 RESIDENT_NOINLINE void MultiplyAndGateDense(const Block& block, const Args& args) {
+  constexpr u32 kMatrix = resident::kArgumentOfMatrix<kNormalized>;
   const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> gate = args.tensor<const Any>(1);
-  const Tensor<const Any> up = args.tensor<const Any>(2);
-  const Tensor<const Any> out = args.tensor<const Any>(3);
+  const Tensor<const Any> gate = args.tensor<const Any>(kMatrix);
+  const Tensor<const Any> up = args.tensor<const Any>(kMatrix + 1);
+  const Tensor<const Any> out = args.tensor<const Any>(kMatrix + 2);
   const i64 rows = gate.shape(0);
   const i64 depth = gate.shape(1);
   if (gate.dtype() != up.dtype()) {
     block.fail(CompletionStatus::kInvalidArgument, kMixedWeights);
+    return;
+  }
+  if (kNormalized && depth > kMostNormalized) {
+    block.fail(CompletionStatus::kInvalidArgument, kLongVector);
     return;
   }
   if (out.size() == 0) return;
@@ -539,24 +634,27 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(const Block& block, const Args& args
   VisitFloat(gate.dtype(), [&](auto element) {
     using T = decltype(element);
     RESIDENT_UNROLL(1)
-    for (i64 first = share.begin; first < share.end; first += kSliceRows) {
-      const i64 count = Smallest(kSliceRows, share.end - first);
+    for (i64 first = share.begin; first < share.end; first += kSliceRows<kNormalized>) {
+      const i64 count = Smallest(kSliceRows<kNormalized>, share.end - first);
       const auto rows_from = [&](const Tensor<const Any>& w) {
         return DenseWeights<T>{ElementAt<const T>(AddressOf(w), first * depth), depth};
       };
       RESIDENT_UNROLL(1)
       for (i64 vector = 0; vector < vectors; ++vector) {
-        const VectorProduct p = {
-            AddressOf(x) + static_cast<u64>(vector * depth) * x_bytes,
-            0,
-            AddressOf(out) + static_cast<u64>(vector * rows + first) * out_bytes,
-            x.dtype(),
-            DType::kF32,
-            out.dtype(),
-            1,
-            count,
-            depth};
-        MultiplyAndGate<T>(block, p, {rows_from(gate), rows_from(up)});
+        VectorProduct p = {AddressOf(x) + static_cast<u64>(vector * depth) * x_bytes,
+                           0,
+                           AddressOf(out) + static_cast<u64>(vector * rows + first) * out_bytes,
+                           x.dtype(),
+                           DType::kF32,
+                           out.dtype(),
+                           1,
+                           count,
+                           depth};
+        if constexpr (kNormalized) {
+          p.x = NormalizeVector(block, args, vector, args.scalar<float>(kMatrix + 3));
+          p.x_dtype = DType::kF32;
+        }
+        MultiplyAndGate<kNormalized, T>(block, p, {rows_from(gate), rows_from(up)});
       }
     }
   });
@@ -565,8 +663,13 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(const Block& block, const Args& args
 }  // namespace
 
 RESIDENT_OPERATOR(gemv_silu_mul)(Block& block, const Args& args) {
-  if (resident::GateOneVector(block, args) || !block.await_inputs()) return;
-  MultiplyAndGateDense(block, args);
+  if (resident::GateOneVector</*kNormalized=*/false>(block, args) || !block.await_inputs()) return;
+  MultiplyAndGateDense</*kNormalized=*/false>(block, args);
+}
+
+RESIDENT_OPERATOR(rmsnorm_gemv_silu_mul)(Block& block, const Args& args) {
+  if (resident::GateOneVector</*kNormalized=*/true>(block, args) || !block.await_inputs()) return;
+  MultiplyAndGateDense</*kNormalized=*/true>(block, args);
 }
 
 // --- gemv_quant, dequant ------------------------------------------------------------------------

@@ -716,6 +716,154 @@ TEST_F(MatrixTest, GemvSiluMulOfAnyChunks) {
   }
 }
 
+// --- rmsnorm_gemv, rmsnorm_gemv_silu_mul
+
+constexpr double kEpsilon = 1e-5;
+
+std::vector<double> Normalized(const std::vector<double>& x, const std::vector<double>& norm,
+                               int64_t vectors, int64_t depth) {
+  std::vector<double> result(x.size());
+  for (int64_t s = 0; s < vectors; ++s) {
+    double mean = 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      mean += x[s * depth + k] * x[s * depth + k] / static_cast<double>(depth);
+    }
+    const double root = std::sqrt(mean + kEpsilon);
+    for (int64_t k = 0; k < depth; ++k) result[s * depth + k] = x[s * depth + k] * norm[k] / root;
+  }
+  return result;
+}
+
+class NormalizedMatrixTest : public MatrixTest {
+ protected:
+  // Both operators on random operands of one sign: silu(x) of a large negative x is the difference
+  // of equal numbers, and there may be few outputs.
+  void Check(int64_t depth, int64_t rows, int64_t vectors, DType x_dtype, DType norm_dtype,
+             DType weights, DType out_dtype) {
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", depth " + std::to_string(depth) + ", " +
+                 std::to_string(rows) + " rows, " + std::to_string(vectors) + " vectors");
+    const TestTensor x =
+        Absolute(Random(x_dtype, vectors == 1 ? Dims{depth} : Dims{vectors, depth}));
+    const TestTensor norm = Absolute(Random(norm_dtype, {depth}));
+    const TestTensor w = Absolute(Random(weights, {rows, depth}));
+    const TestTensor up = Absolute(Random(weights, {rows, depth}));
+    const TestTensor bias = Absolute(Random(AnyFloat(), {random_() % 2 == 0 ? rows : 0}));
+    const Dims shape = vectors == 1 ? Dims{rows} : Dims{vectors, rows};
+    const TestTensor out = TestTensor::Output(out_dtype, shape);
+    const TestTensor gated = TestTensor::Output(DType::kF32, shape);
+    const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
+    const std::vector<double> normalized = Normalized(x.Values(), norm.Values(), vectors, depth);
+    ASSERT_EQ(RunOperator("rmsnorm_gemv", {x, norm, w, bias, out, F32(kEpsilon)}, chunks).status,
+              CompletionStatus::kOk);
+    ExpectNear(out, VectorProduct(normalized, w.Values(), bias.Values(), vectors, rows, depth),
+               /*products=*/true);
+    ASSERT_EQ(
+        RunOperator("rmsnorm_gemv_silu_mul", {x, norm, w, up, gated, F32(kEpsilon)}, chunks).status,
+        CompletionStatus::kOk);
+    ExpectNear(gated, GatedProduct(normalized, w.Values(), up.Values(), vectors, rows, depth),
+               /*products=*/true);
+  }
+};
+
+TEST_F(NormalizedMatrixTest, AnyShapesAndDTypes) {
+  const std::vector<int64_t> depths =
+      Emulated() ? std::vector<int64_t>{0, 1, 33, 1024, 1160, 8193}
+                 : std::vector<int64_t>{0, 1, 4, 31, 32, 257, 1024, 1032, 2048, 4100, 8192, 10248};
+  for (const int64_t depth : depths) {
+    for (const int64_t rows : {0, 1, 7, 8, 33}) {
+      for (const int64_t vectors : {0, 1, 3}) {
+        Check(depth, rows, vectors, AnyFloat(), AnyFloat(), AnyFloat(), AnyFloat());
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// The types of a model's layers, in one of which a GPU reads the weights before x.
+TEST_F(NormalizedMatrixTest, OneVectorAndWeightsOf16Bits) {
+  for (const DType weights : {DType::kF16, DType::kBF16}) {
+    for (const int64_t depth : {1024, 1032, 2048, 4096, 10240}) {
+      if (Emulated() && depth > 2048) continue;
+      for (const int64_t rows : {1, 9, 67}) {
+        Check(depth, rows, 1, DType::kF32, weights, weights, DType::kF32);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// x of both signs, most of which cancel each other.
+TEST_F(NormalizedMatrixTest, ElementsOfBothSigns) {
+  const int64_t rows = Emulated() ? 67 : 513;
+  for (const int64_t depth : {100, 1024, 2048}) {
+    SCOPED_TRACE("seed " + std::to_string(seed_));
+    const TestTensor x = Random(DType::kF32, {depth}, 100);
+    const TestTensor norm = Random(DType::kBF16, {depth});
+    const TestTensor w = Random(DType::kBF16, {rows, depth});
+    const TestTensor bias = Random(DType::kF32, {rows});
+    const TestTensor out = TestTensor::Output(DType::kF32, {rows});
+    ASSERT_EQ(RunOperator("rmsnorm_gemv", {x, norm, w, bias, out, F32(kEpsilon)}, 3).status,
+              CompletionStatus::kOk);
+    ExpectNear(out,
+               VectorProduct(Normalized(x.Values(), norm.Values(), 1, depth), w.Values(),
+                             bias.Values(), 1, rows, depth),
+               /*products=*/true);
+  }
+}
+
+TEST_F(NormalizedMatrixTest, AnyChunks) {
+  for (const int64_t depth : {40, 1024}) {
+    const TestTensor x = Random(DType::kF32, {depth});
+    const TestTensor norm = Random(DType::kBF16, {depth});
+    const TestTensor w = Random(DType::kBF16, {70, depth});
+    const TestTensor up = Random(DType::kBF16, {70, depth});
+    const TestTensor bias = Random(DType::kF32, {70});
+    for (const bool gated : {false, true}) {
+      std::vector<double> first;
+      for (const uint32_t chunks : {1u, 2u, 7u, 100u}) {
+        const TestTensor out = TestTensor::Output(DType::kF32, {70});
+        ASSERT_EQ(RunOperator(gated ? "rmsnorm_gemv_silu_mul" : "rmsnorm_gemv",
+                              {x, norm, w, gated ? up : bias, out, F32(kEpsilon)}, chunks)
+                      .status,
+                  CompletionStatus::kOk);
+        if (first.empty()) first = out.Values();
+        ExpectEqual(out, first);
+      }
+    }
+  }
+}
+
+TEST_F(NormalizedMatrixTest, LongestVector) {
+  constexpr int64_t kMost = 65536;
+  Check(kMost, 3, 2, DType::kF32, DType::kF32, DType::kF32, DType::kF32);
+  const TestTensor x = Random(DType::kBF16, {kMost + 1});
+  const TestTensor w = Random(DType::kBF16, {2, kMost + 1});
+  const TestTensor out = TestTensor::Output(DType::kF32, {2});
+  for (const bool gated : {false, true}) {
+    const Outcome outcome = RunOperator(
+        gated ? "rmsnorm_gemv_silu_mul" : "rmsnorm_gemv",
+        {x, x, w, gated ? w : TestTensor::Output(DType::kF32, {0}), out, F32(kEpsilon)});
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, 2);
+  }
+}
+
+TEST_F(NormalizedMatrixTest, RefusesOtherBiasesAndWeightsOfTwoDTypes) {
+  const TestTensor x = Random(DType::kF32, {8});
+  const TestTensor w = Random(DType::kF32, {3, 8});
+  const TestTensor out = TestTensor::Output(DType::kF32, {3});
+  for (const Dims& shape : {Dims{2}, Dims{3, 1}, Dims{1, 3}}) {
+    const Outcome outcome =
+        RunOperator("rmsnorm_gemv", {x, x, w, Random(DType::kF32, shape), out, F32(kEpsilon)});
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, 1);
+  }
+  const Outcome outcome = RunOperator("rmsnorm_gemv_silu_mul",
+                                      {x, x, w, Random(DType::kBF16, {3, 8}), out, F32(kEpsilon)});
+  EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+  EXPECT_EQ(outcome.detail, 1);
+}
+
 TEST_F(MatrixTest, GemvOfManyRows) {
   for (const DType dtype : kFloats) {
     SCOPED_TRACE("seed " + std::to_string(seed_));

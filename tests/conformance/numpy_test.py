@@ -373,6 +373,23 @@ class Matrices(Conformance):
             product = x @ gate.T
             self.check(out, product / (1 + numpy.exp(-product)) * (x @ up.T), 1e-5)
 
+    def test_rmsnorm_gemv(self):
+        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,))):
+            w, up = (self.stored(abs(self.normal((n, k))), "bf16") for _ in range(2))
+            x = self.stored(abs(self.normal(leading + (k,))), "f32")
+            norm = self.stored(abs(self.normal((k,))), "bf16")
+            bias = self.stored(abs(self.normal((n,))), "f32")
+            normalized = x * norm / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+            product = normalized @ w.T
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("rmsnorm_gemv", *(self.client.tensor(*t) for t in (
+                (x, "f32"), (norm, "bf16"), (w, "bf16"), (bias, "f32"))), out, 1e-5)
+            self.check(out, product + bias, 1e-5)
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("rmsnorm_gemv_silu_mul", *(self.client.tensor(*t) for t in (
+                (x, "f32"), (norm, "bf16"), (w, "bf16"), (up, "bf16"))), out, 1e-5)
+            self.check(out, product / (1 + numpy.exp(-product)) * (normalized @ up.T), 1e-5)
+
     def test_quantized(self):
         for bits, k, group in ((8, 64, 16), (4, 64, 16), (4, 33, 7), (8, 33, 7)):
             n, groups = 19, -(-k // group)

@@ -215,6 +215,23 @@ class Matrices(Reference):
                     lambda: (F.silu(F.linear(tensor(x), tensor(gate))) *
                              F.linear(tensor(x), tensor(up))).numpy(), 1e-5)
 
+    def test_rmsnorm_gemv(self):
+        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,)), (1024, 256, (2, 2))):
+            for dtype in FLOATS:
+                x, norm, w, up, bias = (abs(self.some(s, dtype)) for s in (
+                    leading + (k,), (k,), (n, k), (n, k), (n,)))
+                normalized = F.rms_norm(tensor(x), (k,), tensor(norm), 1e-5)
+                out = self.client.output(leading + (n,), "f32")
+                self.run_and_check(
+                    "rmsnorm_gemv", [self.dense(each, dtype) for each in (x, norm, w, bias)], [1e-5],
+                    out, lambda: F.linear(normalized, tensor(w), tensor(bias)).numpy(), 1e-5)
+                out = self.client.output(leading + (n,), "f32")
+                self.run_and_check(
+                    "rmsnorm_gemv_silu_mul", [self.dense(each, dtype) for each in (x, norm, w, up)],
+                    [1e-5], out,
+                    lambda: (F.silu(F.linear(normalized, tensor(w))) *
+                             F.linear(normalized, tensor(up))).numpy(), 1e-5)
+
 
 class Attention(Reference):
 

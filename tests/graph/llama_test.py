@@ -47,6 +47,9 @@ VARIANTS = {
                         "dtype": "f16"},
     "all_biases": {"bias": True, "mlp_bias": True, "head_dim": 24, "hidden": 48, "layers": 3,
                    "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "bias_of_attention": {"bias": True, "heads": 8, "kv_heads": 2, "head_dim": 32, "vocab": 200,
+                          "dtype": "f16", "layers": 3},
+    "all_biases_of_16_bits": {"bias": True, "mlp_bias": True, "hidden": 96, "dtype": "bf16"},
     "mistral": {"architecture": "MistralForCausalLM", "heads": 8, "kv_heads": 4, "head_dim": 64,
                 "sliding_window": None, "vocab": 150},
 }
@@ -132,6 +135,12 @@ class LlamaTest(daemons.DaemonTest):
     def test_all_biases_and_linear_positions(self):
         self.check_variant("all_biases")
 
+    def test_bias_of_attention_with_16_bits(self):
+        self.check_variant("bias_of_attention")
+
+    def test_all_biases_with_16_bits(self):
+        self.check_variant("all_biases_of_16_bits")
+
     def test_mistral(self):
         self.check_variant("mistral")
 
@@ -172,8 +181,32 @@ class LlamaTest(daemons.DaemonTest):
                 operators = [node.operator for node in graph.nodes]
                 layers = sum(node.name.endswith(".append") for node in graph.nodes)
                 self.assertGreater(layers, 0)
-                self.assertEqual((operators.count("gemv_silu_mul"), operators.count("silu_mul")),
+                gated = sum(operators.count(each)
+                            for each in ("gemv_silu_mul", "rmsnorm_gemv_silu_mul"))
+                self.assertEqual((gated, operators.count("silu_mul")),
                                  (layers, 0) if fused else (0, layers))
+
+    def test_norms_are_part_of_the_products_where_it_is_faster(self):
+        # Of a model with L layers: rmsnorm, rmsnorm_residual, rmsnorm_gemv, rmsnorm_gemv_silu_mul.
+        # A product with a bias of its own leaves the addition to the residual to the next norm.
+        for variant, flags, norms, sums, products, gated in (
+                ("qkv_bias", (), (0, 0), (0, 0), (1, 3), (0, 1)),
+                ("tied_wide_heads", (), (0, 0), (0, 0), (1, 3), (0, 1)),
+                ("bias_of_attention", (), (0, 0), (0, 1), (1, 3), (0, 0)),
+                ("all_biases_of_16_bits", (), (0, 0), (0, 2), (3, 0), (0, 0)),
+                ("small", (), (1, 0), (0, 2), (0, 0), (0, 0)),
+                ("all_biases", (), (1, 0), (0, 2), (0, 0), (0, 0)),
+                ("qkv_bias", ("--prompt=8",), (1, 0), (0, 2), (0, 0), (0, 0))):
+            with self.subTest(variant=variant, flags=flags):
+                model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
+                graph = self.graph(model, "--max_context=40", *flags)
+                operators = [node.operator for node in graph.nodes]
+                layers = sum(node.name.endswith(".append") for node in graph.nodes)
+                self.assertGreater(layers, 0)
+                for operator, (once, of_layer) in (
+                        ("rmsnorm", norms), ("rmsnorm_residual", sums), ("rmsnorm_gemv", products),
+                        ("rmsnorm_gemv_silu_mul", gated)):
+                    self.assertEqual(operators.count(operator), once + of_layer * layers, operator)
 
     def check_prompt(self, model, length, cache, *flags):
         """A prompt that is read in one step, and a decode that continues after it, beside the reference

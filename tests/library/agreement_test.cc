@@ -100,6 +100,13 @@ std::vector<Case> MakeCases() {
       {"gemv_silu_mul",
        {Whole(kF16, {3, 20}, 0, 5), Whole(kF32, {9, 20}, 10, 19), Whole(kF32, {9, 20}, -5, 5, 2),
         Out(kF32, {3, 9})}},
+      // Rows of 16 elements 2, so that the mean of their squares is 4.
+      {"rmsnorm_gemv",
+       {Whole(kF32, {3, 16}, 2, 2), Whole(kF16, {16}, -5, 5), Whole(kF16, {9, 16}, -5, 5, 2),
+        Whole(kF32, {9}, -5, 5), Out(kF32, {3, 9}), 0.0}},
+      {"rmsnorm_gemv_silu_mul",
+       {Whole(kF32, {3, 16}, 2, 2), Whole(kF16, {16}, 1, 5), Whole(kF32, {9, 16}, 10, 19),
+        Whole(kF32, {9, 16}, -5, 5, 2), Out(kF32, {3, 9}), 0.0}},
       {"gemv_quant",
        {Whole(kF32, {2, 64}, -5, 5), Whole(kU8, {40, 32}, 0, 255), Whole(kF16, {40, 2}, 1, 4),
         Whole(kF16, {40, 2}, 0, 15), Out(kF32, {2, 40}), int64_t{32}}},
