@@ -270,13 +270,13 @@ TEST_F(FewNativeForms, TheLeastRecentlyUsedOneMakesRoomAndReturnsWhenActivated) 
   MustInstall(Program("b", code));
   ExpectExact("a", code);
   MustInstall(Program("c", code));
-  EXPECT_EQ(Native("b").state(), v1::NativeForm::STATE_EVICTED);
+  EXPECT_TRUE(Eventually([&] { return Native("b").state() == v1::NativeForm::STATE_EVICTED; }));
   for (const char* name : {"a", "b", "c"}) ExpectExact(name, code);
   // Another version of b serves; then the first one again.
   MustInstall(Program("b", MustAssemble(kRecursive), v1::InstallHeader::NATIVE_OFF));
   ASSERT_TRUE(operators_->Rollback("b").ok());
   EXPECT_TRUE(AwaitServes("b"));
-  EXPECT_EQ(Native("a").state(), v1::NativeForm::STATE_EVICTED);
+  EXPECT_TRUE(Eventually([&] { return Native("a").state() == v1::NativeForm::STATE_EVICTED; }));
   for (const char* name : {"a", "b", "c"}) ExpectExact(name, code);
 }
 
