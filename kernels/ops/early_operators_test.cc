@@ -23,6 +23,8 @@
   X(gemv_silu_mul)                  \
   X(kv_append)                      \
   X(rmsnorm)                        \
+  X(rmsnorm_gemv)                   \
+  X(rmsnorm_gemv_silu_mul)          \
   X(rmsnorm_residual)               \
   X(rope)
 #define DECLARE(name) \
@@ -217,6 +219,41 @@ std::deque<EarlyTask> Tasks() {
       .In(kF32, {100})
       .Out(kF32, {3, 100})
       .Out(kF32, {3, 100})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv")
+      .In(kF32, {1, 1024})
+      .In(kBF16, {1024})
+      .In(kBF16, {40, 1024})
+      .In(kF32, {40})
+      .Out(kF32, {1, 40})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv")
+      .In(kF32, {1, 4104})
+      .In(kBF16, {4104})
+      .In(kBF16, {9, 4104})
+      .In(kF32, {0})
+      .Out(kF32, {9})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv")
+      .In(kBF16, {2, 7})
+      .In(kF32, {7})
+      .In(kF32, {5, 7})
+      .In(kF32, {0})
+      .Out(kBF16, {2, 5})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv_silu_mul")
+      .In(kF32, {1, 1024})
+      .In(kBF16, {1024})
+      .In(kBF16, {40, 1024})
+      .In(kBF16, {40, 1024})
+      .Out(kF32, {1, 40})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv_silu_mul")
+      .In(kF32, {2, 7})
+      .In(kBF16, {7})
+      .In(kF32, {5, 7})
+      .In(kF32, {5, 7})
+      .Out(kF32, {2, 5})
       .Scalar(1e-6f);
   for (const i64 layout : {0, 1}) {
     for (const i64 half : {32, 5}) {

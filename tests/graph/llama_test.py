@@ -31,6 +31,10 @@ SEED = int(os.environ.get("RESIDENT_SEED") or random.randrange(1 << 31))
 # ||logits - reference|| / ||reference|| of a step: the bounds of the operator library for products,
 # by the dtype of the cache.
 TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
+# The same for a prompt in one step with weights of bfloat16 and a cache of f32: x of each product is
+# two bfloat16 parts, 16 bits, so that a product has an error of up to 2^-17, and those of the layers
+# add up. 20 random models had at most 1.5e-5.
+TOLERANCE_OF_TWO_PARTS = 3e-5
 # One-sided 95 % quantiles of Student's t for 7 degrees of freedom.
 QUANTILE_OF_8 = 1.895
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -226,7 +230,9 @@ class LlamaTest(daemons.DaemonTest):
         exact = reference.logits(model, prompt + made[:-1], cache)[length - 1:]
         logits = np.concatenate([read.logits, rest.logits])
         lengths = np.linalg.norm(exact, axis=1)
-        self.assertLess((np.linalg.norm(logits - exact, axis=1) / lengths).max(), TOLERANCE[cache])
+        in_parts = model.dtype == "bf16" and cache == "f32"
+        tolerance = TOLERANCE_OF_TWO_PARTS if in_parts else TOLERANCE[cache]
+        self.assertLess((np.linalg.norm(logits - exact, axis=1) / lengths).max(), tolerance)
         np.testing.assert_array_equal(made, logits.argmax(1))
 
     def test_prompt_in_one_step(self):
