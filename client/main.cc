@@ -5,8 +5,10 @@
 
 #include "client/bench/echo_server.h"
 #include "client/commands/command.h"
+#include "runtime/base/mutex_checks.h"
 
 int main(int argc, char** argv) {
+  resident::DisableDeadlockSearch();
   // `residentctl ... | head` ends without an error message.
   std::signal(SIGPIPE, SIG_DFL);
   if (argc == 2 && std::string(argv[1]) == resident::bench::kEchoServerCommand) {

@@ -5,6 +5,7 @@
 
 #include "runtime/base/command_line.h"
 #include "runtime/base/completion.h"
+#include "runtime/base/mutex_checks.h"
 #include "runtime/compile/compile_main.h"
 #include "runtime/engine/control/engine_main.h"
 #include "server/flags.h"
@@ -34,6 +35,7 @@ int PrintHelp(const Command& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  resident::DisableDeadlockSearch();
   const std::string role = argc > 1 ? argv[1] : "";
   if (role == "engine") return resident::EngineMain(argc, argv);
   if (role == "compile") return resident::CompileMain(argc, argv);

@@ -110,18 +110,18 @@ struct GangMember {
   }
 };
 
-// (warp) Notes for the host that the block runs the node that was prepared.
+// (lane 0) Notes for the host that the block runs the node that was prepared.
 __device__ __forceinline__ void NoteNode(const KernelParameters& p,
                                          const GangWalk<GangMember>& walk, u32 token) {
-  if (LaneId() == 0) {
-    WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
-  }
+  WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
 }
 
 // (warp) Makes the node that was prepared the block's task, and starts its operator with the
-// member's first chunk, if it has one.
-__device__ __forceinline__ void StartNode(const GangWalk<GangMember>& walk, InputState inputs) {
-  __syncwarp();  // All lanes have read the outcome of the node before.
+// member's first chunk, if it has one. One that awaits its inputs is noted later.
+template <InputState kInputs>
+__device__ __forceinline__ void StartNode(const KernelParameters& p,
+                                          const GangWalk<GangMember>& walk, u32 token) {
+  if (kInputs != InputState::kReady) __syncwarp();  // All lanes have read the former outcome.
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
   const u32 pieces = walk.arguments() * kPiecesPerArgument;
@@ -136,7 +136,9 @@ __device__ __forceinline__ void StartNode(const GangWalk<GangMember>& walk, Inpu
     task.set_argument_count(walk.arguments());
     block_state.chunk = walk.first_chunk();
     block_state.chunk_count = walk.chunks();
-    block_state.inputs = inputs;
+    // Otherwise it is so already.
+    if (kInputs != InputState::kReady) block_state.inputs = kInputs;
+    if (kInputs == InputState::kReady) NoteNode(p, walk, token);
   }
   __syncwarp();
   if (walk.first_chunk() < walk.chunks()) BarrierSync<kHandOverBarrier>();
@@ -209,27 +211,31 @@ __device__ __noinline__ void RunQuantum(const KernelParameters& p) {
     u32 stride = 1;
     for (bool runs = false;;) {
       walk.Prepare();
-      const u32 status_and_detail = runs ? EndNode(stride) : 0;
-      const u64 end_ns = NanosecondClock();
-      const bool early = status_and_detail == 0 && walk.starts_early();
-      if (early) StartNode(walk, InputState::kAwaited);
-      if (runs) walk.Finish(status_and_detail, begin_ns, end_ns);
-      // After the stores of the node before have been released: one that faults is still seen as
-      // that node's.
-      if (early) NoteNode(p, walk, quantum.token);
-      member.idle = false;
+      bool early = walk.starts_early();
+      if (runs) {
+        const u32 status_and_detail = EndNode(stride);
+        const u64 end_ns = NanosecondClock();
+        early = early && status_and_detail == 0;
+        if (early) StartNode<InputState::kAwaited>(p, walk, quantum.token);
+        walk.Finish(status_and_detail, begin_ns, end_ns);
+      } else if (early) {
+        StartNode<InputState::kAwaited>(p, walk, quantum.token);
+      }
+      if (early) {
+        // After the stores of the node before have been released: one that faults is still seen as
+        // that node's.
+        if (LaneId() == 0) NoteNode(p, walk, quantum.token);
+        member.idle = false;
+      }
       runs = walk.Next();
       if (early) {
-        if (runs && member.idle) NoteNode(p, walk, quantum.token);
+        if (runs && member.idle && LaneId() == 0) NoteNode(p, walk, quantum.token);
         EndWaitForInputs(/*ready=*/runs);
       }
       if (runs) {
         stride = walk.stride();
         begin_ns = NanosecondClock();
-        if (!early) {
-          NoteNode(p, walk, quantum.token);
-          StartNode(walk, InputState::kReady);
-        }
+        if (!early) StartNode<InputState::kReady>(p, walk, quantum.token);
       } else if (walk.leaves()) {
         break;
       }

@@ -248,6 +248,7 @@ TEST_F(GraphQuantumOperatorsTest, AGraphWhoseFormIsTooLarge) {
 }
 )")}});
   wide.Signature(signature + "out: out strided f32[*S]");
+  wide.header().set_allow_spills(true);  // On a GPU.
   wide.WaitFor(v1::VERSION_STATE_ACTIVE);
   MustInstall(wide);
   GraphMaker maker;
