@@ -208,9 +208,9 @@ class Engine {
   // the handle was made for. `handle` has kDeviceHandleBytes; the same one may be mapped several
   // times, and each mapping is ended by UnmapShared. Errors: UNIMPLEMENTED (see
   // EngineTraits::maps_device_memory), INVALID_ARGUMENT (the handle cannot be opened, or is of
-  // memory of another device or of fewer bytes), FAILED_PRECONDITION (memory that had the same
-  // address in its process waits to be closed), RESOURCE_EXHAUSTED (also if kMaxUnusedImports are
-  // unused).
+  // fewer bytes), FAILED_PRECONDITION (memory that had the same address in its process waits to be
+  // closed), RESOURCE_EXHAUSTED (also if kMaxUnusedImports are unused). Memory of another device
+  // may be opened too, if the devices have access to each other's memory: the driver does not tell.
   virtual absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) = 0;
   // May be deferred until the kernel is parked.
   virtual absl::Status UnmapShared(uint64_t address) = 0;

@@ -385,24 +385,27 @@ class CudaRegions(InferenceTest):
 class TwoGpus(InferenceTest):
     """With $RESIDENT_TEST_DEVICES=0,1."""
 
-    def test_memory_is_used_on_its_own_device_only(self):
+    def test_memory_of_another_gpu(self):
+        """It is read and written through the link between the GPUs, or refused if there is none."""
         self.addCleanup(self.client.CudaSharedMemoryUnregister)
+        x = numpy.ones(8, F32)
         with cuda_memory.Memory(8 * MIB) as memory:
-            with self.invalid("memory on GPU 0", "this device is GPU 1"):
-                register(self.client, "r", memory, device_id=1)
-            # The engine of the other device goes on.
-            x = numpy.ones(8, F32)
-            system = Memory(64)
-            self.addCleanup(system.close)
-            self.client.SystemSharedMemoryRegister(name="s", key=system.key, byte_size=64)
-            self.addCleanup(self.client.SystemSharedMemoryUnregister)
+            for device_id in (1, 0):
+                memory.write(numpy.full((2, 8), 3 + device_id, F32))
+                try:
+                    register(self.client, "r", memory, device_id=device_id)
+                except grpc.RpcError as error:
+                    self.assertEqual(device_id, 1, error.details())
+                    self.assertEqual(error.code(), grpc.StatusCode.INVALID_ARGUMENT)
+                    self.assertIn("cannot be opened", error.details())
+                    continue
+                answer = self.client.ModelInfer(add_request(8, "r"))
+                numpy.testing.assert_array_equal(array(answer, "out"),
+                                                 numpy.full(8, 6 + 2 * device_id, F32))
+                self.client.CudaSharedMemoryUnregister(name="r")
+            # The engines go on.
             numpy.testing.assert_array_equal(
                 array(self.client.infer("add", {"x": x, "y": x}), "out"), x + x)
-            memory.write(numpy.full((2, 8), 3, F32))
-            register(self.client, "r", memory)
-            answer = self.client.ModelInfer(add_request(8, "r"))
-            numpy.testing.assert_array_equal(array(answer, "out"), numpy.full(8, 6, F32))
-            self.client.CudaSharedMemoryUnregister(name="r")
 
 
 if __name__ == "__main__":

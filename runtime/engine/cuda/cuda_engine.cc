@@ -629,14 +629,6 @@ absl::StatusOr<CUdeviceptr> CudaEngine::OpenHandle(const std::string& handle) {
 }
 
 absl::Status CudaEngine::CheckImport(CUdeviceptr address, uint64_t bytes) const {
-  int ordinal = -1;
-  RETURN_IF_CUDA_ERROR(cuPointerGetAttribute, &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                       address);
-  if (ordinal != device_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the handle is of memory on GPU ", ordinal, ", and this device is GPU ", device_,
-        ". Fix: send the index of the device on which the memory was allocated"));
-  }
   if (address % kDeviceAlignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the handle is of memory that does not begin at a multiple of ", kDeviceAlignment,

@@ -46,7 +46,6 @@ namespace resident {
   X(cuLaunchKernel)                              \
   X(cuMemGetInfo)                                \
   X(cuMemGetAddressRange)                        \
-  X(cuPointerGetAttribute)                       \
   X(cuIpcOpenMemHandle)                          \
   X(cuMemAlloc)                                  \
   X(cuMemHostRegister)                           \
