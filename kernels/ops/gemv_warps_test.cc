@@ -442,7 +442,7 @@ TEST(GemvWarpsTest, NormalizedLongVectorOfAnySize) {
 
 // The general way: other types, several vectors, and other depths.
 TEST(GemvWarpsTest, NormalizedVectorsOfAnyForm) {
-  NormalizedCase c = {9, 1032};
+  NormalizedCase c = {5, 1032};
   c.x = DType::kBF16;
   CheckNormalized(c);
   c.x = DType::kF32;
@@ -451,14 +451,12 @@ TEST(GemvWarpsTest, NormalizedVectorsOfAnyForm) {
   c.norm = DType::kF16;
   CheckNormalized(c);
   c.weights = DType::kF32;
-  c.vectors = 3;
+  c.vectors = 2;
   CheckNormalized(c);
   c.weights = DType::kBF16;
   c.norm = DType::kBF16;
-  CheckNormalized(c);
-  c.vectors = 2;
-  c.rows = 33;
-  for (const i64 depth : {8, 33, 250, 768}) {
+  c.rows = 9;
+  for (const i64 depth : {8, 33, 768}) {
     c.depth = depth;
     CheckNormalized(c);
   }
