@@ -46,12 +46,14 @@ double ViewBytes(const Graph& graph, const View& view) {
 // By tensor: whether a node writes its memory; only of roots.
 std::vector<bool> WrittenRoots(const Graph& graph) {
   std::vector<bool> written(graph.tensors.size());
-  std::vector<Access> accesses;
   for (const Node& node : graph.nodes) {
-    accesses.clear();
-    ListAccesses(graph, node, {}, &accesses);
-    for (const Access& access : accesses) {
-      if (access.mode != Access::Mode::kRead) written[graph.tensors[access.tensor].root] = true;
+    const std::vector<Parameter>& parameters = graph.operators[node.op].signature.parameters();
+    for (size_t i = 0; i < node.argument_count; ++i) {
+      const Argument& argument = graph.ArgumentsOf(node)[i];
+      if (argument.kind != Argument::Kind::kTensor) continue;
+      if (parameters[i].kind != ParameterKind::kInput) {
+        written[graph.tensors[argument.tensor].root] = true;
+      }
     }
   }
   return written;
