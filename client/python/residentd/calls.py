@@ -69,9 +69,13 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Wait:
-    """Waits for this time, in seconds."""
+    """Waits for this time, in seconds.
+
+    for_connection: the channel connects to the daemon meanwhile, if it can.
+    """
 
     seconds: float
+    for_connection: bool = False
 
 
 Step = Union[Unary, Upload, Collect, Exchange, Session, Blocking, Wait]

@@ -47,6 +47,7 @@ def check_process(owner: int) -> None:
 _connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 # The longest that the end of the program waits for its calls.
 _EXIT_SECONDS = 5.0
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"  # Any daemon serves it, and its request may be empty.
 
 
 def _copy(items: "weakref.WeakSet[T]") -> List[T]:
@@ -120,12 +121,25 @@ class Connection:
         if isinstance(step, calls.Blocking):
             return step.function()
         if isinstance(step, calls.Wait):
-            return time.sleep(step.seconds)
+            return self._wait(step)
         if isinstance(step, calls.Upload):
             return self._call(step.method, iter(step.requests), step.timeout, "")
         request = step.request if isinstance(step, calls.Collect) else iter(step.requests)
         self.stream(step.method, request, step.receive, step.timeout)
         return None
+
+    def _wait(self, step: calls.Wait) -> None:
+        """Waits. grpcio has a thread that makes a connection only while a call waits. Without one it
+        continues every 5 s, and the daemon may have closed the connection by then, because it received
+        nothing: the next call would be written to it, and would fail as one that may have run."""
+        end = time.monotonic() + step.seconds
+        if step.for_connection:
+            try:
+                # Nobody needs a credential for it.
+                self._channel.unary_unary(_HEALTH_CHECK)(b"", timeout=step.seconds, wait_for_ready=True)
+            except (grpc.RpcError, ValueError):  # The next attempt reports what is wrong.
+                pass
+        time.sleep(max(0.0, end - time.monotonic()))
 
     def run(self, request: bytes, operator: str) -> Any:
         """Executor.Run with a serialized request and the client's timeout: a call of grpcio, and nothing

@@ -54,5 +54,6 @@ def repeat(attempt: Callable[[float], Steps[T]], again: Callable[[Error], bool],
         except Error as error:
             if not again(error) or time.monotonic() + wait >= end:
                 raise
-        yield Wait(wait)
+            unavailable = isinstance(error, Unavailable)
+        yield Wait(wait, for_connection=unavailable)
         delay = min(2 * delay, _LAST_DELAY_S)
