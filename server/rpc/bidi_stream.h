@@ -67,8 +67,9 @@ class StreamTransport {
   virtual ~StreamTransport() = default;
   // OnReadDone, OnReadsEnded or OnCancel follows.
   virtual void Read(Request* request) {}
-  // OnWriteDone follows. `response` stays valid until then.
-  virtual void Write(const Response* response) {}
+  // OnWriteDone follows. `response` stays valid until then. `more_follow`: the next operation is
+  // another Write, or Finish, so that both can be sent at once.
+  virtual void Write(const Response* response, bool more_follow) {}
   // Sends the headers without waiting for the first response.
   virtual void SendHeaders() = 0;
   // OnDone follows, after the ends of all other operations.
@@ -222,7 +223,7 @@ class BidiStream : public LiveStream,
     if (finished_ || writing_) return;
     if (!queue_.empty()) {
       writing_ = true;
-      transport_.Write(&queue_.front().response);
+      transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > 1);
     } else if (end_.has_value() && !Busy()) {
       finished_ = true;
       OnFinish();

@@ -156,6 +156,18 @@ TEST_F(BidiStreamTest, ResponsesAreWrittenInOrderAndOneAtATime) {
   call.Done();
 }
 
+TEST_F(BidiStreamTest, ResponsesThatAreQueuedAreSentTogether) {
+  FakeCall<TestStream> call(core_);
+  for (int i = 1; i <= 4; ++i) call->Write1(i);
+  for (int i = 0; i < 4; ++i) call.EndWrite();
+  call->Write1(5);
+  call.EndWrite();
+  // The first one was alone when its write began. The fourth is the last that was queued.
+  EXPECT_EQ(call.more_follow(), std::vector<bool>({false, true, true, false, false}));
+  call->Conclude1(absl::OkStatus());
+  call.Done();
+}
+
 TEST_F(BidiStreamTest, MemoryOfAResponseIsChargedUntilItIsWritten) {
   const auto account = std::make_shared<Budget::Account>();
   FakeCall<TestStream> call(core_);

@@ -69,6 +69,11 @@ class FakeCall final : public Stream::Transport {
     absl::MutexLock lock(&mu_);
     return written_;
   }
+  // What each of these writes said about following ones.
+  std::vector<bool> more_follow() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return more_follow_;
+  }
 
   // Ends of the operations that are under way.
   void EndRead(const Request& request) {
@@ -101,8 +106,9 @@ class FakeCall final : public Stream::Transport {
     if (reading_ != nullptr) ADD_FAILURE() << "Read while another one is under way";
     reading_ = request;
   }
-  void Write(const Response* response) override {
+  void Write(const Response* response, bool more_follow) override {
     absl::MutexLock lock(&mu_);
+    more_follow_.push_back(more_follow);
     if (finished_.has_value()) ADD_FAILURE() << "Write after Finish";
     if (writing_ != nullptr) ADD_FAILURE() << "Write while another one is under way";
     writing_ = response;
@@ -141,6 +147,7 @@ class FakeCall final : public Stream::Transport {
   bool aborted_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> finished_ ABSL_GUARDED_BY(mu_);
   std::vector<Response> written_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> more_follow_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace resident

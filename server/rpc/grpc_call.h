@@ -72,7 +72,11 @@ template <typename Stream, typename Base>
 class WithWrites : public Base {
  public:
   using Base::Base;
-  void Write(const typename Stream::Response* response) final { this->StartWrite(response); }
+  void Write(const typename Stream::Response* response, bool more_follow) final {
+    grpc::WriteOptions options;
+    if (more_follow) options.set_buffer_hint();
+    this->StartWrite(response, options);
+  }
   void OnWriteDone(bool ok) final { this->stream_->OnWriteDone(ok); }
 };
 
