@@ -65,9 +65,16 @@ absl::StatusOr<v1::GraphResult> Connection::RunGraph(
   const auto stream = graphs->Run(&context, request);
   v1::GraphResult result;
   v1::RunGraphResponse response;
+  // Those that were sent last. They are moved from step to step.
+  google::protobuf::RepeatedPtrField<v1::GraphVersion> versions;
   while (stream->Read(&response)) {
     if (response.has_result()) result = std::move(*response.mutable_result());
-    if (response.has_step() && on_step) on_step(response.step());
+    if (response.has_step() && on_step) {
+      v1::GraphStep& step = *response.mutable_step();
+      if (step.versions().empty()) step.mutable_versions()->Swap(&versions);
+      on_step(step);
+      versions.Swap(step.mutable_versions());
+    }
     if (response.has_trace() && on_trace) on_trace(response.trace());
   }
   RETURN_IF_ERROR(FromGrpc(stream->Finish()));

@@ -396,9 +396,9 @@ class GraphSession {
   const v1::GraphSession& info() const { return info_; }
   const std::string& id() const { return info_.session_id(); }
 
-  // Runs the graph from where the last run ended. The session is set in `request`. Runs of one
-  // session are executed one after the other. After a run that failed or was cancelled the session
-  // may be interrupted; see v1::GraphSession::STATE_INTERRUPTED.
+  // Runs the graph from where the last run ended, as Client::RunGraph. The session is set in
+  // `request`. Runs of one session are executed one after the other. After a run that failed or was
+  // cancelled the session may be interrupted; see v1::GraphSession::STATE_INTERRUPTED.
   absl::StatusOr<v1::GraphResult> Run(
       v1::RunGraphRequest request,
       const std::function<void(const v1::GraphStep& step)>& on_step = nullptr,
@@ -545,7 +545,9 @@ class Client {
   // Draws a graph. The picture is empty if the graph is refused.
   absl::StatusOr<v1::RenderGraphResponse> RenderGraph(const v1::RenderGraphRequest& request);
   // Runs a graph, and waits for its end. `on_step`: called after each step of a graph that has
-  // streams, on this thread; may be null. `on_trace`: likewise, with what the workers did, if
+  // streams, on this thread; may be null. Each step that it is called with has the versions that
+  // executed the step, also where the daemon has not sent them again; they are empty only if the
+  // daemon is older than GraphStep.versions. `on_trace`: likewise, with what the workers did, if
   // `request.trace` is set. Errors: see Graphs.Run.
   absl::StatusOr<v1::GraphResult> RunGraph(
       const v1::RunGraphRequest& request,

@@ -90,6 +90,7 @@ void GraphRun::Begin(Phase phase) {
   unfinished_ = CountItems(phase);
   ready_.clear();
   if (phase == Phase::kNodes) {
+    step_versions_.clear();
     blockers_.resize(graph_.nodes.size());
     for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
       blockers_[node] = static_cast<uint32_t>(order_.Of(node).size());
@@ -130,6 +131,7 @@ GraphRun::Phase GraphRun::NextPhase() {
       return Phase::kRecords;
     case Phase::kRecords:
       // Once for each step: if the run is paused, EventSent begins the next one.
+      if (!streams_.empty()) ReportVersions(std::move(step_versions_));
       EndStep();
       [[fallthrough]];
     case Phase::kQuantum:
@@ -141,11 +143,38 @@ GraphRun::Phase GraphRun::NextPhase() {
 
 void GraphRun::EndStep() {
   if (!streams_.empty()) {
+    step_.mutable_versions()->Swap(&new_versions_);
     *events_.emplace_back().mutable_step() = std::move(step_);
     ++unsent_;
   }
   result_.set_steps(result_.steps() + 1);
   result_.set_end(AdvanceStep());
+}
+
+void GraphRun::ReportVersions(VersionCounts versions) {
+  if (versions == reported_versions_) return;
+  new_versions_.Clear();
+  AddVersions(versions, &new_versions_);
+  reported_versions_ = std::move(versions);
+}
+
+GraphRun::VersionCounts GraphRun::CountQuantumVersions() const {
+  VersionCounts versions;
+  for (size_t row = 0; row < graph_.operators.size(); ++row) {
+    if (nodes_of_operators_[row] == 0) continue;
+    const OperatorVersion& version = *quanta_->operators()[row].version;
+    versions[{version.op->name(), version.version}] += nodes_of_operators_[row];
+  }
+  return versions;
+}
+
+void GraphRun::AddVersions(const VersionCounts& versions, VersionMessages* messages) {
+  for (const auto& [version, tasks] : versions) {
+    v1::GraphVersion* const out = messages->Add();
+    out->set_operator_(version.first);
+    out->set_version(version.second);
+    out->set_tasks(tasks);
+  }
 }
 
 v1::GraphResult::End GraphRun::AdvanceStep() {
@@ -172,6 +201,7 @@ void GraphRun::TakeResult(const Call& call, const RequestBatch& batch, v1::Batch
   switch (call.phase) {
     case Phase::kNodes:
       ++versions_[{batch.operator_name, batch.version}];
+      ++step_versions_[{batch.operator_name, batch.version}];
       if (result.device_ns_size() > 0) {
         result_.set_device_ns(result_.device_ns() + result.device_ns(0));
       }
@@ -203,6 +233,7 @@ void GraphRun::TakeQuantum(const QuantumWork& work, const QuantumReport& report,
     versions_[{version.op->name(), version.version}] += op.tasks;
     result_.set_device_ns(result_.device_ns() + op.ns);
   }
+  if (report.steps > 0 && !streams_.empty()) ReportVersions(CountQuantumVersions());
   // The scalars change with each step as in the engine.
   for (uint32_t step = 0; step < report.steps; ++step) {
     if (!streams_.empty()) step_ = ReadRecords(work, step);
@@ -365,12 +396,7 @@ absl::StatusOr<v1::GraphResult> GraphRun::TakeEnd() {
   phase_ = Phase::kEnded;
   quanta_ = nullptr;  // It refers to the run's memory, and to buffers.
   if (!failed_.ok()) return failed_;
-  for (const auto& [version, tasks] : versions_) {
-    v1::GraphVersion* const out = result_.add_versions();
-    out->set_operator_(version.first);
-    out->set_version(version.second);
-    out->set_tasks(tasks);
-  }
+  AddVersions(versions_, result_.mutable_versions());
   return std::move(result_);
 }
 

@@ -106,6 +106,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
     bool launched = false;
   };
   using Calls = std::vector<std::shared_ptr<Call>>;
+  // The number of nodes that each version of an operator executed.
+  using VersionCounts = std::map<std::pair<std::string, uint32_t>, uint64_t>;
+  using VersionMessages = google::protobuf::RepeatedPtrField<v1::GraphVersion>;
 
   // The parts of Start, in its order.
   absl::Status Prepare(v1::RunGraphRequest& request);
@@ -145,6 +148,12 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   }
   // Reports the records of the present step, and begins the next one.
   void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lets the next step that is reported name these versions, unless the client knows that they
+  // executed it. REQUIRES: they do not change before that step ends.
+  void ReportVersions(VersionCounts versions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Those that execute each step of the last quantum.
+  VersionCounts CountQuantumVersions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void AddVersions(const VersionCounts& versions, VersionMessages* messages);
   // What a quantum did until it ended, also if a node failed.
   void TakeQuantum(const QuantumWork& work, const QuantumReport& report, const RequestBatch& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -221,6 +230,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Tensors that are read after each step (the streams, then the stop tensor), and at the end.
   std::vector<uint32_t> streams_;
   std::vector<uint32_t> outputs_;
+  // By row of graph_.operators: the nodes that call it.
+  std::vector<uint64_t> nodes_of_operators_;
 
   mutable absl::Mutex mu_;
   // Whether Start has prepared the run; nothing is reported before.
@@ -249,7 +260,13 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   v1::GraphStep step_ ABSL_GUARDED_BY(mu_);
   // Whether the stop tensor has a stop value.
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<std::pair<std::string, uint32_t>, uint64_t> versions_ ABSL_GUARDED_BY(mu_);
+  VersionCounts versions_ ABSL_GUARDED_BY(mu_);
+  // Those of the nodes of the present step that have ended, if it is executed node by node.
+  VersionCounts step_versions_ ABSL_GUARDED_BY(mu_);
+  // Those of the last step that was reported, or of the next one if `new_versions_` is not empty:
+  // then these are sent with it.
+  VersionCounts reported_versions_ ABSL_GUARDED_BY(mu_);
+  VersionMessages new_versions_ ABSL_GUARDED_BY(mu_);
   v1::GraphResult result_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
 };

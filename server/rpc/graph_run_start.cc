@@ -53,6 +53,8 @@ absl::Status GraphRun::Prepare(v1::RunGraphRequest& request) {
   const uint64_t most = graph_.loop.has_value() ? graph_.loop->max_steps : 1;
   max_steps_ = request.max_steps() == 0 ? most : std::min(most, request.max_steps());
   trace_ = request.trace();
+  nodes_of_operators_.assign(graph_.operators.size(), 0);
+  for (const graph::Node& node : graph_.nodes) ++nodes_of_operators_[node.op];
   // The nodes that wait for each node.
   waiting_ends_.assign(graph_.nodes.size() + 1, 0);
   for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
@@ -182,7 +184,12 @@ absl::Status GraphRun::TakeHostMemory(uint64_t quanta_bytes) {
   if (records > graph::kMaxReturnedBytes) {
     return errors::GraphAnswerTooLarge("records of a step have", records, graph::kMaxReturnedBytes);
   }
-  const uint64_t fitting = kMaxUnsentBytes / std::max<uint64_t>(records, 1);
+  // A step names its versions if they are others than those of the step before it.
+  uint64_t versions = 0;
+  for (const graph::OperatorInfo& op : graph_.operators) {
+    versions += sizeof(v1::GraphVersion) + op.name.size();
+  }
+  const uint64_t fitting = kMaxUnsentBytes / std::max<uint64_t>(records + versions, 1);
   max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
   uint64_t bytes = outputs + records * (max_unsent_ + 1);
   for (const auto& [tensor, data] : writes_) bytes += data.size();

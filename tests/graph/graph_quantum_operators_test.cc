@@ -1,6 +1,8 @@
 // Installed operators that are replaced, put on trial and fail while the engine executes runs that
 // call them.
 #include <atomic>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,9 +37,79 @@ client::Installation Times(const std::string& name, int factor, const std::strin
   return installation;
 }
 
+// Elements of a record of ScaledTwice: so many that the daemon is only some hundred steps ahead of
+// its client.
+constexpr int64_t kWidth = 4096;
+
+// A loop whose records are scaled(scaled(1)): 4, 6 or 9, for versions 1 and 2 that multiply by 2
+// and 3. So a record shows how many of the two nodes each version executed.
+v1::Graph ScaledTwice(uint64_t steps, int64_t width = kWidth) {
+  GraphMaker maker;
+  maker.Input("x", {width}).Activation("a", {width});
+  maker.Tensor(Kind::KIND_STREAM, "y", {D(static_cast<int64_t>(steps)), D(width)});
+  maker.Call("scaled", {"x", "a"}).Call("scaled", {"a", "y"});
+  maker.graph.mutable_loop()->set_max_steps(steps);
+  return maker.graph;
+}
+
+void BindOnes(v1::RunGraphRequest& request, int64_t width = kWidth) {
+  Bind(request, "x").set_data(ToBytes(std::vector<float>(static_cast<size_t>(width), 1)));
+}
+
+float ReadRecord(const v1::GraphStep& step) {
+  float y = 0;
+  std::memcpy(&y, step.records(0).data().data(), sizeof(y));
+  return y;
+}
+
+// The record of ScaledTwice that these versions compute.
+template <typename Versions>
+float RecordOf(const Versions& versions) {
+  float y = 1;
+  for (const v1::GraphVersion& each : versions) {
+    EXPECT_EQ(each.operator_(), "scaled");
+    for (uint64_t i = 0; i < each.tasks(); ++i) y *= static_cast<float>(each.version() + 1);
+  }
+  return y;
+}
+
+// Follows the versions of a run of ScaledTwice, as a client of the stream has to.
+class SentVersions {
+ public:
+  // Checks that the versions of the step are those that computed its record, and that they were
+  // sent only if they changed.
+  void Take(const v1::GraphStep& step) {
+    const float y = ReadRecord(step);
+    const bool sent = step.versions_size() > 0;
+    EXPECT_EQ(sent, seen_.empty() || y != last_) << "step " << step.step();
+    if (sent) versions_ = step.versions();
+    EXPECT_EQ(RecordOf(versions_), y) << "step " << step.step();
+    for (const v1::GraphVersion& each : versions_) tasks_[each.version()] += each.tasks();
+    last_ = y;
+    ++seen_[y];
+  }
+  // The steps with each record.
+  const std::map<float, uint64_t>& seen() const { return seen_; }
+  uint64_t steps(float y) const { return seen_.count(y) == 0 ? 0 : seen_.at(y); }
+  // That the result of the run, which has ended, is the sum of its steps.
+  void ExpectSum(const v1::GraphResult& result) const {
+    std::map<uint32_t, uint64_t> tasks;
+    for (const v1::GraphVersion& each : result.versions()) tasks[each.version()] += each.tasks();
+    EXPECT_EQ(tasks, tasks_);
+  }
+
+ private:
+  google::protobuf::RepeatedPtrField<v1::GraphVersion> versions_;
+  float last_ = 0;
+  std::map<float, uint64_t> seen_;
+  std::map<uint32_t, uint64_t> tasks_;
+};
+
 class GraphQuantumOperatorsTest : public ::testing::Test {
  protected:
-  GraphQuantumOperatorsTest() : client_(daemon_) {
+  GraphQuantumOperatorsTest() : GraphQuantumOperatorsTest({"--cpu_workers=2"}) {}
+  explicit GraphQuantumOperatorsTest(const std::vector<std::string>& flags)
+      : daemon_(flags), client_(daemon_) {
     auto connected = client::Client::Connect(daemon_.address());
     EXPECT_TRUE(connected.ok()) << connected.status();
     connection_ = *std::move(connected);
@@ -52,37 +124,42 @@ class GraphQuantumOperatorsTest : public ::testing::Test {
     EXPECT_TRUE(installed.ok()) << installed.status() << "\n" << log;
   }
 
-  const Daemon daemon_{{"--cpu_workers=2"}};
+  // Runs ScaledTwice once.
+  GraphOutcome RunScaledTwice(uint64_t steps, const OnGraphStep& on_step, int64_t width = kWidth) {
+    v1::RunGraphRequest request;
+    *request.mutable_graph() = ScaledTwice(steps, width);
+    BindOnes(request, width);
+    return RunGraph(daemon_, client_, request, on_step);
+  }
+
+  const Daemon daemon_;
   const Client client_;
   std::unique_ptr<client::Client> connection_;
   std::unique_ptr<client::Operators> operators_;
 };
 
+class NodeByNodeOperatorsTest : public GraphQuantumOperatorsTest {
+ protected:
+  NodeByNodeOperatorsTest()
+      : GraphQuantumOperatorsTest({"--cpu_workers=2", "--graphs_in_engine=false"}) {}
+};
+
 // Versions change under a run. Both nodes of a step use one version, since a step ends on the
-// versions with which it began.
+// versions with which it began, and its record names this version.
 TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
   MustInstall(Times("scaled", 2));
   MustInstall(Times("scaled", 3));  // Version 2.
-  GraphMaker maker;
-  maker.Input("x", {1}).Activation("a", {1});
-  maker.Tensor(Kind::KIND_STREAM, "y", {D(1'000'000), D(1)});
-  maker.Call("scaled", {"x", "a"}).Call("scaled", {"a", "y"});
-  maker.graph.mutable_loop()->set_max_steps(1'000'000);
-  v1::RunGraphRequest request = RunOf(maker);
-  Bind(request, "x").set_data(ToBytes<float>({1}));
   std::atomic<bool> started{false};
   std::atomic<bool> stop{false};
-  std::map<float, uint64_t> seen;
+  SentVersions versions;
   GraphOutcome outcome;
   std::thread run([&] {
-    outcome = RunGraph(daemon_, client_, request,
-                       [&](const v1::GraphStep& step, grpc::ClientContext& context) {
-                         float y = 0;
-                         std::memcpy(&y, step.records(0).data().data(), sizeof(y));
-                         ++seen[y];
-                         started = true;
-                         if (stop) context.TryCancel();
-                       });
+    const auto take = [&](const v1::GraphStep& step, grpc::ClientContext& context) {
+      versions.Take(step);
+      started = true;
+      if (stop) context.TryCancel();
+    };
+    outcome = RunScaledTwice(1'000'000, take, /*width=*/1);
   });
   EXPECT_TRUE(Eventually([&] { return started.load(); }));
   for (int i = 0; i < 10; ++i) {
@@ -93,9 +170,119 @@ TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
   stop = true;
   run.join();
   EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_GT(versions.steps(4), 0u);
+  EXPECT_GT(versions.steps(9), 0u);
+  EXPECT_EQ(versions.seen().size(), 2u);
+}
+
+// The client's library gives each step its versions, also those that were not sent again, when a
+// version is activated within a run and between two runs of a session.
+TEST_F(GraphQuantumOperatorsTest, EachStepOfASessionHasItsVersions) {
+  MustInstall(Times("scaled", 2));
+  MustInstall(Times("scaled", 3));
+  constexpr uint64_t kSteps = 1 << 14;
+  const auto loaded = connection_->LoadGraph(ScaledTwice(kSteps));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  v1::OpenGraphSessionRequest open;
+  open.set_graph_id(loaded->graph_id());
+  auto session = connection_->OpenGraphSession(open);
+  ASSERT_TRUE(session.ok()) << session.status();
+  uint32_t active = 2;
+  const auto activate = [&](uint32_t version) {
+    EXPECT_TRUE(operators_->Activate("scaled", {.version = version}).ok());
+    active = version;
+  };
+  const auto run = [&](uint64_t steps, const std::function<void(float)>& on_record) {
+    v1::RunGraphRequest request;
+    BindOnes(request);
+    request.set_max_steps(steps);
+    uint64_t count = 0;
+    const auto result = session->Run(request, [&](const v1::GraphStep& step) {
+      const float y = ReadRecord(step);
+      EXPECT_EQ(RecordOf(step.versions()), y) << "step " << step.step();
+      ++count;
+      on_record(y);
+    });
+    EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(count, steps);
+  };
+  const auto expect_active = [&](float y) { EXPECT_EQ(y, active == 1 ? 4 : 9); };
+  run(4, expect_active);
+  activate(1);
+  run(4, expect_active);
+  int changes = 0;
+  run(kSteps, [&](float y) {
+    if (changes == 4 || y != (active == 1 ? 4 : 9)) return;
+    activate(3 - active);
+    ++changes;
+  });
+  EXPECT_EQ(changes, 4);
+  run(4, expect_active);
+}
+
+// Node by node, each node chooses its version: with a quarter of the requests on version 2, some
+// steps use two versions.
+TEST_F(NodeByNodeOperatorsTest, AStepNamesEachVersionThatExecutedANode) {
+  MustInstall(Times("scaled", 2));
+  client::Installation second = Times("scaled", 3);
+  second.WaitFor(v1::VERSION_STATE_LOADED);
+  MustInstall(second);
+  client::ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/0, /*traffic=*/25, never).ok());
+  SentVersions versions;
+  const GraphOutcome outcome = RunScaledTwice(
+      40, [&](const v1::GraphStep& step, grpc::ClientContext&) { versions.Take(step); });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.steps.size(), 40u);
+  EXPECT_GT(versions.steps(4), 0u);
+  EXPECT_GT(versions.steps(6), 0u);
+  versions.ExpectSum(outcome.result);
+}
+
+// A version is activated while steps are executed node by node, and with it within some of them.
+TEST_F(NodeByNodeOperatorsTest, VersionsChangeWithinSteps) {
+  MustInstall(Times("scaled", 2));
+  MustInstall(Times("scaled", 3));
+  SentVersions versions;
+  uint32_t active = 2;
+  int changes = 0;
+  const GraphOutcome outcome =
+      RunScaledTwice(1'000'000, [&](const v1::GraphStep& step, grpc::ClientContext& context) {
+        versions.Take(step);
+        if (ReadRecord(step) != (active == 1 ? 4 : 9)) return;
+        active = 3 - active;
+        EXPECT_TRUE(operators_->Activate("scaled", {.version = active}).ok());
+        if (++changes == 4) context.TryCancel();
+      });
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(changes, 4);
+  EXPECT_GT(versions.steps(4), 0u);
+  EXPECT_GT(versions.steps(9), 0u);
+}
+
+// A trial with a shadow lets a run change between quanta and steps that are executed node by node,
+// and its share of the requests lets both use either version.
+TEST_F(GraphQuantumOperatorsTest, VersionsOfStepsInQuantaAndNodeByNode) {
+  MustInstall(Times("scaled", 2));
+  client::Installation second = Times("scaled", 3);
+  second.WaitFor(v1::VERSION_STATE_LOADED);
+  MustInstall(second);
+  client::ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/25, /*traffic=*/25, never).ok());
+  std::map<float, uint64_t> seen;
+  for (int i = 0; i < 40; ++i) {
+    SentVersions versions;
+    const GraphOutcome outcome = RunScaledTwice(
+        8, [&](const v1::GraphStep& step, grpc::ClientContext&) { versions.Take(step); });
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    versions.ExpectSum(outcome.result);
+    for (const auto& [y, steps] : versions.seen()) seen[y] += steps;
+  }
   EXPECT_GT(seen[4], 0u);
   EXPECT_GT(seen[9], 0u);
-  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_GT(connection_->DescribeOperator("scaled")->trial().shadow_tasks(), 0u);
 }
 
 // A run does not call an operator that was removed and installed again with other parameters.
