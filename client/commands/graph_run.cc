@@ -113,6 +113,16 @@ std::string ToText(const v1::GraphValue& value, size_t max_elements) {
   return absl::StrCat(value.tensor(), " ", FormatValues(value.dtype(), value.data(), max_elements));
 }
 
+Json ToJson(const google::protobuf::RepeatedPtrField<v1::GraphVersion>& versions) {
+  Json json = Json::array();
+  for (const v1::GraphVersion& version : versions) {
+    json.push_back({{"operator", version.operator_()},
+                    {"version", version.version()},
+                    {"tasks", version.tasks()}});
+  }
+  return json;
+}
+
 void PrintResult(const v1::GraphResult& result, const std::map<std::string, std::string>& files,
                  bool all) {
   uint64_t tasks = 0;
@@ -120,18 +130,13 @@ void PrintResult(const v1::GraphResult& result, const std::map<std::string, std:
   if (Common().json) {
     Json json = {{"steps", result.steps()},   {"end", v1::GraphResult::End_Name(result.end())},
                  {"device", result.device()}, {"device_ns", result.device_ns()},
-                 {"outputs", Json::object()}, {"versions", Json::array()}};
+                 {"outputs", Json::object()}, {"versions", ToJson(result.versions())}};
     for (const v1::GraphValue& value : result.outputs()) {
       Json& entry = json["outputs"][value.tensor()] = ToJson(value);
       const auto file = files.find(value.tensor());
       if (file == files.end()) continue;
       entry.erase("values");
       entry["file"] = file->second;
-    }
-    for (const v1::GraphVersion& version : result.versions()) {
-      json["versions"].push_back({{"operator", version.operator_()},
-                                  {"version", version.version()},
-                                  {"tasks", version.tasks()}});
     }
     PrintJson(json);
     return;
@@ -240,7 +245,9 @@ int RunGraph(const Words& words, const GraphRunOptions& options, bool all) {
   const absl::StatusOr<v1::GraphResult> result =
       run.client->RunGraph(run.request, [&](const v1::GraphStep& step) {
         if (Common().json) {
-          Json json = {{"step", step.step()}, {"records", Json::object()}};
+          Json json = {{"step", step.step()},
+                       {"records", Json::object()},
+                       {"versions", ToJson(step.versions())}};
           for (const v1::GraphValue& value : step.records()) {
             json["records"][value.tensor()] = ToJson(value);
           }

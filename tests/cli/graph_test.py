@@ -355,6 +355,20 @@ class Graphs(daemons.DaemonTest):
         self.assertEqual({v["operator"]: v["tasks"] for v in out["versions"]},
                          {"kv_append": 3, "attention": 3, "add": 3})
 
+    def test_steps_as_json(self):
+        graph = re.search(r"```json loop.json\n(.*?)```", TUTORIAL, re.S).group(1)
+        out = self.ctl("graph", "run", "-", "--json", "--steps=3", "pos=0", stdin=graph).out
+        decoder, values = json.JSONDecoder(), []
+        while out:  # A line for each step, then the result.
+            value, end = decoder.raw_decode(out)
+            values.append(value)
+            out = out[end:].lstrip()
+        fill = {"operator": "fill", "version": 1}
+        self.assertEqual([(each["step"], each["records"]["value"]["values"], each["versions"])
+                          for each in values[:-1]],
+                         [(step, [20 * step + 1], [dict(fill, tasks=1)]) for step in range(3)])
+        self.assertEqual(values[-1]["versions"], [dict(fill, tasks=3)])
+
     def trace(self, graph, *words, daemon=None, code=OK):
         """The printed table, and the slices of the file."""
         folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
