@@ -183,6 +183,23 @@ class Asyncio(GraphTest):
 
         self.in_loop(work)
 
+    def test_each_record_has_the_versions_of_its_step(self):
+        async def work(rd):
+            active, changes = 2, 0
+            async with await rd.graphs.load(graph) as loaded, loaded.run_stream(x=np.ones(4096, np.float32)) as records:
+                async for record in records:
+                    self.check_versions(record)
+                    if record["y"][0] != (active + 1)**2:
+                        continue
+                    if changes == 2:
+                        break
+                    active, changes = 3 - active, changes + 1
+                    await rd.operators.activate("scaled", active)
+            self.assertEqual(changes, 2)
+
+        graph = self.scaled_twice()
+        self.in_loop(work)
+
     def test_records_and_sessions(self):
         async def work(rd):
             async with await rd.graphs.load(self.series()) as loaded:

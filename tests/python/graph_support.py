@@ -29,6 +29,25 @@ class GraphTest(support.PackageTest):
         b.loop(1 << 20)
         return b.build()
 
+    def scaled_twice(self):
+        """A graph whose records are scaled(scaled(x)). Version 1 of the operator multiplies by 2, version 2,
+        which is active, by 3. The records are large, so that the daemon is not far ahead of the client."""
+        for expr in ("2 * x", "3 * x"):
+            self.rd.operators.install("scaled", expr=expr, wait="active")
+        self.addCleanup(self.rd.operators.remove, "scaled")
+        b = self.builder("scaled twice")
+        b.stream("y", b.call("scaled", b.call("scaled", b.input("x", 4096))))
+        b.loop(1 << 16)
+        return b.build()
+
+    def check_versions(self, record):
+        """Checks that the versions of a record of scaled_twice(), with 1 for x, are those that computed it."""
+        product = 1
+        for operator, version, tasks in record.versions:
+            self.assertEqual(operator, "scaled")
+            product *= (version + 1)**tasks
+        self.assertEqual(product, record["y"][0])
+
     PAIR = np.float32([[1, 2], [10, 20]])
 
     def sums(self, first, count):

@@ -183,6 +183,30 @@ class Loops(GraphTest):
                 np.testing.assert_array_equal(next(records)["ones"], [1, 0])
                 self.assertEqual(loaded.describe().runs, 0)
 
+    def test_each_record_has_the_versions_of_its_step(self):
+        x = np.ones(4096, np.float32)
+        with self.rd.graphs.load(self.scaled_twice()) as loaded, loaded.open() as session:
+            for version in (1, 2):
+                self.rd.operators.activate("scaled", version)
+                with session.run_stream(x=x, max_steps=3) as records:
+                    versions = [record.versions for record in records]
+                self.assertEqual(versions, 3 * [(residentd.GraphVersion("scaled", version, tasks=2),)])
+                self.assertIs(versions[2], versions[0])
+                self.assertEqual(records.result.versions, {"scaled": {version: 6}})
+            active, changes = 2, 0  # Within a run.
+            with session.run_stream(x=x) as records:
+                for record in records:
+                    self.check_versions(record)
+                    if record["y"][0] != (active + 1)**2:
+                        continue
+                    if changes == 4:
+                        break
+                    active, changes = 3 - active, changes + 1
+                    self.rd.operators.activate("scaled", active)
+            self.assertEqual(changes, 4)
+            made = pickle.loads(pickle.dumps(record))
+            self.assertEqual((made.step, made.versions), (record.step, record.versions))
+
     def test_a_run_that_is_closed_ends(self):
         with self.rd.graphs.load(self.endless()) as loaded:
             ended = iter(range(1, 9))

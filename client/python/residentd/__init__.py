@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .graph import Graph, GraphDependency, GraphFinding, GraphRefused, GraphReport
     from .graph_builder import GraphBuilder
     from .graph_calls import GraphInfo, GraphSessionInfo
-    from .graph_run import GraphRecord, GraphResult
+    from .graph_run import GraphRecord, GraphResult, GraphVersion
     from .graph_tensor import GraphScalar, GraphTensor
     from .graphs import GraphRun, Graphs, GraphSession, LoadedGraph
 else:
@@ -39,7 +39,8 @@ else:
         "GraphFinding": "graph", "GraphInfo": "graph_calls", "GraphRecord": "graph_run",
         "GraphRefused": "graph", "GraphReport": "graph", "GraphResult": "graph_run", "GraphRun": "graphs",
         "GraphScalar": "graph_tensor", "GraphSession": "graphs", "GraphSessionInfo": "graph_calls",
-        "GraphTensor": "graph_tensor", "Graphs": "graphs", "LoadedGraph": "graphs",
+        "GraphTensor": "graph_tensor", "GraphVersion": "graph_run", "Graphs": "graphs",
+        "LoadedGraph": "graphs",
     }
 
     def __getattr__(name: str) -> Any:
@@ -55,8 +56,8 @@ __all__ = [
     "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FluxResult", "Graph",
     "GraphBuilder", "GraphDependency", "GraphFinding", "GraphInfo", "GraphRecord", "GraphRefused",
     "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
-    "GraphTensor", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument", "LoadedGraph",
-    "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
+    "GraphTensor", "GraphVersion", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument",
+    "LoadedGraph", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "WrongType",

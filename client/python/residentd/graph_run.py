@@ -99,15 +99,26 @@ class Layout:
         self.streams = [name for name, each in self.tensors.items() if each.kind == KINDS["stream"]]
 
 
+class GraphVersion(NamedTuple):
+    """A version of an operator, and how many nodes of a step it executed."""
+
+    operator: str
+    version: int
+    tasks: int
+
+
 class GraphRecord:
     """What the streams of a graph had after a step: record["logits"] is an array.
 
     step: from 0 on.
     values: the record of each stream, by name.
+    versions: the versions that executed the step, by operator and version; several of one operator if its
+        nodes were executed by several. Steps with equal versions share one tuple.
     """
 
-    def __init__(self, step: Any) -> None:
+    def __init__(self, step: Any, versions: Tuple[GraphVersion, ...] = ()) -> None:
         self.step = int(step.step)
+        self.versions = versions
         self.values: Dict[str, Any] = {str(each.tensor): _array(each) for each in step.records}
 
     def __getitem__(self, name: str) -> Any:
@@ -177,13 +188,18 @@ class PreparedRun:
         self.keep: List[Any] = []
         self._layout = layout
         self._trace: List[Any] = []
+        # Of the last step: a step has versions only where they change.
+        self._versions: Tuple[GraphVersion, ...] = ()
 
     def receive(self, response: Any) -> Any:
         """Takes in a response. Returns its record, the resident.v1.GraphResult that is the last one, or
         None."""
         event = response.WhichOneof("event")
         if event == "step":
-            return GraphRecord(response.step)
+            if response.step.versions:
+                self._versions = tuple(GraphVersion(str(each.operator), int(each.version), int(each.tasks))
+                                       for each in response.step.versions)
+            return GraphRecord(response.step, self._versions)
         if event == "result":
             return response.result
         if event == "trace":
