@@ -264,15 +264,31 @@ bool Decoder::AwaitEnd(Branch& branch, const RunEnd& end) {
   return true;
 }
 
-void Decoder::TakeRecord(Branch& branch, const v1::GraphStep& record, RunEnd& end) {
-  if (record.records_size() != 3 || record.records(0).data().size() != sizeof(int64_t) ||
-      record.records(1).data().size() != sizeof(Row) ||
-      record.records(2).data().size() != sizeof(int32_t)) {
+void Decoder::TakeVersion(const v1::GraphStep& step, RunEnd& end) {
+  if (step.versions().empty()) {
+    if (end.records == 0) Violation("the first record of a run names no versions");
+    return;
+  }
+  end.version = 0;
+  for (const v1::GraphVersion& version : step.versions()) {
+    if (version.operator_() != ExactModel::kOperator) continue;
+    // In quanta, one version executes both nodes of a step.
+    if (end.version != 0 || version.tasks() != 2) Violation("a record names several versions");
+    end.version = version.version();
+  }
+}
+
+void Decoder::TakeRecord(Branch& branch, const v1::GraphStep& message, RunEnd& end) {
+  if (message.records_size() != 3 || message.records(0).data().size() != sizeof(int64_t) ||
+      message.records(1).data().size() != sizeof(Row) ||
+      message.records(2).data().size() != sizeof(int32_t)) {
     return Violation("a record has another size");
   }
-  const auto token = static_cast<int>(FromBytes<int64_t>(record.records(0).data())[0]);
-  const Row mixed = ReadRow(FromBytes<float>(record.records(1).data()).data());
-  const auto step = static_cast<size_t>(FromBytes<int32_t>(record.records(2).data())[0]);
+  TakeVersion(message, end);
+  const Record record{.token = static_cast<int>(FromBytes<int64_t>(message.records(0).data())[0]),
+                      .mixed = ReadRow(FromBytes<float>(message.records(1).data()).data()),
+                      .version = end.version};
+  const auto step = static_cast<size_t>(FromBytes<int32_t>(message.records(2).data())[0]);
   if (end.records == 0) end.first = step;
   if (step != branch.steps) {
     if (step < branch.steps || end.records > 0 || !branch.uncertain) {
@@ -285,21 +301,25 @@ void Decoder::TakeRecord(Branch& branch, const v1::GraphStep& record, RunEnd& en
   branch.salts.resize(branch.steps, branch.salt);
   world_.findings->Count("steps");
   if (step != branch.rows.size()) {
-    branch.early[step] = {token, mixed};
+    branch.early[step] = record;
     return;
   }
   const Span span{end.span.sent, Clock::now()};
-  Extend(branch, token, nullptr, &mixed, &span);
+  Extend(branch, record.token, nullptr, &record, &span);
 }
 
-void Decoder::Extend(Branch& branch, int next, const Row* row, const Row* mixed, const Span* span) {
+void Decoder::Extend(Branch& branch, int next, const Row* row, const Record* record,
+                     const Span* span) {
   const size_t step = branch.rows.size();
   for (uint32_t version = 1; version <= ExactModel::kVersions; ++version) {
     const ExactModel::Step computed =
         world_.model->Compute(version, branch.salts[step], branch.tokens[step], branch.sum);
     if (computed.next != next || (row != nullptr && computed.row != *row) ||
-        (mixed != nullptr && computed.mixed != *mixed)) {
+        (record != nullptr && computed.mixed != record->mixed)) {
       continue;
+    }
+    if (record != nullptr && record->version != version) {
+      Violation(absl::StrCat("a record of version ", version, " names version ", record->version));
     }
     if (span != nullptr && !world_.timeline->MayHaveServed(0, version, *span)) {
       Violation(absl::StrCat("version ", version, " computed a step while it was not active"));
@@ -331,8 +351,8 @@ void Decoder::CheckStates(Branch& branch, const v1::GraphResult& result) {
     const Row row = ReadRow(cache.data() + step * ExactModel::kDim);
     const auto early = branch.early.find(step);
     const bool known = early != branch.early.end();
-    Extend(branch, known ? early->second.first : static_cast<int>(text[step + 1]), &row,
-           known ? &early->second.second : nullptr, nullptr);
+    Extend(branch, known ? early->second.token : static_cast<int>(text[step + 1]), &row,
+           known ? &early->second : nullptr, nullptr);
   }
   branch.early.clear();
   for (size_t step = 0; step < ExactModel::kContext; ++step) {

@@ -2,8 +2,8 @@
 // which it cancels at random moments, forks, and new sessions when the engine was lost. It computes
 // each token itself, with each version of the operator, and checks
 //
-//   * every record when it arrives: that it is the next one, that one version that may have served
-//     computed it, and the token,
+//   * every record when it arrives: that it is the next one, that the version which it names
+//     computed it and may have served, and the token,
 //   * after each complete run the whole state, with the steps whose records were not delivered
 //   because
 //     their run was cancelled,
@@ -48,6 +48,12 @@ class Decoder {
   void Finish();
 
  private:
+  struct Record {
+    int token = 0;
+    ExactModel::Row mixed{};
+    // The version of the operator that it names.
+    uint32_t version = 0;
+  };
   // A graph session, and what it must contain.
   struct Branch {
     std::string session;
@@ -69,8 +75,8 @@ class Decoder {
     std::vector<uint32_t> versions;
     std::vector<int> tokens;
     ExactModel::Row sum{};
-    // By step: the token and the row of a record that came before the steps before it are known.
-    std::map<size_t, std::pair<int, ExactModel::Row>> early;
+    // By step: a record that came before the steps before it are known.
+    std::map<size_t, Record> early;
   };
   // A run that has ended.
   struct RunEnd {
@@ -80,6 +86,8 @@ class Decoder {
     // The step of the first record, and the number of records.
     size_t first = 0;
     size_t records = 0;
+    // The version of the operator that the last record named which had versions; 0: none.
+    uint32_t version = 0;
     // Whether it was to be cancelled, or had a deadline.
     bool cancelled = false;
     bool limited = false;
@@ -99,9 +107,11 @@ class Decoder {
   bool AwaitEnd(Branch& branch, const RunEnd& end);
   // Whether a call was refused because a step of the session is not complete.
   bool IsInterrupted(Branch& branch, const grpc::Status& status);
-  void TakeRecord(Branch& branch, const v1::GraphStep& record, RunEnd& end);
+  void TakeRecord(Branch& branch, const v1::GraphStep& message, RunEnd& end);
+  // Takes the version of the operator from a step, if that names versions.
+  void TakeVersion(const v1::GraphStep& step, RunEnd& end);
   // Adds the next step if a version gives the token that follows, and what else is not null.
-  void Extend(Branch& branch, int next, const ExactModel::Row* row, const ExactModel::Row* mixed,
+  void Extend(Branch& branch, int next, const ExactModel::Row* row, const Record* record,
               const Span* span);
   void CheckStates(Branch& branch, const v1::GraphResult& result);
   void CheckVersions(const Branch& branch, size_t first, const v1::GraphResult& result);
