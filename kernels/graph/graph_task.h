@@ -106,9 +106,28 @@ struct GraphImage {
   u64 unused[4];
 };
 static_assert(sizeof(GraphImage) == 192, "");
+static_assert(__builtin_offsetof(GraphImage, magic) == 0, "");
+static_assert(__builtin_offsetof(GraphImage, layout_hash) == 8, "");
+static_assert(__builtin_offsetof(GraphImage, bytes) == 16, "");
+static_assert(__builtin_offsetof(GraphImage, nodes_at) == 24, "");
+static_assert(__builtin_offsetof(GraphImage, arguments_at) == 32, "");
+static_assert(__builtin_offsetof(GraphImage, patches_at) == 40, "");
+static_assert(__builtin_offsetof(GraphImage, successors_at) == 48, "");
+static_assert(__builtin_offsetof(GraphImage, roots_at) == 56, "");
+static_assert(__builtin_offsetof(GraphImage, updates_at) == 64, "");
+static_assert(__builtin_offsetof(GraphImage, stop_values_at) == 72, "");
+static_assert(__builtin_offsetof(GraphImage, stop_address) == 80, "");
 static_assert(__builtin_offsetof(GraphImage, nodes) == 88, "");
+static_assert(__builtin_offsetof(GraphImage, roots) == 92, "");
+static_assert(__builtin_offsetof(GraphImage, updates) == 96, "");
+static_assert(__builtin_offsetof(GraphImage, stop_values) == 100, "");
+static_assert(__builtin_offsetof(GraphImage, scalars) == 104, "");
+static_assert(__builtin_offsetof(GraphImage, operators) == 108, "");
 static_assert(__builtin_offsetof(GraphImage, stop_dtype) == 112, "");
 static_assert(__builtin_offsetof(GraphImage, gang) == 124, "");
+static_assert(__builtin_offsetof(GraphImage, gang_nodes_at) == 128, "");
+static_assert(__builtin_offsetof(GraphImage, waits_at) == 136, "");
+static_assert(__builtin_offsetof(GraphImage, list_begins_at) == 144, "");
 static_assert(__builtin_offsetof(GraphImage, lists_at) == 152, "");
 
 // A call of an operator. Its arguments are templates in the form of an argument block; patches
@@ -128,8 +147,14 @@ struct GraphNode {
   u32 reserved;
 };
 static_assert(sizeof(GraphNode) == 32, "");
+static_assert(__builtin_offsetof(GraphNode, op) == 0, "");
+static_assert(__builtin_offsetof(GraphNode, first_argument) == 4, "");
+static_assert(__builtin_offsetof(GraphNode, first_patch) == 8, "");
+static_assert(__builtin_offsetof(GraphNode, first_successor) == 12, "");
+static_assert(__builtin_offsetof(GraphNode, successors) == 16, "");
 static_assert(__builtin_offsetof(GraphNode, predecessors) == 20, "");
 static_assert(__builtin_offsetof(GraphNode, arguments) == 24, "");
+static_assert(__builtin_offsetof(GraphNode, patches) == 26, "");
 
 enum class GraphPatchKind : u8 {
   // The bits of a scalar argument: factor * scalar + addend, converted to `dtype`.
@@ -154,8 +179,13 @@ struct GraphPatch {
   double addend;
 };
 static_assert(sizeof(GraphPatch) == 24, "");
+static_assert(__builtin_offsetof(GraphPatch, kind) == 0, "");
+static_assert(__builtin_offsetof(GraphPatch, argument) == 1, "");
+static_assert(__builtin_offsetof(GraphPatch, dimension) == 2, "");
+static_assert(__builtin_offsetof(GraphPatch, dtype) == 3, "");
 static_assert(__builtin_offsetof(GraphPatch, scalar) == 4, "");
 static_assert(__builtin_offsetof(GraphPatch, factor) == 8, "");
+static_assert(__builtin_offsetof(GraphPatch, addend) == 16, "");
 
 // After a step, the scalar becomes factor * scalar + addend; the run ends if that is outside of
 // [least, most]. All updates use the values before.
@@ -168,6 +198,11 @@ struct GraphUpdate {
   double most;
 };
 static_assert(sizeof(GraphUpdate) == 40, "");
+static_assert(__builtin_offsetof(GraphUpdate, scalar) == 0, "");
+static_assert(__builtin_offsetof(GraphUpdate, factor) == 8, "");
+static_assert(__builtin_offsetof(GraphUpdate, addend) == 16, "");
+static_assert(__builtin_offsetof(GraphUpdate, least) == 24, "");
+static_assert(__builtin_offsetof(GraphUpdate, most) == 32, "");
 
 // Which members of a gang execute a node: `ranks` of them, of which the i-th has the rank
 // (first + i) % gang, and executes the chunks i, i + ranks, i + 2 * ranks, ... The number of chunks
@@ -184,6 +219,9 @@ struct GangNode {
   u32 starts_early;
 };
 static_assert(sizeof(GangNode) == 16, "");
+static_assert(__builtin_offsetof(GangNode, first_wait) == 0, "");
+static_assert(__builtin_offsetof(GangNode, first) == 4, "");
+static_assert(__builtin_offsetof(GangNode, ranks) == 6, "");
 static_assert(__builtin_offsetof(GangNode, signals) == 8, "");
 static_assert(__builtin_offsetof(GangNode, starts_early) == 12, "");
 
@@ -194,6 +232,9 @@ struct GangWait {
   u16 ranks;
 };
 static_assert(sizeof(GangWait) == 8, "");
+static_assert(__builtin_offsetof(GangWait, node) == 0, "");
+static_assert(__builtin_offsetof(GangWait, first) == 4, "");
+static_assert(__builtin_offsetof(GangWait, ranks) == 6, "");
 
 // --- State -----------------------------------------------------------------------
 
@@ -207,6 +248,10 @@ struct GraphNodeState {
   u32 pending;
 };
 static_assert(sizeof(GraphNodeState) == 16, "");
+static_assert(__builtin_offsetof(GraphNodeState, unclaimed) == 0, "");
+static_assert(__builtin_offsetof(GraphNodeState, chunks) == 4, "");
+static_assert(__builtin_offsetof(GraphNodeState, unfinished) == 8, "");
+static_assert(__builtin_offsetof(GraphNodeState, pending) == 12, "");
 
 struct GraphState {
   double scalars[kMaxGraphScalars];
@@ -223,9 +268,12 @@ struct GraphState {
   alignas(64) u64 tail;
 };
 static_assert(sizeof(GraphState) == 768, "");
+static_assert(__builtin_offsetof(GraphState, scalars) == 0, "");
 static_assert(__builtin_offsetof(GraphState, step) == 512, "");
+static_assert(__builtin_offsetof(GraphState, begun) == 520, "");
 static_assert(__builtin_offsetof(GraphState, remaining) == 576, "");
 static_assert(__builtin_offsetof(GraphState, head) == 640, "");
+static_assert(__builtin_offsetof(GraphState, tail) == 704, "");
 
 // A power of two.
 RESIDENT_HOST_DEVICE constexpr u64 ReadyCapacity(u64 nodes) {
@@ -270,9 +318,25 @@ struct GangState {
   alignas(64) u32 trace_events;
 };
 static_assert(sizeof(GangState) == 896, "");
+static_assert(__builtin_offsetof(GangState, scalars) == 0, "");
 static_assert(__builtin_offsetof(GangState, step) == 512, "");
+static_assert(__builtin_offsetof(GangState, steps) == 520, "");
+static_assert(__builtin_offsetof(GangState, quantum_steps) == 524, "");
+static_assert(__builtin_offsetof(GangState, end) == 528, "");
+static_assert(__builtin_offsetof(GangState, failed_node) == 532, "");
+static_assert(__builtin_offsetof(GangState, failure) == 536, "");
+static_assert(__builtin_offsetof(GangState, between_steps) == 540, "");
+static_assert(__builtin_offsetof(GangState, failed_step) == 544, "");
+static_assert(__builtin_offsetof(GangState, trace_capacity) == 556, "");
+static_assert(__builtin_offsetof(GangState, operators) == 560, "");
+static_assert(__builtin_offsetof(GangState, records) == 568, "");
+static_assert(__builtin_offsetof(GangState, record_bytes) == 576, "");
+static_assert(__builtin_offsetof(GangState, trace) == 584, "");
 static_assert(__builtin_offsetof(GangState, start_ns) == 592, "");
 static_assert(__builtin_offsetof(GangState, leave) == 640, "");
+static_assert(__builtin_offsetof(GangState, arrived) == 704, "");
+static_assert(__builtin_offsetof(GangState, begun) == 768, "");
+static_assert(__builtin_offsetof(GangState, trace_events) == 832, "");
 
 // A member's position: an index in its list, or, once it has come to the end of the step, this.
 inline constexpr u32 kGangArrived = ~0u;
@@ -312,9 +376,14 @@ struct GraphOperator {
   u64 ns;
 };
 static_assert(sizeof(GraphOperator) == 48, "");
+static_assert(__builtin_offsetof(GraphOperator, slot) == 0, "");
+static_assert(__builtin_offsetof(GraphOperator, split_parameter) == 4, "");
+static_assert(__builtin_offsetof(GraphOperator, by_first_dim) == 8, "");
 static_assert(__builtin_offsetof(GraphOperator, starts_early) == 12, "");
 static_assert(__builtin_offsetof(GraphOperator, grain) == 16, "");
+static_assert(__builtin_offsetof(GraphOperator, limit) == 24, "");
 static_assert(__builtin_offsetof(GraphOperator, tasks) == 32, "");
+static_assert(__builtin_offsetof(GraphOperator, ns) == 40, "");
 
 // A chunk in the trace of a run. Times are those of the engine's clock, in nanoseconds.
 struct GraphTraceEvent {
@@ -328,6 +397,13 @@ struct GraphTraceEvent {
   u64 end_ns;
 };
 static_assert(sizeof(GraphTraceEvent) == 40, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, node) == 0, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, step) == 4, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, chunk) == 8, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, worker) == 12, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, wait_ns) == 16, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, begin_ns) == 24, "");
+static_assert(__builtin_offsetof(GraphTraceEvent, end_ns) == 32, "");
 
 struct GraphQuantum {
   // Not 0: end as soon as the nodes that are running have ended.
@@ -367,9 +443,25 @@ struct GraphQuantum {
   alignas(64) double scalars[kMaxGraphScalars];
 };
 static_assert(sizeof(GraphQuantum) == 768, "");
+static_assert(__builtin_offsetof(GraphQuantum, abort) == 0, "");
 static_assert(__builtin_offsetof(GraphQuantum, fresh) == 64, "");
+static_assert(__builtin_offsetof(GraphQuantum, max_steps) == 68, "");
+static_assert(__builtin_offsetof(GraphQuantum, first_step) == 72, "");
+static_assert(__builtin_offsetof(GraphQuantum, last_step) == 80, "");
+static_assert(__builtin_offsetof(GraphQuantum, budget_ns) == 88, "");
+static_assert(__builtin_offsetof(GraphQuantum, operators) == 96, "");
 static_assert(__builtin_offsetof(GraphQuantum, records) == 104, "");
+static_assert(__builtin_offsetof(GraphQuantum, record_bytes) == 112, "");
+static_assert(__builtin_offsetof(GraphQuantum, trace) == 120, "");
+static_assert(__builtin_offsetof(GraphQuantum, trace_capacity) == 128, "");
+static_assert(__builtin_offsetof(GraphQuantum, trace_events) == 132, "");
 static_assert(__builtin_offsetof(GraphQuantum, leave) == 192, "");
+static_assert(__builtin_offsetof(GraphQuantum, end) == 196, "");
+static_assert(__builtin_offsetof(GraphQuantum, steps) == 200, "");
+static_assert(__builtin_offsetof(GraphQuantum, in_step) == 204, "");
+static_assert(__builtin_offsetof(GraphQuantum, failed_node) == 208, "");
+static_assert(__builtin_offsetof(GraphQuantum, failure) == 212, "");
+static_assert(__builtin_offsetof(GraphQuantum, failed_step) == 216, "");
 static_assert(__builtin_offsetof(GraphQuantum, scalars) == 256, "");
 
 // `operators`: rows of the table.

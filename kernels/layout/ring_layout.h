@@ -170,6 +170,15 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 staging_
   return layout;
 }
 
+// The offsets in docs/ring.md.
+static_assert(LayOutRegion(8192, u64{256} << 20).control == 0, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).breadcrumbs == 4096, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).submissions == 36864, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).completions == 561152, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).argument_blocks == 1085440, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).staging == 17862656, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).total_bytes == 286298112, "");
+
 // A hash of the region's layout. It differs if two builds could interpret the region
 // differently. The engine compares it with that of the front end when it starts.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
@@ -187,6 +196,8 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       sizeof(RangeOutcome),
       kMaxRank,
       kMaxArguments,
+      kMaxRangeArguments,
+      kMaxRangeClaim,
       kTaskWords,
       kMaxWorkers,
       kMaxOperatorSlots,
@@ -205,9 +216,14 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       __builtin_offsetof(Breadcrumb, operator_slot),
       __builtin_offsetof(Breadcrumb, fault_signal),
       __builtin_offsetof(Breadcrumb, task),
+      __builtin_offsetof(RangeDescriptor, operator_slot),
+      __builtin_offsetof(RangeDescriptor, flags),
+      __builtin_offsetof(RangeDescriptor, arguments),
       __builtin_offsetof(RangeDescriptor, elements),
       __builtin_offsetof(RangeDescriptor, first),
+      __builtin_offsetof(RangeDescriptor, count),
       __builtin_offsetof(RangeDescriptor, claim),
+      __builtin_offsetof(RangeDescriptor, max_blocks),
       __builtin_offsetof(RangeDescriptor, outcomes),
       __builtin_offsetof(RangeDescriptor, options),
       __builtin_offsetof(RangeDescriptor, inputs),

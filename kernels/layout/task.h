@@ -94,7 +94,8 @@ struct TaskDescriptor {
   u16 operator_slot;
   u8 flags;
   u8 reserved;
-  // The meaning depends on the form. Only the members below access it.
+  // The meaning depends on the form. The resident kernel accesses the words directly; other code,
+  // except tests, uses the members below.
   u64 words[kTaskWords];
 
   // Compact form: n, and the arguments. REQUIRES: i < kCompactArguments.
@@ -156,9 +157,12 @@ static_assert(sizeof(RangeDescriptor) == sizeof(TaskDescriptor), "");
 static_assert(__builtin_offsetof(RangeDescriptor, token) == 0, "");
 static_assert(__builtin_offsetof(RangeDescriptor, operator_slot) == 4, "");
 static_assert(__builtin_offsetof(RangeDescriptor, flags) == 6, "");
+static_assert(__builtin_offsetof(RangeDescriptor, arguments) == 7, "");
 static_assert(__builtin_offsetof(RangeDescriptor, elements) == 8, "");
 static_assert(__builtin_offsetof(RangeDescriptor, first) == 16, "");
+static_assert(__builtin_offsetof(RangeDescriptor, count) == 20, "");
 static_assert(__builtin_offsetof(RangeDescriptor, claim) == 24, "");
+static_assert(__builtin_offsetof(RangeDescriptor, max_blocks) == 28, "");
 static_assert(__builtin_offsetof(RangeDescriptor, outcomes) == 32, "");
 static_assert(__builtin_offsetof(RangeDescriptor, options) == 40, "");
 static_assert(__builtin_offsetof(RangeDescriptor, inputs) == 44, "");
@@ -181,6 +185,7 @@ struct RangeColumn {
   u64 reserved;
 };
 static_assert(sizeof(RangeColumn) == 32, "");
+static_assert(__builtin_offsetof(RangeColumn, base) == 0, "");
 static_assert(__builtin_offsetof(RangeColumn, stride) == 8, "");
 static_assert(__builtin_offsetof(RangeColumn, values) == 16, "");
 
@@ -191,6 +196,7 @@ struct RangeOutcome {
   u32 duration_ns;
 };
 static_assert(sizeof(RangeOutcome) == 8, "");
+static_assert(__builtin_offsetof(RangeOutcome, status_and_detail) == 0, "");
 static_assert(__builtin_offsetof(RangeOutcome, duration_ns) == 4, "");
 
 // One tensor in an argument block. Shape and strides in elements, outermost
@@ -217,6 +223,10 @@ union Argument {
   u64 scalar_bits;
 };
 static_assert(sizeof(Argument) == 144, "");
+static_assert(__builtin_offsetof(Argument, tensor) == 0, "");
+static_assert(__builtin_offsetof(Argument, scalar_bits) ==
+                  __builtin_offsetof(TensorArgument, address),
+              "");
 
 inline constexpr u32 kArgumentBlockBytes = 2048;
 
@@ -225,6 +235,7 @@ struct alignas(64) ArgumentBlock {
   u8 reserved[kArgumentBlockBytes - kMaxArguments * sizeof(Argument)];
 };
 static_assert(sizeof(ArgumentBlock) == kArgumentBlockBytes, "");
+static_assert(__builtin_offsetof(ArgumentBlock, arguments) == 0, "");
 static_assert(kMaxRangeArguments * (sizeof(Argument) + sizeof(RangeColumn)) <= kArgumentBlockBytes,
               "");
 

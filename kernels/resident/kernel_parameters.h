@@ -42,6 +42,12 @@ struct WideProgress {
   u32 reserved;
 };
 static_assert(sizeof(WideProgress) == 32, "");
+static_assert(__builtin_offsetof(WideProgress, next_chunk) == 0, "");
+static_assert(__builtin_offsetof(WideProgress, blocks_done) == 4, "");
+static_assert(__builtin_offsetof(WideProgress, status_and_detail) == 8, "");
+static_assert(__builtin_offsetof(WideProgress, arguments_ready) == 12, "");
+static_assert(__builtin_offsetof(WideProgress, start_ns) == 16, "");
+static_assert(__builtin_offsetof(WideProgress, failed) == 24, "");
 
 // In device memory, initially zero; keeps its contents across park and resume.
 struct KernelState {
@@ -53,6 +59,10 @@ struct KernelState {
   // Device-ring slots filled so far. Only the poller uses it; it is stored here during a park.
   alignas(128) u64 filled;
 };
+static_assert(sizeof(KernelState) == 384, "");
+static_assert(__builtin_offsetof(KernelState, next_ticket) == 0, "");
+static_assert(__builtin_offsetof(KernelState, taken) == 128, "");
+static_assert(__builtin_offsetof(KernelState, filled) == 256, "");
 
 // Graph workers: at most one block of each SM.
 inline constexpr u32 kMaxGraphWorkers = 256;
