@@ -4,11 +4,11 @@
 #include <sys/prctl.h>
 
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident {
@@ -49,8 +49,8 @@ void NextEngine::BringUp() {
   info_ = StartSpare();
   if (info_.ok() || absl::IsCancelled(info_.status())) return;
   if (from_spare_) {
-    fprintf(stderr, "residentd: the spare engine of device %u did not start: %s\n", options_.index,
-            std::string(info_.status().message()).c_str());
+    LogWarning("the spare engine of device ", options_.index,
+               " did not start: ", info_.status().message());
     from_spare_ = false;
   }
   phases_.clear();

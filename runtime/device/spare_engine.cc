@@ -5,11 +5,11 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "absl/time/time.h"
+#include "runtime/base/log.h"
 
 namespace resident {
 namespace {
@@ -104,8 +104,7 @@ bool SpareEngine::Prepare() {
     if (ready_ || stop_) return true;
     failed = std::move(process_);
   }
-  fprintf(stderr, "residentd: device %u has no spare engine: %s\n", options_.index,
-          std::string(status.message()).c_str());
+  LogWarning("device ", options_.index, " has no spare engine: ", status.message());
   return false;
 }
 
@@ -131,8 +130,9 @@ bool SpareEngine::Watch() {
       ended = std::move(process_);
       if (Clock::now() - since >= kLongestWait) wait_ = std::chrono::milliseconds(0);
     }
-    fprintf(stderr, "residentd: the spare engine of device %u %s; another one is started\n",
-            options_.index, ended->child().Wait(std::chrono::nanoseconds(0))->ToString().c_str());
+    LogWarning("the spare engine of device ", options_.index, " ",
+               ended->child().Wait(std::chrono::nanoseconds(0))->ToString(),
+               "; another one is started");
     return false;
   }
 }

@@ -18,6 +18,7 @@
 namespace resident {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 std::string ReadFile(const std::string& path) {
@@ -25,6 +26,11 @@ std::string ReadFile(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+// A line with the time, as runtime/base/log.h writes it, whose message begins with this.
+auto ContainsLogLine(const std::string& message) {
+  return ContainsRegex("[0-9]+-[0-9]+-[0-9]+T[0-9:.]+Z residentd: " + message);
 }
 
 class SpareEngineTest : public ::testing::Test {
@@ -51,12 +57,16 @@ TEST_F(SpareEngineTest, ReplacesAKilledEngine) {
   const pid_t spare = AwaitSpare(harness);
   const pid_t engine = harness.engine_pid();
   EXPECT_NE(spare, engine);
+  ::testing::internal::CaptureStderr();
   kill(engine, SIGKILL);
-  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
-  EXPECT_EQ(harness.engine_pid(), spare);
+  const bool replaced = harness.AwaitAnotherEngine(engine);
   // The durations of the restart are set shortly after the device serves.
   EXPECT_TRUE(
       Eventually([&] { return harness.device().snapshot().last_restart.total.count() > 0; }));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ContainsLogLine("device 0: engine replaced by the spare"));
+  ASSERT_TRUE(replaced);
+  EXPECT_EQ(harness.engine_pid(), spare);
   const Device::Snapshot after = harness.device().snapshot();
   EXPECT_TRUE(after.last_restart.spare);
   EXPECT_FALSE(after.last_restart.phases.empty());
@@ -81,11 +91,14 @@ TEST_F(SpareEngineTest, KilledSpareIsReplacedWithoutEffectOnTasks) {
       failed += static_cast<int>(harness.Run(harness.CountTasks(counters))->failed);
     }
   });
+  ::testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {
     const pid_t spare = AwaitSpare(harness);
     kill(spare, SIGKILL);
     AwaitSpare(harness, spare);
   }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ContainsLogLine("warning: the spare engine of device 0 was killed by signal 9"));
   stop = true;
   client.join();
   EXPECT_EQ(failed, 0);
@@ -116,8 +129,12 @@ TEST_F(SpareEngineTest, StoppedSpareIsReplacedByANewProcess) {
   const pid_t spare = AwaitSpare(harness);
   const pid_t engine = harness.engine_pid();
   kill(spare, SIGSTOP);
+  ::testing::internal::CaptureStderr();
   kill(engine, SIGKILL);
-  ASSERT_TRUE(harness.AwaitAnotherEngine(engine));
+  const bool replaced = harness.AwaitAnotherEngine(engine);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ContainsLogLine("warning: the spare engine of device 0 did not start: "));
+  ASSERT_TRUE(replaced);
   EXPECT_NE(harness.engine_pid(), spare);
   EXPECT_FALSE(harness.device().snapshot().last_restart.spare);
   ExpectServes(harness);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/engine_reaper.h"
 #include "runtime/device/supervised_watched.h"
@@ -226,7 +226,7 @@ void SupervisedDevice::Publish() {
   if (restarted) {
     MarkRestart("restore buffers");
     restart_.total = Clock::now() - std::exchange(end_noticed_, Clock::time_point());
-    fprintf(stderr, "residentd: device %u: %s\n", options_.index, RestartText(restart_).c_str());
+    LogInfo("device ", options_.index, ": ", RestartText(restart_));
   }
   absl::MutexLock lock(&mu_);
   if (restarted) status_.last_restart = std::move(restart_);
@@ -442,15 +442,12 @@ void SupervisedDevice::ReapLater(std::unique_ptr<EngineProcess> engine) {
                                          killed](const std::optional<ChildExit>& exit) {
     const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - killed).count();
     if (!exit) {
-      fprintf(
-          stderr,
-          "residentd: the previous %s was killed %lld ms ago and has not ended. Fix: if it does "
-          "not end, check the driver's messages (dmesg) and restart the machine\n",
-          name.c_str(), static_cast<long long>(waited));
+      LogError("the previous ", name, " was killed ", waited,
+               " ms ago and has not ended. Fix: if it does not end, check the driver's messages "
+               "(dmesg) and restart the machine");
       return;
     }
-    fprintf(stderr, "residentd: the previous %s %s; it ended within %lld ms\n", name.c_str(),
-            exit->ToString().c_str(), static_cast<long long>(waited));
+    LogInfo("the previous ", name, " ", exit->ToString(), "; it ended within ", waited, " ms");
   });
 }
 
@@ -468,7 +465,7 @@ void SupervisedDevice::AwaitReaped(EngineProcess& engine, const EngineEnd& end) 
         " s ago and has not ended, and its tasks get no result until it ends. Fix: if "
         "it does not end, check the driver's messages (dmesg) and restart the machine");
     if (waited.count() % 30 == 0) {
-      fprintf(stderr, "residentd: device %u: %s\n", options_.index, detail.c_str());
+      LogError("device ", options_.index, ": ", detail);
     }
     SetState(State::kRestarting, detail);
   }
