@@ -2,6 +2,7 @@
 # Makes the folder for other machines (Debian 12, Ubuntu 24.04, or newer; they need only the
 # NVIDIA driver, if there is a GPU):
 #
+#   LICENSE, NOTICE  of residentd, and which licenses the libraries have
 #   bin/        residentd, residentctl, the client's example, and the test programs of
 #               tests/gpu/checks
 #   lib/        every shared library that they need, except those of glibc; libresident_ops.so, with

@@ -5,8 +5,8 @@
 #   bazel/bundle_files.sh FOLDER LIMIT_MIB PROGRAM...
 #
 # A PROGRAM may also be a shared library (NAME.so), which is stripped except for what it exports.
-# FOLDER/bin gets the programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all
-# stripped. Each PROGRAM gets a DT_RPATH relative to itself, which the loader also uses for what the
+# FOLDER gets LICENSE and NOTICE, which names the license of each library. FOLDER/bin gets the
+# programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all stripped. Each PROGRAM gets a DT_RPATH relative to itself, which the loader also uses for what the
 # libraries need. DT_RPATH takes precedence over LD_LIBRARY_PATH, so that no library of the machine
 # replaces one of these. Fails if the total size is over LIMIT_MIB, and lists the largest files.
 set -euo pipefail
@@ -14,6 +14,7 @@ set -euo pipefail
 folder=$1 limit_mib=$2
 shift 2
 mkdir -p "$folder/bin" "$folder/lib"
+install -m 644 "$(dirname "$0")"/../{LICENSE,NOTICE} "$folder/"
 
 # glibc must match the machine's loader and kernel, so it is not included.
 glibc='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_.*)\.so\.'

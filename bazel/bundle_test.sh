@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A bundle runs on a machine without further packages: its programs find every library in the
 # bundle, in an empty environment and in a root directory that contains only the bundle and
-# glibc.
+# glibc. Its NOTICE names every library of others.
 #
 #   bazel/bundle_test.sh BUNDLE_FILES_SH LIMIT_MIB PROGRAM...
 set -uo pipefail
@@ -33,6 +33,32 @@ refused() {
   grep 'over the limit of 0 MiB' <<<"$output"
 }
 check "a bundle over its limit is refused, with the reason" refused "$1"
+
+has_license() {
+  grep -q 'Apache License' "$dist/LICENSE" &&
+    grep -q 'Licensed under the Apache License' "$dist/NOTICE"
+}
+check "the bundle has its license and notice" has_license
+
+# The table of NOTICE names libraries without their version; `*` stands for any characters.
+named_in_notice() {
+  local library name pattern found wrong=0 count=0
+  local -a patterns
+  mapfile -t patterns < <(sed -n 's/^| *\([^|]*\) |.*/\1/p' "$dist/NOTICE" |
+    grep -oE 'lib[A-Za-z0-9_+*-]+')
+  for library in "$dist"/lib/*; do
+    name=${library##*/} name=${name%%.so*} found=0
+    [[ $name == libresident_* ]] && continue
+    count=$((count + 1))
+    # shellcheck disable=SC2053 # A pattern.
+    for pattern in "${patterns[@]}"; do [[ $name == $pattern ]] && found=1; done
+    [[ $found == 1 ]] && continue
+    echo "NOTICE does not name ${library##*/}"
+    wrong=1
+  done
+  [[ $count -gt 0 && $wrong == 0 ]]
+}
+check "NOTICE names every library of the bundle" named_in_notice
 
 # Without any environment, the loader uses only libraries of the bundle and of glibc.
 only_ours() {
