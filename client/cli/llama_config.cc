@@ -70,11 +70,11 @@ absl::Status ReadArchitecture(const ModelObject& object, LlamaConfig& config) {
 }
 
 absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
-  constexpr int64_t kMost = LlamaConfig::kMaxDimension;
-  ASSIGN_OR_RETURN(config.hidden, object.Integer("hidden_size", 1, kMost));
-  ASSIGN_OR_RETURN(config.intermediate, object.Integer("intermediate_size", 1, kMost));
+  constexpr int64_t kMax = LlamaConfig::kMaxDimension;
+  ASSIGN_OR_RETURN(config.hidden, object.Integer("hidden_size", 1, kMax));
+  ASSIGN_OR_RETURN(config.intermediate, object.Integer("intermediate_size", 1, kMax));
   ASSIGN_OR_RETURN(config.layers, object.Integer("num_hidden_layers", 1, LlamaConfig::kMaxLayers));
-  ASSIGN_OR_RETURN(config.heads, object.Integer("num_attention_heads", 1, kMost));
+  ASSIGN_OR_RETURN(config.heads, object.Integer("num_attention_heads", 1, kMax));
   ASSIGN_OR_RETURN(config.kv_heads,
                    object.Integer("num_key_value_heads", 1, config.heads, config.heads));
   if (config.heads % config.kv_heads != 0) {
@@ -89,7 +89,7 @@ absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
                                         config.hidden, ", because there is no head_dim"));
   }
   ASSIGN_OR_RETURN(config.head_dim,
-                   object.Integer("head_dim", 1, kMost, config.hidden / config.heads));
+                   object.Integer("head_dim", 1, kMax, config.hidden / config.heads));
   // An odd number has no pairs, and rope_freqs refuses a single pair.
   if (config.head_dim < 4 || config.head_dim > LlamaConfig::kMaxHeadDim ||
       config.head_dim % 2 != 0) {
@@ -97,7 +97,7 @@ absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
         "head_dim", StrCat("is ", config.head_dim, " and may be an even number from 4 to ",
                            LlamaConfig::kMaxHeadDim));
   }
-  ASSIGN_OR_RETURN(config.vocab, object.Integer("vocab_size", 1, kMost));
+  ASSIGN_OR_RETURN(config.vocab, object.Integer("vocab_size", 1, kMax));
   ASSIGN_OR_RETURN(config.max_positions,
                    object.Integer("max_position_embeddings", 2, int64_t{1} << 40, 2048));
   if (config.architecture == kMistral) {

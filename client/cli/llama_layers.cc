@@ -15,7 +15,7 @@ namespace {
 
 // Longer vectors (kMostDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
 // as separate steps on a GPU.
-constexpr int64_t kMostColumns = 10240;
+constexpr int64_t kMaxColumns = 10240;
 
 constexpr const char* kOfNorm = "hidden_size";
 
@@ -56,7 +56,7 @@ absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& project
 absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
                                           const std::vector<Projection>& projections) {
   // What is pending would have to be added by each of them.
-  if (!pending_.empty() || config_.hidden > kMostColumns) return false;
+  if (!pending_.empty() || config_.hidden > kMaxColumns) return false;
   ASSIGN_OR_RETURN(const bool can, CanCombine(projections, config_.hidden));
   if (!can) return false;
   ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
@@ -111,7 +111,7 @@ absl::Status Importer::AddBranch(const std::string& in, int64_t columns, Project
 
 absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Norm& norm,
                                                   const Projection& gate, const Projection& up) {
-  if (gate.bias || config_.hidden > kMostColumns) return false;
+  if (gate.bias || config_.hidden > kMaxColumns) return false;
   ASSIGN_OR_RETURN(const bool can, CanCombine({gate, up}, config_.hidden));
   if (!can) return false;
   ASSIGN_OR_RETURN(const bool contain, CanContain(norm, {gate, up}));

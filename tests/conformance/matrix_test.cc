@@ -834,10 +834,10 @@ TEST_F(NormalizedMatrixTest, AnyChunks) {
 }
 
 TEST_F(NormalizedMatrixTest, LongestVector) {
-  constexpr int64_t kMost = 65536;
-  Check(kMost, 3, 2, DType::kF32, DType::kF32, DType::kF32, DType::kF32);
-  const TestTensor x = Random(DType::kBF16, {kMost + 1});
-  const TestTensor w = Random(DType::kBF16, {2, kMost + 1});
+  constexpr int64_t kMax = 65536;
+  Check(kMax, 3, 2, DType::kF32, DType::kF32, DType::kF32, DType::kF32);
+  const TestTensor x = Random(DType::kBF16, {kMax + 1});
+  const TestTensor w = Random(DType::kBF16, {2, kMax + 1});
   const TestTensor out = TestTensor::Output(DType::kF32, {2});
   for (const bool gated : {false, true}) {
     const Outcome outcome = RunOperator(

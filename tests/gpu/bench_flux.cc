@@ -47,9 +47,9 @@ struct Program {
   void (*initial)(std::mt19937& random, int32_t* registers);
 };
 
-template <int32_t kLeast, int32_t kMost>
+template <int32_t kMin, int32_t kMax>
 int32_t Between(std::mt19937& random) {
-  return std::uniform_int_distribution<int32_t>(kLeast, kMost)(random);
+  return std::uniform_int_distribution<int32_t>(kMin, kMax)(random);
 }
 
 const Program kPrograms[] = {

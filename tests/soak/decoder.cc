@@ -17,7 +17,7 @@ using Row = ExactModel::Row;
 constexpr size_t kMaxBranches = 3;
 constexpr std::chrono::milliseconds kRetry(5);
 // Long enough for some quanta.
-constexpr uint64_t kMostDelayUs = 12'000;
+constexpr uint64_t kMaxDelayUs = 12'000;
 
 Row ReadRow(const float* values) {
   Row row;
@@ -159,7 +159,7 @@ void Decoder::Decode(size_t index) {
   request.set_repeat_interrupted(branch.interrupted && Below(4) > 0);
   (*request.mutable_scalars())["salt"] = branch.salt;
   const bool last = stop_.HasBeenNotified();
-  if (!last && Below(4) == 0) request.set_timeout_us(1 + Below(kMostDelayUs));
+  if (!last && Below(4) == 0) request.set_timeout_us(1 + Below(kMaxDelayUs));
   if (last) request.set_repeat_interrupted(true);
   const RunEnd end = Stream(branch, request, /*cancel=*/!last && Below(4) == 0);
   if (!request.repeat_interrupted() && IsInterrupted(branch, end.status)) {
@@ -182,7 +182,7 @@ Decoder::RunEnd Decoder::Stream(Branch& branch, const v1::RunGraphRequest& reque
   const auto stream = calls_.stub().Run(context.get(), request);
   std::thread canceller;
   if (cancel) {
-    canceller = std::thread([&, delay = std::chrono::microseconds(Below(kMostDelayUs))] {
+    canceller = std::thread([&, delay = std::chrono::microseconds(Below(kMaxDelayUs))] {
       std::this_thread::sleep_for(delay);
       context->TryCancel();
     });

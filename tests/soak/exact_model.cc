@@ -23,7 +23,7 @@ constexpr uint32_t kModulus = 256;
 constexpr std::array<uint32_t, ExactModel::kVersions> kKeys = {3, 5};
 // Logits are multiples of kVocab plus the bias, which is different for each token, so that no two
 // of them are equal.
-constexpr int kMostWeight = 3;
+constexpr int kMaxWeight = 3;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ ExactModel::ExactModel(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (int i = 0; i < kVocab * kDim; ++i) {
     table_.push_back(static_cast<float>(random() % kModulus));
-    const int weight = static_cast<int>(random() % (2 * kMostWeight + 1)) - kMostWeight;
+    const int weight = static_cast<int>(random() % (2 * kMaxWeight + 1)) - kMaxWeight;
     weights_.push_back(static_cast<float>(weight * kVocab));
   }
   for (int token = 0; token < kVocab; ++token) bias_.push_back(static_cast<float>(token));

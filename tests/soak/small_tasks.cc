@@ -10,7 +10,7 @@ namespace resident::soak {
 namespace {
 
 constexpr uint32_t kCounters = 1 << 17;
-constexpr uint32_t kMostTasks = 1024;
+constexpr uint32_t kMaxTasks = 1024;
 constexpr std::chrono::milliseconds kRetry(5);
 
 }  // namespace
@@ -48,7 +48,7 @@ void SmallTasks::RunInOneSession() {
   while (first < kCounters && !stop_) {
     const bool lone = random_() % 8 == 0;
     const uint32_t count =
-        lone ? 1 : std::min(kCounters - first, 1 + static_cast<uint32_t>(random_() % kMostTasks));
+        lone ? 1 : std::min(kCounters - first, 1 + static_cast<uint32_t>(random_() % kMaxTasks));
     span.sent = Clock::now();
     const testing::RunOutcome outcome = client.Run(counters.Batch(first, count));
     span.received = Clock::now();
