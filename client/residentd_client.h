@@ -560,8 +560,8 @@ class Client {
   absl::StatusOr<std::vector<v1::LoadedGraph>> ListGraphs();
   // With the graph itself.
   absl::StatusOr<v1::DescribeGraphResponse> DescribeGraph(const std::string& id);
-  // Ends this caller's hold of a graph, or with `for_all` (role admin) everybody's. Returns whether
-  // the graph was removed.
+  // Ends this caller's hold of a graph, or with `for_all` (role admin) the holds of all callers.
+  // Returns whether the graph was removed.
   absl::StatusOr<bool> UnloadGraph(const std::string& id, bool for_all = false);
   absl::StatusOr<GraphSession> OpenGraphSession(const v1::OpenGraphSessionRequest& request);
 

@@ -31,7 +31,7 @@ void Importer::DeclareDecode() {
   // Tokens of 8 bytes as two elements of a type that kv_append accepts; it copies the bits.
   Alias("prompt_bits", "prompt", v1::DTYPE_F32, {1, 1, context_, 2});
   // The step's token stands in row `context` - 1. The prompt is written over it so that its row
-  // `pos`, if it has one, comes to lie there.
+  // `pos`, if it has one, is placed there.
   Tensor(GraphTensor::KIND_STATE, "text", v1::DTYPE_I64, {2 * context_ - 1});
   Alias("text_bits", "text", v1::DTYPE_F32, {1, 1, 2 * context_ - 1, 2});
   Tensor(GraphTensor::KIND_STREAM, "token", v1::DTYPE_I64, {context_, 1});

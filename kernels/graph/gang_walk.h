@@ -14,8 +14,9 @@
 // and reads meanwhile what no node writes.
 //
 // Invariants:
-//   1. All nodes before the first one that has not ended are not waited for, and this one waits for
-//      nobody: its members come to it. So the members never wait for each other in a circle.
+//   1. The first node that has not ended, in the order of the graph, waits for no node, and its
+//      members reach it, because all nodes before it have ended. So the members never wait for each
+//      other in a circle.
 //   2. A member that leaves has executed all nodes before its position in this step, and none
 //      after. Another quantum can therefore continue from the positions and the counters.
 //   3. The scalars change only between two steps, when no member executes a node.
@@ -521,7 +522,7 @@ class GangWalk {
     return true;
   }
 
-  // (leader) Ends the quantum if its time is over or the host wants that.
+  // (leader) Ends the quantum if its time is over or the host has set `abort`.
   RESIDENT_HOST_DEVICE void LookForEnd() {
     const u64 now = Platform::First(Platform::Clock());
     if (Platform::Lane() == 0 && now - memory_.start_ns > memory_.budget_ns) {

@@ -239,7 +239,7 @@ static_assert(__builtin_offsetof(GangWait, ranks) == 6, "");
 // --- State -----------------------------------------------------------------------
 
 struct GraphNodeState {
-  // Chunks that nobody has taken; not 0 only while the node is ready.
+  // Chunks that no worker has taken; not 0 only while the node is ready.
   u32 unclaimed;
   // Chunks, and those that have not ended.
   u32 chunks;

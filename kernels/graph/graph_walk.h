@@ -20,7 +20,7 @@
 //   5. The scalars change only while no node runs.
 //
 // Memory ordering: what a chunk wrote is visible to the chunks of nodes that wait for its node, and
-// to whoever reads the completion of the quantum: the counters are changed with acquire and
+// to the thread that reads the completion of the quantum: the counters are changed with acquire and
 // release.
 //
 // Thread safety: each worker has its own object; Begin must have returned before others use theirs.
@@ -156,14 +156,14 @@ class GraphWalk {
     if (Decrement(&state_.remaining) == 0) EndStep(next, more_ready);
     return true;
   }
-  // Gives a chunk that Finish returned to whoever takes it.
+  // Puts the node of a chunk that Finish returned into the queue, so that any worker can take it.
   RESIDENT_HOST_DEVICE void GiveBack(const GraphChunk& chunk) { Push(chunk.node, chunk.chunks); }
 
   // Whether workers must leave. The quantum has ended when all of them have.
   RESIDENT_HOST_DEVICE bool leaving() const { return Load(&quantum_.leave) != 0; }
   // The time is over.
   RESIDENT_HOST_DEVICE void Leave() { Store(&quantum_.leave, 1u); }
-  // Ends the quantum if the host wants that.
+  // Ends the quantum if the host has set `abort`.
   RESIDENT_HOST_DEVICE void LookForAbort() {
     if (Load(&quantum_.abort) == 0) return;
     End(GraphEnd::kAborted);

@@ -122,7 +122,7 @@ GenerationChange::Progress GenerationChange::StepWaiting() {
                                             " within ", kArmLimit.count(), " ms. Fix: try again")));
   }
   hold_ = std::max<nanoseconds>(kShortestHold, nanoseconds(now - began_) / kHoldShare);
-  // The change gives up at the deadline, but tries at least once.
+  // The change fails at the deadline, but is tried at least once.
   const bool first = next_hold_ == began_;
   if (!first && now - began_ >= park_deadline_) return Withdraw(DeadlineError());
   if (now < next_hold_) return Progress::kWaiting;

@@ -63,7 +63,7 @@ class Visit {
       found_.clear();
       for (const Access& access : accesses) {
         if (access.mode == Access::Mode::kRead && IsReadOnly(graph_.tensors[access.tensor].kind)) {
-          continue;  // Nobody writes it.
+          continue;  // No node writes it.
         }
         Count(access.region.pieces());
         if (access.mode == Access::Mode::kRead && pieces_ <= kMaxPieces) Read(access);

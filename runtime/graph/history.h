@@ -29,7 +29,7 @@ class History {
     int64_t end = 0;
     // The last node that wrote or updated it; kNone: none.
     uint32_t writer = kNone;
-    // Index in readers(); kNone: nobody read it since.
+    // Index in readers(); kNone: no node has read it since.
     uint32_t readers = kNone;
     // Whether every byte has a value.
     bool defined = false;

@@ -1,7 +1,7 @@
 // The memory that a strided view covers, as contiguous pieces of bytes.
 //
 // A Region is a view in normal form: strides are positive, dimensions of one element and of stride
-// 0 are gone, and dimensions that continue each other are merged, so that a dense tensor is one
+// 0 are removed, and dimensions that continue each other are merged, so that a dense tensor is one
 // piece and a tile of columns has one piece for each row. The order of the elements is lost.
 //
 // Thread safety: plain values and pure functions.

@@ -87,7 +87,7 @@ void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* fini
 
 bool ClientQueues::ServeAll(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished) {
   bool published = false;
-  // Clients that were served in vain since a task was published.
+  // Clients that were served without a published task since the last task was published.
   size_t in_vain = 0;
   while (in_vain < round_.size() && ring_tasks->HasRoom()) {
     const size_t clients = round_.size();

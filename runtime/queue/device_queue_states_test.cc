@@ -340,7 +340,7 @@ TEST_F(DeviceQueueStatesTest, TheLimitOfARunningTaskIsThatOfItsOwnOperator) {
   batch->Wait();
 }
 
-// The limit of a graph is that of the node that a worker executes, and its time begins anew with
+// The limit of a graph is that of the node that a worker executes, and its time starts again with
 // each node and each step.
 TEST_F(DeviceQueueStatesTest, TheNodesOfAGraphAreWatchedOneByOne) {
   constexpr uint32_t kFirst = 40, kSecond = 42;
@@ -407,7 +407,7 @@ TEST_F(DeviceQueueStatesTest, TasksBehindManyGraphsAreFound) {
   for (const auto& graph : graphs) graph->Wait();
 }
 
-// The owner of a parked engine would resume it for nothing.
+// The owner of a parked engine would resume it without need.
 TEST_F(DeviceQueueStatesTest, AQueueWhoseBatchesWereDroppedDoesNotCallForAResume) {
   std::atomic<int> calls = 0;
   {

@@ -8,7 +8,7 @@
 //     drained: publishes the marker                kernel leaves; load; launch
 //     sees ended(n); submits again  ◀───────────── End(n, generation)
 //     not drained: Hold(0); submits again, tries
-//     later, or gives up: Withdraw(n) ───────────▶ sees withdrawn(n): Switch is CANCELLED
+//     later, or cancels:  Withdraw(n) ───────────▶ sees withdrawn(n): Switch is CANCELLED
 //
 // The response of the call follows later, with the details.
 //

@@ -94,7 +94,7 @@ bool Budget::TakeInOrder(const std::shared_ptr<Account>& account, uint64_t amoun
       (account->acquired() > 0 || first_idle_waiter->passed >= kMaxPasses)) {
     return false;
   }
-  // An amount over half of the limit fits into no share. A waiter gets it all the same if its
+  // An amount over half of the limit fits into no share. A waiter gets it nevertheless if its
   // amount is that large, or if it was passed kMaxPasses times.
   const bool beyond_share = place != nullptr && first_idle_waiter == nullptr &&
                             (amount > limit_ / 2 || waiting_[place->number_].passed >= kMaxPasses);

@@ -1,7 +1,7 @@
 // DrainGate: counts the tasks that the daemon has accepted and not yet answered, and refuses new
 // ones once it drains.
 //
-//   open ──Close──▶ draining (for good)
+//   open ──Close──▶ draining (permanently)
 //
 // Thread safety: all members may be called from any thread.
 #ifndef RESIDENT_SERVER_ADMISSION_DRAIN_GATE_H_

@@ -86,7 +86,7 @@ bool IsAbandoned(const sockaddr_un& address) {
   return refused;
 }
 
-// Removes an existing socket at the path, if a dead daemon of this user has left it there.
+// Removes an existing socket at the path, if a daemon of this user left it there when it ended.
 // REQUIRES: the path is locked (PathLock).
 absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address) {
   struct stat file;

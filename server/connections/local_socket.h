@@ -54,7 +54,7 @@ class LocalSocket {
     uint32_t max_connections_of_user = kMaxLocalConnectionsPerUser;
   };
 
-  // Creates the socket. A socket that a dead daemon left behind is replaced if it belongs
+  // Creates the socket. A socket of a daemon that has ended is replaced if it belongs
   // to this user. Every local user may connect, for any umask; connections wait until Start.
   // During this call there is a file `path`.lock next to the socket.
   // INVALID_ARGUMENT: `path` is not absolute, or too long. UNAVAILABLE: another file or a

@@ -146,7 +146,7 @@ TEST_F(RegionsTest, SystemRegionsAreOnOneDeviceWhereverDeviceMemoryIs) {
   EXPECT_EQ(DeviceOf("b"), home);
 }
 
-// So does the first one, if there is only device memory, on whichever of several devices.
+// So does the first one, if there is only device memory, on any of several devices.
 TEST_F(RegionsTest, TheFirstSystemRegionIsWhereDeviceMemoryIs) {
   ASSERT_EQ(regions_->Register(Cuda("c", 4096), *client_), absl::OkStatus());
   ASSERT_EQ(RegisterSystem("a"), absl::OkStatus());

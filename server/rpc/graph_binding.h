@@ -43,7 +43,7 @@ struct GraphMemory {
 
 class GraphBinder {
  public:
-  // `device`: the one that is wanted. All arguments must outlive this object.
+  // `device`: the one that is requested. All arguments must outlive this object.
   GraphBinder(const Core& core, const Client& client, const graph::Graph& graph,
               std::optional<uint32_t> device);
 

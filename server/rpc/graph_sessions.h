@@ -185,7 +185,7 @@ class GraphSessions {
     return slots_.Take(holder);
   }
   // Adds a session if `is_open`, which is called with the table locked, says that its client's
-  // session is open; otherwise nobody would remove it. Returns whether it was added.
+  // session is open; otherwise the session would never be removed. Returns whether it was added.
   bool Add(std::shared_ptr<GraphSession> session, const std::function<bool()>& is_open);
   // NOT_FOUND: the client has no such session.
   absl::StatusOr<std::shared_ptr<GraphSession>> Find(ClientId client, const std::string& id) const;

@@ -51,7 +51,7 @@ absl::Status LoadStream::Start(const grpc::CallbackServerContext& context) {
 
 void LoadStream::Run() {
   absl::Status status = Load();
-  // A client that has gone would not learn of the buffers.
+  // A client that has disconnected would not receive the identifiers of the buffers.
   if (status.ok()) status = CheckWanted();
   if (!status.ok()) {
     for (const auto& buffer : made_) (void)core_.buffers.Free(client_->id(), buffer->id);

@@ -35,7 +35,7 @@ using inference::ModelInferRequest;
 
 constexpr uint64_t kMemory = 1 << 20;
 constexpr uint64_t kRegionBytes = 4096;
-// The region is registered anew after this number of inputs.
+// The region is registered again after this number of inputs.
 constexpr int kInputsOfRegion = 16;
 constexpr char kRegion[] = "r";
 constexpr const char* kDatatypes[] = {"FP32",  "FP16",  "BF16", "FP64",   "INT32",

@@ -349,7 +349,7 @@ TEST_F(GraphRunTest, CancelledAndLateRunsLeaveNothing) {
 }
 
 // A client that does not read its records does not make the daemon hold more and more of them, and
-// disturbs nobody.
+// does not delay other clients.
 TEST_F(GraphRunTest, ARunWaitsForItsClient) {
   const Client other(*daemon_, "other");
   GraphMaker maker;

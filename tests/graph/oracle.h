@@ -10,7 +10,7 @@
 // Only for graphs that GraphBuilder accepts, with small tensors.
 //
 //   const Oracle oracle(graph, values);
-//   oracle.MissingValue();                 // "node 3 reads a[5], which nobody has written", or "".
+//   oracle.MissingValue();                 // What is read before it is written, or "".
 //   oracle.TryOrders(rules, count, random) // "node 4 ran before node 2", a deadlock, or "".
 #ifndef RESIDENT_TESTS_GRAPH_ORACLE_H_
 #define RESIDENT_TESTS_GRAPH_ORACLE_H_

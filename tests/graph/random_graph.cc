@@ -144,7 +144,7 @@ void AddExplicitOrder(const graph::Dependencies& dependencies, std::mt19937_64& 
   const int nodes = graph->nodes_size();
   const bool blocks = below(2) == 0;
   if (blocks) graph->set_blocks(static_cast<uint32_t>(1 + below(3)));
-  // Sometimes neighbours share a counter, and everyone waits for both.
+  // Sometimes neighbours share a counter, and each node that waits for one waits for both.
   const bool shared = below(3) == 0;
   const auto counter_of = [&](uint32_t n) { return shared ? n / 2 : n; };
   for (int n = 0; n < nodes; ++n) graph->add_counters();

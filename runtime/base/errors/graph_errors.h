@@ -45,7 +45,7 @@ absl::Status GraphRefused(const std::string& finding, uint64_t others);
 absl::Status TooManyNodesToRun(uint64_t count, uint64_t limit);
 // A binding of a tensor that must not have it, or of none. `fix`: "bind an input".
 absl::Status BadBinding(const std::string& tensor, const std::string& what, const std::string& fix);
-// A run of a graph session wants a device other than the session's.
+// A run of a graph session requests a device other than the session's.
 absl::Status GraphSessionOnOtherDevice(uint32_t device, uint32_t wanted);
 // A weight, constant or input without memory.
 absl::Status NotBound(const std::string& kind, const std::string& tensor, const std::string& fix);

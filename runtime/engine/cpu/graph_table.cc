@@ -77,7 +77,7 @@ void GraphTable::Leave(Entry& entry, GraphWalk& walk) {
   do {
     left = (word | over) - 1;
   } while (!entry.word.compare_exchange_weak(word, left, std::memory_order_acq_rel));
-  // Nobody joins from now on, so that one worker sees this.
+  // No worker joins a graph that is over, so that exactly one worker passes the next line.
   if ((left & kWorkers) != 0 || (left & kOver) == 0) return;
   const uint32_t status = walk.Conclude();
   const uint64_t sequence = entry.sequence;
@@ -130,7 +130,7 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
   const uint64_t begin = NowNs();
   uint64_t before = begin;
   uint64_t& idle_since = workers_[worker].idle_since_ns;
-  // Nobody has waited for a chunk before the quantum began.
+  // The wait for a chunk begins no earlier than the quantum.
   idle_since = idle_since == 0 ? begin : std::max(idle_since, entry.start_ns);
   while (true) {
     GraphOperator& op = walk.op(chunk);

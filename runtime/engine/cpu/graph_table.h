@@ -12,7 +12,7 @@
 // Invariants:
 //   1. A worker accesses the memory of a graph only between Join and Leave. The slot is completed
 //      when no worker is in between, so that the host may free the memory then.
-//   2. Nobody joins a graph that is over.
+//   2. No worker joins a graph that is over.
 //
 // Thread safety: all members may be called by all workers at once.
 //

@@ -47,7 +47,7 @@ struct BuiltVersion {
   // numbers. Then only `log`, `cached` and `compile_steps` are set.
   absl::Status inspected;
   std::shared_ptr<const UnitPayload> payload;
-  // The same with the SDK's checks, for validation; null if the request does not want it.
+  // The same with the SDK's checks, for validation; null if the request does not ask for it.
   std::shared_ptr<const UnitPayload> checked;
   // The output of all compilers.
   std::string log;

@@ -8,7 +8,7 @@
 //                                    ▼                       ▼
 //                                 refused               quarantined
 //
-// The form is no version: results name the bytecode's version, whichever of its forms ran, and
+// The form is not a version: results name the bytecode's version for each of its forms, and
 // the tasks are counted there. Its code is an OperatorVersion with a slot of its own, which the
 // form owns; a batch that uses it pins it, so it may be evicted or quarantined at any time. It is
 // destroyed with the bytecode version. While no form serves, the interpreter does.
