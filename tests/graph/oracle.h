@@ -10,8 +10,8 @@
 // Only for graphs that GraphBuilder accepts, with small tensors.
 //
 //   const Oracle oracle(graph, values);
-//   oracle.MissingValue();                 // What is read before it is written, or "".
-//   oracle.TryOrders(rules, count, random) // "node 4 ran before node 2", a deadlock, or "".
+//   oracle.missing();  // "node 3 reads byte 5, which has no value", or "".
+//   oracle.TryDerived(dependencies, 10, random);  // "node 4 overwrites byte 7 before it was read".
 #ifndef RESIDENT_TESTS_GRAPH_ORACLE_H_
 #define RESIDENT_TESTS_GRAPH_ORACLE_H_
 
