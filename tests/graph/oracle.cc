@@ -98,7 +98,7 @@ void Oracle::ListNode(uint32_t n, const std::vector<double>& values) {
   accesses_[n].insert(accesses_[n].end(), writes.begin(), writes.end());
 }
 
-Oracle::Oracle(const graph::Graph& graph, const std::vector<double>& values)
+Oracle::Oracle(const graph::Graph& graph, const std::vector<std::vector<double>>& values)
     : graph_(graph),
       accesses_(graph.nodes.size()),
       expected_(graph.nodes.size()),
@@ -113,7 +113,7 @@ Oracle::Oracle(const graph::Graph& graph, const std::vector<double>& values)
   std::vector<Tag> tags(defined.size());
   std::vector<uint32_t> reads(defined.size(), 0);
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
-    ListNode(n, values);
+    ListNode(n, values[n]);
     for (const ByteAccess& access : accesses_[n]) {
       const size_t byte = static_cast<size_t>(access.byte);
       expected_[n].push_back(tags[byte]);
@@ -134,7 +134,7 @@ Oracle::Oracle(const graph::Graph& graph, const std::vector<double>& values)
   for (uint32_t t = 0; t < graph.tensors.size(); ++t) {
     const graph::Tensor& tensor = graph.tensors[t];
     if (tensor.kind == graph::TensorKind::kOutput && tensor.root == t) {
-      for (const Element& element : ListElements(graph, tensor.view, values)) {
+      for (const Element& element : ListElements(graph, tensor.view, values.back())) {
         if (defined[static_cast<size_t>(base + element.byte)] || !missing_.empty()) continue;
         missing_ = StrCat("output ", t, " is not written at byte ", element.byte);
       }

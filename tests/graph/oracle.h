@@ -28,7 +28,11 @@ namespace resident::testing {
 class Oracle {
  public:
   // `values` of the scalars, by index.
-  Oracle(const graph::Graph& graph, const std::vector<double>& values);
+  Oracle(const graph::Graph& graph, const std::vector<double>& values)
+      : Oracle(graph, std::vector<std::vector<double>>(graph.nodes.size() + 1, values)) {}
+  // By node, with values of its own, and after the last node those for the outputs. No run is like
+  // this, but the order of a graph must be right whatever values the scalars have in each node.
+  Oracle(const graph::Graph& graph, const std::vector<std::vector<double>>& values);
 
   // The first read of a byte without a value, or an output that is not written in full; empty:
   // none.
