@@ -1,5 +1,6 @@
 // Pictures of graphs, without a daemon.
 #include <algorithm>
+#include <map>
 #include <random>
 #include <regex>
 #include <set>
@@ -140,6 +141,185 @@ TEST(DrawingTest, TheSameGraphHasTheSamePicture) {
   EXPECT_EQ(Draw(g.graph, Format::FORMAT_SVG), Draw(g.graph, Format::FORMAT_SVG));
 }
 
+// What an SVG consists of, in its coordinates.
+struct Box {
+  double x, y, width, height;
+  std::string title;
+  struct Text {
+    double x, y, size;
+    std::string text;
+  };
+  std::vector<Text> texts;
+};
+struct Line {
+  double x1, y1, x2, y2;
+};
+struct Picture {
+  double width, height;
+  std::vector<Box> boxes;
+  std::vector<Line> lines;
+};
+
+// Of the first match of an expression with one group that is a number.
+double FindNumber(const std::string& text, const char* expression) {
+  std::smatch match;
+  EXPECT_TRUE(std::regex_search(text, match, std::regex(expression))) << expression << text;
+  return match.empty() ? 0 : std::stod(match[1]);
+}
+
+// Calls `use` with each match.
+template <typename Use>
+void ForEachMatch(const std::string& text, const char* expression, Use use) {
+  const std::regex compiled(expression);
+  for (std::sregex_iterator it(text.begin(), text.end(), compiled), end; it != end; ++it) use(*it);
+}
+
+Picture ReadPicture(const std::string& svg) {
+  Picture picture;
+  picture.width = FindNumber(svg, "^<svg [^>]* width=\"([0-9.]+)\"");
+  picture.height = FindNumber(svg, "^<svg [^>]* height=\"([0-9.]+)\"");
+  ForEachMatch(
+      svg, "<g><title>([^<]*)</title>\n<rect ([^>]*)/>([^]*?)</g>", [&](const auto& match) {
+        const std::string rect = match[2], texts = match[3];
+        Box& box = picture.boxes.emplace_back();
+        box.title = match[1];
+        box.x = FindNumber(rect, "x=\"([-0-9.]+)\"");
+        box.y = FindNumber(rect, "y=\"([-0-9.]+)\"");
+        box.width = FindNumber(rect, "width=\"([0-9.]+)\"");
+        box.height = FindNumber(rect, "height=\"([0-9.]+)\"");
+        ForEachMatch(texts, "<text ([^>]*)>([^<]*)</text>", [&](const auto& text) {
+          const std::string attributes = text[1];
+          EXPECT_THAT(attributes, HasSubstr("text-anchor=\"middle\""));
+          box.texts.push_back(
+              {FindNumber(attributes, "x=\"([-0-9.]+)\""),
+               FindNumber(attributes, " y=\"([-0-9.]+)\""),
+               attributes.find("font-size=\"11\"") == std::string::npos ? 12.0 : 11.0, text[2]});
+        });
+      });
+  // The lines of the legend are horizontal.
+  ForEachMatch(
+      svg, "M([-0-9.]+) ([-0-9.]+)(?:V|C[^MV\"]* )([-0-9.]+)(?=[M\"])", [&](const auto& match) {
+        Line line{std::stod(match[1]), std::stod(match[2]), 0, std::stod(match[3])};
+        const std::string all = match[0];
+        line.x2 =
+            all.find('V') != std::string::npos ? line.x1 : FindNumber(all, " ([-0-9.]+) [-0-9.]+$");
+        picture.lines.push_back(line);
+      });
+  // All but the points of arrows and the legend was read.
+  size_t curves = 0;
+  ForEachMatch(svg, "M[-0-9]", [&](const auto&) { ++curves; });
+  EXPECT_EQ(picture.lines.size(), curves - Count(svg, "<marker ") - Count(svg, "h32"));
+  return picture;
+}
+
+// Layers of ten nodes, with names as long as in real models.
+GraphMaker Model(int layers) {
+  GraphMaker g;
+  g.Scalar("pos", 0, 63).Input("tokens", {1, 64});
+  std::string x = "tokens";
+  const auto add = [&](const std::string& name, const std::string& op, std::vector<Arg> arguments) {
+    g.Call(op, std::move(arguments));
+    g.node(g.graph.nodes_size() - 1).set_name(name);
+  };
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string l = absl::StrCat("model.layers.", layer, ".");
+    const auto product = [&](const std::string& name, const std::string& in) {
+      g.Weight(l + name + ".weight", {64, 64}).Activation(l + name, {1, 64});
+      add(l + name, "gemv", {in, l + name + ".weight", None(), l + name});
+      return l + name;
+    };
+    g.Weight(l + "input_layernorm.weight", {64}).Activation(l + "normed", {1, 64});
+    add(l + "input_layernorm", "rmsnorm", {x, l + "input_layernorm.weight", l + "normed", F(1e-5)});
+    const std::string q = product("self_attn.q_proj", l + "normed");
+    const std::string k = product("self_attn.k_proj", l + "normed");
+    const std::string v = product("self_attn.v_proj", l + "normed");
+    g.State(l + "keys", {1, 1, 64, 64}).State(l + "values", {1, 1, 64, 64});
+    add(l + "append_keys", "kv_append", {View(k, {1, 1, 1, 64}), l + "keys", S("pos")});
+    add(l + "append_values", "kv_append", {View(v, {1, 1, 1, 64}), l + "values", S("pos")});
+    g.Activation(l + "attended", {1, 64});
+    add(l + "self_attn", "attention",
+        {View(q, {1, 1, 1, 64}), l + "keys", l + "values", None(),
+         View(l + "attended", {1, 1, 1, 64}), F(0.125), I(0), S("pos", 1, 1)});
+    const std::string o = product("self_attn.o_proj", l + "attended");
+    g.Activation(l + "activated", {1, 64});
+    add(l + "activation", "silu_mul", {o, l + "normed", l + "activated"});
+    const std::string out = layer + 1 == layers ? "logits" : l + "residual";
+    layer + 1 == layers ? g.Output(out, {1, 64}) : g.Activation(out, {1, 64});
+    add(l + "residual", "add", {x, l + "activated", out});
+    x = out;
+  }
+  return g;
+}
+
+// Sums of two values that exist.
+GraphMaker RandomSums(int nodes, uint32_t seed) {
+  std::mt19937 random(seed);
+  GraphMaker g;
+  g.Input("v0", {4, 8});
+  for (int n = 1; n <= nodes; ++n) {
+    const auto any = [&] { return absl::StrCat("v", random() % static_cast<uint32_t>(n)); };
+    const std::string out = absl::StrCat("v", n);
+    g.Output(out, {4, 8}).Call("add", {any(), any(), out});
+  }
+  return g;
+}
+
+// A person can read it: the boxes stand apart from each other, their texts fit into them, no line
+// crosses a box, and the picture is not wider than boxes of its widest layer.
+void ExpectReadable(const v1::Graph& graph) {
+  const Picture picture = ReadPicture(Draw(graph, Format::FORMAT_SVG));
+  ASSERT_EQ(picture.boxes.size(), static_cast<size_t>(graph.nodes_size()));
+  EXPECT_GE(picture.lines.size(), picture.boxes.size() - 1);
+  std::map<double, double> row_widths;
+  for (size_t a = 0; a < picture.boxes.size(); ++a) {
+    const Box& box = picture.boxes[a];
+    SCOPED_TRACE(box.title);
+    EXPECT_GE(box.x, 0);
+    EXPECT_GE(box.y, 0);
+    EXPECT_LE(box.x + box.width, picture.width);
+    EXPECT_LE(box.y + box.height, picture.height);
+    row_widths[box.y] += box.width + 24;
+    for (size_t b = 0; b < a; ++b) {
+      const Box& other = picture.boxes[b];
+      const bool apart = box.x + box.width + 20 <= other.x || other.x + other.width + 20 <= box.x ||
+                         box.y + box.height + 20 <= other.y || other.y + other.height + 20 <= box.y;
+      EXPECT_TRUE(apart) << other.title;
+    }
+    ASSERT_GE(box.texts.size(), 3u);
+    EXPECT_EQ(box.texts[0].text, graph.nodes(static_cast<int>(a)).name());
+    double below = box.y;
+    for (const Box::Text& text : box.texts) {
+      const double width = static_cast<double>(graph::CountColumns(text.text)) * 0.61 * text.size;
+      EXPECT_NEAR(text.x, box.x + box.width / 2, 0.2);
+      EXPECT_LE(width, box.width) << text.text;
+      EXPECT_GE(text.y - text.size, below - 0.2) << text.text;
+      below = text.y;
+    }
+    EXPECT_LE(below, box.y + box.height);
+    for (const Line& line : picture.lines) {
+      if (line.y2 <= box.y || line.y1 >= box.y + box.height) continue;
+      // It passes the layer between two boxes.
+      EXPECT_EQ(line.x1, line.x2);
+      EXPECT_TRUE(line.x1 < box.x - 2 || line.x1 > box.x + box.width + 2) << line.x1;
+    }
+  }
+  double widest = 640;
+  for (const auto& [y, width] : row_widths) widest = std::max(widest, width);
+  EXPECT_LE(picture.width, 2 * widest);
+  EXPECT_LE(picture.width, 20 * 300);
+}
+
+TEST(DrawingTest, APictureOf80NodesIsReadable) {
+  const GraphMaker model = Model(8);
+  ASSERT_EQ(model.graph.nodes_size(), 80);
+  ExpectReadable(model.graph);
+  for (const uint32_t seed : {1, 2, 3}) {
+    GraphMaker sums = RandomSums(80, seed);
+    for (int n = 0; n < 80; ++n) sums.node(n).set_name(absl::StrCat("sum", n));
+    ExpectReadable(sums.graph);
+  }
+}
+
 TEST(DrawingTest, MoreThanAPictureMayHave) {
   static const BuiltinCatalog* const catalog = new BuiltinCatalog;
   // 300 writers that each of 100 readers waits for.
@@ -181,8 +361,8 @@ TEST(DrawingTest, TextsAreShortenedByCharacters) {
 
 TEST(LayeredLayoutTest, NodesDoNotOverlapAndEdgesLeadDown) {
   std::mt19937 random(11);
-  for (int round = 0; round < 50; ++round) {
-    const uint32_t count = 1 + static_cast<uint32_t>(random() % 60);
+  for (int round = 0; round < 60; ++round) {
+    const uint32_t count = round < 10 ? 80 : 1 + static_cast<uint32_t>(random() % 80);
     std::vector<double> widths;
     std::vector<graph::LayoutEdge> edges;
     std::set<std::pair<uint32_t, uint32_t>> pairs;
