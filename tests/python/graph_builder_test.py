@@ -342,9 +342,10 @@ class Files(GraphTest):
                                 re.DOTALL | re.MULTILINE))
         graph = residentd.Graph.from_json(files["feature.json"])
         normal = X / np.sqrt(np.mean(X * X, axis=1, keepdims=True) + 1e-5)
-        np.testing.assert_allclose(
-            self.rd.graphs.run(graph, x=X, w=np.ones(4, np.float32)).outputs["y"],
-            normal / (1 + np.exp(-normal)) + relu(normal), rtol=1e-5)
+        outputs = self.rd.graphs.run(graph, x=X, w=np.ones(4, np.float32)).outputs
+        y = normal / (1 + np.exp(-normal)) + relu(normal)
+        np.testing.assert_allclose(outputs["y"], y, rtol=1e-5)
+        np.testing.assert_allclose(outputs["pooled"], np.mean(y, axis=0), rtol=1e-5)
         graph = residentd.Graph.from_json(files["loop.json"])
         result = self.rd.graphs.run(graph, pos=0, max_steps=3)
         np.testing.assert_array_equal(result.records["value"], [[1], [21], [41]])
