@@ -18,12 +18,14 @@
 #include <thread>
 #include <vector>
 
+#include "resident/v1/graphs.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
 #include "runtime/base/process/child_process.h"
 #include "tests/daemon/client.h"
 #include "tests/daemon/counting_client.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/nothing_left.h"
+#include "tests/graph/loaded_graphs.h"
 
 namespace resident::testing {
 namespace {
@@ -31,37 +33,126 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-// A client with buffers and a lot of queued work that writes to descriptor 3 when it is
+// The floats of each buffer and state of a client that vanishes.
+constexpr uint64_t kVanishingFloats = 1 << 20;
+
+// A session with a buffer, in a process of its own.
+class VanishingSession {
+ public:
+  explicit VanishingSession(const std::string& address)
+      : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
+        sessions_(v1::Sessions::NewStub(channel_)) {}
+
+  bool Open() {
+    v1::OpenSessionRequest open;
+    open.set_client_name("vanishing");
+    session_ = sessions_->Open(&session_context_, open);
+    if (!session_->Read(&opened_)) return false;
+    grpc::ClientContext context;
+    AddSession(context);
+    v1::AllocateRequest allocate;
+    allocate.set_dtype(v1::DTYPE_F32);
+    allocate.add_shape(kVanishingFloats);
+    v1::AllocateResponse allocated;
+    if (!v1::Buffers::NewStub(channel_)->Allocate(&context, allocate, &allocated).ok()) {
+      return false;
+    }
+    buffer_ = allocated.buffer().id();
+    return true;
+  }
+
+  void AddSession(grpc::ClientContext& context) const {
+    context.AddMetadata("resident-session", opened_.session_id());
+  }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  uint64_t buffer() const { return buffer_; }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Sessions::Stub> sessions_;
+  grpc::ClientContext session_context_;
+  std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>> session_;
+  v1::OpenSessionResponse opened_;
+  uint64_t buffer_ = 0;
+};
+
+// A client with a buffer and a lot of queued work that writes to descriptor 3 when it is
 // ready, and then waits to be killed.
 int VanishingClient(const std::string& address) {
-  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
-  grpc::ClientContext session_context;
-  v1::OpenSessionRequest open;
-  open.set_client_name("vanishing");
-  const auto session = v1::Sessions::NewStub(channel)->Open(&session_context, open);
-  v1::OpenSessionResponse opened;
-  if (!session->Read(&opened)) return 1;
-
-  grpc::ClientContext allocate_context;
-  allocate_context.AddMetadata("resident-session", opened.session_id());
-  v1::AllocateRequest allocate;
-  allocate.set_dtype(v1::DTYPE_F32);
-  allocate.add_shape(1 << 20);
-  v1::AllocateResponse allocated;
-  if (!v1::Buffers::NewStub(channel)->Allocate(&allocate_context, allocate, &allocated).ok()) {
-    return 2;
-  }
-  grpc::ClientContext submit_context;
-  submit_context.AddMetadata("resident-session", opened.session_id());
-  const auto stream = v1::Executor::NewStub(channel)->Submit(&submit_context);
+  VanishingSession session(address);
+  if (!session.Open()) return 1;
+  grpc::ClientContext context;
+  session.AddSession(context);
+  const auto stream = v1::Executor::NewStub(session.channel())->Submit(&context);
   for (int i = 0; i < 10; ++i) {
     v1::SubmitRequest request;
-    *request.mutable_batch() =
-        FloatTasks("test.spin", allocated.buffer().id(), 0, 20'000, 5'000'000);
-    if (!stream->Write(request)) return 3;
+    *request.mutable_batch() = FloatTasks("test.spin", session.buffer(), 0, 20'000, 5'000'000);
+    if (!stream->Write(request)) return 2;
   }
-  if (write(3, "r", 1) != 1) return 4;
+  if (write(3, "r", 1) != 1) return 3;
   while (true) pause();
+}
+
+// A loop of a million steps of at least 5 ms, with two states and a stream.
+GraphMaker VanishingLoop() {
+  GraphMaker maker = SummingLoop(1'000'000);
+  const auto floats = static_cast<int64_t>(kVanishingFloats);
+  maker.State("own", {floats}).State("bound", {floats}).Activation("a", {1});
+  maker.Call("test.spin", {"a", I(5'000'000)})
+      .Call("fill", {"own", S("pos")})
+      .Call("copy", {"own", "bound"});
+  return maker;
+}
+
+// A client that reads the records of a run in a graph session, and writes to descriptor 3 when
+// some have arrived. It is to be killed: the run takes more than an hour.
+int VanishingGraphClient(const std::string& address) {
+  VanishingSession session(address);
+  if (!session.Open()) return 1;
+  const auto graphs = v1::Graphs::NewStub(session.channel());
+  grpc::ClientContext load_context;
+  session.AddSession(load_context);
+  v1::LoadGraphRequest load;
+  *load.mutable_graph() = VanishingLoop().graph;
+  v1::LoadGraphResponse loaded;
+  if (!graphs->Load(&load_context, load, &loaded).ok()) return 2;
+  grpc::ClientContext open_context;
+  session.AddSession(open_context);
+  v1::OpenGraphSessionRequest open;
+  open.set_graph_id(loaded.graph_id());
+  Bind(open, "bound").set_buffer_id(session.buffer());
+  v1::OpenGraphSessionResponse opened;
+  if (!graphs->OpenSession(&open_context, open, &opened).ok()) return 3;
+  grpc::ClientContext context;
+  session.AddSession(context);
+  v1::RunGraphRequest run;
+  run.set_graph_session(opened.session().session_id());
+  const auto stream = graphs->Run(&context, run);
+  v1::RunGraphResponse response;
+  for (int steps = 0; stream->Read(&response);) {
+    steps += response.has_step();
+    if (steps == 10 && write(3, "r", 1) != 1) return 4;
+  }
+  return 5;
+}
+
+// Starts this program as that client; returns it once it is ready, or null.
+std::unique_ptr<ChildProcess> StartVanishing(const std::string& client, const Daemon& daemon) {
+  int ready[2];
+  EXPECT_EQ(pipe(ready), 0);
+  ChildOptions options;
+  options.program = "/proc/self/exe";
+  options.arguments = {"client_faults_test", client, daemon.address()};
+  options.environment = PickEnvironment({"*"});
+  options.fds = {{ready[1], 3}};
+  auto vanishing = ChildProcess::Spawn(options);
+  EXPECT_TRUE(vanishing.ok()) << vanishing.status();
+  close(ready[1]);
+  char byte;
+  const bool is_ready = read(ready[0], &byte, 1) == 1;
+  close(ready[0]);
+  EXPECT_TRUE(is_ready) << "the client failed";
+  return vanishing.ok() && is_ready ? *std::move(vanishing) : nullptr;
 }
 
 // The daemon's status of the client of that name; null if there is none.
@@ -82,19 +173,8 @@ TEST(ClientFaultsTest, VanishesMidStream) {
     const Counters counters(other, 1000);
     EXPECT_TRUE(other.Run(counters.Batch(0, 10)).all_ok());
 
-    int ready[2];
-    ASSERT_EQ(pipe(ready), 0);
-    ChildOptions options;
-    options.program = "/proc/self/exe";
-    options.arguments = {"client_faults_test", "--vanishing_client", daemon.address()};
-    options.environment = PickEnvironment({"*"});
-    options.fds = {{ready[1], 3}};
-    auto vanishing = ChildProcess::Spawn(options);
-    ASSERT_TRUE(vanishing.ok()) << vanishing.status();
-    close(ready[1]);
-    char byte;
-    ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the client failed";
-    close(ready[0]);
+    const auto vanishing = StartVanishing("--vanishing_client", daemon);
+    ASSERT_NE(vanishing, nullptr);
     ASSERT_TRUE(Eventually([&] {
       const auto client = Find(daemon, "vanishing");
       return client != nullptr && client->queued_tasks() > 0 && client->buffers() == 1;
@@ -104,12 +184,59 @@ TEST(ClientFaultsTest, VanishesMidStream) {
     // Another client's task does not wait for all of that work.
     EXPECT_TRUE(other.Run(counters.Batch(10, 10)).all_ok());
 
-    (*vanishing)->Kill(SIGKILL);
+    vanishing->Kill(SIGKILL);
     EXPECT_TRUE(Eventually([&] { return Find(daemon, "vanishing") == nullptr; }));
     EXPECT_TRUE(Eventually([&] { return daemon.Device().queued_tasks() == 0; }));
     EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (4u << 20); }));
     EXPECT_TRUE(other.Run(counters.Batch(20, 10)).all_ok());
     for (uint32_t i = 0; i < 30; ++i) EXPECT_EQ(counters.value(i), 1.0f);
+    EXPECT_TRUE(others.KeepsRunning());
+    EXPECT_EQ(others.interruptions(), 0u);
+  }
+  EXPECT_EQ(daemon.Device().restarts(), 0u);
+  ExpectNothingLeft(daemon, before);
+}
+
+TEST(ClientFaultsTest, VanishesWhileItsGraphRunStreams) {
+  Daemon daemon;
+  const Baseline before(daemon);
+  {
+    CountingClient others(daemon);
+    const Client other(daemon, "other");
+    const GraphCalls calls(daemon, other);
+    const std::string id = calls.MustLoad(VanishingLoop());
+    const std::string summing = calls.MustLoad(SummingLoop(50));
+    std::vector<double> sums;
+    for (int k = 0; k < 50; ++k) sums.push_back(k * (k + 1) / 2);
+    EXPECT_EQ(calls.RunLoaded(summing).stream(), sums);
+    ASSERT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() < (4u << 20); }));
+    const uint64_t device_memory = daemon.Device().memory_used_bytes();
+    const auto host_memory = [&] {
+      return daemon.Figure("resident_host_memory_used_bytes{purpose=\"batches\"}");
+    };
+    const uint64_t host_memory_before = host_memory();
+
+    const auto vanishing = StartVanishing("--vanishing_graph_client", daemon);
+    ASSERT_NE(vanishing, nullptr);
+    const auto client = Find(daemon, "vanishing");
+    ASSERT_NE(client, nullptr);
+    EXPECT_GE(client->buffers(), 1u);
+    EXPECT_EQ(calls.MustDescribe(id).sessions(), 1u);
+    EXPECT_GE(daemon.Device().memory_used_bytes(),
+              device_memory + 2 * kVanishingFloats * sizeof(float));
+    // Another client's run does not wait for the end of that one.
+    EXPECT_EQ(calls.RunLoaded(summing).stream(), sums);
+    EXPECT_EQ(calls.MustDescribe(id).sessions(), 1u);
+
+    vanishing->Kill(SIGKILL);
+    EXPECT_TRUE(Eventually([&] { return Find(daemon, "vanishing") == nullptr; }));
+    EXPECT_TRUE(Eventually([&] { return calls.MustDescribe(id).sessions() == 0; }));
+    EXPECT_TRUE(Eventually([&] { return daemon.Device().memory_used_bytes() <= device_memory; }))
+        << daemon.Device().memory_used_bytes() << " bytes, " << device_memory << " before";
+    EXPECT_TRUE(Eventually([&] { return host_memory() <= host_memory_before; }))
+        << host_memory() << " bytes, " << host_memory_before << " before";
+    EXPECT_EQ(calls.RunLoaded(summing).stream(), sums);
+    EXPECT_EQ(calls.RunIn(calls.MustOpen(summing).session_id(), 0).stream(), sums);
     EXPECT_TRUE(others.KeepsRunning());
     EXPECT_EQ(others.interruptions(), 0u);
   }
@@ -403,8 +530,10 @@ TEST(ClientFaultsTest, AbandonedDrainsDoNotBlockOtherCalls) {
 }  // namespace resident::testing
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::string(argv[1]) == "--vanishing_client") {
-    return resident::testing::VanishingClient(argv[2]);
+  const std::string client = argc == 3 ? argv[1] : "";
+  if (client == "--vanishing_client") return resident::testing::VanishingClient(argv[2]);
+  if (client == "--vanishing_graph_client") {
+    return resident::testing::VanishingGraphClient(argv[2]);
   }
   ::testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();

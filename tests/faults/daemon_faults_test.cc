@@ -15,6 +15,9 @@
 #include "tests/daemon/client.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/health.h"
+#include "tests/daemon/messages.h"
+#include "tests/graph/loaded_graphs.h"
+#include "tests/support/temp_folder.h"
 
 namespace resident::testing {
 namespace {
@@ -77,6 +80,86 @@ TEST(DaemonFaultsTest, KilledUnderLoadAndStartedOnTheSamePort) {
   const Counters counters(client, kBatch);
   EXPECT_TRUE(client.Run(counters.Batch(0, kBatch)).all_ok());
 }
+
+// How graphs run: as one task in the engine, or node by node.
+class GraphRunFaultsTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  // SummingLoop with a durable weight, which each step copies to the output `weighted`.
+  static GraphMaker EndlessLoop() {
+    GraphMaker maker = SummingLoop(1'000'000);
+    maker.Weight(kWeight, {4}).Output("weighted", {4}).Call("copy", {kWeight, "weighted"});
+    return maker;
+  }
+  static uint64_t AllocateWeight(const Client& client) {
+    v1::AllocateRequest request;
+    request.set_dtype(v1::DTYPE_F32);
+    request.add_shape(4);
+    request.set_durable(true);
+    request.set_name(kWeight);
+    v1::AllocateResponse response;
+    const grpc::Status status =
+        client.buffers().Allocate(client.Context().get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.buffer().id();
+  }
+  // The first records of the stream: 0, 1, 3, 6, ...
+  static std::vector<double> Sums(size_t count) {
+    std::vector<double> sums;
+    for (size_t k = 0; k < count; ++k) sums.push_back(static_cast<double>(k * (k + 1) / 2));
+    return sums;
+  }
+
+  static constexpr char kWeight[] = "faults.weight";
+};
+
+TEST_P(GraphRunFaultsTest, KilledWhileARunStreamsAndStartedWithTheSameState) {
+  const TempFolder state("resident-state");
+  const std::vector<std::string> flags = {"--state_dir=" + state.path(), GetParam()};
+  const std::vector<float> weight = {1.5, -2, 3, 0.25};
+  const GraphMaker maker = EndlessLoop();
+  std::string id;
+  {
+    Daemon daemon(flags);
+    const pid_t engine = daemon.engine_pid();
+    const Client client(daemon);
+    const GraphCalls calls(daemon, client);
+    ASSERT_TRUE(Upload(client, AllocateWeight(client), ToBytes(weight)).ok());
+    id = calls.MustLoad(maker);
+    v1::RunGraphRequest endless;
+    endless.set_graph_session(calls.MustOpen(id).session_id());
+    size_t steps = 0;
+    const GraphOutcome killed = calls.Run(endless, [&](const v1::GraphStep&, grpc::ClientContext&) {
+      if (++steps == 10) daemon.Kill(SIGKILL);
+    });
+    // Not the deadline of the call: the client learns of it when the connection ends.
+    EXPECT_EQ(killed.status.error_code(), grpc::StatusCode::UNAVAILABLE)
+        << killed.status.error_message();
+    EXPECT_GE(killed.steps.size(), 10u);
+    EXPECT_EQ(killed.stream(), Sums(killed.steps.size()));
+    EXPECT_TRUE(daemon.Wait());
+    EXPECT_TRUE(Eventually([&] { return kill(engine, 0) != 0 && errno == ESRCH; }));
+  }
+
+  const Daemon again(flags);
+  const Client client(again);
+  const GraphCalls calls(again, client);
+  ASSERT_EQ(calls.List().size(), 1u);
+  EXPECT_EQ(calls.List()[0].graph_id(), id);
+  // Sessions of the former daemon are gone, and new ones begin with zeros.
+  EXPECT_EQ(calls.MustDescribe(id).sessions(), 0u);
+  const v1::GraphSession session = calls.MustOpen(id);
+  const GraphOutcome next = calls.RunIn(session.session_id(), 60);
+  ASSERT_TRUE(next.status.ok()) << next.status.error_message();
+  EXPECT_EQ(next.stream(), Sums(60));
+  EXPECT_EQ(next.floats(0), std::vector<float>{59});
+  EXPECT_EQ(next.floats(1), weight);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, GraphRunFaultsTest,
+                         ::testing::Values("--graphs_in_engine=true", "--graphs_in_engine=false"),
+                         [](const auto& form) {
+                           return std::string(form.index == 0 ? "InTheEngine" : "NodeByNode");
+                         });
 
 TEST(DaemonFaultsTest, TerminationFinishesAcceptedWork) {
   Daemon daemon;
