@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,6 +61,26 @@ v1::Batch Call(const std::string& name, float x, uint32_t version = 0) {
   return batch;
 }
 
+// A regular batch, which becomes a range of tasks unless it has a shadow: one call for each value.
+v1::Batch Calls(const std::string& name, const std::vector<float>& values) {
+  v1::Batch batch = Tasks(name, static_cast<uint32_t>(values.size()));
+  Inline(batch, {1}, values);
+  Returned(batch, {1});
+  return batch;
+}
+
+// 1, 2, 3, ...
+std::vector<float> Counted(size_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), 1.0f);
+  return values;
+}
+
+std::vector<float> Multiplied(std::vector<float> values, float factor) {
+  for (float& value : values) value *= factor;
+  return values;
+}
+
 class LifecycleTest : public ::testing::Test {
  protected:
   explicit LifecycleTest(const std::vector<std::string>& flags = {})
@@ -88,6 +110,19 @@ class LifecycleTest : public ::testing::Test {
     ASSERT_TRUE(outcome.all_ok()) << outcome.message();
     EXPECT_EQ(outcome.result.version(), version);
     EXPECT_EQ(Floats(outcome.result), std::vector<float>{3 * factor});
+  }
+
+  // Runs a regular batch. Expects factor * value of each task from this version. Returns whether
+  // it ran as a range.
+  bool ExpectBatchServes(const v1::Batch& batch, uint32_t version, float factor) {
+    const RunOutcome outcome = client_.Run(batch);
+    EXPECT_TRUE(outcome.all_ok()) << outcome.message();
+    EXPECT_EQ(outcome.result.version(), version);
+    const std::string& inputs = batch.tasks().arguments(0).inline_().data();
+    std::vector<float> expected(inputs.size() / sizeof(float));
+    std::memcpy(expected.data(), inputs.data(), inputs.size());
+    EXPECT_EQ(Floats(outcome.result), Multiplied(expected, factor));
+    return outcome.result.device_ns_size() == 1;  // A range has one value for all tasks.
   }
 
   v1::Operator Describe(const std::string& name) {
@@ -318,6 +353,82 @@ TEST_F(LifecycleTest, AShadowResultIsComparedAndNeverReturned) {
   const v1::Trial trial = Describe("times").trial();
   EXPECT_EQ(trial.shadow_tasks(), 5u);
   EXPECT_EQ(trial.shadow_mismatches(), 3u);
+}
+
+TEST_F(LifecycleTest, TheStandbyReceivesExactlyItsShareOfRanges) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3), v1::VERSION_STATE_LOADED);
+  ASSERT_TRUE(operators_->Promote("times", /*shadow=*/0, /*traffic=*/25).ok());
+  for (const size_t count : {256, 1000, 5000}) {
+    const std::vector<float> values = Counted(count);
+    int standby = 0;
+    for (int i = 0; i < 40; ++i) {
+      const RunOutcome outcome = client_.Run(Calls("times", values));
+      ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+      EXPECT_EQ(outcome.result.device_ns_size(), 1) << "not a range";
+      const uint32_t version = outcome.result.version();
+      ASSERT_THAT(version, AnyOf(1u, 2u));
+      // All tasks of a range ran on the version that the answer names.
+      ASSERT_EQ(Floats(outcome.result), Multiplied(values, version == 1 ? 2 : 3)) << count;
+      standby += version == 2;
+    }
+    EXPECT_EQ(standby, 10) << count << " tasks";
+  }
+  ASSERT_TRUE(operators_->Promote("times", 0, 0).ok());
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(ExpectBatchServes(Calls("times", Counted(300)), 1, 2)) << "not a range";
+  }
+}
+
+TEST_F(LifecycleTest, AShadowOfARegularBatchIsComparedTaskByTaskAndNeverReturned) {
+  MustInstall(Times("times", 2));
+  // Wrong for 200 of 300 tasks, of which 100 fail.
+  MustInstall(Times("times", 2,
+                    "if (x[i] > 200.0f) block.fail(resident::CompletionStatus::kInternal);\n"
+                    "    if (x[i] > 100.0f) { out[i] = 0; return; }"),
+              v1::VERSION_STATE_LOADED);
+  ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("times", /*shadow=*/100, /*traffic=*/0, never).ok());
+  const std::vector<float> values = Counted(300);
+  for (int i = 0; i < 3; ++i) ExpectBatchServes(Calls("times", values), 1, 2);
+  v1::Trial trial = Describe("times").trial();
+  EXPECT_EQ(trial.shadow_tasks(), 900u);
+  EXPECT_EQ(trial.shadow_mismatches(), 600u);
+
+  // The outputs in a buffer are also compared, and remain those of the active version.
+  uint64_t buffer = 0;
+  ASSERT_TRUE(client_.Allocate(values.size(), &buffer).ok());
+  v1::Batch batch = Tasks("times", static_cast<uint32_t>(values.size()));
+  Inline(batch, {1}, values);
+  v1::BufferColumn* const out = Buffers(batch, {buffer});
+  out->add_shape(1);
+  out->set_stride_bytes(sizeof(float));
+  const RunOutcome outcome = client_.Run(batch);
+  ASSERT_TRUE(outcome.all_ok()) << outcome.message();
+  EXPECT_EQ(outcome.result.version(), 1u);
+  std::string bytes;
+  ASSERT_TRUE(Download(client_, buffer, &bytes).ok());
+  std::vector<float> stored(values.size());
+  std::memcpy(stored.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(stored, Multiplied(values, 2));
+  trial = Describe("times").trial();
+  EXPECT_EQ(trial.shadow_tasks(), 1200u);
+  EXPECT_EQ(trial.shadow_mismatches(), 800u);
+}
+
+TEST_F(LifecycleTest, RegularBatchesHaveAShadowInItsShareOfRequests) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3), v1::VERSION_STATE_LOADED);
+  ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  ASSERT_TRUE(operators_->Promote("times", /*shadow=*/25, /*traffic=*/0, never).ok());
+  int ranges = 0;
+  for (int i = 0; i < 40; ++i) ranges += ExpectBatchServes(Calls("times", Counted(256)), 1, 2);
+  EXPECT_GE(ranges, 30);  // All without a shadow.
+  const v1::Trial trial = Describe("times").trial();
+  EXPECT_EQ(trial.shadow_tasks(), 10u * 256);
+  EXPECT_EQ(trial.shadow_mismatches(), 10u * 256);
 }
 
 TEST_F(LifecycleTest, AVersionThatFailsTasksIsRolledBackAutomatically) {
