@@ -489,6 +489,52 @@ TEST(ClientFaultsTest, AbandonedParksDoNotBlockOtherCalls) {
   EXPECT_TRUE(Resume(daemon).ok());
 }
 
+// A resume withdraws parks that wait, and those that were abandoned. While a task runs for ever,
+// the resume itself waits as well.
+TEST(ClientFaultsTest, AResumeWithdrawsAbandonedParks) {
+  const Daemon daemon({"--task_time_limit=1h"});
+  const Client client(daemon);
+  const Counters counters(client, 1);
+  std::thread spin([&] {
+    client.Run(FloatTasks("test.spin", counters.buffer(), 0, 1, int64_t{3'600} * 1'000'000'000));
+  });
+  ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
+  const auto admin = v1::Admin::NewStub(daemon.Connect());
+  const auto park = [&](std::chrono::milliseconds timeout) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    v1::ParkResponse response;
+    return admin->Park(&context, v1::ParkRequest(), &response);
+  };
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(park(std::chrono::milliseconds(100)).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  grpc::Status waited;
+  std::atomic<bool> answered{false};
+  std::thread waiting([&] {
+    waited = park(seconds(60));
+    answered = true;
+  });
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+    v1::ResumeResponse response;
+    EXPECT_EQ(admin->Resume(&context, v1::ResumeRequest(), &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+    return answered.load();
+  }));
+  waiting.join();
+  EXPECT_EQ(waited.error_code(), grpc::StatusCode::ABORTED) << waited.error_message();
+  EXPECT_EQ(daemon.Device().ring().in_flight(), 1u);
+
+  const pid_t pid = daemon.engine_pid();
+  kill(pid, SIGKILL);
+  spin.join();
+  EXPECT_TRUE(daemon.AwaitAnotherEngine(pid));  // No park is requested any more.
+  ExpectServes(daemon);
+}
+
 // The same for drains. A later drain succeeds when the accepted work has ended.
 TEST(ClientFaultsTest, AbandonedDrainsDoNotBlockOtherCalls) {
   const Daemon daemon({"--task_time_limit=1h"});
