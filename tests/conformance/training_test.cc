@@ -422,7 +422,10 @@ TEST_F(TrainingTest, GradNormRefusesPartialSumsOutOfRange) {
 }
 
 TEST_F(TrainingTest, GradClip) {
-  for (const int64_t size : Sizes()) {
+  std::vector<int64_t> sizes = Sizes();
+  // 31 and 32 elements for each thread of a block of 256.
+  sizes.insert(sizes.end(), {7936, 8192});
+  for (const int64_t size : sizes) {
     for (const DType dtype : kFloats) {
       for (const double norm : {0.0, 0.5, 1.0, 7.0}) {
         SCOPED_TRACE(Trace(std::to_string(size) + " elements, norm " + std::to_string(norm)));
