@@ -6,9 +6,10 @@
 #
 # A PROGRAM may also be a shared library (NAME.so), which is stripped except for what it exports.
 # FOLDER gets LICENSE and NOTICE, which names the license of each library. FOLDER/bin gets the
-# programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all stripped. Each PROGRAM gets a DT_RPATH relative to itself, which the loader also uses for what the
-# libraries need. DT_RPATH takes precedence over LD_LIBRARY_PATH, so that no library of the machine
-# replaces one of these. Fails if the total size is over LIMIT_MIB, and lists the largest files.
+# programs, FOLDER/lib the libraries (libstdc++ and libgcc_s too), all stripped. Each PROGRAM gets a
+# DT_RPATH relative to itself, which the loader also uses for what the libraries need. DT_RPATH takes
+# precedence over LD_LIBRARY_PATH, so that no library of the machine replaces one of these. Fails if
+# the total size is over LIMIT_MIB, and lists the largest files.
 set -euo pipefail
 
 folder=$1 limit_mib=$2
