@@ -2,19 +2,24 @@
 
 #include <sqlite3.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/device/fake_device.h"
 #include "runtime/state/test_disk.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident {
@@ -473,6 +478,24 @@ class DurableBuffersTest : public BufferTableTest {
     disk_held_ = false;
   }
 
+  // Starts a thread that does this. When this returns, the thread sleeps: it waits for a lock.
+  static std::thread StartAndAwaitSleep(std::function<void()> work) {
+    std::promise<pid_t> started;
+    std::future<pid_t> id = started.get_future();
+    std::thread thread([work = std::move(work), started = std::move(started)]() mutable {
+      started.set_value(gettid());
+      work();
+    });
+    const std::string path = absl::StrCat("/proc/self/task/", id.get(), "/stat");
+    EXPECT_TRUE(testing::Eventually([&] {
+      std::ifstream file(path);
+      std::string line;
+      std::getline(file, line);
+      return line.find(") S ") != std::string::npos;
+    })) << "the thread does not wait";
+    return thread;
+  }
+
   const testing::TempFolder temp_{"buffers"};
   const std::string& folder_ = temp_.path();
   TestDisk disk_;
@@ -517,9 +540,8 @@ TEST_F(DurableBuffersTest, ASaveReadsTheContentsWhenItMayWrite) {
   const uint64_t id = MustAllocate(kAlice, /*durable=*/true);
   MustUpload(id, 1, 64);
   std::thread blocker = SaveAndHoldTheDisk(other);
-  std::thread waits([&] { EXPECT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok()); });
-  // Usually long enough for that thread to begin its wait; the test is valid in any case.
-  absl::SleepFor(absl::Milliseconds(50));
+  std::thread waits =
+      StartAndAwaitSleep([&] { EXPECT_TRUE(table_->Save(**table_->Find(kAlice, id)).ok()); });
   MustUpload(id, 2, 64);
   ReleaseTheDisk();
   blocker.join();
@@ -531,9 +553,8 @@ TEST_F(DurableBuffersTest, ASaveReadsTheContentsWhenItMayWrite) {
 TEST_F(DurableBuffersTest, ABufferIsNotSavedBeforeItsCreationIsOnDisk) {
   const uint64_t other = MustAllocate(kAlice, /*durable=*/true);
   std::thread blocker = SaveAndHoldTheDisk(other);
-  std::thread makes([&] { MustAllocate(kAlice, /*durable=*/true); });
-  const absl::Time end = absl::Now() + absl::Milliseconds(100);
-  while (absl::Now() < end) ASSERT_EQ(table_->List(kBob).size(), 1u);
+  std::thread makes = StartAndAwaitSleep([&] { MustAllocate(kAlice, /*durable=*/true); });
+  EXPECT_EQ(table_->List(kBob).size(), 1u);
   ReleaseTheDisk();
   blocker.join();
   makes.join();

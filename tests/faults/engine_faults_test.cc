@@ -200,6 +200,7 @@ TEST(EngineFaultsTest, ASuspendedMachineEndsNoTask) {
   EXPECT_TRUE(passes(700));
   const pid_t engine = daemon.engine_pid();
   for (const pid_t pid : {engine, daemon.pid()}) kill(pid, SIGSTOP);
+  // Longer than --task_time_limit: this time must not count.
   std::this_thread::sleep_for(std::chrono::seconds(4));
   // The daemon detects the delay before the engine can answer.
   kill(daemon.pid(), SIGCONT);
