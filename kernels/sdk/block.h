@@ -100,7 +100,7 @@ static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 thread
 // instructions for shared memory. The conversion to a shared address is an instruction that the
 // compiler does not look into: it would otherwise remove the conversion to shared and back as
 // having no effect. An assumption (`__builtin_assume(__isShared(state))`) made NVRTC 13.0 drop all
-// code after the second one (runtime/compile/cuda_compiler_test.cc).
+// code after the second one (runtime/compile/sdk_pairs_test.cc).
 template <typename T>
 RESIDENT_HOST_DEVICE T* InSharedMemory(T* state) {
 #if defined(__CUDA_ARCH__)

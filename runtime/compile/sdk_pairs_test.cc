@@ -1,6 +1,7 @@
-// Compiles every pair of public members of the SDK, in both builds, with the real NVRTC: an
-// assumption in one member must not make the compiler drop the code of the other. NvrtcCompile
-// refuses a function whose code was dropped (inspect_ptx.h).
+// Compiles pairs of public members of the SDK, in both builds, with the real NVRTC: an assumption
+// in one member must not make the compiler drop the code of the other. NvrtcCompile refuses a
+// function whose code was dropped (inspect_ptx.h). Members that read the state of the block are
+// paired with each other, the others with those that return memory of the block or read its chunk.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,6 +19,27 @@ struct Use {
   const char* statement;  // Its effect is visible outside of the function.
 };
 
+// A member whose result is used before and after another member.
+struct Around {
+  const char* member;
+  const char* begin;
+  const char* end;
+};
+
+constexpr Around kAround[] = {
+    {"memory",
+     "auto* a = block.memory<float>(0, 8); auto* b = block.memory<float>(512, 8);"
+     "a[block.thread()] = sink[0]; block.barrier();",
+     "b[block.thread()] = a[1]; block.barrier(); sink[7] = b[2];"},
+    {"scratch",
+     "auto* a = block.scratch<float>(0, 8); auto* b = block.scratch<float>(512, 8);"
+     "a[block.thread()] = sink[0]; block.barrier();",
+     "b[block.thread()] = a[1]; block.barrier(); sink[9] = b[2];"},
+    {"share", "const resident::Range r = block.share(1000, 4); sink[4] = r.begin;",
+     "sink[8] = r.end;"},
+};
+
+// Each is paired with each.
 constexpr Use kUses[] = {
     {"thread", "sink[0] = block.thread();"},
     {"threads", "sink[1] = block.threads();"},
@@ -37,6 +59,33 @@ constexpr Use kUses[] = {
     {"tensor", "sink[11] = args.tensor<const float>(1)[0];"},
     {"scalar", "sink[12] = args.scalar<float>(2);"},
     {"described", "sink[13] = static_cast<float>(args.described(1).shape[0]);"},
+};
+
+// Each is paired with each of kAround.
+constexpr Use kMoreUses[] = {
+    {"await_inputs", "if (!block.await_inputs()) return; sink[14] = 1;"},
+    {"reduce", "sink[15] = block.reduce(sink[0], [](float a, float b) { return a * b; });"},
+    {"data, read", "sink[16] = args.tensor<const float>(1).data()[1];"},
+    {"data, written", "args.tensor<float>(0).data()[1] = 1;"},
+    {"size", "sink[17] = static_cast<float>(args.tensor<const float>(1).size());"},
+    {"rank", "sink[18] = static_cast<float>(args.tensor<const float>(1).rank());"},
+    {"shape", "sink[19] = static_cast<float>(args.tensor<const float>(1).shape(0));"},
+    {"stride", "sink[20] = static_cast<float>(args.tensor<const float>(1).stride(0));"},
+    {"dtype", "sink[21] = static_cast<float>(args.tensor<const float>(1).dtype());"},
+    {"dense", "sink[22] = args.tensor<const float>(1).dense();"},
+    {"as", "sink[23] = args.tensor<const resident::Any>(1).as<const float>()[0];"},
+    {"at, read", "sink[24] = args.tensor<const float>(1).at(2, 3);"},
+    {"at, written", "args.tensor<float>(0).at(2, 3) = 1;"},
+    {"[], written", "args.tensor<float>(0)[1] = 1;"},
+    {"atomic_add of float", "resident::atomic_add(&args.tensor<float>(0)[1], 1.0f);"},
+    {"atomic_add of i32", "resident::atomic_add(&args.tensor<resident::i32>(0)[1], 1);"},
+    {"atomic_max", "resident::atomic_max(&args.tensor<float>(0)[1], 1.0f);"},
+    {"atomic_min", "resident::atomic_min(&args.tensor<resident::i64>(0)[1], resident::i64{1});"},
+    {"atomic_update",
+     "sink[25] = resident::atomic_update(&args.tensor<float>(0)[1],"
+     " [](float before) { return 2 * before; });"},
+    {"load", "sink[26] = resident::load<float>(args.tensor<const resident::Any>(1), 2);"},
+    {"store", "resident::store(args.tensor<resident::Any>(0), 2, 1.5f);"},
 };
 
 std::string Source(const std::string& statements) {
@@ -69,6 +118,22 @@ TEST(SdkPairsTest, NoMemberMakesTheCompilerDropAnother) {
             absl::StrCat("  {", first.statement, "}\n  {", second.statement, "}\n"), checked);
         EXPECT_TRUE(status.ok()) << first.member << ", then " << second.member
                                  << (checked ? " (checked): " : ": ") << status;
+      }
+    }
+  }
+}
+
+TEST(SdkPairsTest, NoMemberOfTensorsOrElementsMakesTheCompilerDropAnother) {
+  for (const bool checked : {false, true}) {
+    for (const Use& use : kMoreUses) {
+      const std::string statement = absl::StrCat("  {", use.statement, "}\n");
+      for (const Around& around : kAround) {
+        for (const std::string& statements : {absl::StrCat(statement, around.begin, around.end),
+                                              absl::StrCat(around.begin, statement, around.end)}) {
+          const absl::Status status = Compile(statements, checked);
+          EXPECT_TRUE(status.ok()) << use.member << " with " << around.member
+                                   << (checked ? " (checked): " : ": ") << status << statements;
+        }
       }
     }
   }
