@@ -297,6 +297,33 @@ TEST_F(AttentionTest, RopeOfAllTypesShapesAndLayouts) {
   }
 }
 
+TEST_F(AttentionTest, RopeOfAViewHasTheBitsOfThatOfItsContiguousCopy) {
+  for (const int64_t half : {1, 8, 33, 64}) {
+    for (const int layout : {0, 1}) {
+      for (const DType dtype : kFloats) {
+        const Dims shape = {2, 5, 3, 2 * half};
+        std::vector<double> angles(9 * half);
+        for (double& angle : angles) angle = static_cast<double>(Below(131072 * 16)) / 16;
+        const TestTensor freqs = TestTensor::Input(DType::kF32, {9, half}, angles);
+        const TestTensor x = TestTensor::Random(dtype, shape, random_);
+        const TestTensor expected = TestTensor::Output(dtype, shape);
+        ASSERT_EQ(RunOperator("rope", {x, freqs, expected, I64(2), I32(layout)}, 2).status,
+                  CompletionStatus::kOk);
+        for (int round = 0; round < 4; ++round) {
+          SCOPED_TRACE("H " + std::to_string(half) + ", layout " + std::to_string(layout));
+          TestTensor out = TestTensor::Output(dtype, shape);
+          if (round % 2 == 1) out = RandomLayout(out);
+          ASSERT_EQ(
+              RunOperator("rope", {RandomLayout(x), freqs, out, I64(2), I32(layout)}, 2).status,
+              CompletionStatus::kOk);
+          ExpectEqual(out, expected.Values());
+        }
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(AttentionTest, RopeOfQueriesAndKeysWithOtherNumbersOfHeadsAtTheEndOfALongContext) {
   const int64_t length = Emulated() ? 4096 : 131072;
   const TestTensor freqs = TestTensor::Output(DType::kF32, {length, 64});
@@ -990,6 +1017,35 @@ TEST_F(AttendTest, BitsDoNotDependOnChunks) {
               CompletionStatus::kOk);
     if (expected.empty()) expected = out.Values();
     ExpectEqual(out, expected);
+  }
+}
+
+// With 16 bits only views whose rows are dense do: a GPU computes others without its tensor cores.
+TEST_F(AttendTest, ViewsHaveTheBitsOfTheirContiguousCopies) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t queries : {1, 11}) {
+      const Attention a = Random(2, 4, 2, queries, 70, 48, 48, dtype);
+      const TestTensor expected = TestTensor::Output(DType::kF32, a.OutShape());
+      ASSERT_EQ(RunOperator("attention", AttentionArguments(a, expected), 2).status,
+                CompletionStatus::kOk);
+      for (const std::vector<int>& order : std::vector<std::vector<int>>{
+               {0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {0, 1, 3, 2}, {3, 2, 1, 0}}) {
+        for (const int64_t spacing : {1, 2}) {
+          if (dtype != DType::kF32 && (order.back() != 3 || spacing != 1)) continue;
+          SCOPED_TRACE(std::to_string(queries) + " queries, the inner dimension is " +
+                       std::to_string(order.back()) + ", spacing " + std::to_string(spacing));
+          Attention views = a;
+          views.q = a.q.WithLayout(order, spacing);
+          views.k = a.k.WithLayout(order, spacing);
+          views.v = a.v.WithLayout(order, spacing);
+          const TestTensor out = TestTensor::Output(DType::kF32, a.OutShape());
+          ASSERT_EQ(RunOperator("attention", AttentionArguments(views, out), 2).status,
+                    CompletionStatus::kOk);
+          ExpectEqual(out, expected.Values());
+        }
+      }
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -171,6 +171,38 @@ TEST_F(ElementwiseTest, EveryOperatorOnAnyDTypeShapeLayoutAndBroadcast) {
   }
 }
 
+TEST_F(ElementwiseTest, AViewHasTheBitsOfItsContiguousCopy) {
+  for (const Case& test : FloatCases()) {
+    for (const Dims& shape : std::vector<Dims>{{5, 7, 33}, {2, 1025}, {300, 4}}) {
+      for (const DType dtype : kFloats) {
+        std::vector<TestTensor> dense, views;
+        for (int k = 0; k < test.inputs; ++k) {
+          std::vector<double> valid = TestTensor::Random(DType::kF32, shape, random_).Values();
+          for (double& value : valid) value = test.domain(value);
+          dense.push_back(TestTensor::Input(dtype, shape, valid));
+          views.push_back(RandomLayout(dense.back(), random_));
+        }
+        const auto run = [&](const std::vector<TestTensor>& inputs, const TestTensor& out) {
+          std::vector<TestArgument> arguments(inputs.begin(), inputs.end());
+          arguments.emplace_back(out);
+          arguments.insert(arguments.end(), test.scalars.begin(), test.scalars.end());
+          ASSERT_EQ(RunOperator(test.name, arguments, 2).status, CompletionStatus::kOk);
+        };
+        SCOPED_TRACE(test.name);
+        const TestTensor expected = TestTensor::Output(dtype, shape);
+        run(dense, expected);
+        const TestTensor out = TestTensor::Output(dtype, shape);
+        run(views, out);
+        ExpectEqual(out, expected.Values());
+        const TestTensor strided = RandomLayout(TestTensor::Output(dtype, shape), random_);
+        run(views, strided);
+        ExpectEqual(strided, expected.Values());
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(ElementwiseTest, SizesAroundTheLimitsOfBlocksAndTiles) {
   for (const Case& test : FloatCases()) {
     for (const int64_t size : {0, 1, 31, 32, 33, 255, 256, 257, 1023, 1025, 4099, 65537}) {

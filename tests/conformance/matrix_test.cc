@@ -274,6 +274,42 @@ TEST_F(MatrixTest, GemmHasTheSameBitsForAnyNumberOfChunks) {
   }
 }
 
+// The layout decides whether a GPU uses its tensor cores for 16 bits, which add in another order:
+// whole numbers have the same sum in any order.
+TEST_F(MatrixTest, AProductOfViewsHasTheBitsOfThatOfTheirContiguousCopies) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const auto values = [&](const Dims& shape) {
+      const TestTensor normal = Random(dtype, shape);
+      if (dtype == DType::kF32) return normal;
+      std::vector<double> whole = normal.Values();
+      for (double& value : whole) value = std::round(4 * value);
+      return TestTensor::Input(dtype, shape, whole);
+    };
+    const TestTensor a = values({70, 1100});
+    const TestTensor b = values({1100, 40});
+    const TestTensor expected = TestTensor::Output(DType::kF32, {70, 40});
+    ASSERT_EQ(RunOperator("gemm", {a, b, expected, F32(1), F32(0)}, 2).status,
+              CompletionStatus::kOk);
+    for (const int64_t spacing : {1, 3}) {
+      for (const std::vector<int>& order : std::vector<std::vector<int>>{{0, 1}, {1, 0}}) {
+        for (const bool both : {false, true}) {
+          SCOPED_TRACE("spacing " + std::to_string(spacing) +
+                       (order[0] == 0 ? "" : ", transposed"));
+          const TestTensor c = TestTensor::Output(DType::kF32, {70, 40});
+          ASSERT_EQ(RunOperator("gemm",
+                                {a.WithLayout(order, spacing),
+                                 both ? b.WithLayout(order, spacing) : b, c, F32(1), F32(0)},
+                                2)
+                        .status,
+                    CompletionStatus::kOk);
+          ExpectEqual(c, expected.Values());
+        }
+      }
+    }
+    if (HasFailure()) return;
+  }
+}
+
 TEST_F(MatrixTest, GemmBatchedShapes) {
   for (const int64_t batches : {0, 1, 3}) {
     for (const int64_t size : {0, 1, 33, 65}) {

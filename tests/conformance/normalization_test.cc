@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/conformance/operator_runner.h"
@@ -315,6 +316,44 @@ TEST_F(NormalizationTest, LayerNormOfAnyLengthAndDTypeWithAndWithoutBias) {
         ExpectNear(out, ByRow(x.Values(), columns, [&](const std::vector<double>& row) {
                      return LayerNorm(row, w.Values(), b.Values(), 1e-5f);
                    }));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(NormalizationTest, TheBitsAreTheSameForAnyNumberOfChunks) {
+  for (const Dims& shape : std::vector<Dims>{{37, 300}, {3, 4099}, {1, 65537}}) {
+    const int64_t columns = shape.back();
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const TestTensor x = TestTensor::Random(dtype, shape, random_);
+      const TestTensor r = TestTensor::Random(dtype, shape, random_);
+      const TestTensor w = TestTensor::Random(dtype, {columns}, random_);
+      const TestTensor b = TestTensor::Random(dtype, {columns}, random_);
+      // The inputs; outputs and scalars follow.
+      const std::vector<std::pair<std::string, std::vector<TestArgument>>> operators = {
+          {"softmax", {x}},
+          {"log_softmax", {x}},
+          {"rmsnorm", {x, w}},
+          {"rmsnorm_residual", {x, r, w}},
+          {"layernorm", {x, w, b}}};
+      for (const auto& [name, inputs] : operators) {
+        SCOPED_TRACE(name + " of " + Trace(x));
+        std::vector<double> expected, expected_sum;
+        for (const uint32_t chunks : {1u, 2u, 7u, 33u}) {
+          const TestTensor out = TestTensor::Output(DType::kF32, shape);
+          const TestTensor sum = TestTensor::Output(DType::kF32, shape);
+          std::vector<TestArgument> arguments = inputs;
+          arguments.emplace_back(out);
+          if (name == "rmsnorm_residual") arguments.emplace_back(sum);
+          if (inputs.size() > 1) arguments.push_back(F32(1e-5f));
+          ASSERT_EQ(RunOperator(name, arguments, chunks).status, CompletionStatus::kOk);
+          if (chunks == 1) expected = out.Values();
+          ExpectEqual(out, expected);
+          if (name != "rmsnorm_residual") continue;
+          if (chunks == 1) expected_sum = sum.Values();
+          ExpectEqual(sum, expected_sum);
+        }
         if (HasFailure()) return;
       }
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -267,14 +268,48 @@ TEST_F(ReductionTest, TheBitsAreTheSameForAnyNumberOfChunks) {
   for (const Dims& shape : std::vector<Dims>{{40, 3000}, {300, 40}, {7, 200, 33}}) {
     const TestTensor x = TestTensor::Random(DType::kF32, shape, random_);
     for (const uint32_t axes : {1u, 2u}) {
-      const TestTensor one = OutputFor("sum", x, axes);
-      ASSERT_EQ(RunOperator("sum", {x, one, U32(axes)}).status, CompletionStatus::kOk);
-      for (const uint32_t chunks : {2u, 7u}) {
-        const TestTensor several = OutputFor("sum", x, axes);
-        ASSERT_EQ(RunOperator("sum", {x, several, U32(axes)}, chunks).status,
-                  CompletionStatus::kOk);
-        ExpectEqual(several, one.Values());
+      for (const char* const name : {"sum", "mean"}) {
+        const TestTensor one = OutputFor(name, x, axes);
+        ASSERT_EQ(RunOperator(name, {x, one, U32(axes)}).status, CompletionStatus::kOk);
+        for (const uint32_t chunks : {2u, 7u}) {
+          SCOPED_TRACE(name);
+          const TestTensor several = OutputFor(name, x, axes);
+          ASSERT_EQ(RunOperator(name, {x, several, U32(axes)}, chunks).status,
+                    CompletionStatus::kOk);
+          ExpectEqual(several, one.Values());
+        }
       }
+    }
+  }
+}
+
+// The order of the additions of `sum` and `mean` depends on the layout: whole numbers have the same
+// sum in any order.
+TEST_F(ReductionTest, AViewHasTheBitsOfItsContiguousCopy) {
+  for (const Dims& shape : std::vector<Dims>{{33, 130}, {130, 33}, {7, 20, 9}}) {
+    std::vector<int> order(shape.size());
+    std::iota(order.begin(), order.end(), 0);
+    for (const DType dtype : kFloats) {
+      if (Emulated() && dtype == DType::kF16) continue;
+      const TestTensor normal = TestTensor::Random(dtype, shape, random_);
+      std::vector<double> whole = normal.Values();
+      for (double& value : whole) value = std::round(8 * value);
+      const TestTensor numbers = TestTensor::Input(dtype, shape, whole);
+      do {
+        for (const std::string name : kOperators) {
+          const TestTensor& x = name == "sum" || name == "mean" ? numbers : normal;
+          for (const uint32_t axes : {1u, 2u, 3u}) {
+            SCOPED_TRACE(name + ", axes " + std::to_string(axes));
+            const TestTensor expected = OutputFor(name, x, axes);
+            ASSERT_EQ(RunOperator(name, {x, expected, U32(axes)}, 3).status, CompletionStatus::kOk);
+            const TestTensor view = x.WithLayout(order, 1 + static_cast<int64_t>(random_() % 3));
+            const TestTensor out = OutputFor(name, x, axes);
+            ASSERT_EQ(RunOperator(name, {view, out, U32(axes)}, 3).status, CompletionStatus::kOk);
+            ExpectEqual(out, expected.Values());
+          }
+        }
+        if (HasFailure()) return;
+      } while (std::next_permutation(order.begin(), order.end()));
     }
   }
 }
