@@ -73,13 +73,28 @@ ELEMENTWISE = [
 ]
 
 
+# Operators of which a task has ended OK in a test of this program.
+CALLED = set()
+# Comparisons of a shadow, copies of uploads and downloads, and FLUX programs: for other tests.
+NOT_CALLED = {"compare", "copy_bytes", "flux.run"}
+
+
+class RecordingClient(daemon_client.Client):
+    """Notes the operators that it runs."""
+
+    def run(self, operator, *arguments):
+        seconds = super().run(operator, *arguments)
+        CALLED.add(operator)
+        return seconds
+
+
 class Conformance(daemons.DaemonTest):
     """All tests share a daemon and a session."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.client = daemon_client.Client(cls.daemon.address)
+        cls.client = RecordingClient(cls.daemon.address)
         cls.addClassCleanup(cls.client.__exit__)
         cls.seed = int(os.environ.get("RESIDENT_SEED") or random.SystemRandom().getrandbits(32))
         cls.numbers = numpy.random.default_rng(cls.seed)
@@ -227,6 +242,26 @@ class Elementwise(Conformance):
             tensors = [self.client.tensor(a, "f32") for a in arrays]
             self.run_and_check(name, tensors, scalars, out, lambda: reference(*arrays), 1e-5)
 
+    def test_fill_and_zero(self):
+        for dtype in daemon_client.DTYPES:
+            shape = (3, 5, 7)
+            for strides in (None, self.layout(shape)):
+                with self.subTest(dtype=dtype, strides=strides, seed=self.seed):
+                    out = self.client.output(shape, dtype, strides)
+                    self.client.run("zero", out)
+                    numpy.testing.assert_array_equal(self.client.read(out), numpy.zeros(shape))
+                    if dtype not in FLOATS + ("f64", "i32"):
+                        continue
+                    value = 7.0 if dtype == "i32" else 0.7
+                    out = self.client.output(shape, dtype, strides)
+                    self.client.run("fill", out, value)
+                    numpy.testing.assert_array_equal(
+                        self.client.read(out), self.stored(numpy.full(shape, value), dtype))
+        for size in SIZES:
+            out = self.client.output((size,), "f32")
+            self.client.run("fill", out, -2.5)
+            numpy.testing.assert_array_equal(self.client.read(out), numpy.full(size, -2.5))
+
     def test_fractions_for_int32_are_refused(self):
         x = self.client.tensor(numpy.array([1, 2]), "i32")
         out = self.client.output((2,), "i32")
@@ -260,6 +295,14 @@ class Reductions(Conformance):
     def check_terms(self, out, want, terms):
         error = numpy.linalg.norm(self.client.read(out) - want)
         self.assertLessEqual(error, max(TOLERANCE[out.dtype], 1e-5) * terms)
+
+    def test_sum_rows(self):
+        for shape in ((1, 1), (3, 257), (257, 3), (2, 65537), (5, 0), (0, 5)):
+            x = self.stored(self.normal(shape), "f32")
+            out = self.client.output(shape[:1], "f32")
+            with self.subTest(shape=shape, seed=self.seed):
+                self.client.run("sum_rows", self.client.tensor(x, "f32"), out)
+                self.check_terms(out, x.sum(axis=1), numpy.linalg.norm(abs(x).sum(axis=1)))
 
     def test_argmax(self):
         for shape, axis in (((9, 1025), 1), ((257, 3), 0), ((4, 5, 6), 1), ((262144,), 0)):
@@ -448,6 +491,61 @@ class Attention(Conformance):
                     self.check(out, self.reference(q, k, v, numpy.float32(scale), causal, mask, kv_len),
                                1e-5)
 
+    def test_parts_that_are_combined(self):
+        for head, heads, kv_heads, queries, keys, causal, parts in (
+            (16, 4, 4, 1, 1, 0, 1), (64, 8, 2, 3, 100, 1, 3), (80, 6, 1, 1, 1000, 1, 7),
+            (128, 4, 2, 5, 7, 0, 9)):
+            dtype = self.random.choice(FLOATS)
+            q, k, v = (self.stored(self.normal(shape), dtype)
+                       for shape in ((2, heads, queries, head), (2, kv_heads, keys, head),
+                                     (2, kv_heads, keys, head)))
+            mask = numpy.where(self.numbers.random((2, 1, queries, keys)) < 0.2, -math.inf, 0.0)
+            mask[0, 0, 0] = -math.inf  # A row without visible keys.
+            kv_len, scale = self.random.randrange(1, keys + 1), 1 / math.sqrt(head)
+            acc = self.client.output(q.shape[:3] + (parts, head), "f32")
+            largest, total = (self.client.output(q.shape[:3] + (parts,), "f32") for _ in range(2))
+            out = self.client.output(q.shape, "f32")
+            with self.subTest(head=head, heads=heads, keys=keys, parts=parts, seed=self.seed):
+                self.client.run("attention_partial", *(self.input(a, dtype) for a in (q, k, v)),
+                                self.client.tensor(mask, "f32"), acc, largest, total, scale, causal,
+                                kv_len)
+                for part in (acc, largest, total):  # Every element is written, and nothing else.
+                    self.client.read(part)
+                self.client.run("attention_combine", acc, largest, total, out)
+                with numpy.errstate(all="ignore"):
+                    self.check(out, self.reference(q, k, v, numpy.float32(scale), causal, mask, kv_len),
+                               1e-5)
+
+    def test_combining_parts(self):
+        acc, total = self.normal((2, 3, 4, 5, 33)), abs(self.normal((2, 3, 4, 5))) + 0.1
+        largest = 4 * self.normal(total.shape)
+        largest[0, 0, 0, 1:] = -math.inf  # Parts that are empty, whatever they contain.
+        acc[0, 0, 0, 1:] = math.nan
+        total[0, 1, 0, 2] = 0
+        acc, largest, total = (self.stored(a, "f32") for a in (acc, largest, total))
+        out = self.client.output((2, 3, 4, 33), "f32")
+        self.client.run("attention_combine", *(self.client.tensor(a, "f32")
+                                               for a in (acc, largest, total)), out)
+        empty = numpy.isinf(largest) | (total == 0)
+        weights = numpy.where(empty, 0, numpy.exp(largest - largest.max(axis=-1, keepdims=True)))
+        products = numpy.where(empty[..., None], 0, weights[..., None] * acc)
+        self.check(out, products.sum(axis=3) / (weights * total).sum(axis=3)[..., None], 1e-5)
+
+    def test_kv_append(self):
+        for new_dtype, dtype, pos in (("f32", "f32", 0), ("f16", "f16", 3), ("f32", "bf16", 6)):
+            new = self.stored(self.normal((2, 3, 4, 33)), new_dtype)
+            cache = self.stored(self.normal((2, 3, 10, 33)), dtype)
+            stored = self.input(cache, dtype)
+            with self.subTest(new=new_dtype, cache=dtype, pos=pos, seed=self.seed):
+                self.client.run("kv_append", self.input(new, new_dtype), stored, pos)
+                cache[:, :, pos:pos + 4] = self.stored(new, dtype)
+                numpy.testing.assert_array_equal(self.client.read(stored), cache)
+        before = self.client.read(stored)
+        for pos in (-1, 7):
+            with self.assertRaises(daemon_client.Failed):
+                self.client.run("kv_append", self.input(new, new_dtype), stored, pos)
+        numpy.testing.assert_array_equal(self.client.read(stored), before)
+
     def test_rope(self):
         for layout in (0, 1):
             head, length = 64, 50
@@ -513,6 +611,45 @@ class Training(Conformance):
         for tensor, want in zip((state[0], state[2], state[3]), (p, m, v)):
             self.check(tensor, want, 1e-5)
 
+    def test_aux_loss(self):
+        for tokens, experts, k in ((1, 1, 1), (37, 8, 2), (1000, 33, 4)):
+            probs = self.stored(softmax(self.normal((tokens, experts))), "f32")
+            indices = self.numbers.integers(0, experts, (tokens, k))  # Some tokens name one twice.
+            chosen = numpy.zeros((tokens, experts))
+            for choice in indices.T:
+                chosen[numpy.arange(tokens), choice] = 1
+            loss, alpha = self.client.output((), "f32"), 0.25
+            self.client.run("aux_loss", self.client.tensor(probs, "f32"),
+                            self.client.tensor(indices, "i64"), loss, alpha)
+            self.check(loss, alpha * experts * (chosen.mean(axis=0) * probs.mean(axis=0)).sum(), 1e-5)
+
+    def test_the_norm_of_several_gradients_and_their_clipping(self):
+        # 7,936 and 8,192 elements: multiples of the threads of a block.
+        sizes = (1, 257, 7936, 8192, 65536, 65537, 200001)
+        for dtype in FLOATS:
+            gradients = [self.stored(self.normal((size,)), dtype) for size in sizes]
+            parts = [-(-size // 65536) for size in sizes]
+            partial = self.client.tensor(numpy.zeros(sum(parts)), "f64",
+                                         elements=sum(parts) + daemon_client.GUARD)
+            tensors = [self.client.tensor(g, dtype, elements=g.size + daemon_client.GUARD)
+                       for g in gradients]
+            for i, tensor in enumerate(tensors):
+                self.client.run("grad_norm_partial", tensor, partial, sum(parts[:i]))
+            want = [(g[at:at + 65536]**2).sum() for g in gradients for at in range(0, g.size, 65536)]
+            self.check(partial, want, 1e-6)
+            norm = self.client.output((), "f32")
+            self.client.run("grad_norm", partial, norm)
+            self.check(norm, math.sqrt(sum(want)), 1e-6)
+            for max_norm in (1.5, 1e9):
+                for tensor, gradient in zip(tensors, gradients):
+                    self.client.run("grad_clip", tensor, norm, max_norm)
+                    factor = min(1, max_norm / (math.sqrt(sum(want)) + 1e-6))
+                    gradient *= factor
+                    with self.subTest(dtype=dtype, elements=gradient.size, seed=self.seed):
+                        self.check(tensor, gradient, 1e-6)
+                    gradient[:] = self.client.read(tensor)
+                want = [0.0]  # The second time nothing is clipped.
+
     def test_scatter_add(self):
         index, src = self.numbers.integers(0, 9, 500), self.stored(self.normal((500, 1025)), "f32")
         dst = self.client.tensor(numpy.zeros((9, 1025)), "f32")
@@ -553,6 +690,19 @@ class Decoding(Conformance):
         prefix = int(numpy.searchsorted(p, 0.7)) + 1
         self.assertLessEqual(set(self.draw("sample_topp", rows, seed, 0.7)), set(order[:prefix]))
         numpy.testing.assert_array_equal(self.draw("sample", rows, seed), self.draw("sample", rows, seed))
+
+
+class Uncalled(Conformance):
+    """The last class in the order of the names, in which they run."""
+
+    def test_every_operator_of_the_catalog_was_called(self):
+        listed = daemons.ctl("ops", "--json", server=self.daemon.address)
+        self.assertEqual(listed.code, daemons.OK, listed)
+        catalog = {op["name"] for op in listed.json["operators"]}
+        self.assertIn("add", catalog)
+        if not CALLED:
+            self.skipTest("no other class of this program has run")
+        self.assertEqual(sorted(catalog - CALLED - NOT_CALLED), [])
 
 
 if __name__ == "__main__":
