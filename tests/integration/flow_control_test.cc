@@ -110,6 +110,43 @@ TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
   EXPECT_LE(CountTasksBeforeALoneTask(daemon, modest), 6 * workers);
 }
 
+TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersUpload) {
+  constexpr uint64_t kElements = 1 << 20;
+  constexpr uint32_t kBatches = 6;
+  const uint32_t tasks = OnGpu() ? 50'000 : 5'000;  // Of one batch: seconds of work.
+  const Daemon daemon(kManyBatchesOfAStream);
+  const Client greedy(daemon), modest(daemon);
+  uint64_t x = 0, small = 0;
+  ASSERT_TRUE(greedy.Allocate(kElements, &x).ok());
+  ASSERT_TRUE(modest.Allocate(1024, &small).ok());
+  std::vector<v1::Batch> batches;
+  for (uint32_t i = 0; i < kBatches; ++i) {
+    uint64_t out = 0;
+    ASSERT_TRUE(greedy.Allocate(kElements, &out).ok());
+    v1::Batch batch = Tasks("silu", tasks);
+    Buffers(batch, {x});
+    Buffers(batch, {out});
+    batch.mutable_options()->set_ordering(v1::BatchOptions::ORDERING_IN_ORDER);
+    batches.push_back(batch);
+  }
+  const std::string bytes(4096, 'u');
+  {
+    const ManyBatches many(greedy, batches);
+    const uint64_t all = uint64_t{kBatches} * tasks;
+    ASSERT_TRUE(Eventually([&] {
+      const v1::DeviceStatus device = daemon.Device();
+      return device.queued_tasks() > all / 4 * 3 && device.ring().in_flight() > 0;
+    }));
+    const grpc::Status uploaded = Upload(modest, small, bytes);
+    EXPECT_TRUE(uploaded.ok()) << uploaded.error_message();
+    // Long before the batches have ended: at most a third of what was queued has run.
+    EXPECT_GT(daemon.Device().queued_tasks(), all / 2);
+  }
+  std::string stored;
+  ASSERT_TRUE(Download(modest, small, &stored).ok());
+  EXPECT_EQ(stored, bytes);
+}
+
 TEST(FlowControlTest, EndlessProgramsOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon;
   const Client greedy(daemon), modest(daemon);
