@@ -1,5 +1,7 @@
 // Regular batches, which run as ranges: their results are those of the same tasks one by one.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -80,6 +82,67 @@ TEST_F(RegularBatchesTest, ReductionsAndProducts) {
   Inline(products, {5}, Normal(5));
   Returned(products, {5});
   ExpectEqual(products);
+}
+
+// The result of a task depends neither on its place in the batch nor on the tasks around it.
+TEST_F(RegularBatchesTest, APermutationOfTheTasksPermutesTheResults) {
+  const std::vector<float> matrix = Normal(5 * 33);
+  std::vector<uint32_t> order(kTasks);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random_);
+  struct Case {
+    const char* name;
+    uint64_t columns;
+    uint64_t outputs;
+    int inputs;
+  };
+  for (const Case& test :
+       {Case{"copy", 33, 33, 1}, Case{"silu", 33, 33, 1}, Case{"softmax", 300, 300, 1},
+        Case{"layernorm", 33, 33, 3}, Case{"add", 33, 33, 2}, Case{"gemv", 33, 5, 1}}) {
+    const std::string name = test.name;
+    std::vector<std::vector<float>> inputs(test.inputs);
+    for (std::vector<float>& input : inputs) input = Normal(kTasks * test.columns);
+    const std::vector<float> scalars = Normal(kTasks);
+    // Task i of the batch is task at(i).
+    const auto make = [&](const auto& at) {
+      v1::Batch batch = Tasks(name, kTasks);
+      for (const std::vector<float>& input : inputs) {
+        std::vector<float> values(input.size());
+        for (uint32_t i = 0; i < kTasks; ++i) {
+          std::copy_n(input.begin() + static_cast<int64_t>(at(i) * test.columns), test.columns,
+                      values.begin() + static_cast<int64_t>(i * test.columns));
+        }
+        Inline(batch, {test.columns}, values);
+      }
+      if (name == "gemv") {
+        Inline(batch, {5, 33}, matrix);
+        Inline(batch, {5}, {1, 2, 3, 4, 5});
+      }
+      Returned(batch, {test.outputs});
+      if (name == "layernorm") Scalar(batch, {1e-5});
+      if (name == "add") {
+        v1::ScalarColumn* const factors = batch.mutable_tasks()->add_arguments()->mutable_scalar();
+        for (uint32_t i = 0; i < kTasks; ++i) factors->add_f64(scalars[at(i)]);
+      }
+      return batch;
+    };
+    const v1::Batch in_order = make([](uint32_t i) { return i; });
+    const v1::Batch permuted = make([&](uint32_t i) { return order[i]; });
+    for (const bool one_by_one : {false, true}) {
+      SCOPED_TRACE(name + (one_by_one ? ", one by one" : ", as a range"));
+      const v1::BatchResult first = Run(in_order, one_by_one);
+      const v1::BatchResult second = Run(permuted, one_by_one);
+      ASSERT_EQ(first.status_size(), 0);
+      const uint64_t bytes = test.outputs * sizeof(float);
+      ASSERT_EQ(first.outputs(0).size(), kTasks * bytes);
+      ASSERT_EQ(second.outputs(0).size(), kTasks * bytes);
+      for (uint32_t i = 0; i < kTasks; ++i) {
+        ASSERT_TRUE(second.outputs(0).substr(i * bytes, bytes) ==
+                    first.outputs(0).substr(order[i] * bytes, bytes))
+            << "task " << i;
+      }
+    }
+  }
 }
 
 TEST_F(RegularBatchesTest, ScalarsOfEachTask) {
