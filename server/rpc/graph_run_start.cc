@@ -184,14 +184,16 @@ absl::Status GraphRun::TakeHostMemory(uint64_t quanta_bytes) {
   if (records > graph::kMaxReturnedBytes) {
     return errors::GraphAnswerTooLarge("records of a step have", records, graph::kMaxReturnedBytes);
   }
-  // A step names its versions if they are others than those of the step before it.
-  uint64_t versions = 0;
-  for (const graph::OperatorInfo& op : graph_.operators) {
-    versions += sizeof(v1::GraphVersion) + op.name.size();
+  uint64_t step_bytes = records;
+  if (!streams_.empty()) {
+    // A step names its versions if they are others than those of the step before it.
+    for (const graph::OperatorInfo& op : graph_.operators) {
+      step_bytes += sizeof(v1::GraphVersion) + op.name.size();
+    }
   }
-  const uint64_t fitting = kMaxUnsentBytes / std::max<uint64_t>(records + versions, 1);
+  const uint64_t fitting = kMaxUnsentBytes / std::max<uint64_t>(step_bytes, 1);
   max_unsent_ = static_cast<uint32_t>(std::clamp<uint64_t>(fitting, 1, kMaxUnsentSteps));
-  uint64_t bytes = outputs + records * (max_unsent_ + 1);
+  uint64_t bytes = outputs + step_bytes * (max_unsent_ + 1);
   for (const auto& [tensor, data] : writes_) bytes += data.size();
   if (trace_) bytes += kTraceHostBytes;
   bytes += quanta_bytes + order_.size() * 2 * sizeof(uint32_t) +
