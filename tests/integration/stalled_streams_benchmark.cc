@@ -1,6 +1,7 @@
 // Measures a lone task of one client beside streams of another client that wait for queue space,
 // and without them.
 //
+//   export RESIDENTD=bazel-bin/server/residentd
 //   bazel-bin/tests/integration/stalled_streams_benchmark [--streams=50] [--calls=200]
 //       [--out=FILE.json]
 //
