@@ -1,6 +1,7 @@
 #include "runtime/graph/schedule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <optional>
@@ -21,6 +22,59 @@ double DurationNs(const NodeEstimate& node, uint32_t ranks) {
 
 uint32_t CountRanks(const NodeEstimate& node, uint32_t gang) {
   return static_cast<uint32_t>(std::min<uint64_t>(node.chunks, gang));
+}
+
+// Wide nodes that take longer than this on the whole gang are executed one after the other: what a
+// node costs beside its traffic is then small, and so may be what a wrong estimate costs.
+constexpr double kMaxSharedNs = 20'000;
+
+// The number of nodes, from the first one on, that could divide the gang among themselves: wide
+// nodes that wait for the same nodes. At least 1.
+size_t CountSiblings(absl::Span<const NodeEstimate> nodes, absl::Span<const uint32_t> predecessors,
+                     uint32_t gang) {
+  const uint32_t waits = nodes[0].predecessors;
+  size_t count = 0;
+  while (count < nodes.size()) {
+    const NodeEstimate& node = nodes[count];
+    // A node that waits for one of them has another list: that one is not in its own.
+    if (node.chunks == 1 || node.predecessors != waits ||
+        DurationNs(node, CountRanks(node, gang)) > kMaxSharedNs ||
+        !std::equal(predecessors.begin(), predecessors.begin() + waits,
+                    predecessors.begin() + static_cast<ptrdiff_t>(count * waits))) {
+      break;
+    }
+    ++count;
+  }
+  return std::max<size_t>(count, 1);
+}
+
+// The number of members of each of some nodes that CountSiblings has counted. If they would occupy
+// the same members one after the other, they divide the gang by their bytes.
+std::vector<uint32_t> CountRanksOfSiblings(absl::Span<const NodeEstimate> nodes, uint32_t gang) {
+  std::vector<uint32_t> ranks;
+  uint64_t chunks = 0;
+  for (const NodeEstimate& node : nodes) {
+    ranks.push_back(CountRanks(node, gang));
+    chunks += node.chunks;
+  }
+  if (nodes.size() < 2 || nodes.size() > gang || chunks <= gang) return ranks;
+  double bytes = 0;
+  for (const NodeEstimate& node : nodes) bytes += std::max(node.bytes, 1.0);
+  std::vector<std::pair<double, size_t>> rests;
+  int64_t left = gang;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const double share = gang * std::max(nodes[i].bytes, 1.0) / bytes;
+    ranks[i] = std::max(static_cast<uint32_t>(share), 1u);
+    rests.emplace_back(share - std::floor(share), i);
+    left -= ranks[i];
+  }
+  for (; left < 0; ++left) --*std::max_element(ranks.begin(), ranks.end());
+  std::sort(rests.rbegin(), rests.rend());
+  for (size_t i = 0; i < rests.size() && left > 0; ++i, --left) ++ranks[rests[i].second];
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    ranks[i] = std::min(ranks[i], CountRanks(nodes[i], gang));
+  }
+  return ranks;
 }
 
 // The members that are busy at one time if each node begins as soon as it can, at most `workers`.
@@ -54,10 +108,10 @@ class Placer {
  public:
   Placer(size_t nodes, uint32_t gang) : ends_(nodes), free_at_(gang) { placed_.reserve(nodes); }
 
-  void Place(const NodeEstimate& node, absl::Span<const uint32_t> predecessors) {
+  // `ranks`: the members that execute the node.
+  void Place(const NodeEstimate& node, absl::Span<const uint32_t> predecessors, uint32_t ranks) {
     const auto gang = static_cast<uint32_t>(free_at_.size());
-    const uint32_t ranks = CountRanks(node, gang);
-    const uint32_t rank = ranks == 1 ? ChooseRank(predecessors) : next_wide_;
+    const uint32_t rank = node.chunks == 1 ? ChooseRank(predecessors) : next_wide_;
     const double duration = DurationNs(node, ranks);
     const double ready = ReadyAt(predecessors, ranks == 1 ? std::optional(rank) : std::nullopt);
     double end = 0;
@@ -66,7 +120,9 @@ class Placer {
       end = std::max(end, free_at_[at]);
       members_ = std::max(members_, at + 1);
     }
-    if (ranks > 1) next_wide_ = static_cast<uint32_t>((rank + node.chunks) % gang);
+    // Behind the last chunk, which a member may have beside another one.
+    const uint64_t chunks = ranks == CountRanks(node, gang) ? node.chunks : ranks;
+    if (node.chunks > 1) next_wide_ = static_cast<uint32_t>((rank + chunks) % gang);
     ends_[placed_.size()] = end;
     placed_.push_back({.first_wait = 0,
                        .first = static_cast<u16>(rank),
@@ -143,11 +199,16 @@ void ForEachRank(const GangNode& node, uint32_t gang, const Visit& visit) {
 
 Schedule ComputeSchedule(absl::Span<const NodeEstimate> nodes,
                          absl::Span<const uint32_t> predecessors, uint32_t workers) {
-  Placer placer(nodes.size(), CountUsable(nodes, predecessors, std::min(workers, kMaxGang)));
+  const uint32_t gang = CountUsable(nodes, predecessors, std::min(workers, kMaxGang));
+  Placer placer(nodes.size(), gang);
   size_t first = 0;
-  for (const NodeEstimate& node : nodes) {
-    placer.Place(node, predecessors.subspan(first, node.predecessors));
-    first += node.predecessors;
+  for (size_t i = 0; i < nodes.size();) {
+    const size_t siblings = CountSiblings(nodes.subspan(i), predecessors.subspan(first), gang);
+    for (const uint32_t each : CountRanksOfSiblings(nodes.subspan(i, siblings), gang)) {
+      placer.Place(nodes[i], predecessors.subspan(first, nodes[i].predecessors), each);
+      first += nodes[i].predecessors;
+      ++i;
+    }
   }
 
   Schedule schedule;

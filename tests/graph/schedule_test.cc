@@ -115,6 +115,50 @@ TEST(ScheduleTest, RandomGraphs) {
   }
 }
 
+// The projections of a layer: queries, keys and values.
+TEST(ScheduleTest, ShortWideNodesThatWaitForTheSameDivideTheGang) {
+  Nodes nodes;
+  const uint32_t before = nodes.Add({}, 132, 1e6);
+  nodes.Add({before}, 256, 8e6);
+  nodes.Add({before}, 64, 2e6);
+  const uint32_t last = nodes.Add({before}, 64, 2e6);
+  nodes.Add({last}, 64, 2e6);  // Waits for another one.
+  const Schedule schedule = nodes.Compute(132);
+  ExpectExecutable(nodes, schedule, 132);
+  EXPECT_EQ(schedule.nodes[1].ranks, 88u);
+  EXPECT_EQ(schedule.nodes[2].ranks, 22u);
+  EXPECT_EQ(schedule.nodes[3].ranks, 22u);
+  std::vector<int> uses(132);
+  for (uint32_t i = 1; i <= 3; ++i) {
+    for (const uint32_t rank : RanksOf(schedule, schedule.nodes[i])) ++uses[rank];
+  }
+  EXPECT_EQ(uses, std::vector<int>(132, 1));
+  EXPECT_EQ(schedule.nodes[4].ranks, 64u);
+}
+
+TEST(ScheduleTest, WideNodesDoNotDivideTheGangWithoutNeed) {
+  Nodes nodes;
+  // They have room beside each other.
+  for (int i = 0; i < 2; ++i) nodes.Add({}, 66, 1e6);
+  // They take long.
+  const uint32_t before = nodes.Add({0, 1}, 132, 1e6);
+  for (int i = 0; i < 2; ++i) nodes.Add({before}, 300, 1e9);
+  const Schedule schedule = nodes.Compute(132);
+  ExpectExecutable(nodes, schedule, 132);
+  EXPECT_EQ(schedule.nodes[0].ranks, 66u);
+  EXPECT_EQ(schedule.nodes[1].ranks, 66u);
+  EXPECT_EQ(schedule.nodes[3].ranks, 132u);
+  EXPECT_EQ(schedule.nodes[4].ranks, 132u);
+}
+
+TEST(ScheduleTest, MoreNodesThanMembersDoNotDivideThem) {
+  Nodes nodes;
+  for (int i = 0; i < 200; ++i) nodes.Add({}, 8, 1e3);
+  const Schedule schedule = nodes.Compute(132);
+  ExpectExecutable(nodes, schedule, 132);
+  for (const GangNode& node : schedule.nodes) EXPECT_EQ(node.ranks, 8u);
+}
+
 TEST(ScheduleTest, AChainHasOneMember) {
   Nodes nodes;
   for (uint32_t i = 0; i < 1000; ++i) {
