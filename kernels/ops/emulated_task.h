@@ -36,6 +36,11 @@ inline Argument ScalarArgument(u64 bits) {
   return argument;
 }
 
+// Block::ahead_bytes() of emulated blocks.
+struct EmulatedAhead {
+  static inline u32 bytes = 64 * 1024;
+};
+
 // Runs all chunks, one after the other, in a block of Block::kMaxThreads threads. Returns the
 // task's CompletionStatus | detail << 16. What a chunk reads from the block's memory without having
 // written it is NaN. `checks`: for the checked build of the operator, with a Violation for each
@@ -51,6 +56,9 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
   for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
   state->chunk_count = chunks;
   state->status_and_detail = 0;
+  std::vector<u64> ahead(EmulatedAhead::bytes / sizeof(u64));
+  state->ahead = reinterpret_cast<unsigned char*>(ahead.data());
+  state->ahead_bytes = EmulatedAhead::bytes;
   for (u64 chunk = 0; chunk < chunks; ++chunk) {
     state->chunk = chunk;
     std::memset(state->memory, 0xff, sizeof(state->memory));

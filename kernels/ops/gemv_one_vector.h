@@ -7,7 +7,8 @@
 // A warp has adjacent rows, two at a time: of gemv_silu_mul a row of each matrix. A lane always has
 // eight loads of 16 bytes of weights under way, also from two rows to the next two, and the first
 // ones start before the vector may be read (Block::await_inputs). So each block has 32 KiB on their
-// way.
+// way. If the block has memory for it (Block::ahead_bytes), the 64 KiB behind these are on their
+// way to it, and further weights reach the registers through it.
 //
 // The products are added in float32, so that x is not rounded, and the warps need nothing of each
 // other: a row is the work of one warp, and its bits depend neither on the number of chunks nor on
@@ -31,6 +32,7 @@
 
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
+#include "kernels/ops/tensor_cores.h"
 #include "kernels/ops/warp.h"
 #include "kernels/sdk/elementwise.h"
 #include "kernels/sdk/operator.h"
@@ -51,6 +53,7 @@ inline constexpr u32 kRunWeights = 8;
 inline constexpr u32 kStepRows = 2;
 inline constexpr u32 kStepPieces = 2;
 inline constexpr u32 kStepRuns = kStepPieces * kWarpThreads;
+inline constexpr u32 kPieceBytes = kWarpThreads * sizeof(Bytes16);
 // Shorter rows would be filled up by too much; x of longer ones has no space in the memory.
 inline constexpr u32 kLeastDepth = 1024;
 inline constexpr u32 kMostDepth = kBlockMemoryBytes / sizeof(float);
@@ -89,12 +92,32 @@ struct WeightSteps {
   // kRows: of the result, of a step.
   template <u32 kRows>
   RESIDENT_DEVICE void Load(StepWeights& to) {
+    TakeStep<kRows>([&](u32 r, u32 k, u64 from, bool exists) {
+      to.runs[r][k] = {{0, 0, 0, 0}};
+      if (exists) to.runs[r][k] = LoadRun(from, policy);
+    });
+  }
+
+  // Starts copies of the lane's runs. `to`: where the first one is to be; the next ones are behind
+  // those of the other lanes.
+  template <u32 kRows>
+  RESIDENT_DEVICE void Copy(MemoryAddress to) {
+    TakeStep<kRows>([&](u32 r, u32 k, u64 from, bool exists) {
+      CopyAsyncFor(policy, to + (r * kStepPieces + k) * kPieceBytes, from,
+                   exists ? sizeof(Bytes16) : 0);
+    });
+    CommitCopies();
+  }
+
+ private:
+  // Calls take(row, piece, address, exists) for the lane's runs of the next step.
+  template <u32 kRows, typename F>
+  RESIDENT_DEVICE void TakeStep(F take) {
     for (u32 k = 0; k < kStepPieces; ++k) {
       const bool exists = rows > 0 && run + k * kWarpThreads < runs;
-      const u64 from = at + k * (kWarpThreads * sizeof(Bytes16));
-      for (u32 r = 0; r < kStepRows; ++r) to.runs[r][k] = {{0, 0, 0, 0}};
-      if (exists) to.runs[0][k] = LoadRun(from, policy);
-      if (exists && (kRows == 1 || rows > 1)) to.runs[1][k] = LoadRun(from + second, policy);
+      const u64 from = at + k * kPieceBytes;
+      take(0, k, from, exists);
+      take(1, k, from + second, exists && (kRows == 1 || rows > 1));
     }
     at += kStepRuns * sizeof(Bytes16);
     run += kStepRuns;
@@ -103,6 +126,56 @@ struct WeightSteps {
     at += (u64{kRows} * runs - padded) * sizeof(Bytes16);
     rows = rows > kRows ? rows - kRows : 0;
   }
+};
+
+// A warp's steps that are on their way to the block's memory for them. Each lane reads what it has
+// copied itself, so that no thread waits for another one.
+class StepRing {
+ public:
+  static constexpr u32 kSteps = 4;
+
+  RESIDENT_DEVICE explicit StepRing(const Block& block) {
+    const u32 warps = block.threads() / kWarpThreads;
+    exists_ = block.ahead_bytes() >= warps * kRingBytes;
+    first_ = AddressInMemory(block.ahead<unsigned char>()) + WarpOf(block) * kRingBytes +
+             LaneOf(block) * sizeof(Bytes16);
+  }
+
+  RESIDENT_DEVICE bool exists() const { return exists_; }
+
+  // Requests as many steps as there are places.
+  template <u32 kRows>
+  RESIDENT_DEVICE void Fill(WeightSteps& weights) {
+    for (u32 step = 0; step < kSteps; ++step) {
+      weights.template Copy<kRows>(first_ + step * kStepBytes);
+    }
+  }
+
+  // Takes the oldest step, and requests another one in its place.
+  template <u32 kRows>
+  RESIDENT_DEVICE void Exchange(WeightSteps& weights, StepWeights& to) {
+    const MemoryAddress place = first_ + place_;
+    WaitForCopies<kSteps - 1>();
+    for (u32 r = 0; r < kStepRows; ++r) {
+      for (u32 k = 0; k < kStepPieces; ++k) {
+        to.runs[r][k] =
+            *PointerInMemory<const Bytes16>(place + (r * kStepPieces + k) * kPieceBytes);
+      }
+    }
+    weights.template Copy<kRows>(place);
+    place_ = (place_ + kStepBytes) % kRingBytes;
+  }
+
+  // No copy is on its way afterwards.
+  RESIDENT_DEVICE void Drain() { WaitForCopies<0>(); }
+
+ private:
+  static constexpr u32 kStepBytes = kStepRows * kStepPieces * kPieceBytes;
+  static constexpr u32 kRingBytes = kSteps * kStepBytes;
+
+  MemoryAddress first_;  // The lane's first run.
+  u32 place_ = 0;        // Of the oldest step.
+  bool exists_;
 };
 
 // Four elements of a vector of `depth` elements, which is filled up with zeros.
@@ -166,6 +239,8 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   StepWeights ahead[2];
   weights.template Load<kRows>(ahead[0]);
   weights.template Load<kRows>(ahead[1]);
+  StepRing ring(block);
+  if (ring.exists()) ring.template Fill<kRows>(weights);
   // Quads of x that a thread requests before it stores the first of them. There may be more.
   constexpr u32 kFirst = 2;
   [[maybe_unused]] const u64 norm_address = args.described(1).address;
@@ -175,7 +250,10 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
       first_norms[k] = LoadQuad<T>(norm_address, block.thread() + k * block.threads(), depth);
     }
   }
-  if (!block.await_inputs()) return;
+  if (!block.await_inputs()) {
+    ring.Drain();
+    return;
+  }
 
   const u64 x_address = args.described(0).address;
   Quad<X> first_quads[kFirst];
@@ -224,7 +302,11 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
   u32 left = rows;
   const auto add = [&](StepWeights& next) {
     const StepWeights step = next;
-    weights.template Load<kRows>(next);
+    if (ring.exists()) {
+      ring.template Exchange<kRows>(weights, next);
+    } else {
+      weights.template Load<kRows>(next);
+    }
     for (u32 k = 0; k < kStepPieces; ++k) {
       const Quad<float> low = at[k * kWarpThreads];
       const Quad<float> high = at[padded + k * kWarpThreads];
@@ -267,6 +349,7 @@ RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args
     if (left == 0) break;
     add(ahead[1]);
   }
+  ring.Drain();
 }
 
 template <bool kGated, bool kNormalized>

@@ -153,18 +153,6 @@ RESIDENT_DEVICE u64 NotLastUse() {
 #endif
   return policy;
 }
-RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u64 from) {
-#if RESIDENT_GPU
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-               :
-               : "r"(to), "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),
-                 "l"(use)
-               : "memory");
-#else
-  CopyAsync(to, from);
-#endif
-}
-
 template <u32 kSources, u32 kPasses>
 class RowStream {
  public:

@@ -192,6 +192,30 @@ RESIDENT_DEVICE void CopyAsync(MemoryAddress to, u64 from) {
 #endif
 }
 
+// CopyAsync for lines that the L2 cache treats as `use` says: LastUse() or NotLastUse().
+RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u64 from) {
+#if RESIDENT_GPU
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),
+                 "l"(use)
+               : "memory");
+#else
+  CopyAsync(to, from);
+#endif
+}
+RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u64 from, u32 bytes) {
+#if RESIDENT_GPU
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+               :
+               : "r"(to), "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),
+                 "r"(bytes), "l"(use)
+               : "memory");
+#else
+  CopyAsync(to, from, bytes);
+#endif
+}
+
 // Ends a group: the copies that the thread started since the last group, possibly none.
 RESIDENT_DEVICE void CommitCopies() {
 #if RESIDENT_GPU
