@@ -1,12 +1,30 @@
 // A step that takes one token and computes the next one.
+#include <algorithm>
+#include <cmath>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/llama_importer.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::cli::llama {
 
+using absl::StrCat;
 using v1::GraphTensor;
+
+namespace {
+
+// The parts into which a step's attention divides the keys, each of a full cache with at least 128
+// keys. The parts of all heads together are about as many as a large GPU has multiprocessors.
+int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
+  constexpr int64_t kAllParts = 128;
+  constexpr int64_t kLeastKeys = 128;
+  constexpr int64_t kLeastContext = 512;
+  if (context < kLeastContext) return 1;
+  return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kLeastKeys));
+}
+
+}  // namespace
 
 void Importer::DeclareDecode() {
   graph_.set_name("decode");
@@ -15,11 +33,12 @@ void Importer::DeclareDecode() {
   AddScalar("position", v1::DTYPE_F32, 0, last, 0);
   AddScalar("prompt_len", v1::DTYPE_I64, 1, last + 1, std::nullopt);
   AddSamplingScalars();
-  if (parts_ > 1) {
-    Activation("part_values", v1::DTYPE_F32, {1, config_.heads, 1, parts_, config_.head_dim});
-    Activation("part_largest", v1::DTYPE_F32, {1, config_.heads, 1, parts_});
-    Activation("part_sums", v1::DTYPE_F32, {1, config_.heads, 1, parts_});
-  }
+  parts_ = PartsOfKeys(config_.kv_heads, context_);
+  Activation("part_values", v1::DTYPE_F32, {config_.heads, parts_, config_.head_dim});
+  Activation("part_largest", v1::DTYPE_F32, {config_.heads, parts_});
+  Activation("part_sums", v1::DTYPE_F32, {config_.heads, parts_});
+  // How many parts of each head are complete.
+  Activation("arrived", v1::DTYPE_I32, {config_.layers, config_.kv_heads});
   // The token that a step reports stands in row `context`, where rows of -1 hide it while the
   // prompt has a next token.
   Activation("reported", v1::DTYPE_I64, {2 * context_});
@@ -58,8 +77,26 @@ absl::Status Importer::BeginDecode() {
        {View("prompt_bits", {1, 1, kPromptLength, 2}), Whole("text_bits"),
         Scalar("pos", -1, static_cast<double>(context_ - 1))});
   Call("embedding", "embedding", {View("text", {1}, context_ - 1), table, Whole("residual0")});
+  // A step that was cancelled may have left any numbers.
+  Call("arrived", "fill", {Whole("arrived"), Real(0)});
   AddFrequencies("angles", [](double factor) { return Scalar("position", factor); });
   return absl::OkStatus();
+}
+
+void Importer::AddDecodeAttention(int64_t layer) {
+  const int64_t heads = config_.heads;
+  const int64_t kv = config_.kv_heads;
+  const int64_t dim = config_.head_dim;
+  const int64_t of_keys = kv * context_ * dim;
+  const Dims cached = {kv, context_, dim};
+  Call(
+      StrCat("layer", layer, ".attention"), "attention_decode",
+      {View("projected", {heads, dim}), View("projected", {kv, dim}, heads * dim),
+       View("projected", {kv, dim}, (heads + kv) * dim), View("angles", {dim / 2}),
+       View("cache", cached, 2 * layer * of_keys), View("cache", cached, (2 * layer + 1) * of_keys),
+       Whole("part_values"), Whole("part_largest"), Whole("part_sums"),
+       View("arrived", {kv}, layer * kv), View("attended", {heads, dim}), Scalar("pos"),
+       Real(1 / std::sqrt(static_cast<double>(dim))), Integer(kRopeHalves)});
 }
 
 // Chooses the next token, and reports it unless the prompt has one.

@@ -20,17 +20,6 @@ namespace {
 
 constexpr int64_t kMaxCacheElements = int64_t{1} << 56;
 
-// The parts into which a step's attention divides the keys, each of a full cache with at least 128
-// keys, which is a step of a block's warps (kernels/ops/attention_stream.h). The parts of all heads
-// together are about as many as a large GPU has multiprocessors. 1: for few keys, one operator.
-int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
-  constexpr int64_t kAllParts = 128;
-  constexpr int64_t kLeastKeys = 128;
-  constexpr int64_t kLeastContext = 512;
-  if (context < kLeastContext) return 1;
-  return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kLeastKeys));
-}
-
 }  // namespace
 
 v1::GraphArgument View(const std::string& tensor, const Dims& shape, int64_t offset,
@@ -207,9 +196,8 @@ void Importer::AddLayerActivations() {
   const int64_t dim = config_.head_dim;
   Activation("residual0", v1::DTYPE_F32, {most_rows_, config_.hidden});
   Activation("residual1", v1::DTYPE_F32, {most_rows_, config_.hidden});
-  // Queries and keys before the rotation; then queries, keys and values.
-  Activation("projected", v1::DTYPE_F32, {most_rows_, heads + kv, dim});
-  Activation("rotated", v1::DTYPE_F32, {most_rows_, heads + 2 * kv, dim});
+  // Queries and keys before the rotation, and the values of a decoding step.
+  Activation("projected", v1::DTYPE_F32, {most_rows_, heads + (reads_prompt() ? kv : 2 * kv), dim});
   Activation("attended", v1::DTYPE_F32, {most_rows_, heads * dim});
   Activation("gated", v1::DTYPE_F32, {most_rows_, config_.intermediate});
   Activation("frequencies", v1::DTYPE_F32, {2, dim / 2});
@@ -258,7 +246,6 @@ absl::StatusOr<LlamaGraph> Importer::Import() {
     most_rows_ = static_cast<int64_t>(options_.prompt);
     DeclarePrompt();
   } else {
-    parts_ = PartsOfKeys(config_.kv_heads, context_);
     DeclareDecode();
   }
   AddLayerActivations();

@@ -36,6 +36,9 @@ using Dims = std::vector<int64_t>;
 // A dimension that is the value of the scalar `prompt_len`.
 inline constexpr int64_t kPromptLength = -1;
 
+// The argument `layout` of rope and attention_decode: pairs are elements i and i + head_dim / 2.
+inline constexpr int64_t kRopeHalves = 1;
+
 // Arguments of calls.
 
 // A tensor, or a dense part of it; with `strides`, any part. Offset and strides count elements.
@@ -124,8 +127,10 @@ class Importer {
   absl::Status AddProducts(const std::string& in, int64_t columns,
                            std::vector<Projection> projections);
   absl::Status AddAttention(int64_t layer);
-  // `attended` from the queries in `rotated` and a layer's cache.
-  void AddAttend(int64_t layer);
+  // `attended` from what is projected and a layer's cache, to which the new keys and values are
+  // appended.
+  void AddDecodeAttention(int64_t layer);
+  void AddPromptAttention(int64_t layer);
   // `gated` as one operator, with the norm in front. False: these projections need several.
   absl::StatusOr<bool> AddGatedProjection(const std::string& node, const Norm& norm,
                                           const Projection& gate, const Projection& up);

@@ -1,6 +1,5 @@
 // The layers of a model: for one token, whose products are those of a vector, or for the tokens of
 // a prompt, with products of matrices.
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -133,9 +132,12 @@ absl::Status Importer::AddAttention(int64_t layer) {
   const int64_t heads = config_.heads;
   const int64_t kv = config_.kv_heads;
   const int64_t dim = config_.head_dim;
-  // Elements of a row.
-  const int64_t projected = (heads + kv) * dim;
+  // The operator of a decoding step rotates queries and keys itself. A prompt's are rotated to
+  // where its values are.
+  const char* const of_values = reads_prompt() ? "rotated" : "projected";
+  const int64_t projected = (heads + (reads_prompt() ? kv : 2 * kv)) * dim;
   const int64_t rotated = (heads + 2 * kv) * dim;
+  // `row`: elements of a row of `out`.
   const auto projection = [&](const char* name, const char* out, int64_t row, int64_t first_head,
                               int64_t count, const char* because) {
     // A single row is dense.
@@ -153,20 +155,8 @@ absl::Status Importer::AddAttention(int64_t layer) {
                            {projection("q", "projected", projected, 0, heads,
                                        "num_attention_heads * head_dim, hidden_size"),
                             projection("k", "projected", projected, heads, kv, kOfKeys),
-                            projection("v", "rotated", rotated, heads + kv, kv, kOfKeys)}));
-  constexpr int64_t kHalves = 1;  // Pairs are elements i and i + head_dim / 2.
-  const Dims rotation = {1, rows_, heads + kv, dim};
-  Call(nodes + "rope", "rope",
-       {View("projected", rotation, 0, {most_rows_ * projected, projected, dim, 1}),
-        Whole("angles"), View("rotated", rotation, 0, {most_rows_ * rotated, rotated, dim, 1}),
-        Integer(0), Integer(kHalves)});
-  const int64_t of_layer = layer * 2 * kv * context_ * dim;
-  Call(nodes + "append", "kv_append",
-       {View("rotated", {1, 2 * kv, rows_, dim}, heads * dim,
-             {most_rows_ * rotated, dim, rotated, 1}),
-        View("cache", {1, 2 * kv, context_, dim}, of_layer),
-        reads_prompt() ? Integer(0) : Scalar("pos")});
-  AddAttend(layer);
+                            projection("v", of_values, rotated, heads + kv, kv, kOfKeys)}));
+  reads_prompt() ? AddPromptAttention(layer) : AddDecodeAttention(layer);
   return AddBranch("attended", heads * dim,
                    {nodes + "o",
                     tensors + "self_attn.o_proj",
@@ -174,38 +164,6 @@ absl::Status Importer::AddAttention(int64_t layer) {
                     config_.hidden,
                     config_.output_bias,
                     "hidden_size, num_attention_heads * head_dim"});
-}
-
-void Importer::AddAttend(int64_t layer) {
-  const std::string nodes = StrCat("layer", layer, ".");
-  const int64_t heads = config_.heads;
-  const int64_t dim = config_.head_dim;
-  const int64_t rotated = (heads + 2 * config_.kv_heads) * dim;
-  const int64_t of_keys = config_.kv_heads * context_ * dim;
-  const Dims cached = {1, config_.kv_heads, context_, dim};
-  const Dims queries = {1, heads, rows_, dim};
-  Arguments arguments = {View("rotated", queries, 0, {most_rows_ * rotated, dim, rotated, 1}),
-                         View("cache", cached, 2 * layer * of_keys),
-                         View("cache", cached, (2 * layer + 1) * of_keys), None()};
-  const v1::GraphArgument attended =
-      View("attended", queries, 0, {most_rows_ * heads * dim, dim, heads * dim, 1});
-  if (parts_ > 1) {
-    for (const char* const name : {"part_values", "part_largest", "part_sums"}) {
-      arguments.push_back(Whole(name));
-    }
-  } else {
-    arguments.push_back(attended);
-  }
-  arguments.push_back(Real(1 / std::sqrt(static_cast<double>(dim))));
-  if (reads_prompt()) arguments.push_back(Named("causal", Integer(1)));
-  arguments.push_back(Named("kv_len", reads_prompt() ? Scalar("prompt_len") : Scalar("pos", 1, 1)));
-  if (parts_ == 1) {
-    Call(nodes + "attention", "attention", std::move(arguments));
-    return;
-  }
-  Call(nodes + "attention", "attention_partial", std::move(arguments));
-  Call(nodes + "combine", "attention_combine",
-       {Whole("part_values"), Whole("part_largest"), Whole("part_sums"), attended});
 }
 
 absl::Status Importer::AddMlp(int64_t layer) {

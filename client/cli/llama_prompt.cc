@@ -1,5 +1,6 @@
 // The step that reads a prompt: all of its tokens at once, so that each weight is read once.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -24,11 +25,42 @@ void Importer::DeclarePrompt() {
     Tensor(GraphTensor::KIND_STREAM, "step_logits", v1::DTYPE_F32, {1, config_.vocab});
   }
   // The first column is the position, since the frequency of the first pair is 1.
+  Activation("rotated", v1::DTYPE_F32,
+             {most_rows_, config_.heads + 2 * config_.kv_heads, config_.head_dim});
   Activation("positions", v1::DTYPE_F32, {most_rows_, 2});
   Activation("inverse", v1::DTYPE_F32, {1, config_.head_dim / 2});
   // The row of the prompt's last token is placed in row `most_rows_` - 1. Nothing is placed behind
   // it, but the check of the graph does not relate a position to a length.
   Activation("ends", v1::DTYPE_F32, {1, 1, 2 * most_rows_ - 1, config_.hidden});
+}
+
+void Importer::AddPromptAttention(int64_t layer) {
+  const std::string nodes = StrCat("layer", layer, ".");
+  const int64_t heads = config_.heads;
+  const int64_t kv = config_.kv_heads;
+  const int64_t dim = config_.head_dim;
+  // Elements of a row.
+  const int64_t projected = (heads + kv) * dim;
+  const int64_t rotated = (heads + 2 * kv) * dim;
+  const int64_t of_keys = kv * context_ * dim;
+  const Dims rotation = {1, rows_, heads + kv, dim};
+  const Dims cached = {1, kv, context_, dim};
+  const Dims queries = {1, heads, rows_, dim};
+  Call(nodes + "rope", "rope",
+       {View("projected", rotation, 0, {most_rows_ * projected, projected, dim, 1}),
+        Whole("angles"), View("rotated", rotation, 0, {most_rows_ * rotated, rotated, dim, 1}),
+        Integer(0), Integer(kRopeHalves)});
+  Call(nodes + "append", "kv_append",
+       {View("rotated", {1, 2 * kv, rows_, dim}, heads * dim,
+             {most_rows_ * rotated, dim, rotated, 1}),
+        View("cache", {1, 2 * kv, context_, dim}, 2 * layer * of_keys), Integer(0)});
+  Call(
+      nodes + "attention", "attention",
+      {View("rotated", queries, 0, {most_rows_ * rotated, dim, rotated, 1}),
+       View("cache", cached, 2 * layer * of_keys), View("cache", cached, (2 * layer + 1) * of_keys),
+       None(), View("attended", queries, 0, {most_rows_ * heads * dim, dim, heads * dim, 1}),
+       Real(1 / std::sqrt(static_cast<double>(dim))), Named("causal", Integer(1)),
+       Named("kv_len", Scalar("prompt_len"))});
 }
 
 absl::Status Importer::BeginPrompt() {

@@ -10,6 +10,7 @@
 //   3. Sums of values: each thread has columns of the values, for some rows, and, if there are few
 //      columns and rows, only a part of the keys.
 #include "kernels/ops/attention_combine.h"
+#include "kernels/ops/attention_decode.h"
 #include "kernels/ops/attention_one_position.h"
 #include "kernels/ops/attention_prefill.h"
 #include "kernels/ops/attention_stream.h"
@@ -634,6 +635,61 @@ RESIDENT_DEVICE void Attend(const Block& block, const Args& args) {
   AttendItems(block, task, block.share(task.items));
 }
 
+// An item of attention_decode, for any tensors.
+RESIDENT_NOINLINE void DecodeItem(const Block& block, const Args& args, i64 item) {
+  block.barrier();  // What is in the memory, and in the scratch memory, has been used.
+  auto& task = *block.memory<AttentionTask>();
+  RotateAndAppend(block, args, item);
+  if (block.thread() == 0) {
+    ReadDecodeItem(block, args, item, task);
+    PlanTiles(block.threads(), task);
+  }
+  block.barrier();
+  const i64 kv_head = Quotient(item, task.parts);
+  const i64 part = item - kv_head * task.parts;
+  RESIDENT_UNROLL(1)
+  for (i64 tile = 0; tile < task.tiles; ++tile) {
+    const i64 first = (kv_head * task.tiles + tile) * task.parts + part;
+    AttendItems(block, task, {first, first + 1});
+  }
+  block.barrier();
+  FinishItem(block, args, item);
+}
+
+RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
+  const auto acc = args.tensor<const Any>(kDecodeAcc);
+  const auto keys = args.tensor<const Any>(kDecodeKeys);
+#if RESIDENT_WARPS
+  if (CanDecodeAtOnce(block, args)) {
+    const Range items = block.share(keys.shape(0) * acc.shape(1));
+    if (block.thread() == 0) ReadPosition(args, *block.memory<PositionTask>());
+    if (!block.await_inputs()) return;
+    block.barrier();
+    const u32 end = static_cast<u32>(items.end);
+    RESIDENT_UNROLL(1)
+    for (u32 item = static_cast<u32>(items.begin); item < end; ++item) {
+      item = DecodeAtOnce(block, args, item, end);
+      if (item == end) return;
+      // One of its results is not finite.
+      DecodeItem(block, args, item);
+      block.barrier();
+      if (block.thread() == 0) ReadPosition(args, *block.memory<PositionTask>());
+      block.barrier();
+    }
+    return;
+  }
+#endif
+  if (!block.await_inputs()) return;
+  if (const u16 detail = RefuseDecode(args); detail != 0) {
+    block.fail(CompletionStatus::kInvalidArgument, detail);
+    return;
+  }
+  if (acc.size() == 0) return;
+  const Range items = block.share(keys.shape(0) * acc.shape(1));
+  RESIDENT_UNROLL(1)
+  for (i64 item = items.begin; item < items.end; ++item) DecodeItem(block, args, item);
+}
+
 }  // namespace
 }  // namespace resident::attention
 
@@ -648,6 +704,10 @@ RESIDENT_OPERATOR(attention)(Block& block, const Args& args) {
 
 RESIDENT_OPERATOR(attention_partial)(Block& block, const Args& args) {
   resident::attention::Attend<true>(block, args);
+}
+
+RESIDENT_OPERATOR(attention_decode)(Block& block, const Args& args) {
+  resident::attention::Decode(block, args);
 }
 
 RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {

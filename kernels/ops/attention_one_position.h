@@ -6,6 +6,9 @@
 // keys of 64 elements, or of 2 of 128, at the same time. Each group has its own largest score, sum
 // and weighted values, which are merged once at the end. The products are added in float32.
 //
+// For attention_decode (attention_decode.h) it also rotates the queries, and appends the new key,
+// which is not read back, to the cache.
+//
 // It needs few instructions in front of the first load and behind the last one, which is what short
 // caches are limited by. A single block reads slower than with StreamTiles, so that items of more
 // than kMostKeys keys, of which there usually are fewer than blocks, are left to that. A batch of 8
@@ -15,11 +18,23 @@
 #define RESIDENT_KERNELS_OPS_ATTENTION_ONE_POSITION_H_
 
 #include "kernels/ops/attention_task.h"
+#include "kernels/ops/rotation.h"
 #include "kernels/ops/warp.h"
 
 namespace resident::attention {
 
 #if RESIDENT_WARPS
+
+// The key and the value that attention_decode appends, and the angles by which it rotates the key
+// and the queries. All three are float32.
+struct NewPosition {
+  u64 key;
+  u64 value;
+  u64 angles;      // 0: nothing is rotated.
+  i64 key_stride;  // Of heads.
+  i64 value_stride;
+  bool interleaved;
+};
 
 struct PositionTask {
   u64 q;
@@ -40,6 +55,7 @@ struct PositionTask {
   u32 keys;
   u32 parts;  // 0: the operator attention.
   float scale;
+  NewPosition added;  // attention_decode only. Its key is the last one.
 };
 
 inline constexpr u32 kHeadsAtOnce = 4;
@@ -59,6 +75,9 @@ struct PositionMemory {
 
   // Quads of elements: those of a head that lanes have as their first ones, then the second ones.
   Quad<float> queries[kHeadsAtOnce][2][kLanesOfKey];
+  // What attention_decode appends, as it is stored.
+  Bytes16 new_key[kLanesOfKey];
+  Bytes16 new_value[kLanesOfKey];
   float largest[kGroups][kHeadsAtOnce];
   float sums[kGroups][kHeadsAtOnce];
   Quad<float> totals[kGroups][kHeadsAtOnce][2][kLanesOfKey];
@@ -191,11 +210,86 @@ RESIDENT_DEVICE bool MergeGroups(const Block& block, const PositionTask& task,
   return finite;
 }
 
+// An element of a vector that is rotated, and the other one of its pair.
+struct RotatedElement {
+  float own;
+  float other;
+  float angle;
+  bool high;  // The second one of the pair.
+
+  // Element d of the vector at `offset`.
+  template <u32 kDim>
+  static RESIDENT_DEVICE RotatedElement Load(const NewPosition& added, u64 vector, i64 offset,
+                                             u32 d) {
+    constexpr u32 kHalf = kDim / 2;
+    const u32 pair = added.interleaved ? d / 2 : d % kHalf;
+    const bool high = added.interleaved ? d % 2 != 0 : d >= kHalf;
+    const u32 other = added.interleaved ? d ^ 1 : d ^ kHalf;
+    const float* const from = ElementAt<const float>(vector, offset);
+    return {from[d], added.angles == 0 ? 0.0f : from[other],
+            added.angles == 0 ? 0.0f : *ElementAt<const float>(added.angles, pair), high};
+  }
+  RESIDENT_DEVICE float Rotate() const {
+    const Rotation by = RotationBy(angle);
+    const float turned = other * by.sine;
+    return high ? turned + own * by.cosine : own * by.cosine - turned;
+  }
+};
+
+// Brings the queries of `heads` heads from `head` on to the memory, and, if the item has the new
+// key, that and its value, which `stores` appends to the cache as well.
+template <typename T, u32 kDim>
+RESIDENT_DEVICE void StageNewPosition(const Block& block, const PositionTask& task,
+                                      PositionMemory<kDim>& memory, u32 kv_head, u32 head,
+                                      u32 heads, bool has_new, bool stores) {
+  constexpr u32 kKeyRow = kHeadsAtOnce;
+  constexpr u32 kValueRow = kKeyRow + 1;
+  constexpr u32 kAtOnce = 2;  // Elements of a thread that are requested before one is used.
+  const u32 all = (has_new ? kValueRow + 1 : kHeadsAtOnce) * kDim;
+  RESIDENT_UNROLL(1)
+  for (u32 first = block.thread(); first < all; first += kAtOnce * block.threads()) {
+    RotatedElement elements[kAtOnce];
+    for (u32 e = 0; e < kAtOnce; ++e) {
+      const u32 i = first + e * block.threads();
+      const u32 row = i / kDim;
+      const u32 d = i % kDim;
+      elements[e] = {0.0f, 0.0f, 0.0f, false};
+      if (i >= all || (row >= heads && row < kKeyRow)) continue;
+      const u64 vector = row == kKeyRow     ? task.added.key
+                         : row == kValueRow ? task.added.value
+                                            : task.q;
+      const i64 offset = row == kKeyRow     ? kv_head * task.added.key_stride
+                         : row == kValueRow ? kv_head * task.added.value_stride
+                                            : (head + row) * task.q_strides[1];
+      elements[e] = RotatedElement::Load<kDim>(task.added, vector, offset, d);
+    }
+    for (u32 e = 0; e < kAtOnce; ++e) {
+      const u32 i = first + e * block.threads();
+      const u32 row = i / kDim;
+      const u32 d = i % kDim;
+      if (i >= all) continue;
+      const bool rotates = row != kValueRow && task.added.angles != 0;
+      const float value = rotates ? elements[e].Rotate() : elements[e].own;
+      if (row < kKeyRow) {
+        memory.queries[row][d / 4 % 2][d / kLaneElements].v[d % 4] = value * task.scale;
+        continue;
+      }
+      const T rounded = T(value);
+      Bytes16* const staged = row == kKeyRow ? memory.new_key : memory.new_value;
+      reinterpret_cast<T*>(staged)[d] = rounded;
+      if (!stores) continue;
+      const u64 cache = row == kKeyRow ? task.k : task.v;
+      const i64* const strides = row == kKeyRow ? task.k_strides : task.v_strides;
+      *ElementAt<T>(cache, kv_head * strides[1] + i64{task.keys - 1} * strides[2] + d) = rounded;
+    }
+  }
+}
+
 // Computes items, and ends behind one of which a result is not finite: a key with score -infinity
 // has no part in the sum of values, and here an infinite value of it would have. Returns this item,
-// or `end_item`.
-template <typename T, u32 kDim>
-RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u32 end_item) {
+// or `end_item`. kDecode: of attention_decode; end(item) is then called behind each item.
+template <typename T, u32 kDim, bool kDecode, typename F>
+RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u32 end_item, F end) {
   using Memory = PositionMemory<kDim>;
   const Block block = shared;
   const PositionTask& task = *block.memory<PositionTask>();
@@ -214,8 +308,12 @@ RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u
     const u32 size = task.keys / parts;
     const u32 larger = task.keys - size * parts;  // Parts that have one more.
     const u32 begin = part * size + (part < larger ? part : larger);
-    const u32 count = size + (part < larger ? 1 : 0);
-    const u32 used_groups = count < groups ? count : groups;
+    u32 count = size + (part < larger ? 1 : 0);
+    // The new key is used last, by the first group.
+    const bool has_new = kDecode && count > 0 && begin + count == task.keys;
+    if (has_new) --count;
+    u32 used_groups = count < groups ? count : groups;
+    if (has_new && used_groups == 0) used_groups = 1;
     RESIDENT_UNROLL(1)
     for (u32 first = 0; first < task.shared_heads; first += kHeadsAtOnce) {
       const u32 head = kv_head * task.shared_heads + first;
@@ -234,16 +332,20 @@ RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u
           count > group ? count - group : 0};
       KeyAndValue ahead = keys.Load();
       block.barrier();  // What was in the memory has been used.
-      RESIDENT_UNROLL(1)
-      for (u32 i = block.thread(); i < kHeadsAtOnce * kDim; i += block.threads()) {
-        const u32 h = i / kDim;
-        const u32 d = i % kDim;
-        float value = 0.0f;
-        if (h < heads) {
-          value = LoadFloat(task.q, task.q_dtype,
-                            batch * task.q_strides[0] + (head + h) * task.q_strides[1] + d);
+      if constexpr (kDecode) {
+        StageNewPosition<T, kDim>(block, task, memory, kv_head, head, heads, has_new, first == 0);
+      } else {
+        RESIDENT_UNROLL(1)
+        for (u32 i = block.thread(); i < kHeadsAtOnce * kDim; i += block.threads()) {
+          const u32 h = i / kDim;
+          const u32 d = i % kDim;
+          float value = 0.0f;
+          if (h < heads) {
+            value = LoadFloat(task.q, task.q_dtype,
+                              batch * task.q_strides[0] + (head + h) * task.q_strides[1] + d);
+          }
+          memory.queries[h][d / 4 % 2][d / kLaneElements].v[d % 4] = value * task.scale;
         }
-        memory.queries[h][d / 4 % 2][d / kLaneElements].v[d % 4] = value * task.scale;
       }
       block.barrier();
       GroupRows rows;
@@ -254,11 +356,19 @@ RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u
       }
       // The lanes of a warp make the same number of steps.
       const u32 first_group = WarpOf(block) * (kWarpThreads / Memory::kLanesOfKey);
+      bool adds_new = has_new && first_group == 0;
       RESIDENT_UNROLL(1)
-      for (u32 done = first_group; done < count; done += groups) {
-        const KeyAndValue run = ahead;
-        ahead = keys.Load();
-        AddKey<T, kDim>(memory, lane_of_key, run, done - first_group + group < count, rows);
+      for (u32 done = first_group; done < count || adds_new; done += groups) {
+        KeyAndValue run = ahead;
+        bool exists = done - first_group + group < count;
+        if (kDecode && done >= count) {
+          adds_new = false;
+          run = {memory.new_key[lane_of_key], memory.new_value[lane_of_key]};
+          exists = group == 0;
+        } else {
+          ahead = keys.Load();
+        }
+        AddKey<T, kDim>(memory, lane_of_key, run, exists, rows);
       }
       if (group < used_groups) {
         for (u32 h = 0; h < kHeadsAtOnce; ++h) {
@@ -278,8 +388,13 @@ RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u
           MergeGroups<kDim>(block, task, memory, used_groups, batch, head, heads, part) && finite;
     }
     if (block.reduce(u32{finite}, [](u32 a, u32 b) { return a & b; }) == 0) return item;
+    end(item);
   }
   return end_item;
+}
+template <typename T, u32 kDim>
+RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item) {
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/false>(block, first_item, end_item, [](u32) {});
 }
 
 // Whether keys, or values, can be read in runs of 8 elements.

@@ -19,6 +19,7 @@ struct EarlyOperator {
 inline constexpr EarlyOperator kEarlyOperators[] = {
     {"attention", 0},
     {"attention_combine", 0},
+    {"attention_decode", 0},
     {"attention_partial", 0},
     {"gemv", 1u << 1},
     {"gemv_silu_mul", 1u << 1 | 1u << 2},

@@ -18,6 +18,7 @@
 #define RESIDENT_EARLY_OPERATORS(X) \
   X(attention)                      \
   X(attention_combine)              \
+  X(attention_decode)               \
   X(attention_partial)              \
   X(gemv)                           \
   X(gemv_silu_mul)                  \
@@ -187,6 +188,22 @@ std::deque<EarlyTask> Tasks() {
         .Scalar(0.125f)
         .Scalar(i64{0})
         .Scalar(i64{17});
+    // One part, so that the counts of arrivals may have any value.
+    add("attention_decode")
+        .In(kF32, {4, 64})
+        .In(kF32, {2, 64})
+        .In(kF32, {2, 64})
+        .In(kF32, {32})
+        .In(keys, {2, 20, 64})
+        .In(keys, {2, 20, 64})
+        .Out(kF32, {4, 1, 64})
+        .Out(kF32, {4, 1})
+        .Out(kF32, {4, 1})
+        .In(kF32, {2})
+        .Out(kF32, {4, 64})
+        .Scalar(i64{16})
+        .Scalar(0.125f)
+        .Scalar(i64{1});
   }
   add("attention_combine")
       .In(kF32, {1, 4, 1, 5, 64})

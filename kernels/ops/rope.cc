@@ -2,9 +2,8 @@
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
 #include "kernels/ops/operand.h"
+#include "kernels/ops/rotation.h"
 #include "kernels/sdk/operator.h"
-
-namespace math = resident::math;
 
 using resident::Any;
 using resident::Args;
@@ -18,6 +17,8 @@ using resident::i64;
 using resident::LoadFloat;
 using resident::Operand;
 using resident::Range;
+using resident::Rotation;
+using resident::RotationBy;
 using resident::Smallest;
 using resident::StoreFloat;
 using resident::TensorArgument;
@@ -35,12 +36,6 @@ RESIDENT_NOINLINE double Power(double x, double y) {
   return __builtin_pow(x, y);
 #endif
 }
-
-struct Rotation {
-  float cosine;
-  float sine;
-};
-RESIDENT_NOINLINE Rotation RotationBy(float angle) { return {math::cos(angle), math::sin(angle)}; }
 
 // The tensors of a rope, and one position's heads in them.
 struct RopeTask {

@@ -3,8 +3,8 @@
 //
 //   resident::atomic_add(&out[bin], 1);   // T: float, double, i32, u32, i64, u64.
 //
-// They are relaxed: they do not order other memory accesses. The sum of floats depends on the
-// order of the additions. All of them return the previous value.
+// They are relaxed, but for atomic_arrive: they do not order other memory accesses. The sum of
+// floats depends on the order of the additions. All of them return the previous value.
 #ifndef RESIDENT_KERNELS_SDK_ATOMIC_H_
 #define RESIDENT_KERNELS_SDK_ATOMIC_H_
 
@@ -77,6 +77,19 @@ RESIDENT_HOST_DEVICE T atomic_add(T* at, T value) {
   }
 #else
   return atomic_update(at, [value](T before) { return before + value; });
+#endif
+}
+
+// Adds 1, for chunks that count their arrivals: what other threads wrote before they arrived is
+// visible to the thread that counts later, and behind a barrier to its block. REQUIRES: the
+// block's own stores are behind a barrier.
+RESIDENT_HOST_DEVICE i32 atomic_arrive(i32* at) {
+#if defined(__CUDA_ARCH__)
+  i32 before;
+  asm volatile("atom.acq_rel.gpu.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
+  return before;
+#else
+  return __atomic_fetch_add(at, 1, __ATOMIC_ACQ_REL);
 #endif
 }
 

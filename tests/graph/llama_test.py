@@ -170,8 +170,9 @@ class LlamaTest(daemons.DaemonTest):
         model = self.load(llama_model.random_model(self.rng, dtype="bf16", heads=8, head_dim=64))
         graph = self.graph(model, "--max_context=512", "--logits", "--cache=f32")
         operators = [node.operator for node in graph.nodes]
-        self.assertEqual((operators.count("attention"), operators.count("attention_partial"),
-                          operators.count("attention_combine")), (0, 2, 2))
+        self.assertEqual(operators.count("attention_decode"), 2)
+        parts = next(tensor for tensor in graph.tensors if tensor.name == "part_sums")
+        self.assertEqual([dim.size for dim in parts.shape], [8, 4])
         prompt = self.random_text(model, 300)
         self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
 
@@ -183,7 +184,7 @@ class LlamaTest(daemons.DaemonTest):
                 model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
                 graph = self.graph(model, "--max_context=40", *flags)
                 operators = [node.operator for node in graph.nodes]
-                layers = sum(node.name.endswith(".append") for node in graph.nodes)
+                layers = sum(node.name.endswith(".attention") for node in graph.nodes)
                 self.assertGreater(layers, 0)
                 gated = sum(operators.count(each)
                             for each in ("gemv_silu_mul", "rmsnorm_gemv_silu_mul"))
@@ -205,7 +206,7 @@ class LlamaTest(daemons.DaemonTest):
                 model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
                 graph = self.graph(model, "--max_context=40", *flags)
                 operators = [node.operator for node in graph.nodes]
-                layers = sum(node.name.endswith(".append") for node in graph.nodes)
+                layers = sum(node.name.endswith(".attention") for node in graph.nodes)
                 self.assertGreater(layers, 0)
                 for operator, (once, of_layer) in (
                         ("rmsnorm", norms), ("rmsnorm_residual", sums), ("rmsnorm_gemv", products),

@@ -1,0 +1,278 @@
+// attention_decode: what a layer of a decoding step does between two products: rotates the queries
+// and the new key (rope), appends that key and its value to the cache (kv_append), and attends to
+// all keys so far (attention_partial, attention_combine). In a graph these would be four nodes,
+// each of which takes longer to hand over than to compute.
+//
+// An item is a head of keys with a part of the keys. The item that has the last key, the new one,
+// appends it. The items of a head count their arrivals in `arrived`; the last one combines the
+// parts of the head, in their order, so that the result does not depend on who is last. A count may
+// start at any multiple of the number of parts.
+//
+//   AttendOnePositionBy  (attention_one_position.h)  16-bit keys and values of 64 or 128 elements
+//   DecodeItem           (attention.cc)              any tensors
+#ifndef RESIDENT_KERNELS_OPS_ATTENTION_DECODE_H_
+#define RESIDENT_KERNELS_OPS_ATTENTION_DECODE_H_
+
+#include "kernels/ops/attention_combine.h"
+#include "kernels/ops/attention_one_position.h"
+#include "kernels/ops/attention_task.h"
+#include "kernels/ops/rotation.h"
+#include "kernels/sdk/atomic.h"
+
+namespace resident::attention {
+
+// The operator's arguments, in their order.
+enum DecodeArgument : u32 {
+  kDecodeQ,
+  kDecodeK,
+  kDecodeV,
+  kDecodeAngles,
+  kDecodeKeys,
+  kDecodeValues,
+  kDecodeAcc,
+  kDecodeLargest,
+  kDecodeSum,
+  kDecodeArrived,
+  kDecodeOut,
+  kDecodePos,
+  kDecodeScale,
+  kDecodeLayout,
+};
+
+// Details of INVALID_ARGUMENT.
+constexpr u16 kDecodeHeadDimTooLarge = 1;
+constexpr u16 kDecodeHeadsDoNotDivide = 2;
+constexpr u16 kDecodeBadPosition = 3;
+constexpr u16 kDecodeBadLayout = 4;
+constexpr u16 kDecodeBadAngles = 5;
+constexpr u16 kDecodeNoParts = 6;
+constexpr u16 kDecodeTooManyHeads = 7;
+
+// Elements of the heads of q that share a head of k: the general form has them in scratch memory,
+// behind the sums of AttendTile.
+constexpr u64 kDecodeQueriesAt = kScratchBytes / 2;
+constexpr i64 kMostSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(float);
+
+// 0, or the detail with which the task is refused. Scalars and shapes only.
+RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
+  const auto q = args.tensor<const Any>(kDecodeQ);
+  const auto keys = args.tensor<const Any>(kDecodeKeys);
+  const i64 heads = q.shape(0);
+  const i64 dim = q.shape(1);
+  const i64 kv_heads = keys.shape(0);
+  const i64 pos = args.scalar<i64>(kDecodePos);
+  const i32 layout = args.scalar<i32>(kDecodeLayout);
+  const i64 angles = args.tensor<const Any>(kDecodeAngles).size();
+  if (dim > kMaxHeadDim) return kDecodeHeadDimTooLarge;
+  if (kv_heads == 0 ? heads != 0 : Quotient(heads, kv_heads) * kv_heads != heads) {
+    return kDecodeHeadsDoNotDivide;
+  }
+  if (pos < 0 || pos >= keys.shape(1)) return kDecodeBadPosition;
+  if (layout != 0 && layout != 1) return kDecodeBadLayout;
+  if (angles != 0 && 2 * angles != dim) return kDecodeBadAngles;
+  if (args.tensor<const Any>(kDecodeAcc).shape(1) == 0) return kDecodeNoParts;
+  if (kv_heads != 0 && Quotient(heads, kv_heads) * dim > kMostSharedElements) {
+    return kDecodeTooManyHeads;
+  }
+  return 0;
+}
+
+// (collective, behind a barrier that follows the item's stores) Counts the item as finished, and
+// combines the parts of its head if it is the last one.
+RESIDENT_NOINLINE void FinishItem(const Block& block, const Args& args, i64 item) {
+  const auto acc = args.tensor<const float>(kDecodeAcc);
+  const i64 parts = acc.shape(1);
+  const i64 kv_head = Quotient(item, parts);
+  u32 last = 0;
+  if (block.thread() == 0) {
+    i32* const arrived = args.tensor<i32>(kDecodeArrived).data() + kv_head;
+    const u32 before = static_cast<u32>(atomic_arrive(arrived));
+    last = (i64{before} + 1) % parts == 0 ? 1 : 0;
+  }
+  last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
+  if (last == 0) return;
+  const auto out = args.tensor<const Any>(kDecodeOut);
+  const i64 shared = Quotient(out.shape(0), args.tensor<const Any>(kDecodeKeys).shape(0));
+  CombineRows(block,
+              {acc.data(), args.tensor<const float>(kDecodeLargest).data(),
+               args.tensor<const float>(kDecodeSum).data(), AddressOf(out), out.dtype(), parts,
+               acc.shape(2)},
+              {kv_head * shared, (kv_head + 1) * shared});
+}
+
+// --- The general form ---------------------------------------------------------------------------
+
+// (collective) Rotates the queries of the item's head of keys into scratch memory, as float32, and
+// appends the new key and value if the item has them.
+RESIDENT_NOINLINE void RotateAndAppend(const Block& block, const Args& args, i64 item) {
+  const auto q = args.tensor<const Any>(kDecodeQ);
+  const auto angles = args.tensor<const float>(kDecodeAngles);
+  const auto keys = args.tensor<const Any>(kDecodeKeys);
+  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
+  const i64 dim = q.shape(1);
+  const i64 kv_head = Quotient(item, parts);
+  const i64 shared = Quotient(q.shape(0), keys.shape(0));
+  const i64 pos = args.scalar<i64>(kDecodePos);
+  const bool interleaved = args.scalar<i32>(kDecodeLayout) == 0;
+  const bool rotates = angles.size() != 0;
+  const i64 half = dim / 2;
+  // Element d of the head at `offset`.
+  const auto rotated = [&](const Tensor<const Any>& from, i64 offset, i64 d) {
+    const u64 address = AddressOf(from);
+    const i64 stride = from.stride(1);
+    const float own = LoadFloat(address, from.dtype(), offset + d * stride);
+    if (!rotates) return own;
+    const i64 pair = interleaved ? d / 2 : d % half;
+    const bool high = interleaved ? d % 2 != 0 : d >= half;
+    const i64 at = interleaved ? d ^ 1 : high ? d - half : d + half;
+    const float other = LoadFloat(address, from.dtype(), offset + at * stride);
+    const Rotation by = RotationBy(angles.data()[pair]);
+    const float turned = other * by.sine;
+    return high ? turned + own * by.cosine : own * by.cosine - turned;
+  };
+  float* const queries = block.scratch<float>(kDecodeQueriesAt);
+  ForEachInRows(
+      block, {0, shared}, dim, [](i64 h) { return h; },
+      [&](i64 h, i64 d) {
+        queries[h * dim + d] = rotated(q, (kv_head * shared + h) * q.stride(0), d);
+      });
+  // The parts are as equal as possible, so that the last one with keys is the one that has pos.
+  const i64 last = pos + 1 < parts ? pos : parts - 1;
+  if (item - kv_head * parts != last) return;
+  const auto k = args.tensor<const Any>(kDecodeK);
+  const auto v = args.tensor<const Any>(kDecodeV);
+  const auto values = args.tensor<const Any>(kDecodeValues);
+  ForEach(block, dim, [&](i64 d) {
+    StoreFloat(AddressOf(keys), keys.dtype(),
+               kv_head * keys.stride(0) + pos * keys.stride(1) + d * keys.stride(2),
+               rotated(k, kv_head * k.stride(0), d));
+    StoreFloat(AddressOf(values), values.dtype(),
+               kv_head * values.stride(0) + pos * values.stride(1) + d * values.stride(2),
+               LoadFloat(AddressOf(v), v.dtype(), kv_head * v.stride(0) + d * v.stride(1)));
+  });
+}
+
+// (one thread) The attention of an item as a task of attention_partial, but for PlanTiles.
+RESIDENT_NOINLINE void ReadDecodeItem(const Block& block, const Args& args, i64 item,
+                                      AttentionTask& task) {
+  const auto q = args.tensor<const Any>(kDecodeQ);
+  const auto acc = args.tensor<const Any>(kDecodeAcc);
+  task.batches = task.queries = 1;
+  task.heads = q.shape(0);
+  task.keys = args.scalar<i64>(kDecodePos) + 1;
+  task.parts = acc.shape(1);
+  task.scale = args.scalar<float>(kDecodeScale);
+  task.causal = 0;
+  task.depth = task.columns = static_cast<i32>(q.shape(1));
+  task.refusal = 0;
+  const auto read = [&](u32 i, Operand& operand) {
+    const auto cache = args.tensor<const Any>(i);
+    task.kv_heads = cache.shape(0);
+    operand = {
+        AddressOf(cache), {0, cache.stride(0), cache.stride(1), cache.stride(2)}, cache.dtype()};
+  };
+  read(kDecodeKeys, task.k);
+  read(kDecodeValues, task.v);
+  // The scratch memory has the heads of the item's head of keys only.
+  const i64 first = Quotient(item, task.parts) * Quotient(task.heads, task.kv_heads);
+  task.q = {reinterpret_cast<u64>(block.scratch<float>(kDecodeQueriesAt)) -
+                static_cast<u64>(first * task.depth) * sizeof(float),
+            {0, task.depth, 0, 1},
+            DType::kF32};
+  task.mask = {0, {0, 0, 0, 0}, DType::kF32};
+  task.out = {AddressOf(acc), {0, 0, 0, 0}, DType::kF32};
+  task.largest = AddressOf(args.tensor<const Any>(kDecodeLargest));
+  task.sum = AddressOf(args.tensor<const Any>(kDecodeSum));
+}
+
+// --- 16-bit keys and values ---------------------------------------------------------------------
+
+#if RESIDENT_WARPS
+
+// Whether the operands have the form of AttendOnePositionBy, and need not be refused.
+RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
+  if (!kReadsDirectly) return false;
+  const TensorArgument& q = args.described(kDecodeQ);
+  const TensorArgument& k = args.described(kDecodeK);
+  const TensorArgument& v = args.described(kDecodeV);
+  const TensorArgument& keys = args.described(kDecodeKeys);
+  const TensorArgument& values = args.described(kDecodeValues);
+  const i64 dim = q.shape[1];
+  const i64 heads = q.shape[0];
+  const i64 kv_heads = keys.shape[0];
+  const i64 angles = args.described(kDecodeAngles).shape[0];
+  const i64 parts = args.described(kDecodeAcc).shape[1];
+  const i64 pos = args.scalar<i64>(kDecodePos);
+  const i32 layout = args.scalar<i32>(kDecodeLayout);
+  const auto has_runs = [](const TensorArgument& cache) {
+    return (cache.strides[2] == 1) & ((cache.strides[0] | cache.strides[1]) % kLaneElements == 0) &
+           (cache.strides[1] >= 0) & (cache.strides[1] >> 22 == 0) &
+           (cache.address % sizeof(Bytes16) == 0);
+  };
+  const auto is_vector = [](const TensorArgument& x) {
+    return (x.dtype == DType::kF32) & (x.strides[1] == 1);
+  };
+  const u64 large = static_cast<u64>(heads | kv_heads | keys.shape[1] | parts);
+  const bool fits = (dim == 64 || dim == 128) & is_vector(q) & is_vector(k) & is_vector(v) &
+                    (keys.dtype == values.dtype) & (keys.dtype != DType::kF32) & has_runs(keys) &
+                    has_runs(values) & (angles == 0 || 2 * angles == dim) &
+                    (layout == 0 || layout == 1) & (pos >= 0) & (pos < keys.shape[1]) &
+                    (large >> 30 == 0) & (kv_heads > 0) & (parts > 0) &
+                    (block.threads() >= kWarpThreads);
+  if (!fits || kv_heads * parts >> 31 != 0 || pos >= kMostKeys * parts) return false;
+  const u32 shared = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
+  return i64{shared} * kv_heads == heads && shared > 0 && i64{shared} * dim <= kMostSharedElements;
+}
+
+// (one thread) REQUIRES: CanDecodeAtOnce.
+RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
+  const TensorArgument& q = args.described(kDecodeQ);
+  const TensorArgument& k = args.described(kDecodeK);
+  const TensorArgument& v = args.described(kDecodeV);
+  const TensorArgument& angles = args.described(kDecodeAngles);
+  const TensorArgument& keys = args.described(kDecodeKeys);
+  const TensorArgument& values = args.described(kDecodeValues);
+  task.q = q.address;
+  task.k = keys.address;
+  task.v = values.address;
+  task.out = args.described(kDecodeAcc).address;
+  task.largest = args.described(kDecodeLargest).address;
+  task.sum = args.described(kDecodeSum).address;
+  task.q_strides[0] = task.k_strides[0] = task.v_strides[0] = 0;
+  task.q_strides[1] = q.strides[0];
+  for (u32 d = 0; d < 2; ++d) {
+    task.k_strides[d + 1] = keys.strides[d];
+    task.v_strides[d + 1] = values.strides[d];
+  }
+  task.q_dtype = DType::kF32;
+  task.heads = static_cast<u32>(q.shape[0]);
+  task.kv_heads = static_cast<u32>(keys.shape[0]);
+  task.shared_heads = task.heads / task.kv_heads;
+  task.keys = static_cast<u32>(args.scalar<i64>(kDecodePos)) + 1;
+  task.parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
+  task.scale = args.scalar<float>(kDecodeScale);
+  task.added = {k.address,    v.address,    angles.shape[0] == 0 ? 0 : angles.address,
+                k.strides[0], v.strides[0], args.scalar<i32>(kDecodeLayout) == 0};
+}
+
+// Computes items of the task in the block's memory: see AttendOnePositionBy.
+template <typename T, u32 kDim>
+RESIDENT_NOINLINE u32 DecodeAtOnceBy(const Block& block, const Args& args, u32 first, u32 end) {
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(
+      block, first, end, [&](u32 item) { FinishItem(block, args, item); });
+}
+RESIDENT_DEVICE u32 DecodeAtOnce(const Block& block, const Args& args, u32 first, u32 end) {
+  const bool half = args.described(kDecodeKeys).dtype == DType::kF16;
+  if (args.described(kDecodeQ).shape[1] == 64) {
+    return half ? DecodeAtOnceBy<Half, 64>(block, args, first, end)
+                : DecodeAtOnceBy<BFloat16, 64>(block, args, first, end);
+  }
+  return half ? DecodeAtOnceBy<Half, 128>(block, args, first, end)
+              : DecodeAtOnceBy<BFloat16, 128>(block, args, first, end);
+}
+
+#endif  // RESIDENT_WARPS
+
+}  // namespace resident::attention
+
+#endif  // RESIDENT_KERNELS_OPS_ATTENTION_DECODE_H_
