@@ -119,11 +119,9 @@ absl::Status RunOnCpu(const LibraryOperator& op, const CheckedCall& call, reside
   std::memset(state.result, 0, kResultBytes);
   const OperatorFunction function = FindBuiltinFunction(op.slot, /*test_operators=*/false);
   if (function == nullptr) return absl::InternalError("the operator has no function");
-  Block block(&state);
-  const Args args(&state);
   for (uint64_t chunk = 0; chunk < call.chunks; ++chunk) {
     state.chunk = chunk;
-    function(block, args);
+    function(&state);
   }
   ++handle.calls;
   LaunchOutcome& outcome = handle.cpu_outcome;

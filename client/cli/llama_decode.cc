@@ -95,8 +95,8 @@ void Importer::AddDecodeAttention(int64_t layer) {
        View("projected", {kv, dim}, (heads + kv) * dim), View("angles", {dim / 2}),
        View("cache", cached, 2 * layer * of_keys), View("cache", cached, (2 * layer + 1) * of_keys),
        Whole("part_values"), Whole("part_largest"), Whole("part_sums"),
-       View("arrived", {kv}, layer * kv), View("attended", {heads, dim}), Scalar("pos"),
-       Real(1 / std::sqrt(static_cast<double>(dim))), Integer(kRopeHalves)});
+       View("arrived", {kv}, layer * kv, {1}), View("attended", {heads, dim}, 0, {dim, 1}),
+       Scalar("pos"), Real(1 / std::sqrt(static_cast<double>(dim))), Integer(kRopeHalves)});
 }
 
 // Chooses the next token, and reports it unless the prompt has one.

@@ -61,9 +61,8 @@ template <i32 kRows>
 inline constexpr i32 kLanes = Block::kMaxThreads > 1 ? 1 : (kRows == 1 ? 16 : 8);
 
 // Brings elements [d, d + slice) of the tile's queries to fast memory; what does not exist is 0.
-RESIDENT_NOINLINE void StageQueries(const Block& block, const AttentionTask& task,
-                                    const TileRows& rows, const TileMemory& memory, i64 row_count,
-                                    i32 d) {
+RESIDENT_NOINLINE void StageQueries(Block block, const AttentionTask& task, const TileRows& rows,
+                                    const TileMemory& memory, i64 row_count, i32 d) {
   const i32 slice = task.slice;
   RESIDENT_UNROLL(1)
   for (i32 i = static_cast<i32>(block.thread()); i < task.tile_rows * slice;
@@ -81,8 +80,8 @@ RESIDENT_NOINLINE void StageQueries(const Block& block, const AttentionTask& tas
 
 // Brings elements [d, d + slice) of `count` keys to fast memory. `first`: offset of the first key.
 template <typename T>
-RESIDENT_NOINLINE void StageKeys(const Block& block, const AttentionTask& task, float* keys,
-                                 i64 first, i32 count, i32 d) {
+RESIDENT_NOINLINE void StageKeys(Block block, const AttentionTask& task, float* keys, i64 first,
+                                 i32 count, i32 d) {
   const i32 slice = task.slice;
   const i32 threads = static_cast<i32>(block.threads());
   const i32 thread = static_cast<i32>(block.thread());
@@ -303,7 +302,7 @@ RESIDENT_DEVICE i32 ValueUnits(const AttentionTask& task) {
 
 // totals[part][row][column], in the block's scratch memory. `first`: offset of the first value.
 template <typename T, i32 kRows>
-RESIDENT_NOINLINE void AddTile(const Block& block, const AttentionTask& task, const TileRows& rows,
+RESIDENT_NOINLINE void AddTile(Block block, const AttentionTask& task, const TileRows& rows,
                                const float* scores, i64 first_value, i32 count, bool first) {
   constexpr i32 kColumns = kLanes<kRows>;
   const i32 tile_rows = kRows == 1 ? 1 : task.tile_rows;
@@ -340,8 +339,8 @@ RESIDENT_NOINLINE void AddTile(const Block& block, const AttentionTask& task, co
 
 // Writes the results of a tile: the values, or those of a part. `value_parts`: of the totals, 0 if
 // the tile has no keys.
-RESIDENT_NOINLINE void WriteTile(const Block& block, const AttentionTask& task,
-                                 const TileRows& rows, const TileOfPart& tile, i32 value_parts) {
+RESIDENT_NOINLINE void WriteTile(Block block, const AttentionTask& task, const TileRows& rows,
+                                 const TileOfPart& tile, i32 value_parts) {
   const i32 columns = task.columns;
   const float* const totals = block.scratch<float>();
   struct Row {
@@ -375,8 +374,7 @@ RESIDENT_NOINLINE void WriteTile(const Block& block, const AttentionTask& task,
   });
 }
 
-RESIDENT_NOINLINE void AttendTile(const Block& block, const AttentionTask& task,
-                                  const TileOfPart& tile) {
+RESIDENT_NOINLINE void AttendTile(Block block, const AttentionTask& task, const TileOfPart& tile) {
   TileRows& rows = *block.memory<TileRows>(kTileRowsOffset);
   const TileMemory memory(block, task);
 
@@ -492,7 +490,7 @@ RESIDENT_DEVICE void ReadOperand(const Block& block, const Args& args, u32 i, Op
 
 // (one thread) Reads shapes and scalars, and refuses what does not fit. `scalars`: index of the
 // argument `scale`.
-RESIDENT_NOINLINE void ReadShapes(const Args& args, u32 scalars, i64 parts, AttentionTask& task) {
+RESIDENT_NOINLINE void ReadShapes(Args args, u32 scalars, i64 parts, AttentionTask& task) {
   const auto q = args.tensor<const Any>(0);
   const auto k = args.tensor<const Any>(1);
   const auto v = args.tensor<const Any>(2);
@@ -582,7 +580,7 @@ RESIDENT_DEVICE void AttendItems(const Block& block, const AttentionTask& task,
 
 // (collective) The task of attention, or with kPartial of attention_partial.
 template <bool kPartial>
-RESIDENT_NOINLINE const AttentionTask& ReadTask(const Block& block, const Args& args) {
+RESIDENT_NOINLINE const AttentionTask& ReadTask(Block block, Args args) {
   auto& task = *block.memory<AttentionTask>();
   if constexpr (kPartial) {
     const auto acc = args.tensor<const Any>(4);
@@ -604,7 +602,7 @@ RESIDENT_NOINLINE const AttentionTask& ReadTask(const Block& block, const Args& 
 #if RESIDENT_WARPS
 // Computes an item of which attention_one_position.h has a result that is not finite.
 template <bool kPartial>
-RESIDENT_NOINLINE void AttendAgain(const Block& block, const Args& args, i64 item) {
+RESIDENT_NOINLINE void AttendAgain(Block block, Args args, i64 item) {
   block.barrier();  // The reads of the other form's memory have finished.
   AttendItems(block, ReadTask<kPartial>(block, args), {item, item + 1});
   block.barrier();
@@ -636,7 +634,7 @@ RESIDENT_DEVICE void Attend(const Block& block, const Args& args) {
 }
 
 // An item of attention_decode, for any tensors.
-RESIDENT_NOINLINE void DecodeItem(const Block& block, const Args& args, i64 item) {
+RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
   block.barrier();  // What is in the memory, and in the scratch memory, has been used.
   auto& task = *block.memory<AttentionTask>();
   RotateAndAppend(block, args, item);
@@ -653,7 +651,9 @@ RESIDENT_NOINLINE void DecodeItem(const Block& block, const Args& args, i64 item
     AttendItems(block, task, {first, first + 1});
   }
   block.barrier();
-  FinishItem(block, args, item);
+  FinishItem(block, args, item, [&](const CombineTask& combined, const Range& rows) {
+    CombineRows(block, combined, rows);
+  });
 }
 
 RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {

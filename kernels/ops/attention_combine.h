@@ -52,8 +52,7 @@ RESIDENT_DEVICE void AddParts(const float* values, Index columns, Index existing
 // Merges the parts of rows: a warp has a row, a lane has every 32nd part, then every 32nd column,
 // and kColumns of these at once. Index: has the numbers of parts and columns, and some more.
 template <u32 kColumns, typename Index>
-RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_block, Range rows) {
-  const Block block = shared;
+RESIDENT_DEVICE void CombineRowsBy(const Block& block, const CombineTask& of_block, Range rows) {
   const CombineTask task = of_block;
   const Index parts = static_cast<Index>(task.parts);
   const Index columns = static_cast<Index>(task.columns);
@@ -117,7 +116,7 @@ RESIDENT_NOINLINE void CombineRowsBy(const Block& shared, const CombineTask& of_
     }
   }
 }
-RESIDENT_DEVICE void CombineRows(const Block& block, const CombineTask& task, Range rows) {
+RESIDENT_NOINLINE void CombineRows(Block block, CombineTask task, Range rows) {
   if ((task.parts | task.columns) >> 30 != 0) {
     CombineRowsBy<4, i64>(block, task, rows);
   } else if (task.columns <= 64) {

@@ -45,7 +45,7 @@ constexpr u16 kDecodeHeadsDoNotDivide = 2;
 constexpr u16 kDecodeBadPosition = 3;
 constexpr u16 kDecodeBadLayout = 4;
 constexpr u16 kDecodeBadAngles = 5;
-constexpr u16 kDecodeNoParts = 6;
+constexpr u16 kDecodeBadParts = 6;
 constexpr u16 kDecodeTooManyHeads = 7;
 
 // Elements of the heads of q that share a head of k: the general form has them in scratch memory,
@@ -70,7 +70,8 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
   if (pos < 0 || pos >= keys.shape(1)) return kDecodeBadPosition;
   if (layout != 0 && layout != 1) return kDecodeBadLayout;
   if (angles != 0 && 2 * angles != dim) return kDecodeBadAngles;
-  if (args.tensor<const Any>(kDecodeAcc).shape(1) == 0) return kDecodeNoParts;
+  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
+  if (parts == 0 || parts >> 31 != 0) return kDecodeBadParts;
   if (kv_heads != 0 && Quotient(heads, kv_heads) * dim > kMostSharedElements) {
     return kDecodeTooManyHeads;
   }
@@ -78,8 +79,9 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
 }
 
 // (collective, behind a barrier that follows the item's stores) Counts the item as finished, and
-// combines the parts of its head if it is the last one.
-RESIDENT_NOINLINE void FinishItem(const Block& block, const Args& args, i64 item) {
+// calls combine(task, rows) for its head if it is the last one.
+template <typename F>
+RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, i64 item, F combine) {
   const auto acc = args.tensor<const float>(kDecodeAcc);
   const i64 parts = acc.shape(1);
   const i64 kv_head = Quotient(item, parts);
@@ -87,24 +89,23 @@ RESIDENT_NOINLINE void FinishItem(const Block& block, const Args& args, i64 item
   if (block.thread() == 0) {
     i32* const arrived = args.tensor<i32>(kDecodeArrived).data() + kv_head;
     const u32 before = static_cast<u32>(atomic_arrive(arrived));
-    last = (i64{before} + 1) % parts == 0 ? 1 : 0;
+    last = (before + 1) % static_cast<u32>(parts) == 0 ? 1 : 0;
   }
   last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
   if (last == 0) return;
   const auto out = args.tensor<const Any>(kDecodeOut);
   const i64 shared = Quotient(out.shape(0), args.tensor<const Any>(kDecodeKeys).shape(0));
-  CombineRows(block,
-              {acc.data(), args.tensor<const float>(kDecodeLargest).data(),
-               args.tensor<const float>(kDecodeSum).data(), AddressOf(out), out.dtype(), parts,
-               acc.shape(2)},
-              {kv_head * shared, (kv_head + 1) * shared});
+  combine(CombineTask{acc.data(), args.tensor<const float>(kDecodeLargest).data(),
+                      args.tensor<const float>(kDecodeSum).data(), AddressOf(out), out.dtype(),
+                      parts, acc.shape(2)},
+          Range{kv_head * shared, (kv_head + 1) * shared});
 }
 
 // --- The general form ---------------------------------------------------------------------------
 
 // (collective) Rotates the queries of the item's head of keys into scratch memory, as float32, and
 // appends the new key and value if the item has them.
-RESIDENT_NOINLINE void RotateAndAppend(const Block& block, const Args& args, i64 item) {
+RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
   const auto q = args.tensor<const Any>(kDecodeQ);
   const auto angles = args.tensor<const float>(kDecodeAngles);
   const auto keys = args.tensor<const Any>(kDecodeKeys);
@@ -153,8 +154,7 @@ RESIDENT_NOINLINE void RotateAndAppend(const Block& block, const Args& args, i64
 }
 
 // (one thread) The attention of an item as a task of attention_partial, but for PlanTiles.
-RESIDENT_NOINLINE void ReadDecodeItem(const Block& block, const Args& args, i64 item,
-                                      AttentionTask& task) {
+RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, AttentionTask& task) {
   const auto q = args.tensor<const Any>(kDecodeQ);
   const auto acc = args.tensor<const Any>(kDecodeAcc);
   task.batches = task.queries = 1;
@@ -200,7 +200,8 @@ RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
   const i64 dim = q.shape[1];
   const i64 heads = q.shape[0];
   const i64 kv_heads = keys.shape[0];
-  const i64 angles = args.described(kDecodeAngles).shape[0];
+  const TensorArgument& rotation = args.described(kDecodeAngles);
+  const i64 angles = rotation.shape[0];
   const i64 parts = args.described(kDecodeAcc).shape[1];
   const i64 pos = args.scalar<i64>(kDecodePos);
   const i32 layout = args.scalar<i32>(kDecodeLayout);
@@ -215,7 +216,7 @@ RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
   const u64 large = static_cast<u64>(heads | kv_heads | keys.shape[1] | parts);
   const bool fits = (dim == 64 || dim == 128) & is_vector(q) & is_vector(k) & is_vector(v) &
                     (keys.dtype == values.dtype) & (keys.dtype != DType::kF32) & has_runs(keys) &
-                    has_runs(values) & (angles == 0 || 2 * angles == dim) &
+                    has_runs(values) & (rotation.rank == 1) & (angles == 0 || 2 * angles == dim) &
                     (layout == 0 || layout == 1) & (pos >= 0) & (pos < keys.shape[1]) &
                     (large >> 30 == 0) & (kv_heads > 0) & (parts > 0) &
                     (block.threads() >= kWarpThreads);
@@ -257,9 +258,12 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
 
 // Computes items of the task in the block's memory: see AttendOnePositionBy.
 template <typename T, u32 kDim>
-RESIDENT_NOINLINE u32 DecodeAtOnceBy(const Block& block, const Args& args, u32 first, u32 end) {
-  return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(
-      block, first, end, [&](u32 item) { FinishItem(block, args, item); });
+RESIDENT_DEVICE u32 DecodeAtOnceBy(const Block& block, const Args& args, u32 first, u32 end) {
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(block, first, end, [&](u32 item) {
+    FinishItem(block, args, item, [&](const CombineTask& task, const Range& rows) {
+      CombineRowsBy<kDim / kWarpThreads, u32>(block, task, rows);
+    });
+  });
 }
 RESIDENT_DEVICE u32 DecodeAtOnce(const Block& block, const Args& args, u32 first, u32 end) {
   const bool half = args.described(kDecodeKeys).dtype == DType::kF16;

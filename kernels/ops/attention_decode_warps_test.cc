@@ -14,8 +14,7 @@
 #include "kernels/ops/emulated_task.h"
 #include "kernels/sdk/operator.h"
 
-extern "C" void resident_operator_attention_decode(resident::Block& block,
-                                                   const resident::Args& args);
+extern "C" void resident_operator_attention_decode(resident::BlockState* state);
 
 namespace resident {
 namespace {

@@ -75,7 +75,8 @@ struct PositionMemory {
 
   // Quads of elements: those of a head that lanes have as their first ones, then the second ones.
   Quad<float> queries[kHeadsAtOnce][2][kLanesOfKey];
-  // What attention_decode appends, as it is stored.
+  // What attention_decode rotates by, for each pair, and what it appends, as it is stored.
+  Rotation rotations[kDim / 2];
   Bytes16 new_key[kLanesOfKey];
   Bytes16 new_value[kLanesOfKey];
   float largest[kGroups][kHeadsAtOnce];
@@ -210,88 +211,96 @@ RESIDENT_DEVICE bool MergeGroups(const Block& block, const PositionTask& task,
   return finite;
 }
 
-// An element of a vector that is rotated, and the other one of its pair.
-struct RotatedElement {
-  float own;
-  float other;
-  float angle;
-  bool high;  // The second one of the pair.
+// Which pair of a rotation element d of a vector belongs to, and the other element of the pair.
+struct PairOf {
+  u32 pair;
+  u32 other;
+  bool high;  // Whether d is the second one.
 
-  // Element d of the vector at `offset`.
   template <u32 kDim>
-  static RESIDENT_DEVICE RotatedElement Load(const NewPosition& added, u64 vector, i64 offset,
-                                             u32 d) {
+  static RESIDENT_DEVICE PairOf Element(u32 d, bool interleaved) {
     constexpr u32 kHalf = kDim / 2;
-    const u32 pair = added.interleaved ? d / 2 : d % kHalf;
-    const bool high = added.interleaved ? d % 2 != 0 : d >= kHalf;
-    const u32 other = added.interleaved ? d ^ 1 : d ^ kHalf;
-    const float* const from = ElementAt<const float>(vector, offset);
-    return {from[d], added.angles == 0 ? 0.0f : from[other],
-            added.angles == 0 ? 0.0f : *ElementAt<const float>(added.angles, pair), high};
-  }
-  RESIDENT_DEVICE float Rotate() const {
-    const Rotation by = RotationBy(angle);
-    const float turned = other * by.sine;
-    return high ? turned + own * by.cosine : own * by.cosine - turned;
+    if (interleaved) return {d / 2, d ^ 1, d % 2 != 0};
+    return {d % kHalf, d ^ kHalf, d >= kHalf};
   }
 };
 
-// Brings the queries of `heads` heads from `head` on to the memory, and, if the item has the new
-// key, that and its value, which `stores` appends to the cache as well.
+// What attention_decode brings to the memory for an item: the queries of some heads and, if the
+// item has it, the new key with its value, one row after the other.
 template <typename T, u32 kDim>
-RESIDENT_DEVICE void StageNewPosition(const Block& block, const PositionTask& task,
-                                      PositionMemory<kDim>& memory, u32 kv_head, u32 head,
-                                      u32 heads, bool has_new, bool stores) {
-  constexpr u32 kKeyRow = kHeadsAtOnce;
-  constexpr u32 kValueRow = kKeyRow + 1;
-  constexpr u32 kAtOnce = 2;  // Elements of a thread that are requested before one is used.
-  const u32 all = (has_new ? kValueRow + 1 : kHeadsAtOnce) * kDim;
-  RESIDENT_UNROLL(1)
-  for (u32 first = block.thread(); first < all; first += kAtOnce * block.threads()) {
-    RotatedElement elements[kAtOnce];
+struct NewRows {
+  static constexpr u32 kKeyRow = kHeadsAtOnce;
+  static constexpr u32 kValueRow = kKeyRow + 1;
+  // Elements that a thread requests at the same time, and the other ones of their pairs.
+  static constexpr u32 kAtOnce = 2;
+
+  const PositionTask& task;
+  u32 kv_head;
+  u32 head;   // The first one,
+  u32 heads;  // and their number.
+  bool has_new;
+  float own[kAtOnce];
+  float other[kAtOnce];
+
+  RESIDENT_DEVICE u32 Elements() const { return (has_new ? kValueRow + 1 : kHeadsAtOnce) * kDim; }
+
+  // Requests elements `first`, `first` + threads and so on.
+  RESIDENT_DEVICE void Load(u32 first, u32 threads) {
     for (u32 e = 0; e < kAtOnce; ++e) {
-      const u32 i = first + e * block.threads();
+      const u32 i = first + e * threads;
       const u32 row = i / kDim;
       const u32 d = i % kDim;
-      elements[e] = {0.0f, 0.0f, 0.0f, false};
-      if (i >= all || (row >= heads && row < kKeyRow)) continue;
-      const u64 vector = row == kKeyRow     ? task.added.key
-                         : row == kValueRow ? task.added.value
-                                            : task.q;
-      const i64 offset = row == kKeyRow     ? kv_head * task.added.key_stride
-                         : row == kValueRow ? kv_head * task.added.value_stride
+      own[e] = other[e] = 0.0f;
+      if (i >= Elements() || (row >= heads && row < kKeyRow)) continue;
+      const NewPosition& added = task.added;
+      const u64 vector = row == kKeyRow ? added.key : row == kValueRow ? added.value : task.q;
+      const i64 offset = row == kKeyRow     ? kv_head * added.key_stride
+                         : row == kValueRow ? kv_head * added.value_stride
                                             : (head + row) * task.q_strides[1];
-      elements[e] = RotatedElement::Load<kDim>(task.added, vector, offset, d);
+      const float* const from = ElementAt<const float>(vector, offset);
+      own[e] = from[d];
+      other[e] = from[PairOf::Element<kDim>(d, added.interleaved).other];
     }
+  }
+
+  // Rotates what was requested, and stores it to the memory; `appends`: the new key and value to
+  // the cache as well.
+  RESIDENT_DEVICE void Store(PositionMemory<kDim>& memory, u32 first, u32 threads,
+                             bool appends) const {
+    const NewPosition& added = task.added;
     for (u32 e = 0; e < kAtOnce; ++e) {
-      const u32 i = first + e * block.threads();
+      const u32 i = first + e * threads;
+      if (i >= Elements()) continue;
       const u32 row = i / kDim;
       const u32 d = i % kDim;
-      if (i >= all) continue;
-      const bool rotates = row != kValueRow && task.added.angles != 0;
-      const float value = rotates ? elements[e].Rotate() : elements[e].own;
+      float value = own[e];
+      if (added.angles != 0 && row != kValueRow) {
+        const PairOf at = PairOf::Element<kDim>(d, added.interleaved);
+        const Rotation by = memory.rotations[at.pair];
+        const float turned = other[e] * by.sine;
+        value = at.high ? turned + own[e] * by.cosine : own[e] * by.cosine - turned;
+      }
       if (row < kKeyRow) {
         memory.queries[row][d / 4 % 2][d / kLaneElements].v[d % 4] = value * task.scale;
         continue;
       }
       const T rounded = T(value);
-      Bytes16* const staged = row == kKeyRow ? memory.new_key : memory.new_value;
-      reinterpret_cast<T*>(staged)[d] = rounded;
-      if (!stores) continue;
-      const u64 cache = row == kKeyRow ? task.k : task.v;
-      const i64* const strides = row == kKeyRow ? task.k_strides : task.v_strides;
-      *ElementAt<T>(cache, kv_head * strides[1] + i64{task.keys - 1} * strides[2] + d) = rounded;
+      const bool is_key = row == kKeyRow;
+      reinterpret_cast<T*>(is_key ? memory.new_key : memory.new_value)[d] = rounded;
+      if (!appends) continue;
+      const i64* const strides = is_key ? task.k_strides : task.v_strides;
+      *ElementAt<T>(is_key ? task.k : task.v,
+                    kv_head * strides[1] + i64{task.keys - 1} * strides[2] + d) = rounded;
     }
   }
-}
+};
 
 // Computes items, and ends behind one of which a result is not finite: a key with score -infinity
 // has no part in the sum of values, and here an infinite value of it would have. Returns this item,
 // or `end_item`. kDecode: of attention_decode; end(item) is then called behind each item.
 template <typename T, u32 kDim, bool kDecode, typename F>
-RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u32 end_item, F end) {
+RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item, F end) {
   using Memory = PositionMemory<kDim>;
-  const Block block = shared;
   const PositionTask& task = *block.memory<PositionTask>();
   Memory& memory = *block.memory<Memory>(kPositionOffset);
   const u32 lane_of_key = block.thread() % Memory::kLanesOfKey;
@@ -331,9 +340,24 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u32
           groups,
           count > group ? count - group : 0};
       KeyAndValue ahead = keys.Load();
+      [[maybe_unused]] NewRows<T, kDim> rows_of_item{task, kv_head, head, heads, has_new, {}, {}};
+      if constexpr (kDecode) {
+        rows_of_item.Load(block.thread(), block.threads());
+        if (item == first_item && first == 0 && task.added.angles != 0) {
+          for (u32 pair = block.thread(); pair < kDim / 2; pair += block.threads()) {
+            memory.rotations[pair] = RotationBy(*ElementAt<const float>(task.added.angles, pair));
+          }
+        }
+      }
       block.barrier();  // What was in the memory has been used.
       if constexpr (kDecode) {
-        StageNewPosition<T, kDim>(block, task, memory, kv_head, head, heads, has_new, first == 0);
+        RESIDENT_UNROLL(1)
+        for (u32 at = block.thread();;) {
+          rows_of_item.Store(memory, at, block.threads(), /*appends=*/first == 0);
+          at += rows_of_item.kAtOnce * block.threads();
+          if (at >= rows_of_item.Elements()) break;
+          rows_of_item.Load(at, block.threads());
+        }
       } else {
         RESIDENT_UNROLL(1)
         for (u32 i = block.thread(); i < kHeadsAtOnce * kDim; i += block.threads()) {
@@ -393,7 +417,7 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& shared, u32 first_item, u32
   return end_item;
 }
 template <typename T, u32 kDim>
-RESIDENT_NOINLINE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item) {
+RESIDENT_NOINLINE u32 AttendOnePositionBy(Block block, u32 first_item, u32 end_item) {
   return AttendOnePositionBy<T, kDim, /*kDecode=*/false>(block, first_item, end_item, [](u32) {});
 }
 

@@ -498,8 +498,7 @@ RESIDENT_DEVICE u32 ComputeTotals(const Block& block, const AttentionTask& task,
 
 // Computes the rows of `tile`, at most kPrefillRows. False: a result is not finite.
 template <typename T>
-RESIDENT_NOINLINE bool PrefillTile(const Block& shared, const TileOfPart& tile) {
-  const Block block = shared;
+RESIDENT_NOINLINE bool PrefillTile(Block block, const TileOfPart& tile) {
   const AttentionTask& task = *block.memory<AttentionTask>();
   PrefillRows& rows = *block.memory<PrefillRows>(kPrefillRowsOffset);
   const i32 warp = static_cast<i32>(WarpOf(block));

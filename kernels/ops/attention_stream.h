@@ -600,8 +600,7 @@ struct StreamWork {
 // result is not finite, and returns true. It is a function with a loop, because a call saves and
 // restores many registers.
 template <typename T, i32 kSets, i32 kBlocks, i32 kParts = 1>
-RESIDENT_NOINLINE bool StreamTilesOf(const Block& shared, StreamWork& work) {
-  const Block block = shared;
+RESIDENT_NOINLINE bool StreamTilesOf(Block block, StreamWork& work) {
   const AttentionTask& task = *block.memory<AttentionTask>();
   RESIDENT_UNROLL(1)
   while (work.tiles.begin < work.tiles.end) {

@@ -141,7 +141,7 @@ RESIDENT_DEVICE i64 OutOffset(const AttentionTask& task, const TileOfPart& tile,
 }
 
 // `limit`, of rows that do not exist as well, is set for `count` rows.
-[[maybe_unused]] RESIDENT_NOINLINE void StartRows(const Block& block, const AttentionTask& task,
+[[maybe_unused]] RESIDENT_NOINLINE void StartRows(Block block, const AttentionTask& task,
                                                   TileRows& rows, const TileOfPart& tile,
                                                   i64 count) {
   ForEach(block, count, [&](i64 r) {

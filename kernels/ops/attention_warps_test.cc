@@ -18,9 +18,9 @@
 #include "kernels/sdk/operator.h"
 
 extern "C" {
-void resident_operator_attention(resident::Block& block, const resident::Args& args);
-void resident_operator_attention_partial(resident::Block& block, const resident::Args& args);
-void resident_operator_attention_combine(resident::Block& block, const resident::Args& args);
+void resident_operator_attention(resident::BlockState* state);
+void resident_operator_attention_partial(resident::BlockState* state);
+void resident_operator_attention_combine(resident::BlockState* state);
 }
 
 namespace resident {

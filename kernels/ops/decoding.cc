@@ -129,7 +129,7 @@ RESIDENT_DEVICE i64 FirstLargest(const Block& block, const Team& team, const Row
 }
 
 // Draws a token for each row. `k` or `p`: the limit.
-RESIDENT_NOINLINE void Sample(Block& block, const Args& args, Limit limit, i64 k, float p) {
+RESIDENT_NOINLINE void Sample(Block block, Args args, Limit limit, i64 k, float p) {
   const auto logits = args.tensor<const Any>(0);
   const auto tokens = args.tensor<i64>(1);
   const float temperature = args.scalar<float>(2);

@@ -28,8 +28,7 @@
   X(rmsnorm_gemv_silu_mul)          \
   X(rmsnorm_residual)               \
   X(rope)
-#define DECLARE(name) \
-  extern "C" void resident_operator_##name(resident::Block& block, const resident::Args& args);
+#define DECLARE(name) extern "C" void resident_operator_##name(resident::BlockState* state);
 RESIDENT_EARLY_OPERATORS(DECLARE)
 #undef DECLARE
 

@@ -132,7 +132,7 @@ RESIDENT_DEVICE void CopyAs(const Block& block, const resident::ElementwiseOpera
   });
 }
 
-RESIDENT_NOINLINE void GeneralCopy(Block& block, const Args& args) {
+RESIDENT_NOINLINE void GeneralCopy(Block block, Args args) {
   const DType from = args.tensor<const resident::Any>(0).dtype();
   const DType to = args.tensor<const resident::Any>(1).dtype();
   const auto is_float = [](DType dtype) {
@@ -172,7 +172,7 @@ RESIDENT_DEVICE void ZeroAs(const Block& block, const resident::ElementwiseOpera
   });
 }
 
-RESIDENT_NOINLINE void GeneralZero(Block& block, const Args& args) {
+RESIDENT_NOINLINE void GeneralZero(Block block, Args args) {
   auto& operands = *block.memory<resident::ElementwiseOperands<1>>();
   if (block.thread() == 0) operands.Read(args);
   block.barrier();
@@ -194,14 +194,14 @@ namespace {
 
 // The tasks that RunSmall does not run.
 template <typename F>
-RESIDENT_NOINLINE void OtherSums(Block& block, const Args& args, double alpha) {
+RESIDENT_NOINLINE void OtherSums(Block block, Args args, double alpha) {
   if (!RefuseFraction<3>(block, args, alpha)) OtherNumbers<2>(block, args, F{Alpha(alpha)});
 }
-RESIDENT_NOINLINE void OtherClamp(Block& block, const Args& args, double lo, double hi) {
+RESIDENT_NOINLINE void OtherClamp(Block block, Args args, double lo, double hi) {
   if (RefuseFraction<2>(block, args, lo) || RefuseFraction<2>(block, args, hi)) return;
   OtherNumbers<1>(block, args, Clamp{lo, hi});
 }
-RESIDENT_NOINLINE void OtherFill(Block& block, const Args& args, double value) {
+RESIDENT_NOINLINE void OtherFill(Block block, Args args, double value) {
   if (RefuseFraction<1>(block, args, value)) return;
   if (IsInt32(args, 0) && Convert<double>(Convert<i32>(value)) != value) {
     block.fail(CompletionStatus::kInvalidArgument, kBadScalar);
@@ -209,11 +209,11 @@ RESIDENT_NOINLINE void OtherFill(Block& block, const Args& args, double value) {
   }
   OtherNumbers<0>(block, args, Fill{value});
 }
-RESIDENT_NOINLINE void OtherZero(Block& block, const Args& args) {
+RESIDENT_NOINLINE void OtherZero(Block block, Args args) {
   const auto zero = [](const float*) { return 0.0f; };
   if (!MapDenseFloats<0>(block, args, zero)) GeneralZero(block, args);
 }
-RESIDENT_NOINLINE void OtherCopy(Block& block, const Args& args) {
+RESIDENT_NOINLINE void OtherCopy(Block block, Args args) {
   const auto same = [](const float* v) { return v[0]; };
   if (!MapDenseFloats<1>(block, args, same)) GeneralCopy(block, args);
 }

@@ -82,7 +82,7 @@ RESIDENT_DEVICE void CopyWords(const Block& block, Range rows, i64 columns, cons
 
 // Copies rows and converts between float32, float16 and bfloat16. `row_bytes`: the bits of all
 // distances between rows, in bytes.
-RESIDENT_NOINLINE void CopyRows(const Block& block, Range rows, i64 columns, const RowOperand& from,
+RESIDENT_NOINLINE void CopyRows(Block block, Range rows, i64 columns, const RowOperand& from,
                                 const RowOperand& to, u64 row_bytes, const RowIndex& index) {
   if (from.dtype != to.dtype) {
     ForEachInRows(block, rows, columns, index, [&](RowCopy at, i64 c) {
@@ -126,7 +126,7 @@ RESIDENT_DEVICE void StoreQuadOf(u64 address, DType dtype, i64 offset, const Qua
 // Appends rows of one batch, four elements at a time, from one type to another: those of a
 // decoding step, which take as long as the instructions in front of the first load. False: the
 // tensors have another form.
-RESIDENT_NOINLINE bool AppendQuads(const Block& block, const Args& args, i64 pos) {
+RESIDENT_NOINLINE bool AppendQuads(Block block, Args args, i64 pos) {
   if (!resident::kReadsDirectly) return false;
   const TensorArgument& from = args.described(0);
   const TensorArgument& to = args.described(1);

@@ -62,11 +62,7 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
   for (u64 chunk = 0; chunk < chunks; ++chunk) {
     state->chunk = chunk;
     std::memset(state->memory, 0xff, sizeof(state->memory));
-    emulated::RunBlock(Block::kMaxThreads, [&] {
-      Block block(state.get());
-      const Args args(state.get());
-      function(block, args);
-    });
+    emulated::RunBlock(Block::kMaxThreads, [&] { function(state.get()); });
   }
   return state->status_and_detail;
 }

@@ -172,8 +172,8 @@ RESIDENT_DEVICE i32 TileRows(const Block& block) {
 // Copies kTileDepth rows of `width` elements to `tile`: element (d, w) is from[d * depth_stride +
 // w * stride]. Those at and beyond the limits are 0.
 template <typename T>
-RESIDENT_NOINLINE void LoadTileAs(const Block& block, float* tile, u32 width, const T* from,
-                                  i64 stride, i64 depth_stride, i64 width_limit, i64 depth_limit) {
+RESIDENT_NOINLINE void LoadTileAs(Block block, float* tile, u32 width, const T* from, i64 stride,
+                                  i64 depth_stride, i64 width_limit, i64 depth_limit) {
   // Adjacent threads read adjacent elements.
   const bool along_depth = Magnitude(depth_stride) < Magnitude(stride);
   const u32 inner_size = along_depth ? u32{kTileDepth} : width;
@@ -199,7 +199,7 @@ RESIDENT_DEVICE void LoadTile(const Block& block, float* tile, i32 width, u64 ad
   });
 }
 
-[[maybe_unused]] RESIDENT_NOINLINE void TileOfThreads(const Block& block, const Product& p,
+[[maybe_unused]] RESIDENT_NOINLINE void TileOfThreads(Block block, const Product& p,
                                                       const Origin& origin) {
   const i32 tile_rows = TileRows(block);
   float* const left = block.memory<float>(kProductBytes, 2 * kOperandFloats);
@@ -562,7 +562,7 @@ RESIDENT_DEVICE void StoreSums(const Block& block, const Product& p, float* memo
 }
 
 template <typename T, bool kLeftDeep, bool kRightDeep>
-RESIDENT_NOINLINE void TileOfTensorCores(const Block& block, const Origin& origin) {
+RESIDENT_NOINLINE void TileOfTensorCores(Block block, const Origin& origin) {
   const Product& p = *block.memory<Product>();
   const MemoryAddress memory =
       AddressInMemory(block.memory<unsigned char>(kProductBytes, kStages * kStageBytes));
@@ -712,7 +712,7 @@ RESIDENT_NOINLINE void Pack(float* to, const T* from, i64 stride, i64 depth_stri
   }
 }
 
-[[maybe_unused]] RESIDENT_NOINLINE void TileOfOneThread(const Block& block, const Product& p,
+[[maybe_unused]] RESIDENT_NOINLINE void TileOfOneThread(Block block, const Product& p,
                                                         const Origin& origin) {
   constexpr u32 kSums = kPackedRows * kPackedColumns;
   constexpr u32 kLeft = kPackedRows * kPackedDepth;
@@ -756,7 +756,7 @@ RESIDENT_NOINLINE void Pack(float* to, const T* from, i64 stride, i64 depth_stri
 // --- All of them
 
 // gemm, and with a leading dimension gemm_batched. The chunks share the tiles.
-RESIDENT_NOINLINE void Multiply(Block& block, const Args& args) {
+RESIDENT_NOINLINE void Multiply(Block block, Args args) {
   Product* const product = block.memory<Product>();
   if (block.thread() == 0) *product = Product(args);
   block.barrier();

@@ -11,7 +11,7 @@
 #include "kernels/ops/tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
-extern "C" void resident_operator_gemm(resident::Block& block, const resident::Args& args);
+extern "C" void resident_operator_gemm(resident::BlockState* state);
 
 namespace resident {
 namespace {

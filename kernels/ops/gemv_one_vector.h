@@ -204,10 +204,9 @@ RESIDENT_DEVICE bool CanMultiplyOneVector(const TensorArgument& x, const TensorA
 // kGated: gemv_silu_mul, with the matrix of the gates and, as the next argument, that of what they
 // are multiplied with. kNormalized: with the normalization of x, whose weights have the type T.
 template <typename X, typename T, bool kGated, bool kNormalized>
-RESIDENT_NOINLINE void MultiplyOneVectorBy(const Block& shared, const Args& args) {
+RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   constexpr u32 kRows = kGated ? 1 : kStepRows;
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
-  const Block block = shared;
   const u32 lane = LaneOf(block);
   // The warp's rows: its share among the warps of all chunks.
   const TensorArgument& w = args.described(kMatrix);

@@ -622,7 +622,7 @@ class TensorProduct {
 // be computed again (TensorProduct::kChecked): afterwards task.not_finite says whether there may be
 // any.
 template <typename Format>
-RESIDENT_NOINLINE void MultiplyByTensorCores(const Block& block, TensorTask& task) {
+RESIDENT_NOINLINE void MultiplyByTensorCores(Block block, TensorTask& task) {
   const TensorProduct<Format> product(block, task);
   RESIDENT_UNROLL(1)
   for (i64 item = task.share.begin; item < task.share.end; ++item) {

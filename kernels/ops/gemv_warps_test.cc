@@ -13,12 +13,11 @@
 #include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
-extern "C" void resident_operator_gemv(resident::Block& block, const resident::Args& args);
-extern "C" void resident_operator_gemv_silu_mul(resident::Block& block, const resident::Args& args);
-extern "C" void resident_operator_rmsnorm_gemv(resident::Block& block, const resident::Args& args);
-extern "C" void resident_operator_rmsnorm_gemv_silu_mul(resident::Block& block,
-                                                        const resident::Args& args);
-extern "C" void resident_operator_gemv_quant(resident::Block& block, const resident::Args& args);
+extern "C" void resident_operator_gemv(resident::BlockState* state);
+extern "C" void resident_operator_gemv_silu_mul(resident::BlockState* state);
+extern "C" void resident_operator_rmsnorm_gemv(resident::BlockState* state);
+extern "C" void resident_operator_rmsnorm_gemv_silu_mul(resident::BlockState* state);
+extern "C" void resident_operator_gemv_quant(resident::BlockState* state);
 
 namespace resident {
 namespace {

@@ -134,8 +134,8 @@ RESIDENT_DEVICE i64 GroupsOfRows(const VectorProduct& p) {
 
 // Computes these products of groups of rows with vectors.
 template <typename Weights>
-RESIDENT_NOINLINE void MultiplyByBlocks(const Block& block, const VectorProduct& p,
-                                        const Weights& weights, Range items) {
+RESIDENT_NOINLINE void MultiplyByBlocks(Block block, const VectorProduct& p, const Weights& weights,
+                                        Range items) {
   const bool in_fours = weights.InFours();
   float* const x = block.memory<float>(0, kSegment);
   constexpr u32 kOthers = kSegment * sizeof(float);
@@ -255,7 +255,7 @@ struct SumsOfLane {
 // row's products are added in the same order by any warp. It is a function of its own so that its
 // loop has all registers.
 template <typename Weights>
-RESIDENT_NOINLINE SumsOfLane AddRuns(const Block& block, const Weights& weights, i64 row, i64 begin,
+RESIDENT_NOINLINE SumsOfLane AddRuns(Block block, const Weights& weights, i64 row, i64 begin,
                                      u32 count, SumsOfLane sums) {
   // While the products of one run of each row are computed, the loads of so many others are under
   // way. Weights of few bits need more registers, and more instructions for each byte.
@@ -305,7 +305,7 @@ RESIDENT_NOINLINE SumsOfLane AddRuns(const Block& block, const Weights& weights,
 // The chunks share the products of each item with each vector. REQUIRES: weights.InRuns(), and at
 // least kRowsOfWarp rows.
 template <typename Weights>
-RESIDENT_NOINLINE void MultiplyByWarps(const Block& block, const VectorProduct& p,
+RESIDENT_NOINLINE void MultiplyByWarps(Block block, const VectorProduct& p,
                                        const Weights& weights) {
   const i64 items = (p.rows + kRowsOfItem - 1) / kRowsOfItem;
   const Range share = block.share(items * p.vectors);
@@ -390,7 +390,7 @@ constexpr u64 kNormalizedBytes = resident::kScratchBytes / 2;
 constexpr i64 kMostNormalized = static_cast<i64>(kNormalizedBytes / sizeof(float));
 
 // Returns the address of the normalized vector, which all threads may read.
-RESIDENT_NOINLINE u64 NormalizeVector(const Block& block, const Args& args, i64 vector, float eps) {
+RESIDENT_NOINLINE u64 NormalizeVector(Block block, Args args, i64 vector, float eps) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> norm = args.tensor<const Any>(1);
   const i64 depth = norm.shape(0);
@@ -433,7 +433,7 @@ RESIDENT_NOINLINE u64 NormalizeVector(const Block& block, const Args& args, i64 
 
 // gemv, with kNormalized rmsnorm_gemv.
 template <bool kNormalized>
-RESIDENT_NOINLINE void MultiplyDense(const Block& block, const Args& args) {
+RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
   constexpr u32 kMatrix = resident::kArgumentOfMatrix<kNormalized>;
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> w = args.tensor<const Any>(kMatrix);
@@ -514,7 +514,7 @@ RESIDENT_DEVICE void ReplaceInfinities(const Block& block, const TensorTask& tas
 
 // Reads the arguments of gemv. After a barrier task.fits is false if tensor cores cannot multiply
 // them, or if they are refused.
-RESIDENT_NOINLINE TensorTask& ReadDense(const Block& block, const Args& args) {
+RESIDENT_NOINLINE TensorTask& ReadDense(Block block, Args args) {
   TensorTask& task = TensorTask::Read<4>(block, args);
   if (block.thread() != 0) return task;
   const auto& [x, w, bias, out, none] = task.operands;
@@ -531,7 +531,7 @@ RESIDENT_NOINLINE TensorTask& ReadDense(const Block& block, const Args& args) {
   return task;
 }
 
-RESIDENT_NOINLINE void ReplaceDense(const Block& block, const TensorTask& task) {
+RESIDENT_NOINLINE void ReplaceDense(Block block, const TensorTask& task) {
   ReplaceInfinities(
       block, task,
       DenseWeights<BFloat16>{ElementAt<const BFloat16>(task.data, 0), task.product.depth});
@@ -610,7 +610,7 @@ RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of
 
 // gemv_silu_mul, with kNormalized rmsnorm_gemv_silu_mul.
 template <bool kNormalized>
-RESIDENT_NOINLINE void MultiplyAndGateDense(const Block& block, const Args& args) {
+RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
   constexpr u32 kMatrix = resident::kArgumentOfMatrix<kNormalized>;
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> gate = args.tensor<const Any>(kMatrix);
@@ -677,7 +677,7 @@ RESIDENT_OPERATOR(rmsnorm_gemv_silu_mul)(Block& block, const Args& args) {
 namespace {
 
 template <typename Weights>
-RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, const Weights& weights) {
+RESIDENT_NOINLINE void Dequantize(Block block, Args args, const Weights& weights) {
   const Tensor<const Any> out = args.tensor<const Any>(3);
   const i64 columns = out.shape(1);
   const u64 address = AddressOf(out);
@@ -688,7 +688,7 @@ RESIDENT_NOINLINE void Dequantize(const Block& block, const Args& args, const We
   });
 }
 
-RESIDENT_NOINLINE void MultiplyQuantized(const Block& block, const Args& args) {
+RESIDENT_NOINLINE void MultiplyQuantized(Block block, Args args) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> out = args.tensor<const Any>(4);
   const i64 group = args.scalar<i64>(5);
@@ -707,7 +707,7 @@ RESIDENT_NOINLINE void MultiplyQuantized(const Block& block, const Args& args) {
 
 // Reads the arguments of gemv_quant. After a barrier task.fits is false if tensor cores cannot
 // multiply them, or if they are refused.
-RESIDENT_NOINLINE TensorTask& ReadQuantized(const Block& block, const Args& args) {
+RESIDENT_NOINLINE TensorTask& ReadQuantized(Block block, Args args) {
   TensorTask& task = TensorTask::Read<5>(block, args);
   if (block.thread() != 0) return task;
   const auto& [x, q, scales, zeros, out] = task.operands;
@@ -744,8 +744,7 @@ RESIDENT_NOINLINE TensorTask& ReadQuantized(const Block& block, const Args& args
   return task;
 }
 
-RESIDENT_NOINLINE void ReplaceQuantized(const Block& block, const Args& args,
-                                        const TensorTask& task) {
+RESIDENT_NOINLINE void ReplaceQuantized(Block block, Args args, const TensorTask& task) {
   const i64 depth = task.product.depth;
   VisitWeights(args, task.pitch == depth ? 8 : 4, 1, depth, args.scalar<i64>(5),
                [&](const auto& weights) { ReplaceInfinities(block, task, weights); });

@@ -78,10 +78,9 @@ RESIDENT_DEVICE bool HaveQuads(const Tensor<const Any>& x, const Tensors&... oth
 // `row` has the values in registers, and the row begins at element `elements` of its tensors.
 // False: the rows are too long.
 template <typename T, typename F>
-RESIDENT_NOINLINE bool ForEachRowOfType(const Block& shared, const T* data, i64 rows, u32 columns,
+RESIDENT_NOINLINE bool ForEachRowOfType(Block block, const T* data, i64 rows, u32 columns,
                                         float none, const F f) {
   using Row = RowRegisters<8>;
-  const Block block = shared;
   const Team team(block, columns, rows);
   if (columns > Row::Capacity(team)) return false;
   const Range range = block.share(rows);
@@ -177,7 +176,7 @@ RESIDENT_DEVICE Quad<float> LoadQuadAt(u64 address, i64 i) {
 }
 
 template <bool kFloat32>
-RESIDENT_NOINLINE void Softmax(Block& block, const Args& args, bool log) {
+RESIDENT_NOINLINE void Softmax(Block block, Args args, bool log) {
   const Elements<kFloat32> x(args.tensor<const Any>(0));
   const Elements<kFloat32> out(args.tensor<Any>(1));
   ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
@@ -321,7 +320,7 @@ RESIDENT_DEVICE void LargestBySelection(const Block& block, i64 columns, i64 k, 
   SortIndices(block, k, key, indices);
 }
 
-RESIDENT_NOINLINE void SoftmaxTopK(Block& block, const Args& args) {
+RESIDENT_NOINLINE void SoftmaxTopK(Block block, Args args) {
   const auto input = args.tensor<const Any>(0);
   const auto weights = args.tensor<float>(1);
   const i64 columns = input.shape(1);
@@ -435,7 +434,7 @@ RESIDENT_DEVICE bool RmsNormResidualInRegisters(const Block& block, const Args& 
 }
 
 template <bool kFloat32>
-RESIDENT_NOINLINE void RmsNorm(Block& block, const Args& args) {
+RESIDENT_NOINLINE void RmsNorm(Block block, Args args) {
   const Elements<kFloat32> x(args.tensor<const Any>(0));
   const Elements<kFloat32> w(args.tensor<const Any>(1));
   const Elements<kFloat32> out(args.tensor<Any>(2));
@@ -447,7 +446,7 @@ RESIDENT_NOINLINE void RmsNorm(Block& block, const Args& args) {
 }
 
 template <bool kFloat32>
-RESIDENT_NOINLINE void RmsNormResidual(Block& block, const Args& args) {
+RESIDENT_NOINLINE void RmsNormResidual(Block block, Args args) {
   const Elements<kFloat32> x(args.tensor<const Any>(0));
   const Elements<kFloat32> r(args.tensor<const Any>(1));
   const Elements<kFloat32> w(args.tensor<const Any>(2));
@@ -465,7 +464,7 @@ RESIDENT_NOINLINE void RmsNormResidual(Block& block, const Args& args) {
 constexpr u16 kBadBias = 1;
 
 template <bool kFloat32>
-RESIDENT_NOINLINE void LayerNorm(Block& block, const Args& args) {
+RESIDENT_NOINLINE void LayerNorm(Block block, Args args) {
   const Elements<kFloat32> x(args.tensor<const Any>(0));
   const Elements<kFloat32> w(args.tensor<const Any>(1));
   const Elements<kFloat32> b(args.tensor<const Any>(2));

@@ -16,10 +16,10 @@
 #include "kernels/sdk/operator.h"
 
 extern "C" {
-void resident_operator_softmax(resident::Block& block, const resident::Args& args);
-void resident_operator_log_softmax(resident::Block& block, const resident::Args& args);
-void resident_operator_rmsnorm(resident::Block& block, const resident::Args& args);
-void resident_operator_rmsnorm_residual(resident::Block& block, const resident::Args& args);
+void resident_operator_softmax(resident::BlockState* state);
+void resident_operator_log_softmax(resident::BlockState* state);
+void resident_operator_rmsnorm(resident::BlockState* state);
+void resident_operator_rmsnorm_residual(resident::BlockState* state);
 }
 
 namespace resident {

@@ -175,12 +175,12 @@ RESIDENT_DEVICE void MapNumbers(const Block& block,
 }
 
 template <i32 kInputs, i32 kInFlight = 4, typename F>
-RESIDENT_NOINLINE void GeneralFloats(Block& block, const Args& args, F f) {
+RESIDENT_NOINLINE void GeneralFloats(Block block, Args args, F f) {
   elementwise<kInputs, kInFlight>(block, args, f);
 }
 
 template <i32 kInputs, typename F>
-RESIDENT_NOINLINE void GeneralNumbers(Block& block, const Args& args, F f) {
+RESIDENT_NOINLINE void GeneralNumbers(Block block, Args args, F f) {
   constexpr i32 kOperands = kInputs + 1;
   bool floats = true;
   bool integers = true;
@@ -245,13 +245,13 @@ RESIDENT_DEVICE bool RunSmall(const Block& block, const Args& args, F f) {
 }
 
 template <i32 kInputs, i32 kInFlight, typename F>
-RESIDENT_NOINLINE void OtherFloats(Block& block, const Args& args, F f) {
+RESIDENT_NOINLINE void OtherFloats(Block block, Args args, F f) {
   if (!MapDenseFloats<kInputs, kInFlight>(block, args, f)) {
     GeneralFloats<kInputs, kInFlight>(block, args, f);
   }
 }
 template <i32 kInputs, typename F>
-RESIDENT_NOINLINE void OtherNumbers(Block& block, const Args& args, F f) {
+RESIDENT_NOINLINE void OtherNumbers(Block block, Args args, F f) {
   if (!MapDenseFloats<kInputs>(block, args, f)) GeneralNumbers<kInputs>(block, args, f);
 }
 

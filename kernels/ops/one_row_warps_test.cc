@@ -12,9 +12,9 @@
 #include "kernels/sdk/operator.h"
 
 extern "C" {
-void resident_operator_argmax(resident::Block& block, const resident::Args& args);
-void resident_operator_kv_append(resident::Block& block, const resident::Args& args);
-void resident_operator_rope(resident::Block& block, const resident::Args& args);
+void resident_operator_argmax(resident::BlockState* state);
+void resident_operator_kv_append(resident::BlockState* state);
+void resident_operator_rope(resident::BlockState* state);
 }
 
 namespace resident {

@@ -325,9 +325,8 @@ RESIDENT_DEVICE void ReduceTile(const Block& block, const Plan& plan, const R& r
 }
 
 template <typename R>
-RESIDENT_NOINLINE void ReduceTiles(const Block& block, const Plan& plan, const R& reducer,
-                                   bool by_output, const Tensor<const Any>& x,
-                                   const Tensor<Any>& out) {
+RESIDENT_NOINLINE void ReduceTiles(Block block, const Plan& plan, const R& reducer, bool by_output,
+                                   const Tensor<const Any>& x, const Tensor<Any>& out) {
   const Lanes threads(block, plan, by_output);
   // A share of adjacent outputs begins at a multiple of the 32 bytes that a GPU reads at once.
   const Range range = block.share(plan.outputs.size(), by_output ? 8 : 1);
@@ -344,7 +343,7 @@ RESIDENT_NOINLINE void ReduceTiles(const Block& block, const Plan& plan, const R
 }
 
 // The task's plan, or null: there is nothing to do, or the task has failed.
-RESIDENT_NOINLINE const Plan* ReadPlan(const Block& block, const Args& args, bool needs_elements) {
+RESIDENT_NOINLINE const Plan* ReadPlan(Block block, Args args, bool needs_elements) {
   Plan& plan = *block.memory<Plan>();
   if (block.thread() == 0) {
     plan.Read(args.tensor<const Any>(0), args.tensor<Any>(1), args.scalar<u32>(2));
@@ -365,7 +364,7 @@ RESIDENT_DEVICE i64 Distance(const IndexMap<1>& map) {
 }
 
 template <typename R>
-RESIDENT_NOINLINE void Reduce(Block& block, const Args& args, R reducer, bool needs_elements) {
+RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elements) {
   const Plan* const plan = ReadPlan(block, args, needs_elements);
   if (plan == nullptr) return;
   const auto x = args.tensor<const Any>(0);
@@ -391,8 +390,7 @@ constexpr u32 kQuadsAtOnce = 8;
 // argmax of all elements of a dense float32 tensor, such as a model's logits. Most elements are not
 // above the largest one so far, which is seen for kQuadsAtOnce quads at a time. False: the tensors
 // have another form.
-RESIDENT_NOINLINE bool IndexOfLargestOfAll(const Block& shared, const Args& args) {
-  const Block block = shared;
+RESIDENT_NOINLINE bool IndexOfLargestOfAll(Block block, Args args) {
   if (!resident::kReadsDirectly || args.compact()) return false;
   const TensorArgument& x = args.described(0);
   const TensorArgument& out = args.described(1);

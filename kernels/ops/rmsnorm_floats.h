@@ -30,8 +30,7 @@ struct RmsFloatsTask {
 
 // REQUIRES: a row has at most 4 * kQuads elements for each thread.
 template <bool kResidual, u32 kQuads, typename W>
-RESIDENT_NOINLINE void NormalizeFloatRows(const Block& shared, const RmsFloatsTask& of_block) {
-  const Block block = shared;
+RESIDENT_NOINLINE void NormalizeFloatRows(Block block, const RmsFloatsTask& of_block) {
   const RmsFloatsTask task = of_block;
   const u32 quads = task.columns / 4;
   const u32 warps = block.threads() / kWarpThreads;

@@ -70,10 +70,8 @@ RESIDENT_DEVICE void StoreScaledSegment(const RowPart& part, u64 row, u32 first,
 
 // Rows of one segment, whose weights stay in registers.
 template <typename T, u32 kSources>
-RESIDENT_NOINLINE void RmsNormOfShortRows(const Block& shared,
-                                          const RmsAddresses<kSources>& addresses, i64 rows,
-                                          u32 columns, float eps) {
-  const Block block = shared;
+RESIDENT_NOINLINE void RmsNormOfShortRows(Block block, const RmsAddresses<kSources>& addresses,
+                                          i64 rows, u32 columns, float eps) {
   const float per_column = 1.0f / static_cast<float>(columns);
   const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
   // Before the copies, which take longer.
@@ -96,10 +94,8 @@ RESIDENT_NOINLINE void RmsNormOfShortRows(const Block& shared,
 
 // Rows of several segments, in two passes.
 template <typename T, u32 kSources>
-RESIDENT_NOINLINE void RmsNormOfLongRows(const Block& shared,
-                                         const RmsAddresses<kSources>& addresses, i64 rows,
-                                         u32 columns, float eps) {
-  const Block block = shared;
+RESIDENT_NOINLINE void RmsNormOfLongRows(Block block, const RmsAddresses<kSources>& addresses,
+                                         i64 rows, u32 columns, float eps) {
   const double per_column = 1 / static_cast<double>(columns);
   const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
   RowStream<kSources, 2> stream(block, part, addresses.sources);

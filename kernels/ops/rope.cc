@@ -99,8 +99,7 @@ RESIDENT_DEVICE void Rotate(const Block& block, const RopeTask& task, i64 first,
 // float32 with adjacent elements, of which each thread has the same pair of several heads: so it
 // needs only the angle of this pair. A single position takes as long as the instructions in front
 // of the first load. False: the tensors have another form.
-RESIDENT_NOINLINE bool RotatePairs(const Block& block, const Args& args, i64 offset,
-                                   bool interleaved) {
+RESIDENT_NOINLINE bool RotatePairs(Block block, Args args, i64 offset, bool interleaved) {
   if (!resident::kReadsDirectly) return false;
   const TensorArgument& x = args.described(0);
   const TensorArgument& freqs = args.described(1);

@@ -57,9 +57,7 @@ RESIDENT_DEVICE SoftmaxSum SumOfWarps(const Block& block, WarpResults<SoftmaxSum
 
 // Rows of one segment.
 template <typename T, bool kLog>
-RESIDENT_NOINLINE void SoftmaxOfShortRows(const Block& shared, u64 x, u64 out, i64 rows,
-                                          u32 columns) {
-  const Block block = shared;
+RESIDENT_NOINLINE void SoftmaxOfShortRows(Block block, u64 x, u64 out, i64 rows, u32 columns) {
   const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
   RowStream<1, 1> stream(block, part, {x});
   WarpResults<SoftmaxSum> results(block, part);
@@ -96,9 +94,8 @@ constexpr float kFarAbove = 8.0f;
 
 // Rows of several segments, in two passes.
 template <typename T>
-RESIDENT_NOINLINE void SoftmaxOfLongRows(const Block& shared, u64 x, u64 out, i64 rows, u32 columns,
+RESIDENT_NOINLINE void SoftmaxOfLongRows(Block block, u64 x, u64 out, i64 rows, u32 columns,
                                          bool log) {
-  const Block block = shared;
   const RowPart part(block, rows, columns * static_cast<u32>(sizeof(T)));
   RowStream<1, 2> stream(block, part, {x});
   WarpResults<SoftmaxSum> results(block, part);

@@ -36,8 +36,7 @@ constexpr u16 kBadIndex = 1;
 
 // (collective) Whether one of the indices is not in [0, limit), which is reported. Every chunk
 // checks all of them, so that none writes anything if one is out of range.
-RESIDENT_NOINLINE bool RefuseIndices(const Block& block, const Tensor<const i64>& indices,
-                                     i64 limit) {
+RESIDENT_NOINLINE bool RefuseIndices(Block block, const Tensor<const i64>& indices, i64 limit) {
   const i64* const data = indices.data();
   u32 bad = 0;
   RESIDENT_UNROLL(4)
@@ -216,8 +215,8 @@ struct AdamW {
 
 // Updates the range of elements.
 template <typename P, typename G>
-RESIDENT_NOINLINE void Update(const Block& block, Range range, const AdamW& update, P* p,
-                              const G* g, float* m, float* v) {
+RESIDENT_NOINLINE void Update(Block block, Range range, const AdamW& update, P* p, const G* g,
+                              float* m, float* v) {
   const bool aligned = reinterpret_cast<u64>(p) % sizeof(Quad<P>) == 0 &&
                        reinterpret_cast<u64>(g) % sizeof(Quad<G>) == 0 &&
                        (reinterpret_cast<u64>(m) | reinterpret_cast<u64>(v)) % 16 == 0;
@@ -276,7 +275,7 @@ constexpr u16 kBadPartials = 1;
 
 // The calling thread's part of the sum of squares of `count` elements.
 template <typename T>
-RESIDENT_NOINLINE double SumOfSquares(const Block& block, const T* g, i64 count) {
+RESIDENT_NOINLINE double SumOfSquares(Block block, const T* g, i64 count) {
   // Several partial sums make the additions independent.
   constexpr i32 kSums = 4;
   double sums[kSums] = {};

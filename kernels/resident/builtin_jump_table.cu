@@ -2,11 +2,9 @@
 #include "kernels/layout/ring_layout.h"
 #include "kernels/sdk/operator.h"
 
-#define RESIDENT_OPERATOR_ROW(family, symbol, ...) \
-  RESIDENT_OPERATOR(symbol)(resident::Block&, const resident::Args&);
+#define RESIDENT_OPERATOR_ROW(family, symbol, ...) RESIDENT_OPERATOR_ENTRY(symbol);
 #include "kernels/ops/builtin_operators.inc"
-#define RESIDENT_OPERATOR_ROW(family, symbol, ...) \
-  RESIDENT_OPERATOR(symbol)(resident::Block&, const resident::Args&);
+#define RESIDENT_OPERATOR_ROW(family, symbol, ...) RESIDENT_OPERATOR_ENTRY(symbol);
 #include "kernels/ops/test_operators.inc"
 
 namespace resident {

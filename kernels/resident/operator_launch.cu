@@ -81,7 +81,6 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
   AllowNextLaunch();
   if (threadIdx.x < blockDim.x - kControlThreads) {
     Block block(&launch_state);
-    const Args args(&launch_state);
     TakeLaunch(launch);
     AwaitPreviousLaunch();
     block.barrier();
@@ -96,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
           if (threadIdx.x == 0) launch_state.chunk = chunk;
           block.barrier();
         }
-        function(block, args);
+        RESIDENT_OPERATOR_ABI function(&launch_state);
       }
     }
     block.barrier();

@@ -133,19 +133,17 @@ __device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
 }
 
 __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
-  Block block(&block_state);
-  const Args args(&block_state);
   while (true) {
     BarrierSync<kHandOverBarrier>();
     if (handover.leave) return;
     const u32 slot = block_state.descriptor.operator_slot;
     const OperatorFunction function = slot < kMaxOperatorSlots ? kJumpTable[slot] : nullptr;
     if (function != nullptr) {
-      function(block, args);
+      RESIDENT_OPERATOR_ABI function(&block_state);
     } else {
-      block.fail(CompletionStatus::kNoOperator);
+      Block(&block_state).fail(CompletionStatus::kNoOperator);
     }
-    block.barrier();
+    Block(&block_state).barrier();
     if (threadIdx.x < kWarp) {
       if (is_poller) {
         FinishLoneTask(p);

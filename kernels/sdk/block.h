@@ -466,7 +466,18 @@ static __device__ __noinline__ void CheckedBarrier(BlockState* state, u32 thread
 
 #endif  // RESIDENT_CHECKED
 
-using OperatorFunction = void (*)(Block& block, const Args& args);
+// On a GPU it is called, and declared, with RESIDENT_OPERATOR_ABI in front.
+using OperatorFunction = void (*)(BlockState* state);
+
+// A function normally keeps its caller's values of about 40 registers, which it must store to
+// memory and load again; the kernel has almost none when it calls an operator. So operators are
+// functions that keep none but their return address. The caller and the function must agree on
+// this: the registers of parameters differ too.
+#if RESIDENT_GPU
+#define RESIDENT_OPERATOR_ABI _Pragma("nv_abi preserve_n_data(2)")
+#else
+#define RESIDENT_OPERATOR_ABI
+#endif
 
 RESIDENT_SDK_END
 }  // namespace resident

@@ -30,7 +30,7 @@
 #include "kernels/sdk/math.h"
 
 // Incremented when a change of the SDK makes compiled operators invalid.
-#define RESIDENT_SDK_VERSION 2
+#define RESIDENT_SDK_VERSION 3
 
 // The name of the function of operator `name`. It has C linkage, so that the jump table can refer
 // to it.
@@ -40,7 +40,25 @@
 #else
 #define RESIDENT_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
-#define RESIDENT_OPERATOR(name) RESIDENT_EXPORT void RESIDENT_OPERATOR_SYMBOL(name)
+// The function of operator `name`, for which RESIDENT_OPERATOR defines it, and for jump tables.
+#define RESIDENT_OPERATOR_ENTRY(name)                                        \
+  RESIDENT_OPERATOR_ABI RESIDENT_EXPORT void RESIDENT_OPERATOR_SYMBOL(name)( \
+      ::resident::BlockState * state)
+// What the author of an operator writes is the body of a function that is part of the entry, so
+// that the compiler has `block` and `args` in registers.
+#define RESIDENT_OPERATOR(name)                                                              \
+  namespace {                                                                                \
+  struct ResidentOperator_##name {                                                           \
+    static RESIDENT_DEVICE void Run(::resident::Block& block, const ::resident::Args& args); \
+  };                                                                                         \
+  }                                                                                          \
+  RESIDENT_OPERATOR_ENTRY(name);                                                             \
+  RESIDENT_OPERATOR_ENTRY(name) {                                                            \
+    ::resident::Block block(state);                                                          \
+    const ::resident::Args args(state);                                                      \
+    ResidentOperator_##name::Run(block, args);                                               \
+  }                                                                                          \
+  RESIDENT_DEVICE void ResidentOperator_##name::Run
 
 // A table of constants, outside of functions: `RESIDENT_CONSTANT(float, kWeights, {0.5f,
 // 0.25f});` is `const float kWeights[] = {0.5f, 0.25f};`. On a GPU it is in global memory,

@@ -106,8 +106,7 @@ float CallOn(const CompileResult& unit, float x) {
   state.descriptor.words[0] = 1;
   state.descriptor.words[1] = reinterpret_cast<u64>(&x);
   state.descriptor.words[2] = reinterpret_cast<u64>(&y);
-  Block block(&state);
-  if (function != nullptr) function(block, Args(&state));
+  if (function != nullptr) function(&state);
   dlclose(library);
   close(fd);
   return y;

@@ -92,9 +92,23 @@ absl::Status CheckReturns(absl::string_view header, absl::string_view last_instr
                    "__builtin_unreachable, wrong assumptions), or write the function differently"));
 }
 
+// Of a function that is the entry of an operator.
+absl::Status CheckAbi(absl::string_view header) {
+  constexpr absl::string_view kAbi = ".abi_preserve";
+  if (!absl::StrContains(header, ".visible") || absl::StrContains(header, kAbi)) {
+    return absl::OkStatus();
+  }
+  const std::string name = NameIn(header);
+  if (!absl::StartsWith(name, "resident_op_")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the function '", name,
+      "' is not one that the kernel can call. Fix: define it as RESIDENT_OPERATOR(NAME)"
+      "(resident::Block& block, const resident::Args& args)"));
+}
+
 }  // namespace
 
-absl::Status CheckPtxFunctionsReturn(std::string_view ptx) {
+absl::Status CheckPtxFunctions(std::string_view ptx) {
   const std::string code = WithoutText(absl::string_view(ptx.data(), ptx.size()));
   std::string header;            // Text before the body of the next or current function.
   std::string last_instruction;  // The last one of its body so far.
@@ -121,6 +135,7 @@ absl::Status CheckPtxFunctionsReturn(std::string_view ptx) {
       } else if (line[i] == '}' && --depth == 0) {
         read_body(i);
         RETURN_IF_ERROR(CheckReturns(header, last_instruction));
+        RETURN_IF_ERROR(CheckAbi(header));
         header.clear();
       }
     }

@@ -30,10 +30,10 @@ TEST(InspectPtxTest, FunctionsThatReturnAreAccepted) {
         "\t{ .reg .pred p;\n\tsetp.eq.s64 p, %rd1, 0;\n\t}\n\tret;", "\t{\n\tcall.uni f; }\n\tret;",
         "\t{ .reg .pred p; }\n\tret;", "\tmov.b64 {%r1,\n\t%r2}, %rd1;\n\tret;",
         "\t.pragma \"{ // }} \";\n\tret;", "\t/* { \n */ { ret; }", "\tret; // }\n\t.loc 1 2 3"}) {
-    EXPECT_TRUE(CheckPtxFunctionsReturn(Function(body)).ok())
-        << CheckPtxFunctionsReturn(Function(body)) << body;
+    EXPECT_TRUE(CheckPtxFunctions(Function(body)).ok())
+        << CheckPtxFunctions(Function(body)) << body;
   }
-  EXPECT_TRUE(CheckPtxFunctionsReturn("").ok());
+  EXPECT_TRUE(CheckPtxFunctions("").ok());
 }
 
 TEST(InspectPtxTest, FunctionsWithoutAReturnAreRefused) {
@@ -43,7 +43,7 @@ TEST(InspectPtxTest, FunctionsWithoutAReturnAreRefused) {
         "\t{ // callseq 0, 0\n\tcall.uni f;\n\tret;\n\t} // callseq 0\n\tmov.u64 %rd1, 1;",
         "\t{ .reg .pred p;\n\tret;\n\t}\n\tmov.u64 %rd1, 1;", "\tret;\n\t{ @p bra x; }",
         "\tret;\n\tmov.b64 {%r1, %r2}, %rd1;", "\tret; $L__BB0_1:", "\t// ret;", "\t/* ret; */"}) {
-    const absl::Status status = CheckPtxFunctionsReturn(Function(body));
+    const absl::Status status = CheckPtxFunctions(Function(body));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << body;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("'resident_operator_swish'"), HasSubstr("Fix:")));
@@ -58,10 +58,24 @@ TEST(InspectPtxTest, FunctionsAfterBracesWithinALineAreChecked) {
   for (const char* body :
        {"\tret;", "\t{\n\t.reg .pred p; }\n\tret;", "\t{ .reg .pred p;\n\t}\n\tret;",
         "\t{{\n\tmov.u64 %rd1, 1;\n\t} }\n\tret;"}) {
-    const absl::Status status = CheckPtxFunctionsReturn(Function(body) + second);
+    const absl::Status status = CheckPtxFunctions(Function(body) + second);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << body;
     EXPECT_THAT(std::string(status.message()), HasSubstr("'second'")) << body;
   }
+}
+
+TEST(InspectPtxTest, OperatorsThatKeepRegistersAreRefused) {
+  const auto with = [](const std::string& header) {
+    return CheckPtxFunctions(".version 9.0\n" + header + "\n{\n\tret;\n}\n");
+  };
+  const std::string entry = ".visible .func resident_op_0123456789abcdef(\n\t.param .b64 a\n)\n";
+  EXPECT_TRUE(with(entry + ".abi_preserve 2").ok());
+  EXPECT_TRUE(with(".func helper(\n\t.param .b64 a\n)").ok());
+  EXPECT_TRUE(with(".visible .func resident_sdk_3_0123456789abcdef()").ok());
+  const absl::Status status = with(entry);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("'resident_op_0123456789abcdef'"), HasSubstr("RESIDENT_OPERATOR")));
 }
 
 }  // namespace

@@ -113,8 +113,8 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
   if (result == NVRTC_SUCCESS) {
     std::string ptx(size, '\0');
     result = nvrtc.nvrtcGetPTX(program, ptx.data());
-    const absl::Status returns = CheckPtxFunctionsReturn(ptx);
-    if (result == NVRTC_SUCCESS && !returns.ok()) return returns;
+    const absl::Status checked = CheckPtxFunctions(ptx);
+    if (result == NVRTC_SUCCESS && !checked.ok()) return checked;
   }
   if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetCUBINSize(program, &size);
   if (result == NVRTC_SUCCESS) {

@@ -8,7 +8,7 @@
 #include "kernels/flux/run_arguments.h"
 #include "kernels/sdk/operator.h"
 
-RESIDENT_OPERATOR(flux_run)(resident::Block& block, const resident::Args& args);
+RESIDENT_OPERATOR_ENTRY(flux_run);
 
 namespace resident::flux {
 namespace {
@@ -65,9 +65,7 @@ HostResults RunOnHost(const HostBatch& batch) {
 
   state->chunk_count = batch.chunks;
   for (state->chunk = 0; state->chunk < batch.chunks; ++state->chunk) {
-    Block block(state);
-    const Args args(state);
-    RESIDENT_OPERATOR_SYMBOL(flux_run)(block, args);
+    RESIDENT_OPERATOR_SYMBOL(flux_run)(state);
   }
   results.status = static_cast<CompletionStatus>(state->status_and_detail & 0xffff);
   results.detail = state->status_and_detail >> 16;

@@ -69,8 +69,7 @@ bool HostCall::Run(OperatorFunction function, int64_t chunks) {
     state_->chunk = static_cast<u64>(chunk);
     // Simulate memory that an earlier task has used.
     std::memset(state_->memory, 0xa5, sizeof(state_->memory));
-    Block block(state_.get());
-    function(block, Args(state_.get()));
+    function(state_.get());
   }
   return state_->status_and_detail == 0;
 }

@@ -458,13 +458,12 @@ uint32_t CpuEngine::RunClaim(const RangeDescriptor& range, uint64_t claim, uint3
 }
 
 void CpuEngine::Call(BlockState& state) const {
-  Block block(&state);
   const OperatorFunction function = generation_->function(state.descriptor.operator_slot);
   if (function == nullptr) {
-    block.fail(CompletionStatus::kNoOperator);
+    Block(&state).fail(CompletionStatus::kNoOperator);
     return;
   }
-  function(block, Args(&state));
+  function(&state);
 }
 
 void CpuEngine::WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot,

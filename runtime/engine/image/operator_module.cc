@@ -8,7 +8,7 @@ namespace resident {
 namespace {
 
 // The version and target of the oldest GPU that has an image (cuda_image.bzl).
-constexpr char kPtxHeader[] = ".version 8.0\n.target sm_80\n.address_size 64\n";
+constexpr char kPtxHeader[] = ".version 9.0\n.target sm_80\n.address_size 64\n";
 
 bool IsPtx(const std::string& unit) {
   return !absl::StartsWith(unit,
@@ -28,11 +28,10 @@ absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& s
                                     "  .reg .b64 %x;\n  ld.param.b64 %x, [x];\n");
   for (const std::string& symbol : symbols) {
     absl::StrAppend(&entries, ".extern .func ", symbol,
-                    "(.param .b64 block, .param .b64 args);\n.visible .global .align 8 .u64 ",
+                    "(.param .b64 state) .abi_preserve 2;\n.visible .global .align 8 .u64 ",
                     symbol, kEntrySuffix, " = ", symbol, ";\n");
-    absl::StrAppend(&kernel, "  { .param .b64 block; .param .b64 args;\n",
-                    "  st.param.b64 [block], %x; st.param.b64 [args], %x;\n", "  call ", symbol,
-                    ", (block, args); }\n");
+    absl::StrAppend(&kernel, "  { .param .b64 state; st.param.b64 [state], %x;\n", "  call ", symbol,
+                    ", (state); }\n");
   }
   absl::StrAppend(&entries, kernel, "  ret;\n}\n");
   return LinkImage({{"unit", unit, IsPtx(unit)}, {"entries", entries, /*is_ptx=*/true}},

@@ -36,11 +36,11 @@ TEST_P(OperatorModuleTest, HoldsTheOperatorAndItsEntryAndNoKernel) {
 // Divisions, for example, are calls of functions in the unit.
 TEST_P(OperatorModuleTest, HoldsWhatTheOperatorCalls) {
   const std::string unit =
-      ".version 8.0\n.target sm_80\n.address_size 64\n"
+      ".version 9.0\n.target sm_80\n.address_size 64\n"
       ".visible .func called(.param .b64 p) { .reg .b64 %p; ld.param.b64 %p, [p];\n"
       "  st.b64 [%p], %p; ret; }\n"
-      ".visible .func resident_op_a(.param .b64 block, .param .b64 args) {\n"
-      "  .reg .b64 %b; ld.param.b64 %b, [block];\n"
+      ".visible .func resident_op_a(.param .b64 state) .abi_preserve 2 {\n"
+      "  .reg .b64 %b; ld.param.b64 %b, [state];\n"
       "  { .param .b64 p; st.param.b64 [p], %b; call called, (p); }\n  ret; }\n";
   const auto module = LinkOperatorModule({"resident_op_a"}, unit, static_cast<int>(GetParam()));
   ASSERT_TRUE(module.ok()) << module.status();
@@ -58,8 +58,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, OperatorModuleTest, ::testing::Values(80
 
 TEST(OperatorModuleTest, PtxIsCompiledForTheArchitecture) {
   const std::string unit =
-      ".version 8.0\n.target sm_80\n.address_size 64\n"
-      ".visible .func resident_op_a(.param .b64 block, .param .b64 args) { ret; }\n";
+      ".version 9.0\n.target sm_80\n.address_size 64\n"
+      ".visible .func resident_op_a(.param .b64 state) .abi_preserve 2 { ret; }\n";
   for (const int architecture : {80, 90, 103}) {
     const auto module = LinkOperatorModule({"resident_op_a"}, unit, architecture);
     ASSERT_TRUE(module.ok()) << module.status();
