@@ -45,7 +45,9 @@
   RESIDENT_OPERATOR_ABI RESIDENT_EXPORT void RESIDENT_OPERATOR_SYMBOL(name)( \
       ::resident::BlockState * state)
 // What the author of an operator writes is the body of a function that is part of the entry, so
-// that the compiler has `block` and `args` in registers.
+// that the compiler has `block` and `args` in registers. The comparison keeps an operator that
+// never returns from becoming a function without a return, which ptxas 13.0 does not accept
+// together with RESIDENT_OPERATOR_ABI.
 #define RESIDENT_OPERATOR(name)                                                              \
   namespace {                                                                                \
   struct ResidentOperator_##name {                                                           \
@@ -56,7 +58,7 @@
   RESIDENT_OPERATOR_ENTRY(name) {                                                            \
     ::resident::Block block(state);                                                          \
     const ::resident::Args args(state);                                                      \
-    ResidentOperator_##name::Run(block, args);                                               \
+    if (state != nullptr) ResidentOperator_##name::Run(block, args);                         \
   }                                                                                          \
   RESIDENT_DEVICE void ResidentOperator_##name::Run
 
