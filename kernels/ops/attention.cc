@@ -643,11 +643,12 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
     PlanTiles(block.threads(), task);
   }
   block.barrier();
-  const i64 kv_head = Quotient(item, task.parts);
-  const i64 part = item - kv_head * task.parts;
+  const i64 parts = CountDecodeParts(args);
+  const i64 kv_head = Quotient(item, parts);
+  const i64 part = item - kv_head * parts;
   RESIDENT_UNROLL(1)
   for (i64 tile = 0; tile < task.tiles; ++tile) {
-    const i64 first = (kv_head * task.tiles + tile) * task.parts + part;
+    const i64 first = (kv_head * task.tiles + tile) * parts + part;
     AttendItems(block, task, {first, first + 1});
   }
   block.barrier();
@@ -657,13 +658,11 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
 }
 
 RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
-  const auto acc = args.tensor<const Any>(kDecodeAcc);
-  const auto keys = args.tensor<const Any>(kDecodeKeys);
 #if RESIDENT_WARPS
   if (CanDecodeAtOnce(block, args)) {
-    const Range items = block.share(keys.shape(0) * acc.shape(1));
+    const Range items = block.share(args.described(kDecodeKeys).shape[0] * CountDecodeParts(args));
+    if (items.size() == 0) return;
     if (block.thread() == 0) ReadPosition(args, *block.memory<PositionTask>());
-    if (!block.await_inputs()) return;
     block.barrier();
     const u32 end = static_cast<u32>(items.end);
     RESIDENT_UNROLL(1)
@@ -684,8 +683,10 @@ RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
     block.fail(CompletionStatus::kInvalidArgument, detail);
     return;
   }
-  if (acc.size() == 0) return;
-  const Range items = block.share(keys.shape(0) * acc.shape(1));
+  const auto out = args.tensor<const Any>(kDecodeOut);
+  if (out.size() == 0) return;
+  const i64 kv_heads = args.tensor<const Any>(kDecodeKeys).shape(0);
+  const Range items = block.share(kv_heads * CountDecodeParts(args));
   RESIDENT_UNROLL(1)
   for (i64 item = items.begin; item < items.end; ++item) DecodeItem(block, args, item);
 }

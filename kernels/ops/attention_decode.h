@@ -3,10 +3,10 @@
 // all keys so far (attention_partial, attention_combine). In a graph these would be four nodes,
 // each of which takes longer to hand over than to compute.
 //
-// An item is a head of keys with a part of the keys. The item that has the last key, the new one,
-// appends it. The items of a head count their arrivals in `arrived`; the last one combines the
-// parts of the head, in their order, so that the result does not depend on who is last. A count may
-// start at any multiple of the number of parts.
+// An item is a head of keys, or, of more than kMostKeysOfOne keys, one of its parts. The item that
+// has the last key, the new one, appends it. The parts of a head count their arrivals in `arrived`;
+// the last one combines them, in their order, so that the result does not depend on who is last. A
+// count may start at any multiple of the number of parts.
 //
 //   AttendOnePositionBy  (attention_one_position.h)  16-bit keys and values of 64 or 128 elements
 //   DecodeItem           (attention.cc)              any tensors
@@ -48,10 +48,19 @@ constexpr u16 kDecodeBadAngles = 5;
 constexpr u16 kDecodeBadParts = 6;
 constexpr u16 kDecodeTooManyHeads = 7;
 
+// Keys of a head that are not divided.
+constexpr i64 kMostKeysOfOne = 512;
+
 // Elements of the heads of q that share a head of k: the general form has them in scratch memory,
 // behind the sums of AttendTile.
 constexpr u64 kDecodeQueriesAt = kScratchBytes / 2;
 constexpr i64 kMostSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(float);
+
+// Parts into which the keys are divided; 1: they are not.
+RESIDENT_DEVICE i64 CountDecodeParts(const Args& args) {
+  if (args.scalar<i64>(kDecodePos) < kMostKeysOfOne) return 1;
+  return args.tensor<const Any>(kDecodeAcc).shape(1);
+}
 
 // 0, or the detail with which the task is refused. Scalars and shapes only.
 RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
@@ -82,8 +91,9 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
 // calls combine(task, rows) for its head if it is the last one.
 template <typename F>
 RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, i64 item, F combine) {
+  const i64 parts = CountDecodeParts(args);
+  if (parts == 1) return;
   const auto acc = args.tensor<const float>(kDecodeAcc);
-  const i64 parts = acc.shape(1);
   const i64 kv_head = Quotient(item, parts);
   u32 last = 0;
   if (block.thread() == 0) {
@@ -109,7 +119,7 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
   const auto q = args.tensor<const Any>(kDecodeQ);
   const auto angles = args.tensor<const float>(kDecodeAngles);
   const auto keys = args.tensor<const Any>(kDecodeKeys);
-  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
+  const i64 parts = CountDecodeParts(args);
   const i64 dim = q.shape(1);
   const i64 kv_head = Quotient(item, parts);
   const i64 shared = Quotient(q.shape(0), keys.shape(0));
@@ -153,14 +163,16 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
   });
 }
 
-// (one thread) The attention of an item as a task of attention_partial, but for PlanTiles.
+// (one thread) The attention of an item as a task of attention, or of attention_partial, but for
+// PlanTiles.
 RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, AttentionTask& task) {
   const auto q = args.tensor<const Any>(kDecodeQ);
-  const auto acc = args.tensor<const Any>(kDecodeAcc);
+  const auto out = args.tensor<const Any>(kDecodeOut);
+  const i64 parts = CountDecodeParts(args);
   task.batches = task.queries = 1;
   task.heads = q.shape(0);
   task.keys = args.scalar<i64>(kDecodePos) + 1;
-  task.parts = acc.shape(1);
+  task.parts = parts > 1 ? parts : 0;
   task.scale = args.scalar<float>(kDecodeScale);
   task.causal = 0;
   task.depth = task.columns = static_cast<i32>(q.shape(1));
@@ -174,13 +186,16 @@ RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, Attentio
   read(kDecodeKeys, task.k);
   read(kDecodeValues, task.v);
   // The scratch memory has the heads of the item's head of keys only.
-  const i64 first = Quotient(item, task.parts) * Quotient(task.heads, task.kv_heads);
+  const i64 first = Quotient(item, parts) * Quotient(task.heads, task.kv_heads);
   task.q = {reinterpret_cast<u64>(block.scratch<float>(kDecodeQueriesAt)) -
                 static_cast<u64>(first * task.depth) * sizeof(float),
             {0, task.depth, 0, 1},
             DType::kF32};
   task.mask = {0, {0, 0, 0, 0}, DType::kF32};
-  task.out = {AddressOf(acc), {0, 0, 0, 0}, DType::kF32};
+  task.out = {AddressOf(out), {0, task.depth, 0, 1}, out.dtype()};
+  if (parts > 1) {
+    task.out = {AddressOf(args.tensor<const Any>(kDecodeAcc)), {0, 0, 0, 0}, DType::kF32};
+  }
   task.largest = AddressOf(args.tensor<const Any>(kDecodeLargest));
   task.sum = AddressOf(args.tensor<const Any>(kDecodeSum));
 }
@@ -220,12 +235,13 @@ RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
                     (layout == 0 || layout == 1) & (pos >= 0) & (pos < keys.shape[1]) &
                     (large >> 30 == 0) & (kv_heads > 0) & (parts > 0) &
                     (block.threads() >= kWarpThreads);
-  if (!fits || kv_heads * parts >> 31 != 0 || pos >= kMostKeys * parts) return false;
+  if (!fits || kv_heads * parts >> 31 != 0 || (pos >= kMostKeysOfOne && pos >= kMostKeys * parts))
+    return false;
   const u32 shared = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
   return i64{shared} * kv_heads == heads && shared > 0 && i64{shared} * dim <= kMostSharedElements;
 }
 
-// (one thread) REQUIRES: CanDecodeAtOnce.
+// (one thread) Elements are not read. REQUIRES: CanDecodeAtOnce.
 RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   const TensorArgument& q = args.described(kDecodeQ);
   const TensorArgument& k = args.described(kDecodeK);
@@ -236,7 +252,13 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.q = q.address;
   task.k = keys.address;
   task.v = values.address;
-  task.out = args.described(kDecodeAcc).address;
+  const TensorArgument& out = args.described(kDecodeOut);
+  const bool divided = CountDecodeParts(args) > 1;
+  task.out = divided ? args.described(kDecodeAcc).address : out.address;
+  task.out_dtype = out.dtype;
+  task.out_strides[0] = 0;
+  task.out_strides[1] = q.shape[1];
+  task.out_strides[2] = 1;
   task.largest = args.described(kDecodeLargest).address;
   task.sum = args.described(kDecodeSum).address;
   task.q_strides[0] = task.k_strides[0] = task.v_strides[0] = 0;
@@ -250,20 +272,22 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.kv_heads = static_cast<u32>(keys.shape[0]);
   task.shared_heads = task.heads / task.kv_heads;
   task.keys = static_cast<u32>(args.scalar<i64>(kDecodePos)) + 1;
-  task.parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
+  task.parts = divided ? static_cast<u32>(args.described(kDecodeAcc).shape[1]) : 0;
   task.scale = args.scalar<float>(kDecodeScale);
   task.added = {k.address,    v.address,    angles.shape[0] == 0 ? 0 : angles.address,
                 k.strides[0], v.strides[0], args.scalar<i32>(kDecodeLayout) == 0};
 }
 
-// Computes items of the task in the block's memory: see AttendOnePositionBy.
+// Awaits the inputs and computes items of the task in the block's memory: see AttendOnePositionBy.
 template <typename T, u32 kDim>
 RESIDENT_DEVICE u32 DecodeAtOnceBy(const Block& block, const Args& args, u32 first, u32 end) {
-  return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(block, first, end, [&](u32 item) {
+  const auto finish = [&](u32 item) {
     FinishItem(block, args, item, [&](const CombineTask& task, const Range& rows) {
       CombineRowsBy<kDim / kWarpThreads, u32>(block, task, rows);
     });
-  });
+  };
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(
+      block, first, end, [&] { return block.await_inputs(); }, finish);
 }
 RESIDENT_DEVICE u32 DecodeAtOnce(const Block& block, const Args& args, u32 first, u32 end) {
   const bool half = args.described(kDecodeKeys).dtype == DType::kF16;

@@ -4,7 +4,8 @@
 // a time. The keys are distributed over the groups of lanes of all warps: a lane has 8 elements of
 // a key and of its value, and a group has the whole key, so that a warp computes the scores of 4
 // keys of 64 elements, or of 2 of 128, at the same time. Each group has its own largest score, sum
-// and weighted values, which are merged once at the end. The products are added in float32.
+// and weighted values, which are merged once at the end: those of a warp by exchanges between its
+// lanes, then those of the warps. The products are added in float32.
 //
 // For attention_decode (attention_decode.h) it also rotates the queries, and appends the new key,
 // which is not read back, to the cache.
@@ -71,7 +72,8 @@ static_assert(sizeof(PositionTask) <= kPositionOffset, "");
 template <u32 kDim>
 struct PositionMemory {
   static constexpr u32 kLanesOfKey = kDim / kLaneElements;
-  static constexpr u32 kGroups = Block::kMaxThreads / kLanesOfKey;
+  static constexpr u32 kGroupsOfWarp = kWarpThreads / kLanesOfKey;
+  static constexpr u32 kWarps = Block::kMaxThreads / kWarpThreads;
 
   // Quads of elements: those of a head that lanes have as their first ones, then the second ones.
   Quad<float> queries[kHeadsAtOnce][2][kLanesOfKey];
@@ -79,9 +81,10 @@ struct PositionMemory {
   Rotation rotations[kDim / 2];
   Bytes16 new_key[kLanesOfKey];
   Bytes16 new_value[kLanesOfKey];
-  float largest[kGroups][kHeadsAtOnce];
-  float sums[kGroups][kHeadsAtOnce];
-  Quad<float> totals[kGroups][kHeadsAtOnce][2][kLanesOfKey];
+  // Of each warp.
+  float largest[kWarps][kHeadsAtOnce];
+  float sums[kWarps][kHeadsAtOnce];
+  Quad<float> totals[kWarps][kHeadsAtOnce][2][kLanesOfKey];
 };
 static_assert(kPositionOffset + sizeof(PositionMemory<64>) <= kBlockMemoryBytes, "");
 static_assert(kPositionOffset + sizeof(PositionMemory<128>) <= kBlockMemoryBytes, "");
@@ -170,11 +173,40 @@ RESIDENT_DEVICE void AddKey(const PositionMemory<kDim>& memory, u32 lane_of_key,
   }
 }
 
+// Merges the groups of a warp, whose results the memory has then.
+template <u32 kDim>
+RESIDENT_DEVICE void MergeGroups(PositionMemory<kDim>& memory, u32 warp, u32 lane,
+                                 GroupRows& rows) {
+  constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
+  for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+    float top = rows.largest[h];
+    RESIDENT_UNROLL(4)
+    for (u32 mask = kLanes; mask < kWarpThreads; mask *= 2)
+      top = Larger(top, ShuffleXor(top, mask));
+    // 0 for a group without keys, whose sums are 0 too.
+    const float factor = ExponentialOf(rows.largest[h] - BaseOf(top));
+    const auto merge = [&](float value) {
+      value *= factor;
+      RESIDENT_UNROLL(4)
+      for (u32 mask = kLanes; mask < kWarpThreads; mask *= 2) value += ShuffleXor(value, mask);
+      return value;
+    };
+    const float sum = merge(rows.sum[h]);
+    Quad<float> quads[2];
+    for (u32 i = 0; i < kLaneElements; ++i) quads[i / 4].v[i % 4] = merge(rows.total[h][i]);
+    if (lane >= kLanes) continue;
+    for (u32 half = 0; half < 2; ++half) memory.totals[warp][h][half][lane] = quads[half];
+    if (lane != 0) continue;
+    memory.largest[warp][h] = top;
+    memory.sums[warp][h] = sum;
+  }
+}
+
 // Writes the merged results of `count` heads from `head` on. False: one is not finite.
 template <u32 kDim>
-RESIDENT_DEVICE bool MergeGroups(const Block& block, const PositionTask& task,
-                                 const PositionMemory<kDim>& memory, u32 groups, u32 batch,
-                                 u32 head, u32 count, u32 part) {
+RESIDENT_DEVICE bool MergeWarps(const Block& block, const PositionTask& task,
+                                const PositionMemory<kDim>& memory, u32 warps, u32 batch, u32 head,
+                                u32 count, u32 part) {
   bool finite = true;
   RESIDENT_UNROLL(1)
   for (u32 i = block.thread(); i < count * kDim; i += block.threads()) {
@@ -182,16 +214,16 @@ RESIDENT_DEVICE bool MergeGroups(const Block& block, const PositionTask& task,
     const u32 column = i % kDim;
     float top = -math::infinity();
     RESIDENT_UNROLL(4)
-    for (u32 g = 0; g < groups; ++g) top = Larger(top, memory.largest[g][h]);
+    for (u32 w = 0; w < warps; ++w) top = Larger(top, memory.largest[w][h]);
     const float base = BaseOf(top);
     float sum = 0.0f;
     float total = 0.0f;
     RESIDENT_UNROLL(4)
-    for (u32 g = 0; g < groups; ++g) {
-      const float factor = ExponentialOf(memory.largest[g][h] - base);
-      sum += factor * memory.sums[g][h];
+    for (u32 w = 0; w < warps; ++w) {
+      const float factor = ExponentialOf(memory.largest[w][h] - base);
+      sum += factor * memory.sums[w][h];
       const u32 quad = column / 4;
-      total += factor * memory.totals[g][h][quad % 2][quad / 2].v[column % 4];
+      total += factor * memory.totals[w][h][quad % 2][quad / 2].v[column % 4];
     }
     finite = finite && total - total == 0.0f && sum - sum == 0.0f;
     const i64 row = i64{batch} * task.heads + head + h;
@@ -297,9 +329,11 @@ struct NewRows {
 
 // Computes items, and ends behind one of which a result is not finite: a key with score -infinity
 // has no part in the sum of values, and here an infinite value of it would have. Returns this item,
-// or `end_item`. kDecode: of attention_decode; end(item) is then called behind each item.
-template <typename T, u32 kDim, bool kDecode, typename F>
-RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item, F end) {
+// or `end_item`. await() is called before the first element is read; if it returns false, nothing
+// is computed. kDecode: of attention_decode; end(item) is called behind each item.
+template <typename T, u32 kDim, bool kDecode, typename Await, typename End>
+RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item,
+                                        Await await, End end) {
   using Memory = PositionMemory<kDim>;
   const PositionTask& task = *block.memory<PositionTask>();
   Memory& memory = *block.memory<Memory>(kPositionOffset);
@@ -321,8 +355,10 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
     // The new key is used last, by the first group.
     const bool has_new = kDecode && count > 0 && begin + count == task.keys;
     if (has_new) --count;
-    u32 used_groups = count < groups ? count : groups;
-    if (has_new && used_groups == 0) used_groups = 1;
+    const u32 all_warps = block.threads() / kWarpThreads;
+    u32 warps = (count + Memory::kGroupsOfWarp - 1) / Memory::kGroupsOfWarp;
+    warps = warps < all_warps ? warps : all_warps;
+    if (has_new && warps == 0) warps = 1;
     RESIDENT_UNROLL(1)
     for (u32 first = 0; first < task.shared_heads; first += kHeadsAtOnce) {
       const u32 head = kv_head * task.shared_heads + first;
@@ -339,6 +375,7 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
           static_cast<u32>(2 * groups * task.v_strides[2]),
           groups,
           count > group ? count - group : 0};
+      if (item == first_item && first == 0 && !await()) return end_item;
       KeyAndValue ahead = keys.Load();
       [[maybe_unused]] NewRows<T, kDim> rows_of_item{task, kv_head, head, heads, has_new, {}, {}};
       if constexpr (kDecode) {
@@ -379,7 +416,7 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
         for (float& total : rows.total[h]) total = 0.0f;
       }
       // The lanes of a warp make the same number of steps.
-      const u32 first_group = WarpOf(block) * (kWarpThreads / Memory::kLanesOfKey);
+      const u32 first_group = WarpOf(block) * Memory::kGroupsOfWarp;
       bool adds_new = has_new && first_group == 0;
       RESIDENT_UNROLL(1)
       for (u32 done = first_group; done < count || adds_new; done += groups) {
@@ -394,22 +431,9 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
         }
         AddKey<T, kDim>(memory, lane_of_key, run, exists, rows);
       }
-      if (group < used_groups) {
-        for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-          for (u32 half = 0; half < 2; ++half) {
-            Quad<float> quad;
-            for (u32 i = 0; i < 4; ++i) quad.v[i] = rows.total[h][4 * half + i];
-            memory.totals[group][h][half][lane_of_key] = quad;
-          }
-          if (lane_of_key == 0) {
-            memory.largest[group][h] = rows.largest[h];
-            memory.sums[group][h] = rows.sum[h];
-          }
-        }
-      }
+      if (WarpOf(block) < warps) MergeGroups<kDim>(memory, WarpOf(block), LaneOf(block), rows);
       block.barrier();
-      finite =
-          MergeGroups<kDim>(block, task, memory, used_groups, batch, head, heads, part) && finite;
+      finite = MergeWarps<kDim>(block, task, memory, warps, batch, head, heads, part) && finite;
     }
     if (block.reduce(u32{finite}, [](u32 a, u32 b) { return a & b; }) == 0) return item;
     end(item);
@@ -418,7 +442,8 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
 }
 template <typename T, u32 kDim>
 RESIDENT_NOINLINE u32 AttendOnePositionBy(Block block, u32 first_item, u32 end_item) {
-  return AttendOnePositionBy<T, kDim, /*kDecode=*/false>(block, first_item, end_item, [](u32) {});
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/false>(
+      block, first_item, end_item, [] { return true; }, [](u32) {});
 }
 
 // Whether keys, or values, can be read in runs of 8 elements.
