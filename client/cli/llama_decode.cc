@@ -14,13 +14,12 @@ using v1::GraphTensor;
 
 namespace {
 
-// The parts into which a step's attention divides the keys, each of a full cache with at least 128
-// keys. The parts of all heads together are about as many as a large GPU has multiprocessors.
+// The most parts into which a step's attention divides the keys of a head: as many as there are
+// keys for (kernels/ops/attention_decode.h), and those of all heads together about as many as a large
+// GPU has multiprocessors.
 int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
   constexpr int64_t kAllParts = 128;
-  constexpr int64_t kLeastKeys = 128;
-  constexpr int64_t kLeastContext = 512;
-  if (context < kLeastContext) return 1;
+  constexpr int64_t kLeastKeys = 32;
   return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kLeastKeys));
 }
 

@@ -65,8 +65,43 @@
 
 namespace resident {
 
+// What does not change while a member executes a quantum. It is in fast memory because the
+// registers of a GPU's thread do not suffice for it: they would be stored to memory that is slow to
+// read after each load with acquire.
+struct GangQuantum {
+  const GraphImage* image;
+  GangState* state;
+  GraphQuantum* quantum;
+  GraphOperator* operators;
+  const u32* list;  // Of the member's nodes, and their number.
+  u32 size;
+  u32 gang;
+  u32 rank;
+  u32 workers;
+};
+
+// A node of the member's list, as it is in the image; see GraphNode and GangNode.
+struct GangStep {
+  u32 node;
+  u32 op;
+  u32 operator_slot;
+  u32 arguments;
+  u32 chunks;
+  u32 first;
+  u32 ranks;
+  u32 index;  // The member's first chunk.
+  u32 signals;
+  u32 starts_early;
+  u32 waits;
+  u32 first_wait;
+};
+
 // The fast memory of a member.
 struct GangMemory {
+  GangQuantum fixed;
+  // The node that is executed next, and the one that is or was executed.
+  GangStep next;
+  GangStep done;
   union {
     // Of the node that is executed next.
     ArgumentBlock arguments;
@@ -96,54 +131,60 @@ class GangWalk {
   // `workers`: of the engine.
   RESIDENT_HOST_DEVICE GangWalk(Platform& platform, const GraphDescriptor& descriptor, u32 rank,
                                 u32 workers, GangMemory* memory)
-      : platform_(platform),
-        image_(*reinterpret_cast<const GraphImage*>(descriptor.image)),
-        state_(*reinterpret_cast<GangState*>(descriptor.state)),
-        quantum_(*reinterpret_cast<GraphQuantum*>(descriptor.quantum)),
-        gang_(descriptor.gang),
-        rank_(rank),
-        workers_(workers),
-        memory_(*memory),
-        operators_(reinterpret_cast<GraphOperator*>(&state_ + 1)) {}
+      : platform_(platform), memory_(*memory) {
+    auto* const state = reinterpret_cast<GangState*>(descriptor.state);
+    if (Platform::Lane() == 0) {
+      memory_.fixed = {reinterpret_cast<const GraphImage*>(descriptor.image),
+                       state,
+                       reinterpret_cast<GraphQuantum*>(descriptor.quantum),
+                       reinterpret_cast<GraphOperator*>(state + 1),
+                       nullptr,
+                       0,
+                       descriptor.gang,
+                       rank,
+                       workers};
+    }
+    Platform::Sync();
+  }
 
   // The leader begins the quantum. False: the image is not one of this build for this gang; then
   // only Refuse may be called.
   RESIDENT_HOST_DEVICE bool Open() {
-    if (gang_ == 0 || image_.magic != kGraphMagic || image_.layout_hash != GraphLayoutHash() ||
-        image_.gang != gang_) {
+    if (gang() == 0 || image().magic != kGraphMagic || image().layout_hash != GraphLayoutHash() ||
+        image().gang != gang()) {
       return false;
     }
     // Each access to the host's memory takes more than 1 us: the quantum is read at once.
-    ReadHost(&quantum_, sizeof(GraphQuantum), &memory_.quantum);
+    ReadHost(&quantum(), sizeof(GraphQuantum), &memory_.quantum);
     const GraphQuantum& quantum = memory_.quantum;
     ReadHost(reinterpret_cast<const void*>(quantum.operators),
-             image_.operators * u32{sizeof(GraphOperator)}, operators_);
+             image().operators * u32{sizeof(GraphOperator)}, operators());
     const bool fresh = quantum.fresh != 0;
     if (fresh) {
-      for (u32 i = Platform::Lane(); i < image_.scalars; i += Platform::kLanes) {
-        state_.scalars[i] = quantum.scalars[i];
+      for (u32 i = Platform::Lane(); i < image().scalars; i += Platform::kLanes) {
+        state().scalars[i] = quantum.scalars[i];
       }
-      Clear(positions(), gang_);
-      Clear(ended(), image_.nodes);
+      Clear(positions(), gang());
+      Clear(ended(), image().nodes);
     }
     // A run that is aborted before the members begin is not within its first step.
     const bool aborted = quantum.abort != 0;
     if (Platform::Lane() == 0) {
-      if (fresh) state_.arrived = state_.begun = 0;
-      state_.step = quantum.first_step;
-      state_.steps = state_.begun;
-      state_.quantum_steps = 0;
-      state_.end = static_cast<u32>(aborted ? GraphEnd::kAborted : GraphEnd::kNone);
-      state_.failure = 0;
-      state_.between_steps = aborted && fresh;
-      state_.operators = quantum.operators;
-      state_.records = quantum.records;
-      state_.record_bytes = quantum.record_bytes;
-      state_.trace = quantum.trace;
-      state_.trace_capacity = quantum.trace_capacity;
-      state_.start_ns = Platform::Clock();
-      state_.leave = aborted;
-      state_.trace_events = 0;
+      if (fresh) state().arrived = state().begun = 0;
+      state().step = quantum.first_step;
+      state().steps = state().begun;
+      state().quantum_steps = 0;
+      state().end = static_cast<u32>(aborted ? GraphEnd::kAborted : GraphEnd::kNone);
+      state().failure = 0;
+      state().between_steps = aborted && fresh;
+      state().operators = quantum.operators;
+      state().records = quantum.records;
+      state().record_bytes = quantum.record_bytes;
+      state().trace = quantum.trace;
+      state().trace_capacity = quantum.trace_capacity;
+      state().start_ns = Platform::Clock();
+      state().leave = aborted;
+      state().trace_events = 0;
     }
     memory_.last_step = quantum.last_step;
     memory_.max_steps = quantum.max_steps;
@@ -154,97 +195,106 @@ class GangWalk {
 
   // A member begins. REQUIRES: what Open wrote is visible to it.
   RESIDENT_HOST_DEVICE void Join() {
-    const u32* const begins = ImagePart<u32>(image_, image_.list_begins_at);
-    list_ = ImagePart<u32>(image_, image_.lists_at) + begins[rank_];
-    size_ = begins[rank_ + 1] - begins[rank_];
-    free_ns_ = state_.start_ns;
+    const u32* const begins = ImagePart<u32>(image(), image().list_begins_at);
+    const u32 begin = begins[rank()];
+    if (Platform::Lane() == 0) {
+      memory_.fixed.list = ImagePart<u32>(image(), image().lists_at) + begin;
+      memory_.fixed.size = begins[rank() + 1] - begin;
+    }
+    Platform::Sync();
+    free_ns_ = state().start_ns;
     memory_.start_ns = memory_.step_begin_ns = memory_.looked_ns = free_ns_;
-    memory_.trace = state_.trace;
-    memory_.first_step = step_ = state_.step;
-    steps_ = state_.steps;
-    const u32 position = positions()[rank_];
+    memory_.trace = state().trace;
+    memory_.first_step = step_ = state().step;
+    steps_ = state().steps;
+    const u32 position = positions()[rank()];
     arrived_ = position == kGangArrived;
-    position_ = arrived_ ? size_ : position;
+    position_ = arrived_ ? size() : position;
     // A member that has come to the end of the step reads them when the next one has begun, which
     // may be now.
-    if (!arrived_ || rank_ == 0) ReadScalars();
+    if (!arrived_ || rank() == 0) ReadScalars();
   }
 
   // Reads the record, the arguments and the first predecessors of the next node of the list. The
   // caller has taken what was prepared before.
   RESIDENT_HOST_DEVICE void Prepare() {
-    if (rank_ == 0) LookForEnd();
-    leaves_ = Platform::First(Platform::Load(&state_.leave)) != 0;
-    if (position_ == size_) return;
-    node_ = list_[position_];
-    const GraphNode& record = ImagePart<GraphNode>(image_, image_.nodes_at)[node_];
-    const GangNode& members = ImagePart<GangNode>(image_, image_.gang_nodes_at)[node_];
-    op_ = record.op;
-    arguments_ = record.arguments;
-    waits_ = record.predecessors;
+    if (rank() == 0) LookForEnd();
+    leaves_ = Platform::First(Platform::Load(&state().leave)) != 0;
+    if (position_ == size()) return;
+    const u32 node = list()[position_];
+    const GraphNode& record = ImagePart<GraphNode>(image(), image().nodes_at)[node];
+    const GangNode& members = ImagePart<GangNode>(image(), image().gang_nodes_at)[node];
     const u32 patches = record.patches;
     const u32 first_patch = record.first_patch;
     const u32 first_argument = record.first_argument;
-    first_ = members.first;
-    ranks_ = members.ranks;
-    signals_ = members.signals;
-    first_wait_ = members.first_wait;
-    starts_early_ = members.starts_early;
-    index_ = rank_ >= first_ ? rank_ - first_ : rank_ + gang_ - first_;
+    GangStep next = {};
+    next.node = node;
+    next.op = record.op;
+    next.arguments = record.arguments;
+    next.waits = record.predecessors;
+    next.first = members.first;
+    next.ranks = members.ranks;
+    next.signals = members.signals;
+    next.first_wait = members.first_wait;
+    next.index = rank() >= next.first ? rank() - next.first : rank() + gang() - next.first;
     // Independent of each other: the operator, the predecessors and the arguments.
-    const GraphOperator op = operators_[op_];
-    ReadWait(Platform::Lane());
-    CopyArguments(ImagePart<Argument>(image_, image_.arguments_at) + first_argument);
-    operator_slot_ = op.slot;
-    starts_early_ &= op.starts_early;
-    chunks_ = 1;
-    if (patches != 0 && Platform::Lane() == 0) {
-      PatchArguments(ImagePart<GraphPatch>(image_, image_.patches_at) + first_patch, patches,
-                     memory_.scalars, state_.records + step() * state_.record_bytes,
-                     &memory_.arguments);
+    const GraphOperator op = operators()[next.op];
+    ReadWait(next, Platform::Lane());
+    CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + first_argument,
+                  next.arguments);
+    next.operator_slot = op.slot;
+    next.starts_early = members.starts_early & op.starts_early;
+    next.chunks = 1;
+    if (Platform::Lane() == 0) {
+      if (patches != 0) {
+        PatchArguments(ImagePart<GraphPatch>(image(), image().patches_at) + first_patch, patches,
+                       memory_.scalars, state().records + step() * state().record_bytes,
+                       &memory_.arguments);
+      }
+      if (op.split_parameter >= 0) {
+        next.chunks = static_cast<u32>(
+            CountGangChunks(CountChunksOf(memory_.arguments, op, workers()), op.limit, next.ranks));
+      }
+      memory_.next = next;
     }
     Platform::Sync();
-    if (op.split_parameter >= 0) {
-      if (Platform::Lane() == 0) {
-        chunks_ = static_cast<u32>(
-            CountGangChunks(CountChunksOf(memory_.arguments, op, workers_), op.limit, ranks_));
-      }
-      chunks_ = Platform::First(chunks_);
-    }
   }
 
   // Whether the operator of the node that was prepared may be started before Next: Next then
   // decides whether its inputs become ready. REQUIRES: the node before has ended OK.
   RESIDENT_HOST_DEVICE bool starts_early() const {
-    return position_ != size_ && !leaves_ && starts_early_ != 0 && index_ < chunks_;
+    return position_ != size() && !leaves_ && memory_.next.starts_early != 0 &&
+           memory_.next.index < memory_.next.chunks;
   }
 
   // Waits until the node that was prepared may be executed; its arguments are in the fast memory.
   // False: the step has ended, and the first node of the next one is to be prepared, or the member
   // must leave.
   RESIDENT_HOST_DEVICE bool Next() {
-    if (position_ == size_) {
+    if (position_ == size()) {
       leaves_ = !EndStep();
       return false;
     }
     leaves_ = leaves_ || !AwaitPredecessors();
     if (leaves_) return false;
-    done_ = {node_, op_, index_, signals_};
+    if (Platform::Lane() == 0) memory_.done = memory_.next;
+    Platform::Sync();
     ++position_;
     return true;
   }
   RESIDENT_HOST_DEVICE bool leaves() const { return leaves_; }
 
-  RESIDENT_HOST_DEVICE u32 node() const { return node_; }
-  RESIDENT_HOST_DEVICE u32 operator_slot() const { return operator_slot_; }
-  RESIDENT_HOST_DEVICE u32 arguments() const { return arguments_; }
+  // Of the node that was prepared.
+  RESIDENT_HOST_DEVICE u32 node() const { return memory_.next.node; }
+  RESIDENT_HOST_DEVICE u32 operator_slot() const { return memory_.next.operator_slot; }
+  RESIDENT_HOST_DEVICE u32 arguments() const { return memory_.next.arguments; }
   RESIDENT_HOST_DEVICE u32 argument_bytes() const {
-    return arguments_ * static_cast<u32>(sizeof(Argument));
+    return arguments() * static_cast<u32>(sizeof(Argument));
   }
   // The chunks of the node that this member executes.
-  RESIDENT_HOST_DEVICE u32 first_chunk() const { return index_; }
-  RESIDENT_HOST_DEVICE u32 chunks() const { return chunks_; }
-  RESIDENT_HOST_DEVICE u32 stride() const { return ranks_; }
+  RESIDENT_HOST_DEVICE u32 first_chunk() const { return memory_.next.index; }
+  RESIDENT_HOST_DEVICE u32 chunks() const { return memory_.next.chunks; }
+  RESIDENT_HOST_DEVICE u32 stride() const { return memory_.next.ranks; }
   // Step of the quantum.
   RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - memory_.first_step); }
 
@@ -255,14 +305,14 @@ class GangWalk {
     if (status_and_detail != 0) {
       --position_;  // The node has not ended.
       leaves_ = true;
-      Fail(done_.node, status_and_detail);
+      Fail(memory_.done.node, status_and_detail);
       return;
     }
     if (Platform::Lane() == 0) {
-      if (done_.signals != 0) Platform::AddRelease(&ended()[done_.node], 1u);
-      GraphOperator& op = operators_[done_.op];
+      if (memory_.done.signals != 0) Platform::AddRelease(&ended()[memory_.done.node], 1u);
+      GraphOperator& op = operators()[memory_.done.op];
       Platform::Add(&op.ns, end_ns - begin_ns);
-      if (done_.index == 0) Platform::Add(&op.tasks, u64{1});
+      if (memory_.done.index == 0) Platform::Add(&op.tasks, u64{1});
     }
     free_ns_ = end_ns;
   }
@@ -270,53 +320,55 @@ class GangWalk {
   // The member leaves. The caller makes what it wrote visible to the last one.
   RESIDENT_HOST_DEVICE void Save() {
     if (Platform::Lane() != 0) return;
-    positions()[rank_] = arrived_ ? kGangArrived : position_;
+    positions()[rank()] = arrived_ ? kGangArrived : position_;
   }
 
   // For the last member that leaves: sets what the host reads. Returns the status of the quantum.
   RESIDENT_HOST_DEVICE u32 Conclude() {
-    auto* const rows = reinterpret_cast<GraphOperator*>(Platform::Load(&state_.operators));
-    for (u32 row = Platform::Lane(); row < image_.operators; row += Platform::kLanes) {
-      rows[row].tasks = Platform::Load(&operators_[row].tasks);
-      rows[row].ns = Platform::Load(&operators_[row].ns);
+    auto* const rows = reinterpret_cast<GraphOperator*>(Platform::Load(&state().operators));
+    for (u32 row = Platform::Lane(); row < image().operators; row += Platform::kLanes) {
+      rows[row].tasks = Platform::Load(&operators()[row].tasks);
+      rows[row].ns = Platform::Load(&operators()[row].ns);
     }
-    const u32 end = Platform::Load(&state_.end);
-    const u32 failure = Platform::Load(&state_.failure);
+    const u32 end = Platform::Load(&state().end);
+    const u32 failure = Platform::Load(&state().failure);
     if (Platform::Lane() == 0) {
-      quantum_.end =
+      quantum().end =
           end == static_cast<u32>(GraphEnd::kNone) ? static_cast<u32>(GraphEnd::kQuantum) : end;
-      quantum_.steps = Platform::Load(&state_.quantum_steps);
-      quantum_.in_step = Platform::Load(&state_.between_steps) == 0;
-      quantum_.failed_node = Platform::Load(&state_.failed_node);
-      quantum_.failure = failure;
-      quantum_.failed_step = Platform::Load(&state_.failed_step);
-      quantum_.trace_events = Platform::Load(&state_.trace_events);
+      quantum().steps = Platform::Load(&state().quantum_steps);
+      quantum().in_step = Platform::Load(&state().between_steps) == 0;
+      quantum().failed_node = Platform::Load(&state().failed_node);
+      quantum().failure = failure;
+      quantum().failed_step = Platform::Load(&state().failed_step);
+      quantum().trace_events = Platform::Load(&state().trace_events);
     }
     return failure;
   }
 
   // Instead of all the others, if Open returned false. Returns the status of the quantum.
   RESIDENT_HOST_DEVICE u32 Refuse() {
-    if (Platform::Lane() == 0) quantum_.end = static_cast<u32>(GraphEnd::kBadImage);
+    if (Platform::Lane() == 0) quantum().end = static_cast<u32>(GraphEnd::kBadImage);
     return static_cast<u32>(CompletionStatus::kInternal);
   }
 
  private:
   static constexpr u32 kNoNode = ~0u;
 
-  // A node that was executed; see the members of the same names.
-  struct Done {
-    u32 node;
-    u32 op;
-    u32 index;
-    u32 signals;
-  };
+  RESIDENT_HOST_DEVICE const GraphImage& image() const { return *memory_.fixed.image; }
+  RESIDENT_HOST_DEVICE GangState& state() const { return *memory_.fixed.state; }
+  RESIDENT_HOST_DEVICE GraphQuantum& quantum() const { return *memory_.fixed.quantum; }
+  RESIDENT_HOST_DEVICE GraphOperator* operators() const { return memory_.fixed.operators; }
+  RESIDENT_HOST_DEVICE const u32* list() const { return memory_.fixed.list; }
+  RESIDENT_HOST_DEVICE u32 size() const { return memory_.fixed.size; }
+  RESIDENT_HOST_DEVICE u32 gang() const { return memory_.fixed.gang; }
+  RESIDENT_HOST_DEVICE u32 rank() const { return memory_.fixed.rank; }
+  RESIDENT_HOST_DEVICE u32 workers() const { return memory_.fixed.workers; }
 
   RESIDENT_HOST_DEVICE u32* positions() const {
-    return reinterpret_cast<u32*>(operators_ + image_.operators);
+    return reinterpret_cast<u32*>(operators() + image().operators);
   }
   // By node: how often a member has ended it.
-  RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang_; }
+  RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang(); }
 
   // Copies memory of the host: all that fits in registers is requested before the first of it is
   // stored. `bytes`: a multiple of 8.
@@ -347,20 +399,20 @@ class GangWalk {
   }
 
   RESIDENT_HOST_DEVICE void ReadScalars() {
-    for (u32 i = Platform::Lane(); i < image_.scalars; i += Platform::kLanes) {
-      memory_.scalars[i] = Platform::Load(&state_.scalars[i]);
+    for (u32 i = Platform::Lane(); i < image().scalars; i += Platform::kLanes) {
+      memory_.scalars[i] = Platform::Load(&state().scalars[i]);
     }
     Platform::Sync();
   }
 
-  RESIDENT_HOST_DEVICE void CopyArguments(const Argument* from) {
+  RESIDENT_HOST_DEVICE void CopyArguments(const Argument* from, u32 count) {
     struct alignas(16) Piece {
       u64 words[2];
     };
     static_assert(sizeof(Argument) % sizeof(Piece) == 0, "");
     constexpr u32 kPieces = kMaxArguments * sizeof(Argument) / sizeof(Piece);
     constexpr u32 kRounds = (kPieces + Platform::kLanes - 1) / Platform::kLanes;
-    const u32 pieces = argument_bytes() / static_cast<u32>(sizeof(Piece));
+    const u32 pieces = count * static_cast<u32>(sizeof(Argument) / sizeof(Piece));
     const auto* const source = reinterpret_cast<const Piece*>(from);
     auto* const target = reinterpret_cast<Piece*>(&memory_.arguments);
     Piece loaded[kRounds];
@@ -378,23 +430,23 @@ class GangWalk {
   }
 
   // A lane's predecessor: that with this index among those of the node.
-  RESIDENT_HOST_DEVICE void ReadWait(u32 index) {
+  RESIDENT_HOST_DEVICE void ReadWait(const GangStep& step, u32 index) {
     wait_node_ = kNoNode;
-    if (index >= waits_) return;
-    const GangWait wait = ImagePart<GangWait>(image_, image_.waits_at)[first_wait_ + index];
+    if (index >= step.waits) return;
+    const GangWait wait = ImagePart<GangWait>(image(), image().waits_at)[step.first_wait + index];
     // Its own nodes have ended, because they are before this one.
-    if (wait.ranks == 1 && wait.first == rank_) return;
+    if (wait.ranks == 1 && wait.first == rank()) return;
     wait_node_ = wait.node;
     wait_target_ = wait.ranks * (steps_ + 1);
   }
 
   RESIDENT_HOST_DEVICE bool AwaitPredecessors() {
-    for (u32 group = 0; group < waits_; group += Platform::kLanes) {
-      if (group != 0) ReadWait(group + Platform::Lane());
+    for (u32 group = 0; group < memory_.next.waits; group += Platform::kLanes) {
+      if (group != 0) ReadWait(memory_.next, group + Platform::Lane());
       bool reached = wait_node_ == kNoNode;
       if (Platform::All(reached)) continue;
       for (u32 polls = 0;; ++polls) {
-        const bool leave = Platform::Load(&state_.leave) != 0;
+        const bool leave = Platform::Load(&state().leave) != 0;
         // Different signs: the counter has not reached the target.
         if (!reached) {
           reached =
@@ -402,7 +454,7 @@ class GangWalk {
         }
         if (Platform::All(reached)) break;
         if (Platform::First(leave)) return false;
-        if (rank_ == 0) LookForEnd();
+        if (rank() == 0) LookForEnd();
         platform_.Wait(polls);
       }
     }
@@ -414,14 +466,14 @@ class GangWalk {
   RESIDENT_HOST_DEVICE bool EndStep() {
     if (!arrived_) {
       arrived_ = true;
-      if (gang_ > 1 && Platform::Lane() == 0) Platform::AddRelease(&state_.arrived, 1u);
+      if (gang() > 1 && Platform::Lane() == 0) Platform::AddRelease(&state().arrived, 1u);
     }
-    if (rank_ == 0) {
-      if (gang_ > 1) {
-        const u32 target = gang_ * (steps_ + 1);
-        for (u32 polls = 0; Platform::First(Platform::LoadAcquire(&state_.arrived)) != target;
+    if (rank() == 0) {
+      if (gang() > 1) {
+        const u32 target = gang() * (steps_ + 1);
+        for (u32 polls = 0; Platform::First(Platform::LoadAcquire(&state().arrived)) != target;
              ++polls) {
-          if (Platform::First(Platform::Load(&state_.leave)) != 0) return false;
+          if (Platform::First(Platform::Load(&state().leave)) != 0) return false;
           LookForEnd();
           platform_.Wait(polls);
         }
@@ -429,9 +481,9 @@ class GangWalk {
       if (!LeadStep()) return false;
     } else {
       for (u32 polls = 0;; ++polls) {
-        const u32 leave = Platform::First(Platform::LoadAcquire(&state_.leave));
+        const u32 leave = Platform::First(Platform::LoadAcquire(&state().leave));
         // If the step has begun before that, the member leaves at its beginning.
-        if (Platform::First(Platform::LoadAcquire(&state_.begun)) != steps_) break;
+        if (Platform::First(Platform::LoadAcquire(&state().begun)) != steps_) break;
         if (leave != 0) return false;
         platform_.Wait(polls);
       }
@@ -441,7 +493,7 @@ class GangWalk {
     position_ = 0;
     ++steps_;
     // The leader has counted it.
-    if (rank_ != 0) ++step_;
+    if (rank() != 0) ++step_;
     return true;
   }
 
@@ -463,18 +515,18 @@ class GangWalk {
       // A further step would exceed the time, if it takes as long as this one.
       leave = quantum_steps >= memory_.max_steps ||
               now + (now - memory_.step_begin_ns) > memory_.start_ns + memory_.budget_ns ||
-              Platform::First(Platform::Load(&state_.leave)) != 0;
+              Platform::First(Platform::Load(&state().leave)) != 0;
     }
     leave = Platform::First(leave || end != GraphEnd::kNone);
     memory_.step_begin_ns = now;
     if (Platform::Lane() == 0) {
-      state_.quantum_steps = quantum_steps;
+      state().quantum_steps = quantum_steps;
       if (end != GraphEnd::kNone) End(end);
-      if (leave) state_.between_steps = 1;
+      if (leave) state().between_steps = 1;
       if (leave) {
-        Platform::StoreRelease(&state_.leave, 1u);
+        Platform::StoreRelease(&state().leave, 1u);
       } else {
-        Platform::StoreRelease(&state_.begun, steps_ + 1);
+        Platform::StoreRelease(&state().begun, steps_ + 1);
       }
     }
     Platform::Sync();
@@ -482,13 +534,13 @@ class GangWalk {
   }
 
   RESIDENT_HOST_DEVICE bool IsStopValue() const {
-    if (image_.stop_address == 0) return false;
-    const i64 value = image_.stop_dtype == DType::kI32
-                          ? Platform::Load(reinterpret_cast<const i32*>(image_.stop_address))
-                          : Platform::Load(reinterpret_cast<const i64*>(image_.stop_address));
-    const i64* const stops = ImagePart<i64>(image_, image_.stop_values_at);
+    if (image().stop_address == 0) return false;
+    const i64 value = image().stop_dtype == DType::kI32
+                          ? Platform::Load(reinterpret_cast<const i32*>(image().stop_address))
+                          : Platform::Load(reinterpret_cast<const i64*>(image().stop_address));
+    const i64* const stops = ImagePart<i64>(image(), image().stop_values_at);
     bool differs = true;
-    for (u32 i = Platform::Lane(); i < image_.stop_values; i += Platform::kLanes) {
+    for (u32 i = Platform::Lane(); i < image().stop_values; i += Platform::kLanes) {
       differs &= stops[i] != value;
     }
     return !Platform::All(differs);
@@ -498,13 +550,13 @@ class GangWalk {
   RESIDENT_HOST_DEVICE bool UpdateScalars() {
     static_assert(kMaxGraphScalars % Platform::kLanes == 0, "");
     constexpr u32 kRounds = kMaxGraphScalars / Platform::kLanes;
-    const GraphUpdate* const updates = ImagePart<GraphUpdate>(image_, image_.updates_at);
+    const GraphUpdate* const updates = ImagePart<GraphUpdate>(image(), image().updates_at);
     double values[kRounds];
     bool valid = true;
     RESIDENT_UNROLL(1)
     for (u32 k = 0; k < kRounds; ++k) {
       const u32 i = k * Platform::kLanes + Platform::Lane();
-      if (i >= image_.updates) continue;
+      if (i >= image().updates) continue;
       const GraphUpdate update = updates[i];
       values[k] = update.factor * memory_.scalars[update.scalar] + update.addend;
       valid &= values[k] >= update.least && values[k] <= update.most;
@@ -513,10 +565,10 @@ class GangWalk {
     RESIDENT_UNROLL(1)
     for (u32 k = 0; k < kRounds; ++k) {
       const u32 i = k * Platform::kLanes + Platform::Lane();
-      if (i >= image_.updates) continue;
+      if (i >= image().updates) continue;
       const u32 scalar = updates[i].scalar;
       memory_.scalars[scalar] = values[k];
-      state_.scalars[scalar] = values[k];
+      state().scalars[scalar] = values[k];
     }
     Platform::Sync();
     return true;
@@ -526,34 +578,34 @@ class GangWalk {
   RESIDENT_HOST_DEVICE void LookForEnd() {
     const u64 now = Platform::First(Platform::Clock());
     if (Platform::Lane() == 0 && now - memory_.start_ns > memory_.budget_ns) {
-      Platform::StoreRelease(&state_.leave, 1u);
+      Platform::StoreRelease(&state().leave, 1u);
     }
     if (Platform::First(now - memory_.looked_ns > kAbortLookNs)) LookForAbort(now);
   }
   RESIDENT_HOST_DEVICE void LookForAbort(u64 now) {
     memory_.looked_ns = now;
-    if (Platform::First(Platform::LoadHost(&quantum_.abort)) == 0) return;
+    if (Platform::First(Platform::LoadHost(&quantum().abort)) == 0) return;
     if (Platform::Lane() == 0) {
       End(GraphEnd::kAborted);
-      Platform::StoreRelease(&state_.leave, 1u);
+      Platform::StoreRelease(&state().leave, 1u);
     }
     Platform::Sync();
   }
 
   // (one lane) The first reason is kept.
   RESIDENT_HOST_DEVICE bool End(GraphEnd end) {
-    return Platform::Exchange(&state_.end, static_cast<u32>(GraphEnd::kNone),
+    return Platform::Exchange(&state().end, static_cast<u32>(GraphEnd::kNone),
                               static_cast<u32>(end));
   }
 
   RESIDENT_HOST_DEVICE void Fail(u32 node, u32 status_and_detail) {
     if (Platform::Lane() == 0) {
       if (End(GraphEnd::kFailed)) {
-        state_.failed_node = node;
-        state_.failure = status_and_detail;
-        state_.failed_step = step_;
+        state().failed_node = node;
+        state().failure = status_and_detail;
+        state().failed_step = step_;
       }
-      Platform::StoreRelease(&state_.leave, 1u);
+      Platform::StoreRelease(&state().leave, 1u);
     }
     Platform::Sync();
   }
@@ -561,24 +613,15 @@ class GangWalk {
   // Of the node that was executed. Its first chunk stands for all that the member executed.
   RESIDENT_HOST_DEVICE void Trace(u64 begin_ns, u64 end_ns) {
     if (Platform::Lane() != 0) return;
-    const u32 at = Platform::FetchAdd(&state_.trace_events, 1u);
-    if (at >= state_.trace_capacity) return;
+    const u32 at = Platform::FetchAdd(&state().trace_events, 1u);
+    if (at >= state().trace_capacity) return;
     reinterpret_cast<GraphTraceEvent*>(memory_.trace)[at] = {
-        done_.node, step(), done_.index, rank_, free_ns_, begin_ns, end_ns};
+        memory_.done.node, step(), memory_.done.index, rank(), free_ns_, begin_ns, end_ns};
   }
 
   Platform& platform_;
-  const GraphImage& image_;
-  GangState& state_;
-  GraphQuantum& quantum_;
-  const u32 gang_;
-  const u32 rank_;
-  const u32 workers_;
   GangMemory& memory_;
-  GraphOperator* const operators_;
 
-  const u32* list_ = nullptr;
-  u32 size_ = 0;
   u32 position_ = 0;
   // Whether the member has reported the end of the step.
   bool arrived_ = false;
@@ -589,23 +632,9 @@ class GangWalk {
   // When the member ended its last node.
   u64 free_ns_ = 0;
 
-  // The node at the position.
-  u32 node_ = 0;
-  u32 op_ = 0;
-  u32 operator_slot_ = 0;
-  u32 arguments_ = 0;
-  u32 chunks_ = 0;
-  u32 first_ = 0;
-  u32 ranks_ = 0;
-  u32 index_ = 0;
-  u32 signals_ = 0;
-  u32 starts_early_ = 0;
-  u32 waits_ = 0;
-  u32 first_wait_ = 0;
   // A lane's predecessor, and the value that its counter must have; kNoNode: it need not wait.
   u32 wait_node_ = kNoNode;
   u32 wait_target_ = 0;
-  Done done_{};
 };
 
 }  // namespace resident

@@ -3,10 +3,10 @@
 // all keys so far (attention_partial, attention_combine). In a graph these would be four nodes,
 // each of which takes longer to hand over than to compute.
 //
-// An item is a head of keys, or, of more than kMostKeysOfOne keys, one of its parts. The item that
-// has the last key, the new one, appends it. The parts of a head count their arrivals in `arrived`;
-// the last one combines them, in their order, so that the result does not depend on who is last. A
-// count may start at any multiple of the number of parts.
+// An item is a head of keys with one of its parts, which have kKeysOfPart keys or more. The item
+// that has the last key, the new one, appends it. The parts of a head count their arrivals in
+// `arrived`; the last one combines them, in their order, so that the result does not depend on who
+// is last, and sets the count to 0 for the next task.
 //
 //   AttendOnePositionBy  (attention_one_position.h)  16-bit keys and values of 64 or 128 elements
 //   DecodeItem           (attention.cc)              any tensors
@@ -48,8 +48,8 @@ constexpr u16 kDecodeBadAngles = 5;
 constexpr u16 kDecodeBadParts = 6;
 constexpr u16 kDecodeTooManyHeads = 7;
 
-// Keys of a head that are not divided.
-constexpr i64 kMostKeysOfOne = 512;
+// Fewer keys are not divided further: the groups of a block have one each.
+constexpr i64 kKeysOfPart = 32;
 
 // Elements of the heads of q that share a head of k: the general form has them in scratch memory,
 // behind the sums of AttendTile.
@@ -58,8 +58,8 @@ constexpr i64 kMostSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(
 
 // Parts into which the keys are divided; 1: they are not.
 RESIDENT_DEVICE i64 CountDecodeParts(const Args& args) {
-  if (args.scalar<i64>(kDecodePos) < kMostKeysOfOne) return 1;
-  return args.tensor<const Any>(kDecodeAcc).shape(1);
+  return Smallest(args.scalar<i64>(kDecodePos) / kKeysOfPart + 1,
+                  args.tensor<const Any>(kDecodeAcc).shape(1));
 }
 
 // 0, or the detail with which the task is refused. Scalars and shapes only.
@@ -98,8 +98,8 @@ RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, i64 item, 
   u32 last = 0;
   if (block.thread() == 0) {
     i32* const arrived = args.tensor<i32>(kDecodeArrived).data() + kv_head;
-    const u32 before = static_cast<u32>(atomic_arrive(arrived));
-    last = (before + 1) % static_cast<u32>(parts) == 0 ? 1 : 0;
+    last = atomic_arrive(arrived) + 1 == parts ? 1 : 0;
+    if (last != 0) *arrived = 0;
   }
   last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
   if (last == 0) return;
@@ -235,8 +235,7 @@ RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
                     (layout == 0 || layout == 1) & (pos >= 0) & (pos < keys.shape[1]) &
                     (large >> 30 == 0) & (kv_heads > 0) & (parts > 0) &
                     (block.threads() >= kWarpThreads);
-  if (!fits || kv_heads * parts >> 31 != 0 || (pos >= kMostKeysOfOne && pos >= kMostKeys * parts))
-    return false;
+  if (!fits || kv_heads * parts >> 31 != 0 || pos >= kMostKeys * parts) return false;
   const u32 shared = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
   return i64{shared} * kv_heads == heads && shared > 0 && i64{shared} * dim <= kMostSharedElements;
 }
@@ -253,7 +252,8 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.k = keys.address;
   task.v = values.address;
   const TensorArgument& out = args.described(kDecodeOut);
-  const bool divided = CountDecodeParts(args) > 1;
+  const i64 parts = CountDecodeParts(args);
+  const bool divided = parts > 1;
   task.out = divided ? args.described(kDecodeAcc).address : out.address;
   task.out_dtype = out.dtype;
   task.out_strides[0] = 0;
@@ -272,7 +272,7 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.kv_heads = static_cast<u32>(keys.shape[0]);
   task.shared_heads = task.heads / task.kv_heads;
   task.keys = static_cast<u32>(args.scalar<i64>(kDecodePos)) + 1;
-  task.parts = divided ? static_cast<u32>(args.described(kDecodeAcc).shape[1]) : 0;
+  task.parts = divided ? static_cast<u32>(parts) : 0;
   task.scale = args.scalar<float>(kDecodeScale);
   task.added = {k.address,    v.address,    angles.shape[0] == 0 ? 0 : angles.address,
                 k.strides[0], v.strides[0], args.scalar<i32>(kDecodeLayout) == 0};

@@ -7,7 +7,7 @@
 // A warp has adjacent rows, two at a time: of gemv_silu_mul a row of each matrix. A lane always has
 // eight loads of 16 bytes of weights under way, also from two rows to the next two, and the first
 // ones start before the vector may be read (Block::await_inputs). So each block has 32 KiB on their
-// way. If the block has memory for it (Block::ahead_bytes), the 64 KiB behind these are on their
+// way. If the block has memory for it (Block::ahead_bytes), the 32 KiB behind these are on their
 // way to it, and further weights reach the registers through it.
 //
 // The products are added in float32, so that x is not rounded, and the warps need nothing of each
@@ -132,7 +132,7 @@ struct WeightSteps {
 // copied itself, so that no thread waits for another one.
 class StepRing {
  public:
-  static constexpr u32 kSteps = 4;
+  static constexpr u32 kSteps = 2;
 
   RESIDENT_DEVICE explicit StepRing(const Block& block) {
     const u32 warps = block.threads() / kWarpThreads;

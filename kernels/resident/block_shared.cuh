@@ -29,6 +29,7 @@ struct Handover {
   volatile u32 state;  // Block 0: a LoneState.
   u32 reserved;
   u64 start_ns;
+  Breadcrumb* breadcrumb;  // The block's.
 };
 
 __shared__ BlockState block_state;
@@ -88,12 +89,10 @@ __device__ __forceinline__ void ClearOutcome() {
 constexpr u32 kNoToken = ~0u;
 
 // (lane 0) Writes the block's current task for the host; `task`: its index, if it is of a range.
-__device__ __forceinline__ void WriteBreadcrumb(const KernelParameters& p, u32 token,
-                                                u32 operator_slot, u32 task = 0) {
-  asm volatile(
-      "st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p.breadcrumbs + blockIdx.x),
-      "r"(Stamp(token)), "r"(operator_slot), "r"(0u), "r"(task)
-      : "memory");
+__device__ __forceinline__ void WriteBreadcrumb(u32 token, u32 operator_slot, u32 task = 0) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(handover.breadcrumb),
+               "r"(Stamp(token)), "r"(operator_slot), "r"(0u), "r"(task)
+               : "memory");
 }
 
 // (warp, after a barrier) Stores a completion. The caller executes the fence.

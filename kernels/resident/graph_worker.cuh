@@ -105,22 +105,22 @@ struct GangMember {
 
   __device__ __forceinline__ void Wait(u32 polls) {
     if (polls != kPollsUntilIdle) return;
-    if (LaneId() == 0) WriteBreadcrumb(p, kNoToken, 0);
+    if (LaneId() == 0) WriteBreadcrumb(kNoToken, 0);
     idle = true;
   }
 };
 
 // (lane 0) Notes for the host that the block runs the node that was prepared.
-__device__ __forceinline__ void NoteNode(const KernelParameters& p,
-                                         const GangWalk<GangMember>& walk, u32 token) {
-  WriteBreadcrumb(p, token, walk.operator_slot(), PackGraphTask(walk.node(), walk.step()));
+__device__ __forceinline__ void NoteNode(const GangWalk<GangMember>& walk) {
+  // The descriptor has the quantum's token also while a node is the block's task.
+  WriteBreadcrumb(block_state.descriptor.token, walk.operator_slot(),
+                  PackGraphTask(walk.node(), walk.step()));
 }
 
 // (warp) Makes the node that was prepared the block's task, and starts its operator with the
 // member's first chunk, if it has one. One that awaits its inputs is noted later.
 template <InputState kInputs>
-__device__ __forceinline__ void StartNode(const KernelParameters& p,
-                                          const GangWalk<GangMember>& walk, u32 token) {
+__device__ __forceinline__ void StartNode(const GangWalk<GangMember>& walk) {
   if (kInputs != InputState::kReady) __syncwarp();  // All lanes have read the former outcome.
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
@@ -138,7 +138,7 @@ __device__ __forceinline__ void StartNode(const KernelParameters& p,
     block_state.chunk_count = walk.chunks();
     // Otherwise it is so already.
     if (kInputs != InputState::kReady) block_state.inputs = kInputs;
-    if (kInputs == InputState::kReady) NoteNode(p, walk, token);
+    if (kInputs == InputState::kReady) NoteNode(walk);
   }
   __syncwarp();
   if (walk.first_chunk() < walk.chunks()) BarrierSync<kHandOverBarrier>();
@@ -216,26 +216,26 @@ __device__ __noinline__ void RunQuantum(const KernelParameters& p) {
         const u32 status_and_detail = EndNode(stride);
         const u64 end_ns = NanosecondClock();
         early = early && status_and_detail == 0;
-        if (early) StartNode<InputState::kAwaited>(p, walk, quantum.token);
+        if (early) StartNode<InputState::kAwaited>(walk);
         walk.Finish(status_and_detail, begin_ns, end_ns);
       } else if (early) {
-        StartNode<InputState::kAwaited>(p, walk, quantum.token);
+        StartNode<InputState::kAwaited>(walk);
       }
       if (early) {
         // After the stores of the node before have been released: one that faults is still seen as
         // that node's.
-        if (LaneId() == 0) NoteNode(p, walk, quantum.token);
+        if (LaneId() == 0) NoteNode(walk);
         member.idle = false;
       }
       runs = walk.Next();
       if (early) {
-        if (runs && member.idle && LaneId() == 0) NoteNode(p, walk, quantum.token);
+        if (runs && member.idle && LaneId() == 0) NoteNode(walk);
         EndWaitForInputs(/*ready=*/runs);
       }
       if (runs) {
         stride = walk.stride();
         begin_ns = NanosecondClock();
-        if (!early) StartNode<InputState::kReady>(p, walk, quantum.token);
+        if (!early) StartNode<InputState::kReady>(walk);
       } else if (walk.leaves()) {
         break;
       }
@@ -245,7 +245,7 @@ __device__ __noinline__ void RunQuantum(const KernelParameters& p) {
   __syncwarp();
   const bool last = IsLastToFinish(wide, quantum.gang);
   // After the fence, so that a store that faults is still that of a node.
-  if (LaneId() == 0) WriteBreadcrumb(p, kNoToken, 0);
+  if (LaneId() == 0) WriteBreadcrumb(kNoToken, 0);
   if (!last) return;
   const u32 status_and_detail = ready == kQuantumOpen ? walk.Conclude() : walk.Refuse();
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);

@@ -297,7 +297,7 @@ __device__ void RunRange(const KernelParameters& p) {
     for (u32 t = 0; t < count; ++t) {
       // The host must see how long a task runs, and not how long the claim does.
       if (t == 0 || clock64() - noted > kNoteCycles) {
-        if (lane == 0) WriteBreadcrumb(p, range.token, range.operator_slot, first + t);
+        if (lane == 0) WriteBreadcrumb(range.token, range.operator_slot, first + t);
         noted = clock64();
       }
       if (lane < range.arguments) {
@@ -327,7 +327,7 @@ __device__ void RunRange(const KernelParameters& p) {
   const bool last = IsLastToFinish(wide, blocks);
   // After the fence, so that a store that faults is still that of a task. Other blocks may need
   // longer for their tasks of the range.
-  if (lane == 0) WriteBreadcrumb(p, kNoToken, 0);
+  if (lane == 0) WriteBreadcrumb(kNoToken, 0);
   if (!last) return;
   failed = *reinterpret_cast<volatile u32*>(&wide->failed);
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
@@ -368,7 +368,7 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
       graphs.Serve();
       continue;
     }
-    if (lane == 0) WriteBreadcrumb(p, task.token, task.operator_slot);
+    if (lane == 0) WriteBreadcrumb(task.token, task.operator_slot);
     ClearOutcome();
     if (!(task.flags & kTaskCompact)) {
       if (task.chunks() > kMaxTaskChunks) {
@@ -552,11 +552,11 @@ class Poller {
     // after a fault. Otherwise it is written later, so that it does not delay the round trip.
     const bool may_fault = !(flags & kTaskDeviceOutputs);
     if (may_fault && LaneId() == 0)
-      WriteBreadcrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
+      WriteBreadcrumb(static_cast<u32>(next_), OperatorSlotOf(word1));
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
     if (!may_fault && LaneId() == 0)
-      WriteBreadcrumb(p_, static_cast<u32>(next_), OperatorSlotOf(word1));
+      WriteBreadcrumb(static_cast<u32>(next_), OperatorSlotOf(word1));
     ++next_;
     return Found::kLoneTask;
   }
@@ -688,6 +688,7 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
   using namespace resident;
   if (threadIdx.x == 0) {
     handover = Handover{};
+    handover.breadcrumb = parameters.breadcrumbs + blockIdx.x;
     prepared.mail = MailState{};
     block_state.scratch = parameters.scratch + blockIdx.x * kScratchBytes;
     block_state.inputs = InputState::kReady;

@@ -99,7 +99,9 @@ absl::Status CheckAbi(absl::string_view header) {
     return absl::OkStatus();
   }
   const std::string name = NameIn(header);
-  if (!absl::StartsWith(name, "resident_op_")) return absl::OkStatus();
+  if (!absl::StartsWith(name, "resident_op_") && !absl::StartsWith(name, "resident_opc_")) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "the function '", name,
       "' is not one that the kernel can call. Fix: define it as RESIDENT_OPERATOR(NAME)"

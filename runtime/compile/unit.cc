@@ -96,11 +96,8 @@ Unit MakeUnit(const CompileJob& job) {
   for (const std::string& header : FindHeaders(job)) {
     absl::StrAppend(&unit.main_text, "#include \"", header, "\"\n");
   }
-  // With this declaration, an operator with a different parameter list does not compile.
   absl::StrAppend(&unit.main_text, "namespace resident_unit_", id, " {\n",  //
-                  "RESIDENT_EXPORT void ", unit.symbol,
-                  "(resident::Block&, const resident::Args&);\n",  //
-                  "#include \"", job.main_file, "\"\n",            //
+                  "#include \"", job.main_file, "\"\n",                     //
                   "}\n");
   return unit;
 }

@@ -172,7 +172,7 @@ class LlamaTest(daemons.DaemonTest):
         operators = [node.operator for node in graph.nodes]
         self.assertEqual(operators.count("attention_decode"), 2)
         parts = next(tensor for tensor in graph.tensors if tensor.name == "part_sums")
-        self.assertEqual([dim.size for dim in parts.shape], [8, 4])
+        self.assertEqual([dim.size for dim in parts.shape], [8, 16])
         prompt = self.random_text(model, 300)
         self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
 

@@ -55,7 +55,7 @@ uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
 
 // Bytes of shared memory that the launch gives to each of `per_sm` blocks, beside those of the
 // kernel: BlockState::ahead. All or nothing: kAheadBytes, or 0 if they do not fit.
-inline constexpr uint32_t kAheadBytes = 64 * 1024;
+inline constexpr uint32_t kAheadBytes = 32 * 1024;
 uint32_t AheadBytes(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm);
 
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,
