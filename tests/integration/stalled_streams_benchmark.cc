@@ -2,13 +2,14 @@
 // and without them.
 //
 //   export RESIDENTD=bazel-bin/server/residentd
-//   bazel-bin/tests/integration/stalled_streams_benchmark [--streams=50] [--calls=200]
-//       [--out=FILE.json]
+//   bazel-bin/tests/integration/stalled_streams_benchmark [--streams=200] [--tasks=500000]
+//       [--calls=200] [--out=FILE.json]
 //
 // A batch of long tasks of the busy client keeps the device occupied and most of its queue filled,
 // and it completes small batches all the time, after each of which waiting batches are tried again.
 // The figures are medians; those without the streams are taken before and after, on the same
-// daemon, with the same load otherwise. Exit status 1 if a task fails, or if the ratio is above 3.
+// daemon, with the same load otherwise. Exit status 1 if a task fails, if the streams do not wait
+// during the whole measurement, or if the ratio is above 3. Needs 8 GiB of memory.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,8 +24,8 @@
 #include "tests/daemon/messages.h"
 #include "tests/support/bench_report.h"
 
-ABSL_FLAG(int, streams, 50, "streams that wait, each with one batch");
-ABSL_FLAG(uint32_t, tasks, 400'000, "tasks of each batch that waits");
+ABSL_FLAG(int, streams, 200, "streams that wait, each with one batch");
+ABSL_FLAG(uint32_t, tasks, 500'000, "tasks of each batch that waits");
 ABSL_FLAG(int, calls, 200, "lone tasks for each figure");
 ABSL_FLAG(std::string, out, "", "file for the figures, as JSON");
 
@@ -32,9 +33,14 @@ namespace resident::testing {
 namespace {
 
 constexpr double kMaxRatio = 3;
-// The long tasks take this much of the queue; there is no room for a batch that waits.
-constexpr uint32_t kLongTasks = 400'000;
+// The long tasks, as many as a batch may have: on this number of workers they take half an hour.
+// They fill the queue: there is no room for a batch that waits.
+constexpr uint32_t kLongTasks = 4u << 20;
 constexpr int64_t kLongTaskNs = 1'000'000;
+constexpr int kWorkers = 2;
+// The measurement of a figure ends after this time, so that a daemon that is too slow is reported
+// before the long tasks have ended.
+constexpr std::chrono::minutes kMaxMeasurement{2};
 
 // A stream with one batch, which is cancelled at the end.
 class Stream {
@@ -84,8 +90,10 @@ class Completions {
 
 std::vector<double> MeasureMs(const Client& client) {
   std::vector<double> ms;
+  const auto until = std::chrono::steady_clock::now() + kMaxMeasurement;
   for (int i = 0; i < absl::GetFlag(FLAGS_calls); ++i) {
     const auto begin = std::chrono::steady_clock::now();
+    if (begin > until) break;
     const RunOutcome outcome = client.Run(SmallAdd());
     if (!outcome.all_ok()) Fail(outcome.message());
     ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
@@ -102,8 +110,10 @@ double RequestBytes(const Daemon& daemon) {
 void Main() {
   const int streams = absl::GetFlag(FLAGS_streams);
   const uint32_t tasks = absl::GetFlag(FLAGS_tasks);
-  const Daemon daemon({absl::StrCat("--max_queued_tasks=", kLongTasks + tasks / 2),
-                       "--max_host_mib=8192", "--max_client_host_mib=8192"});
+  // Waiting requests of one client may use an eighth of the limit on memory.
+  const Daemon daemon({absl::StrCat("--cpu_workers=", kWorkers), "--staging_mib=64",
+                       absl::StrCat("--max_queued_tasks=", kLongTasks + tasks / 2),
+                       "--max_host_mib=65536", "--max_client_host_mib=65536"});
   const Client busy(daemon, "busy"), lone(daemon, "lone");
   uint64_t buffer = 0;
   if (!busy.Allocate(1, &buffer).ok()) Fail("no buffer");
@@ -114,9 +124,8 @@ void Main() {
   Returned(occupying, {1});
   Integer(occupying, {kLongTaskNs});
   const Stream occupied(busy, occupying);
-  if (!Eventually([&] { return daemon.Device().queued_tasks() > kLongTasks / 2; })) {
-    Fail("the long tasks did not start");
-  }
+  const auto long_tasks_run = [&] { return daemon.Device().queued_tasks() > tasks; };
+  if (!Eventually(long_tasks_run)) Fail("the long tasks did not start");
   const Completions completions(busy);
   std::vector<double> without = MeasureMs(lone);
   double beside = 0;
@@ -125,18 +134,19 @@ void Main() {
     std::vector<std::unique_ptr<Stream>> waiting;
     for (int i = 0; i < streams; ++i) waiting.push_back(std::make_unique<Stream>(busy, batch));
     const double all = 2.0 * sizeof(uint64_t) * streams * tasks;
-    if (!Eventually([&] { return RequestBytes(daemon) > all; })) {
-      Fail("the streams do not all wait");
-    }
+    const auto all_wait = [&] { return RequestBytes(daemon) > all; };
+    if (!Eventually(all_wait)) Fail("the streams do not all wait");
     const uint64_t before = completions.count();
     beside = Percentile(MeasureMs(lone), 0.5);
     completed = completions.count() - before;
+    if (!all_wait()) Fail("a stream that should wait was served");
+    if (completed == 0) Fail("no batch of the busy client ended");
   }
   if (!Eventually([&] { return RequestBytes(daemon) < sizeof(uint64_t) * tasks; })) {
     Fail("the streams still wait");
   }
   const std::vector<double> after = MeasureMs(lone);
-  if (daemon.Device().queued_tasks() == 0) Fail("the long tasks have ended");
+  if (!long_tasks_run()) Fail("the long tasks have ended");
   BenchReport report;
   report.Add("lone task before the streams, p50", Percentile(without, 0.5), "ms");
   report.Add("lone task after the streams, p50", Percentile(after, 0.5), "ms");
