@@ -29,10 +29,10 @@ TaskBatch& TaskBatch::Version(uint32_t version) {
 }
 
 TaskBatch& TaskBatch::InputBytes(v1::DType dtype, const void* data, uint64_t size_bytes,
-                                 Shape shape) {
+                                 const Shape& shape) {
   v1::InlineColumn& column = *tasks().add_arguments()->mutable_inline_();
-  if (shape.empty()) shape = {size_bytes / SizeOf(dtype) / std::max(tasks().count(), 1u)};
   column.set_dtype(dtype);
+  if (shape.empty()) column.add_shape(size_bytes / SizeOf(dtype) / std::max(tasks().count(), 1u));
   column.mutable_shape()->Add(shape.begin(), shape.end());
   column.set_data(data, size_bytes);
   return *this;
@@ -47,7 +47,7 @@ TaskBatch& TaskBatch::Use(const BufferHandle& buffer, const View& view) {
   return *this;
 }
 
-TaskBatch& TaskBatch::ReturnAs(v1::DType dtype, Shape shape) {
+TaskBatch& TaskBatch::ReturnAs(v1::DType dtype, const Shape& shape) {
   v1::ReturnedColumn& column = *tasks().add_arguments()->mutable_returned();
   column.set_dtype(dtype);
   column.mutable_shape()->Add(shape.begin(), shape.end());

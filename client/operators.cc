@@ -33,7 +33,7 @@ absl::StatusOr<Response> Call(Connection& connection, UnaryMethod<Request, Respo
 
 // --- Example, Installation ---------------------------------------------------------
 
-Example& Example::Bytes(v1::DType dtype, std::string_view data, Shape shape) {
+Example& Example::Bytes(v1::DType dtype, std::string_view data, const Shape& shape) {
   v1::ExampleValue& value = *message_.add_values();
   value.set_dtype(dtype);
   value.mutable_shape()->Add(shape.begin(), shape.end());

@@ -53,27 +53,27 @@ class Example {
     return Bytes(DTypeOf<T>(),
                  {reinterpret_cast<const char*>(std::ranges::data(values)),
                   std::ranges::size(values) * sizeof(T)},
-                 std::move(shape));
+                 shape);
   }
   // A tensor that is read and written: its initial value, and its expected value.
   template <std::ranges::contiguous_range Range>
   Example& InOut(const Range& first, const Range& expected, Shape shape = {}) {
     if (shape.empty()) shape = {std::ranges::size(first)};
-    Value(first, std::move(shape));
+    Value(first, shape);
     message_.mutable_values()->rbegin()->mutable_data()->append(
         reinterpret_cast<const char*>(std::ranges::data(expected)),
         std::ranges::size(expected) * sizeof(std::ranges::range_value_t<Range>));
     return *this;
   }
   // Like Value, for any type: dense little-endian elements.
-  Example& Bytes(v1::DType dtype, std::string_view data, Shape shape);
+  Example& Bytes(v1::DType dtype, std::string_view data, const Shape& shape);
   // A scalar parameter's value.
   template <typename T>
   Example& Scalar(T value) {
     return Bytes(DTypeOf<T>(), {reinterpret_cast<const char*>(&value), sizeof value}, {});
   }
   // An output without an expected value.
-  Example& Output(v1::DType dtype, Shape shape) { return Bytes(dtype, {}, std::move(shape)); }
+  Example& Output(v1::DType dtype, const Shape& shape) { return Bytes(dtype, {}, shape); }
   // |out - expected| <= absolute + relative * |expected|. Without it: the type's default.
   Example& Tolerance(double relative, double absolute = 0);
 

@@ -231,22 +231,22 @@ class TaskBatch : public Batch {
   // one tensor, which all tasks share. `shape` is that of one task's tensor; empty: the values
   // are one vector for each task (with one task, all values).
   template <std::ranges::contiguous_range Range>
-  TaskBatch& Input(const Range& values, Shape shape = {}) {
+  TaskBatch& Input(const Range& values, const Shape& shape = {}) {
     using T = std::ranges::range_value_t<Range>;
     const uint64_t size_bytes = std::ranges::size(values) * sizeof(T);
-    return InputBytes(DTypeOf<T>(), std::ranges::data(values), size_bytes, std::move(shape));
+    return InputBytes(DTypeOf<T>(), std::ranges::data(values), size_bytes, shape);
   }
-  TaskBatch& InputBytes(v1::DType dtype, const void* data, uint64_t size_bytes, Shape shape);
+  TaskBatch& InputBytes(v1::DType dtype, const void* data, uint64_t size_bytes, const Shape& shape);
 
   // A tensor in device memory: input, output or both.
   TaskBatch& Use(const BufferHandle& buffer, const View& view = {});
 
   // An output that is returned with the result. `shape` is that of one task's tensor.
   template <typename T>
-  TaskBatch& Return(Shape shape) {
-    return ReturnAs(DTypeOf<T>(), std::move(shape));
+  TaskBatch& Return(const Shape& shape) {
+    return ReturnAs(DTypeOf<T>(), shape);
   }
-  TaskBatch& ReturnAs(v1::DType dtype, Shape shape);
+  TaskBatch& ReturnAs(v1::DType dtype, const Shape& shape);
 
   // A scalar for all tasks, or one for each. The kind must match the parameter's.
   TaskBatch& Scalar(double value) { return Scalars({&value, 1}); }
