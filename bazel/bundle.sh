@@ -3,6 +3,7 @@
 # NVIDIA driver, if there is a GPU):
 #
 #   LICENSE, NOTICE  of residentd, and which licenses the libraries have
+#   licenses/   the texts of these
 #   bin/        residentd, residentctl, the client's example, and the test programs of
 #               tests/gpu/checks
 #   lib/        every shared library that they need, except those of glibc; libresident_ops.so, with

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A bundle runs on a machine without further packages: its programs find every library in the
 # bundle, in an empty environment and in a root directory that contains only the bundle and
-# glibc. Its NOTICE names every library of others.
+# glibc. Its NOTICE names every library of others, and it has the license of each.
 #
 #   bazel/bundle_test.sh BUNDLE_FILES_SH LIMIT_MIB PROGRAM...
 set -uo pipefail
@@ -59,6 +59,47 @@ named_in_notice() {
   [[ $count -gt 0 && $wrong == 0 ]]
 }
 check "NOTICE names every library of the bundle" named_in_notice
+
+# The license of a library is the copyright file of a package of the same source as the one that
+# contains the library on this machine.
+find_source() { dpkg-query -W -f='${source:Package}' "${1%%:*}" 2>/dev/null; }
+has_every_license() {
+  local name package path source wrong=0
+  local -a names
+  local -A sources=() licensed=()
+  for path in "$dist"/licenses/*; do
+    name=${path##*/}
+    cmp -s "/usr/share/doc/$name/copyright" "$dist/licenses/$name" || continue
+    source=$(find_source "$name") && sources[$source]=1
+  done
+  mapfile -t names < <(cd "$dist/lib" && printf '%s\n' * | grep -v '^libresident_')
+  while read -r package path; do
+    source=$(find_source "$package") && [[ -n ${sources[$source]:-} ]] && licensed[${path##*/}]=1
+  done < <(dpkg -S "${names[@]/#/*/}" 2>/dev/null)
+  for name in "${names[@]}"; do
+    [[ -n ${licensed[$name]:-} ]] && continue
+    echo "the bundle has no license of $name"
+    wrong=1
+  done
+  [[ ${#names[@]} -gt 0 && $wrong == 0 ]]
+}
+check "the bundle has the license of every library" has_every_license
+has_compiled_in_licenses() {
+  grep -q 'CLI11' "$dist/licenses/libcli11-dev" &&
+    grep -q 'Niels Lohmann' "$dist/licenses/nlohmann-json3-dev" &&
+    grep -q 'Google' "$dist/licenses/libgtest-dev" &&
+    grep -q 'GNU GENERAL PUBLIC LICENSE' "$dist/licenses/GPL-3" &&
+    grep -q 'GNU LESSER GENERAL PUBLIC LICENSE' "$dist/licenses/LGPL-2.1"
+}
+check "the bundle has the licenses of what is compiled in" has_compiled_in_licenses
+no_license() {
+  mv "$dist/licenses" "$dist/licenses.moved"
+  has_every_license
+  local status=$?
+  mv "$dist/licenses.moved" "$dist/licenses"
+  [[ $status != 0 ]]
+}
+check "a bundle without licenses is detected" no_license
 
 # Without any environment, the loader uses only libraries of the bundle and of glibc.
 only_ours() {
