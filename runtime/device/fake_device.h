@@ -109,8 +109,8 @@ class FakeDevice : public DeviceControl {
   using Load = std::function<absl::Status(const Generation&)>;
 
   explicit FakeDevice(uint32_t index = 0, uint64_t memory_bytes = 1 << 20,
-                      uint64_t staging_bytes = 1 << 20)
-      : DeviceControl(index, DeviceQueue::Options()) {
+                      uint64_t staging_bytes = 1 << 20, const DeviceQueue::Options& queue = {})
+      : DeviceControl(index, queue) {
     absl::MutexLock lock(&mu_);
     session_ = std::make_shared<FakeSession>(1, memory_bytes, staging_bytes);
     status_.state = State::kResident;

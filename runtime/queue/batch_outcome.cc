@@ -27,11 +27,11 @@ void PrepareFailures(Batch& batch) {
   batch.detail.assign(batch.count(), 0);
 }
 
-std::optional<SkipReason> ReasonToSkip(const Batch& batch) {
+std::optional<SkipReason> ReasonToSkip(const Batch& batch, const TimeSource& time) {
   if (batch.cancelled.load(std::memory_order_relaxed)) {
     return SkipReason{TaskStatus::kCancelled, "cancelled before the task reached the device"};
   }
-  if (batch.deadline != Clock::time_point::max() && Clock::now() >= batch.deadline) {
+  if (batch.deadline != Clock::time_point::max() && time.Now() >= batch.deadline) {
     return SkipReason{
         TaskStatus::kDeadlineExceeded,
         "the deadline passed before the task reached the device. Fix: allow more time, or send "

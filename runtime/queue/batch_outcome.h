@@ -4,7 +4,7 @@
 // Thread safety: none; the caller owns the batches (batch.h).
 //
 //   FinishedBatches finished;
-//   if (const auto reason = ReasonToSkip(*batch)) {
+//   if (const auto reason = ReasonToSkip(*batch, time)) {
 //     SkipRest(batch, reason->status, reason->cause, &finished);
 //   }
 //   for (auto& done : finished) CountOutcomes(*done);
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/time_source.h"
 #include "runtime/queue/batch.h"
 
 namespace resident {
@@ -35,7 +36,7 @@ void PrepareOutcomes(Batch& batch);
 void PrepareFailures(Batch& batch);
 
 // Returns why the tasks of a batch that are not in the ring must be skipped, or nullopt.
-std::optional<SkipReason> ReasonToSkip(const Batch& batch);
+std::optional<SkipReason> ReasonToSkip(const Batch& batch, const TimeSource& time);
 
 // Records this outcome for every task that is not submitted yet. These tasks no longer count as
 // queued.

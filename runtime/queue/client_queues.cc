@@ -71,7 +71,7 @@ void ClientQueues::JoinRound(const std::shared_ptr<Client>& client) {
 }
 
 void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* finished) {
-  if (const auto reason = ReasonToSkip(*batch)) {
+  if (const auto reason = ReasonToSkip(*batch, time_)) {
     SkipRest(batch, reason->status, reason->cause, finished);
     return;
   }
@@ -108,7 +108,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
   while (client->has_work() && quantum > 0) {
     Queue& queue = client->Next();
     const std::shared_ptr<Batch> batch = queue.front();
-    if (const auto reason = ReasonToSkip(*batch)) {
+    if (const auto reason = ReasonToSkip(*batch, time_)) {
       queue.pop_front();
       SkipRest(batch, reason->status, reason->cause, finished);
       continue;
@@ -142,7 +142,7 @@ void ClientQueues::DropExpired(FinishedBatches* finished) {
 
 void ClientQueues::DropExpired(Queue& queue, FinishedBatches* finished) {
   const auto expired = [&](const std::shared_ptr<Batch>& batch) {
-    if (const auto reason = ReasonToSkip(*batch)) {
+    if (const auto reason = ReasonToSkip(*batch, time_)) {
       SkipRest(batch, reason->status, reason->cause, finished);
       return true;
     }

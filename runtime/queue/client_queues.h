@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "runtime/base/time_source.h"
 #include "runtime/queue/batch.h"
 #include "runtime/queue/batch_outcome.h"
 #include "runtime/queue/device_queue.h"
@@ -37,6 +38,9 @@ namespace resident {
 
 class ClientQueues {
  public:
+  // `time`: for deadlines; outlives this object.
+  explicit ClientQueues(const TimeSource& time) : time_(time) {}
+
   void Add(ClientId client);
   // Cancels the client's queued batches and removes it; returns false if it does not exist.
   bool Remove(ClientId client);
@@ -97,6 +101,7 @@ class ClientQueues {
   // Ends batches of the queue that were cancelled or are past their deadline.
   void DropExpired(Queue& queue, FinishedBatches* finished);
 
+  const TimeSource& time_;
   absl::flat_hash_map<ClientId, std::shared_ptr<Client>> clients_;
   // Clients with something to submit, in the order in which they are served.
   std::deque<std::shared_ptr<Client>> round_;

@@ -27,8 +27,6 @@ using std::chrono::nanoseconds;
 // none completes. It doubles from the minimum to the maximum.
 constexpr nanoseconds kMinPollBackoff = std::chrono::microseconds(20);
 constexpr nanoseconds kMaxPollBackoff = std::chrono::microseconds(500);
-// How often queued batches are checked against their deadlines.
-constexpr absl::Duration kDeadlineCheckInterval = absl::Milliseconds(20);
 // How long the dispatcher pauses while callers run the dispatch loop inline.
 constexpr absl::Duration kInlineCallersPause = absl::Microseconds(50);
 
@@ -45,7 +43,8 @@ constexpr absl::Duration kInlineCallersPause = absl::Microseconds(50);
 // (queue_use.h).
 class DeviceQueue::Impl {
  public:
-  explicit Impl(const Options& options) : options_(options) {
+  explicit Impl(const Options& options)
+      : options_(options), time_(*options.time), queues_(*options.time) {
     dispatcher_ = std::thread([this] { DispatchLoop(); });
   }
 
@@ -280,7 +279,7 @@ class DeviceQueue::Impl {
   void DispatchLoop() {
     prctl(PR_SET_NAME, "resident-queue");
     prctl(PR_SET_TIMERSLACK, 1000);
-    Clock::time_point last_progress = Clock::now();
+    Clock::time_point last_progress = time_.Now();
     nanoseconds poll_backoff = kMinPollBackoff;
     bool idle = false;  // No progress for `options_.spin`.
     std::shared_ptr<HostRing> ring;
@@ -306,7 +305,7 @@ class DeviceQueue::Impl {
         ring = tasks_.ring();
       }
       Deliver(&finished);
-      const Clock::time_point now = Clock::now();
+      const Clock::time_point now = time_.Now();
       CheckDeadlines(now);
       if (progress) {
         alarm.Clear();
@@ -333,23 +332,24 @@ class DeviceQueue::Impl {
       if (stopping_) return;
       // Work that waits for the end of a park may still pass its deadline.
       const bool waiting = idle_since_ == Clock::time_point::max();
-      mu_.AwaitWithTimeout(absl::Condition(&wake_dispatcher_),
-                           waiting ? kDeadlineCheckInterval : absl::InfiniteDuration());
+      time_.Await(mu_, absl::Condition(&wake_dispatcher_),
+                  waiting ? next_deadline_check_ : Clock::time_point::max());
       wake_dispatcher_ = false;
-      last_progress = Clock::now();
+      last_progress = time_.Now();
       idle = false;
     }
   }
 
-  // Makes the next iteration drop expired batches, if there may be any. Only the dispatcher
-  // calls this.
+  // Makes the next iteration drop expired batches, if there may be any; afterwards, the time of the
+  // next check is later than `now`. Only the dispatcher calls this.
   void CheckDeadlines(Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_) {
     if (now < next_deadline_check_) return;
-    next_deadline_check_ = now + absl::ToChronoNanoseconds(kDeadlineCheckInterval);
+    next_deadline_check_ = now + kDeadlineCheckInterval;
     absl::MutexLock lock(&mu_);
     if (now < queues_.next_deadline()) return;
     drop_expired_ = true;
     work_arrived_.store(true, std::memory_order_relaxed);
+    wake_dispatcher_ = true;  // The next iteration follows without a sleep.
   }
 
   // Makes the dispatcher look for work, whatever it is waiting for.
@@ -463,6 +463,7 @@ class DeviceQueue::Impl {
   }
 
   const Options options_;
+  TimeSource& time_;
 
   mutable absl::Mutex dispatch_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   RingTasks tasks_ ABSL_GUARDED_BY(dispatch_mu_);

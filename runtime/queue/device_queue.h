@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/base/time_source.h"
 #include "runtime/queue/batch.h"
 
 namespace resident {
@@ -79,7 +80,12 @@ class DeviceQueue {
     // How long the dispatch loop polls for completions without a pause before it sleeps
     // between two polls. Longer costs processor time, shorter costs latency.
     std::chrono::microseconds spin{50};
+    // For the deadlines of batches and for `spin`; outlives the queue. A test whose time stands
+    // still sets `spin` to 0, because the dispatch loop would poll without a pause.
+    TimeSource* time = &TimeSource::Steady();
   };
+  // How often queued batches are checked against their deadlines.
+  static constexpr std::chrono::milliseconds kDeadlineCheckInterval{20};
 
   struct Counters {
     uint64_t queued_tasks = 0;     // Neither in the ring nor skipped.

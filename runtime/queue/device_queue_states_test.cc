@@ -1,5 +1,5 @@
-// The queue with a device that the test controls step by step: what counts against a client's
-// limits, and until when; parks while the ring is full.
+// The queue with a device and a time that the test controls step by step: what counts against a
+// client's limits, and until when; parks while the ring is full; when a batch ends that waits.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,6 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "runtime/base/fake_time.h"
 #include "runtime/queue/device_queue.h"
 #include "runtime/queue/manual_device.h"
 
@@ -38,7 +40,11 @@ class DeviceQueueStatesTest : public ::testing::Test {
   static constexpr uint64_t kTaskBytes = sizeof(TaskDescriptor) + sizeof(Argument);
   static constexpr uint64_t kMaxBytes = 120 * kTaskBytes;
 
-  DeviceQueueStatesTest() : queue_({.max_queued_tasks = kMaxTasks, .max_queued_bytes = kMaxBytes}) {
+  DeviceQueueStatesTest()
+      : queue_({.max_queued_tasks = kMaxTasks,
+                .max_queued_bytes = kMaxBytes,
+                .spin = std::chrono::microseconds(0),
+                .time = &time_}) {
     queue_.AddClient(kAlice);
     queue_.AddClient(kBob);
     queue_.AddClient(kCarol);
@@ -105,6 +111,37 @@ class DeviceQueueStatesTest : public ::testing::Test {
     while (queue_.counters().next_sequence < tasks) std::this_thread::yield();
   }
 
+  // Bob's tasks fill the ring, and more of them wait.
+  void FillRing() {
+    ASSERT_TRUE(Enqueue(*NewBatch(kMaxTasks), kBob).ok());
+    AwaitInFlight(ManualDevice::kSlots);
+  }
+  // A batch with a timeout, which waits nowhere yet.
+  std::shared_ptr<Pending> NewTimedBatch(uint64_t tasks, bool in_order = false) {
+    auto pending = NewBatch(tasks, in_order);
+    pending->batch->deadline = time_.Now() + kTimeout;
+    return pending;
+  }
+  // The batch, which waits, does not end before its deadline, and it ends within one interval after
+  // it. REQUIRES: a task of Carol waits too.
+  void ExpectEndsAtItsDeadline(Pending& late) {
+    const auto witness = NewBatch(1);
+    constexpr std::chrono::nanoseconds kBefore{1};
+    witness->batch->long_tasks = late.batch->long_tasks;
+    witness->batch->deadline = late.batch->deadline - kBefore;
+    ASSERT_TRUE(Enqueue(*witness, kCarol).ok());
+    time_.Advance(late.batch->deadline - kBefore - time_.Now());
+    // Then the queue has compared all deadlines with this time.
+    ASSERT_TRUE(witness->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_FALSE(late.done.HasBeenNotified());
+    time_.Advance(kBefore + DeviceQueue::kDeadlineCheckInterval);
+    ASSERT_TRUE(late.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(late.batch->status.back(), TaskStatus::kDeadlineExceeded);
+  }
+
+  static constexpr std::chrono::milliseconds kTimeout{200};
+
+  FakeTime time_;
   ManualDevice device_;
   std::vector<std::shared_ptr<Pending>> all_;  // Outlive the queue.
   DeviceQueue queue_;
@@ -195,13 +232,96 @@ TEST_F(DeviceQueueStatesTest, LongTasksOfTwoClientsDoNotDelayAShortTaskOfAThird)
 }
 
 TEST_F(DeviceQueueStatesTest, LongTasksThatWaitStillEndAtTheirDeadline) {
-  const auto first = NewBatch(40), late = NewBatch(10);
+  const auto first = NewBatch(40), late = NewTimedBatch(10);
   first->batch->long_tasks = late->batch->long_tasks = true;
-  late->batch->deadline = Clock::now() + std::chrono::milliseconds(20);
   ASSERT_TRUE(Enqueue(*first, kAlice).ok());
   AwaitInFlight(28);
   ASSERT_TRUE(Enqueue(*late, kBob).ok());
-  late->Wait();
+  ExpectEndsAtItsDeadline(*late);
+  EXPECT_EQ(late->batch->status[0], TaskStatus::kDeadlineExceeded);
+}
+
+TEST_F(DeviceQueueStatesTest, ABatchEndsAtItsDeadlineBehindAnotherClientsFullRing) {
+  FillRing();
+  const auto late = NewTimedBatch(10);
+  ASSERT_TRUE(Enqueue(*late).ok());
+  ExpectEndsAtItsDeadline(*late);
+  EXPECT_EQ(late->batch->status[0], TaskStatus::kDeadlineExceeded);
+}
+
+TEST_F(DeviceQueueStatesTest, ABatchEndsAtItsDeadlineBehindABatchOfItsClient) {
+  FillRing();
+  const auto late = NewTimedBatch(10);
+  ASSERT_TRUE(Enqueue(*late, kBob).ok());
+  ExpectEndsAtItsDeadline(*late);
+}
+
+TEST_F(DeviceQueueStatesTest, AnInOrderBatchEndsAtItsDeadlineWhileItsNextTaskWaits) {
+  const auto late = NewTimedBatch(3, /*in_order=*/true);
+  ASSERT_TRUE(Enqueue(*late).ok());
+  AwaitInFlight(1);
+  FillRing();
+  device_.Complete(0);
+  AwaitSubmissions(ManualDevice::kSlots + 1);  // Bob's next task takes the place.
+  ExpectEndsAtItsDeadline(*late);
+  EXPECT_EQ(late->batch->status[0], TaskStatus::kOk);
+  EXPECT_EQ(late->batch->status[1], TaskStatus::kDeadlineExceeded);
+}
+
+// A task in the ring cannot be withdrawn: its batch ends with it.
+TEST_F(DeviceQueueStatesTest, AnInOrderBatchPastItsDeadlineEndsWithItsTaskInTheRing) {
+  const auto late = NewTimedBatch(3, /*in_order=*/true);
+  ASSERT_TRUE(Enqueue(*late).ok());
+  AwaitInFlight(1);
+  time_.Advance(kTimeout);
+  EXPECT_FALSE(late->done.HasBeenNotified());
+  device_.Complete(0);
+  ASSERT_TRUE(late->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(late->batch->status[0], TaskStatus::kOk);
+  EXPECT_EQ(late->batch->status[1], TaskStatus::kDeadlineExceeded);
+  EXPECT_EQ(queue_.counters().next_sequence, 1u) << "a task was submitted after the deadline";
+  ExpectNothingLeft();
+}
+
+TEST_F(DeviceQueueStatesTest, ABatchEndsAtItsDeadlineWhileTheDeviceIsParked) {
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  const auto late = NewTimedBatch(10), ordered = NewTimedBatch(10, /*in_order=*/true);
+  ASSERT_TRUE(Enqueue(*ordered).ok());
+  ASSERT_TRUE(Enqueue(*late, kBob).ok());
+  ExpectEndsAtItsDeadline(*late);
+  ordered->Wait();
+  EXPECT_EQ(ordered->batch->status[0], TaskStatus::kDeadlineExceeded);
+}
+
+TEST_F(DeviceQueueStatesTest, ABatchEndsAtItsDeadlineDuringAHold) {
+  const auto ordered = NewTimedBatch(3, /*in_order=*/true), late = NewTimedBatch(10);
+  ASSERT_TRUE(Enqueue(*ordered).ok());
+  AwaitInFlight(1);
+  ASSERT_TRUE(queue_.Hold().ok());
+  device_.Complete(0);
+  AwaitInFlight(0);
+  ASSERT_TRUE(Enqueue(*late, kBob).ok());
+  ExpectEndsAtItsDeadline(*late);
+  ordered->Wait();
+  EXPECT_EQ(ordered->batch->status[1], TaskStatus::kDeadlineExceeded);
+}
+
+// Each task that arrives wakes the dispatch loop, which then sleeps again.
+TEST_F(DeviceQueueStatesTest, TasksThatArriveDoNotPostponeTheCheckOfDeadlines) {
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  const auto late = NewBatch(1);
+  late->batch->deadline = time_.Now() + std::chrono::milliseconds(1);
+  const auto answer = late->batch->deadline + DeviceQueue::kDeadlineCheckInterval;
+  ASSERT_TRUE(Enqueue(*late).ok());
+  for (int ms = 1; ms < 20; ++ms) {
+    time_.AwaitSleepers(1);
+    time_.Advance(std::chrono::milliseconds(1));
+    const uint64_t waits = time_.waits();
+    ASSERT_TRUE(Enqueue(*NewBatch(1), kBob).ok());
+    while (time_.waits() == waits) std::this_thread::yield();
+  }
+  time_.Advance(answer - time_.Now());
+  ASSERT_TRUE(late->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(late->batch->status[0], TaskStatus::kDeadlineExceeded);
 }
 

@@ -74,9 +74,10 @@ void Ticket::Undo() {
   admission_ = nullptr;
 }
 
-Admission::Admission(const Limits& limits, DrainGate* gate)
+Admission::Admission(const Limits& limits, DrainGate* gate, TimeSource& time)
     : max_queued_tasks_(limits.max_queued_tasks),
       gate_(gate),
+      time_(time),
       host_({.limit = limits.max_host_mib << 20,
              .client_limit = limits.max_client_host_mib << 20,
              .released = [this] { Wake(); }}) {}
@@ -292,9 +293,9 @@ void Admission::Loop() {
   while (true) {
     {
       absl::MutexLock lock(&wake_mu_);
-      wake_mu_.AwaitWithTimeout(absl::Condition(&woken), waiting_count_.load() == 0
-                                                             ? absl::InfiniteDuration()
-                                                             : absl::FromChrono(kPollInterval));
+      time_.Await(
+          wake_mu_, absl::Condition(&woken),
+          waiting_count_.load() == 0 ? Clock::time_point::max() : time_.Now() + kPollInterval);
       if (stopping_) return;
       wake_ = false;
     }
@@ -330,7 +331,7 @@ void Admission::Serve() {
   {
     absl::MutexLock lock(&mu_);
     ++scan_;
-    const Clock::time_point now = Clock::now();
+    const Clock::time_point now = time_.Now();
     for (auto it = line_.begin(); it != line_.end();) {
       const auto current = it++;
       absl::StatusOr<Ticket> result = Ticket();

@@ -43,6 +43,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/time_source.h"
 #include "runtime/device/device.h"
 #include "server/admission/budget.h"
 #include "server/admission/drain_gate.h"
@@ -144,7 +145,8 @@ class Admission {
   using Done = std::function<void(absl::StatusOr<Ticket> ticket)>;
   using Post = std::function<void(std::function<void()> work)>;
 
-  Admission(const Limits& limits, DrainGate* gate);
+  // `time`: for the deadlines of requests; outlives this object.
+  Admission(const Limits& limits, DrainGate* gate, TimeSource& time);
   // REQUIRES: no ticket is left.
   ~Admission() { Stop(); }
   Admission(const Admission&) = delete;
@@ -230,6 +232,7 @@ class Admission {
 
   const uint64_t max_queued_tasks_;
   DrainGate* const gate_;
+  TimeSource& time_;
   Budget host_;
   std::deque<OnDevice> devices_;
   Post post_;

@@ -5,14 +5,19 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "runtime/base/fake_time.h"
 #include "runtime/device/fake_device.h"
+#include "tests/support/eventually.h"
 
 namespace resident {
 namespace {
+
+using ::resident::testing::Eventually;
 
 constexpr uint64_t kStaging = 1000;
 constexpr uint64_t kMaxTasks = 100;
@@ -32,7 +37,7 @@ class AdmissionTest : public ::testing::Test {
     limits_.max_queued_tasks = kMaxTasks;
     limits_.max_host_mib = 8;
     limits_.max_client_host_mib = 4;
-    admission_ = std::make_unique<Admission>(limits_, &gate_);
+    admission_ = std::make_unique<Admission>(limits_, &gate_, time_);
     admission_->AddDevice(kStaging);
     admission_->Start([](std::function<void()> work) { work(); });
   }
@@ -64,6 +69,7 @@ class AdmissionTest : public ::testing::Test {
     return pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)) && pending->ticket.ok();
   }
 
+  FakeTime time_;
   Limits limits_;
   DrainGate gate_;
   const std::shared_ptr<Account> identity_ =
@@ -176,17 +182,36 @@ TEST_F(AdmissionTest, AClientsOtherRequestsDoNotWaitForResourcesThatTheyDoNotNee
   EXPECT_TRUE(Served(staging));
 }
 
-TEST_F(AdmissionTest, AWaiterEndsAtItsDeadlineForEachResourceItLacks) {
+TEST_F(AdmissionTest, AWaiterEndsWithinOnePollIntervalOfItsDeadlineForEachResourceItLacks) {
+  constexpr std::chrono::milliseconds kTimeout{200};
   const Client client = NewClient();
+  const auto poor = std::make_shared<Account>("poor", Rights{.roles = {}, .tasks_in_flight = 10});
+  const Client limited = std::make_shared<ClientAccounts>(poor, 1);
   auto tasks = admission_->TryAcquire(client, Tasks(60, 3 << 20));
+  auto quota = admission_->TryAcquire(limited, Tasks(6));
   auto held = admission_->TryAcquire(NewClient(), Staging(900));
-  ASSERT_TRUE(tasks.ok() && held.ok());
-  const Clock::time_point soon = Clock::now() + std::chrono::milliseconds(30);
-  for (const Needs& needs : {Tasks(60), Tasks(1, 2 << 20), Staging(800)}) {
-    const Pending pending = Acquire(client, needs, soon);
+  ASSERT_TRUE(tasks.ok() && quota.ok() && held.ok());
+  const Clock::time_point deadline = time_.Now() + kTimeout;
+  std::vector<Pending> waiting;
+  // Two for each resource: the second waits behind the first.
+  for (int i = 0; i < 2; ++i) {
+    for (const Needs& needs : {Tasks(60), Tasks(1, 2 << 20), Staging(800)}) {
+      waiting.push_back(Acquire(client, needs, deadline));
+    }
+    waiting.push_back(Acquire(limited, Tasks(8), deadline));
+  }
+  const Pending unlimited = Acquire(client, Tasks(60));
+  time_.AwaitSleepers(1);
+  time_.Advance(kTimeout - std::chrono::nanoseconds(1));
+  time_.AwaitSleepers(1);
+  for (const Pending& pending : waiting) EXPECT_FALSE(pending->done.HasBeenNotified());
+  time_.Advance(std::chrono::nanoseconds(1) + Admission::kPollInterval);
+  for (const Pending& pending : waiting) {
     ASSERT_TRUE(pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kDeadlineExceeded);
   }
+  EXPECT_FALSE(unlimited->done.HasBeenNotified());
+  EXPECT_TRUE(admission_->Cancel(unlimited.get()));
 }
 
 TEST_F(AdmissionTest, ARequestWaitsForQuotaOnlyWhileItsClientHasTickets) {
@@ -209,7 +234,11 @@ TEST_F(AdmissionTest, DrainRefusesWaitingRequests) {
   const Pending first = Acquire(client, Staging(500)), second = Acquire(client, Staging(500));
   gate_.Close();
   for (const Pending& pending : {first, second}) {
-    ASSERT_TRUE(pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    // Nothing was released: the next poll sees the drain.
+    ASSERT_TRUE(Eventually([&] {
+      time_.Advance(Admission::kPollInterval);
+      return pending->done.HasBeenNotified();
+    }));
     EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kUnavailable);
   }
 }
@@ -239,7 +268,7 @@ TEST_F(AdmissionTest, ReadingContinuesOnceRequestsAreReleased) {
 
 TEST_F(AdmissionTest, PiecesOfTransfersLeaveRoomForOthers) {
   admission_->Stop();
-  Admission admission(limits_, &gate_);
+  Admission admission(limits_, &gate_, time_);
   for (const uint64_t mib : {256, 4, 1}) admission.AddDevice(mib << 20);
   EXPECT_EQ(admission.PieceBytes(0, 4 << 20), 4u << 20);
   EXPECT_EQ(admission.PieceBytes(1, 4 << 20), 256u << 10);

@@ -241,7 +241,7 @@ ServerUnaryReactor* InferenceService::RepositoryModelUnload(
         };
         auto removal = state_.core.operators.Remove(name, std::nullopt, actor);
         if (!removal.ok()) return done(removal.status());
-        removals_.Add({name, std::move(removal->drained), ReadDeadline(*context),
+        removals_.Add({name, std::move(removal->drained), ReadDeadline(*context, Clock::now()),
                        [context] { return context->IsCancelled(); }, done});
       });
   return reactor;
@@ -329,7 +329,7 @@ ServerUnaryReactor* InferenceService::Unregister(CallbackServerContext* context,
   };
   removals_.Add({name,
                  {std::move(unused)},
-                 ReadDeadline(*context),
+                 ReadDeadline(*context, Clock::now()),
                  [context] { return context->IsCancelled(); },
                  done});
   return reactor;

@@ -25,7 +25,7 @@ void BatchStream::Open(const grpc::CallbackServerContext& context) {
   absl::MutexLock lock(&mu_);
   if (!client.ok()) return Conclude(client.status());
   client_ = *client;
-  deadline_ = ReadDeadline(context);
+  deadline_ = ReadDeadline(context, core_.time.Now());
   ReadOn();
 }
 
@@ -54,7 +54,7 @@ void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
 
 absl::Status BatchStream::Plan() {
   RETURN_IF_ERROR(Translate());
-  expires_ = BatchDeadline(message().options(), deadline_);
+  expires_ = BatchDeadline(message().options(), deadline_, core_.time.Now());
   ASSIGN_OR_RETURN(work_, core_.runner.Plan(message(), *client_, FindBufferOwner(*client_)));
   return absl::OkStatus();
 }

@@ -54,13 +54,13 @@ absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& c
   return identity->name();
 }
 
-Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context) {
+Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context, Clock::time_point now) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
   const auto left = deadline - std::chrono::system_clock::now();
   // A deadline over a century away counts as none, so that the addition cannot overflow.
   if (left > std::chrono::hours(24 * 365 * 100)) return Clock::time_point::max();
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+  return now + std::chrono::duration_cast<Clock::duration>(left);
 }
 
 }  // namespace resident

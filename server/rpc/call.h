@@ -45,8 +45,8 @@ absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
                                             const Core& core, const std::string& operator_name);
 
-// The call's deadline, on the runtime's clock.
-Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context);
+// The call's deadline. `now`: the present time.
+Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context, Clock::time_point now);
 
 }  // namespace resident
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/limits.h"
+#include "runtime/base/time_source.h"
 #include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/install/operator_manager.h"
@@ -51,6 +52,8 @@ struct CoreOptions {
   std::string load_dir = {};
   // --graphs_in_engine: whether engines that can do so execute graphs themselves.
   bool graphs_in_engine = true;
+  // For the deadlines of batches; outlives the core. The devices' queues must have the same.
+  TimeSource* time = &TimeSource::Steady();
 };
 
 // Threads for work that must not run on gRPC's threads or on a dispatch loop.
@@ -107,6 +110,7 @@ struct Core {
   const std::string local_address;
   const std::string load_dir;
   const bool graphs_in_engine;
+  TimeSource& time;
 
   const std::vector<Device*> devices;
   Registry& registry;

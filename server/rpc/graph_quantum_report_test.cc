@@ -54,7 +54,7 @@ class GraphQuantumReportTest : public ::testing::Test {
 
   Limits limits_;
   DrainGate gate_;
-  Admission admission_{limits_, &gate_};
+  Admission admission_{limits_, &gate_, TimeSource::Steady()};
   const std::shared_ptr<ClientAccounts> account_ = std::make_shared<ClientAccounts>(
       std::make_shared<Account>("anonymous", Rights{.roles = {}, .tasks_in_flight = 500}), 1);
   const std::shared_ptr<FakeSession> session_ = std::make_shared<FakeSession>(1, 0, 1 << 20);

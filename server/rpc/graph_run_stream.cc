@@ -50,11 +50,12 @@ absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
   entered_ = true;
   v1::BatchOptions options;
   options.set_timeout_us(request.timeout_us());
-  deadline_ = BatchDeadline(options, ReadDeadline(context));
+  const Clock::time_point now = core_.time.Now();
+  deadline_ = BatchDeadline(options, ReadDeadline(context, now), now);
   request_ = request;
   if (deadline_ != Clock::time_point::max()) {
     // Also while the run waits for its client to read.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now);
     CallAfter(deadline_alarm_, std::max(left, std::chrono::milliseconds(0)),
               [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
                 if (!ending()) OnEnd(errors::DeadlineExceeded());

@@ -56,7 +56,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   absl::Status Enter(const grpc::CallbackServerContext& context) {
     ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
-    deadline_ = ReadDeadline(context);
+    deadline_ = ReadDeadline(context, core_.time.Now());
     ASSIGN_OR_RETURN(slot_,
                      core_.graph_sessions.TakeSlot(NameHolder(client_->account(), context.peer())));
     if (!core_.gate.Enter(1)) return errors::Draining();

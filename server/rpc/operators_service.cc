@@ -207,7 +207,8 @@ grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* 
     auto removal = core_.operators.Remove(request->name(), expected, actor);
     if (!removal.ok()) return done(removal.status());
     response->set_revision(removal->revision);
-    removals_.Add({request->name(), std::move(removal->drained), ReadDeadline(*context),
+    removals_.Add({request->name(), std::move(removal->drained),
+                   ReadDeadline(*context, Clock::now()),
                    [context] { return context->IsCancelled(); }, done});
   });
   return reactor;

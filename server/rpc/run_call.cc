@@ -59,12 +59,13 @@ grpc::ServerUnaryReactor* RunCall::Start(const std::shared_ptr<RunCall>& call,
 absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer bytes) {
   ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, FindClient(context, core_));
   RETURN_IF_ERROR(Read(bytes));
-  deadline_ = ReadDeadline(context);
+  const Clock::time_point now = core_.time.Now();
+  deadline_ = ReadDeadline(context, now);
   ASSIGN_OR_RETURN(auto work, core_.runner.Plan(message(), *client, FindBufferOwner(*client)));
   ASSIGN_OR_RETURN(auto ticket,
                    core_.admission.TryAcquire(client->accounts(), work->ResourcesNeeded()));
   const auto batch = core_.runner.Fill(
-      message(), client, BatchDeadline(message().options(), deadline_), std::move(work),
+      message(), client, BatchDeadline(message().options(), deadline_, now), std::move(work),
       std::move(ticket),
       [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
   {

@@ -1,4 +1,7 @@
-// Handlers of streaming calls without a network: how their calls end.
+// Handlers of streaming calls without a network: how their calls end, and when batches with a
+// timeout are answered.
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,9 +11,11 @@
 #include "resident/v1/executor.pb.h"
 #include "resident/v1/operators.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/fake_time.h"
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "runtime/queue/manual_device.h"
 #include "server/rpc/core.h"
 #include "server/rpc/fake_call.h"
 #include "server/rpc/install_stream.h"
@@ -23,6 +28,7 @@ namespace resident {
 namespace {
 
 using ::resident::testing::Eventually;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kMemory = 64u << 20;
@@ -68,11 +74,13 @@ class StreamsTest : public ::testing::Test {
   }
 
   const grpc::CallbackServerContext context_;
-  FakeDevice device_{0, kMemory, kMemory};  // Its queue has no engine.
+  FakeTime time_;
+  // Its queue has no engine.
+  FakeDevice device_{0, kMemory, kMemory, {.spin = std::chrono::microseconds(0), .time = &time_}};
   const std::unique_ptr<Registry> registry_ = *Registry::Create({});
   FakeOperatorManager manager_;
   Access access_;
-  Core core_{{.limits = SmallQueue(), .staging_bytes = kMemory},
+  Core core_{{.limits = SmallQueue(), .staging_bytes = kMemory, .time = &time_},
              {&device_},
              *registry_,
              manager_,
@@ -154,6 +162,102 @@ TEST_F(StreamsTest, SubmitContinuesWithABatchThatWaited) {
   EXPECT_EQ(call.finished(), absl::OkStatus());
   call.Done();
   EXPECT_TRUE(Eventually([&] { return core_.admission.host().used() == 0; }));
+}
+
+// A stream whose device the test controls step by step.
+class TimeoutTest : public StreamsTest {
+ protected:
+  static constexpr std::chrono::milliseconds kTimeout{200};
+  // A client of the queue that has no session.
+  static constexpr ClientId kOther = UINT64_MAX - 1;
+
+  TimeoutTest() {
+    // The first engine of the queue: the epoch of the device's session.
+    EXPECT_EQ(device_.queue().SetRing(manual_.NewRing()), 1u);
+    device_.queue().AddClient(kOther);
+    call_->Open(context_);
+  }
+  ~TimeoutTest() override {
+    device_.queue().LoseRing("the test has ended", {});
+    if (call_.writing()) call_.EndWrite();
+    call_->End(errors::Draining());
+    call_.Done();
+  }
+
+  // Tasks of another client fill the ring, and one more waits.
+  void FillRing() {
+    const uint32_t before = device_.queue().counters().in_flight;
+    auto others = std::make_shared<Batch>();
+    others->epoch = 1;
+    others->tasks.resize(ManualDevice::kSlots - before + 1);
+    ASSERT_TRUE(device_.queue().Enqueue(kOther, others).ok());
+    ASSERT_TRUE(
+        Eventually([&] { return device_.queue().counters().in_flight == ManualDevice::kSlots; }));
+  }
+  // Sends a batch of tasks with a timeout.
+  void Send(uint32_t tasks,
+            v1::BatchOptions::Ordering ordering = v1::BatchOptions::ORDERING_UNORDERED) {
+    v1::SubmitRequest request;
+    v1::Batch& batch = *request.mutable_batch();
+    batch.set_id(7);
+    batch.mutable_options()->set_ordering(ordering);
+    batch.mutable_options()->set_timeout_us(
+        std::chrono::duration_cast<std::chrono::microseconds>(kTimeout).count());
+    batch.mutable_tasks()->set_operator_("fill");
+    batch.mutable_tasks()->set_count(tasks);
+    batch.mutable_tasks()->add_arguments()->mutable_returned()->set_dtype(v1::DTYPE_F32);
+    batch.mutable_tasks()->mutable_arguments(0)->mutable_returned()->add_shape(1);
+    batch.mutable_tasks()->add_arguments()->mutable_scalar()->add_f64(1);
+    call_.EndRead(ToBytes(request));
+  }
+  // The batch is not answered before its timeout, and is answered within one interval after it.
+  v1::BatchResult AwaitAnswer() {
+    constexpr std::chrono::nanoseconds kBefore{1};
+    time_.Advance(kTimeout - kBefore);
+    EXPECT_TRUE(call_.written().empty());
+    time_.Advance(kBefore +
+                  std::max(Admission::kPollInterval, DeviceQueue::kDeadlineCheckInterval));
+    EXPECT_TRUE(Eventually([&] { return !call_.written().empty(); }));
+    return call_.written().empty() ? v1::BatchResult() : Result(call_.written()[0]);
+  }
+
+  static auto AllLate() {
+    return ElementsAre(v1::TASK_STATUS_DEADLINE_EXCEEDED, v1::TASK_STATUS_DEADLINE_EXCEEDED);
+  }
+
+  ManualDevice manual_;
+  FakeCall<SubmitStream> call_{core_};
+};
+
+TEST_F(TimeoutTest, OfABatchThatWaitsForQueueSpace) {
+  const Ticket others = FillQueue();
+  Send(1);
+  const v1::BatchResult result = AwaitAnswer();
+  EXPECT_EQ(result.id(), 7u);
+  EXPECT_EQ(result.refused().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(TimeoutTest, OfABatchInItsClientsQueue) {
+  FillRing();
+  Send(2);
+  EXPECT_THAT(AwaitAnswer().status(), AllLate());
+}
+
+TEST_F(TimeoutTest, OfABatchWhoseNextTaskWaits) {
+  Send(2, v1::BatchOptions::ORDERING_IN_ORDER);
+  ASSERT_TRUE(Eventually([&] { return device_.queue().counters().in_flight == 1; }));
+  FillRing();
+  manual_.Complete(0);
+  ASSERT_TRUE(
+      Eventually([&] { return device_.queue().counters().next_sequence > ManualDevice::kSlots; }));
+  EXPECT_THAT(AwaitAnswer().status(),
+              ElementsAre(v1::TASK_STATUS_OK, v1::TASK_STATUS_DEADLINE_EXCEEDED));
+}
+
+TEST_F(TimeoutTest, OfABatchWhileTheDeviceIsParked) {
+  ASSERT_TRUE(device_.queue().BeginPark().ok());
+  Send(2);
+  EXPECT_THAT(AwaitAnswer().status(), AllLate());
 }
 
 TEST_F(StreamsTest, WatchReadsAnEventOnceThePreviousOneIsWritten) {

@@ -49,7 +49,7 @@ class BatchLimitsTest : public ::testing::Test {
     return Planner::Fill(batch, Clock::time_point::max(), std::move(work), std::move(ticket));
   }
   absl::Status Translate(const v1::Batch& batch, milliseconds time_limit = milliseconds(10'000)) {
-    Admission admission(limits_, &gate_);
+    Admission admission(limits_, &gate_, TimeSource::Steady());
     admission.AddDevice(kMemory);
     return Make(batch, admission, time_limit).status();
   }
@@ -132,7 +132,7 @@ TEST_F(BatchLimitsTest, ATrialIsChargedWithItsCopyAndItsComparison) {
 
   Limits limits;
   limits.max_host_mib = 1;
-  Admission admission(limits, &gate_);
+  Admission admission(limits, &gate_, TimeSource::Steady());
   admission.AddDevice(kMemory);
   ASSERT_LT(with_trial, 1u << 20);
   {

@@ -26,12 +26,13 @@ std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Bat
 
 }  // namespace
 
-Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline) {
+Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline,
+                                Clock::time_point now) {
   if (options.timeout_us() == 0) return call_deadline;
   // A timeout over a century counts as none, so that the addition cannot overflow.
   constexpr uint64_t kMaxUs = uint64_t{100} * 365 * 24 * 3600 * 1'000'000;
   return std::min(call_deadline,
-                  Clock::now() + std::chrono::microseconds(std::min(options.timeout_us(), kMaxUs)));
+                  now + std::chrono::microseconds(std::min(options.timeout_us(), kMaxUs)));
 }
 
 std::string FindOperatorName(const v1::Batch& message) {

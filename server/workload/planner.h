@@ -43,8 +43,9 @@ struct PlanSources {
   uint64_t staging_bytes = 0;
 };
 
-// The deadline of a batch with these options that arrives now.
-Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline);
+// The deadline of a batch with these options that arrives at the time `now`.
+Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline,
+                                Clock::time_point now);
 
 // The name of the operator that a message requests.
 std::string FindOperatorName(const v1::Batch& message);

@@ -81,7 +81,7 @@ struct World {
   std::unique_ptr<BufferTable> buffers;
   std::unique_ptr<Planner> planner;
   DrainGate gate;
-  Admission admission{limits, &gate};
+  Admission admission{limits, &gate, TimeSource::Steady()};
   const std::shared_ptr<ClientAccounts> client = std::make_shared<ClientAccounts>(
       std::make_shared<Account>("anonymous", Rights{}, /*shared=*/true), 1);
 };

@@ -89,7 +89,7 @@ struct World {
   FakeDevice device0{0, 1 << 20, kStagingBytes};
   FakeDevice device1{1, 1 << 20, kStagingBytes};
   DrainGate gate;
-  Admission admission{limits, &gate};
+  Admission admission{limits, &gate, TimeSource::Steady()};
   std::unique_ptr<Registry> registry;
   std::unique_ptr<BufferTable> buffers;
   std::unique_ptr<Planner> planner;

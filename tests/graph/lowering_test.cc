@@ -159,7 +159,7 @@ class LoweringTest : public ::testing::Test {
   const std::unique_ptr<Registry> registry_;
   BufferTable buffers_{limits_};
   DrainGate gate_;
-  Admission admission_{limits_, &gate_};
+  Admission admission_{limits_, &gate_, TimeSource::Steady()};
   const std::shared_ptr<ClientAccounts> account_ =
       std::make_shared<ClientAccounts>(std::make_shared<Account>("anonymous", Rights{}), 1);
   std::vector<GraphPlace> places_;
