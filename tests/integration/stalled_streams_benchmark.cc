@@ -9,7 +9,7 @@
 // and it completes small batches all the time, after each of which waiting batches are tried again.
 // The figures are medians; those without the streams are taken before and after, on the same
 // daemon, with the same load otherwise. Exit status 1 if a task fails, if the streams do not wait
-// during the whole measurement, or if the ratio is above 3. Needs 8 GiB of memory.
+// during the whole measurement, or if the ratio is above 3. Needs 5 GiB of memory.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
