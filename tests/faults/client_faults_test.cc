@@ -453,6 +453,22 @@ TEST(ClientFaultsTest, TheDaemonContinuesWithoutDescriptorsForConnections) {
   ExpectNothingLeft(daemon, before);
 }
 
+// Admin.Park with a deadline of the call.
+grpc::Status ParkWithin(v1::Admin::Stub& admin, std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  v1::ParkResponse response;
+  return admin.Park(&context, v1::ParkRequest(), &response);
+}
+
+// Parks a device whose task does not end, and does not wait for it.
+void AbandonParks(v1::Admin::Stub& admin) {
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(ParkWithin(admin, std::chrono::milliseconds(100)).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+}
+
 // Calls that wait for a state occupy no thread: others continue, however many were
 // abandoned.
 TEST(ClientFaultsTest, AbandonedParksDoNotBlockOtherCalls) {
@@ -464,13 +480,7 @@ TEST(ClientFaultsTest, AbandonedParksDoNotBlockOtherCalls) {
   });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
   const auto admin = v1::Admin::NewStub(daemon.Connect());
-  for (int i = 0; i < 8; ++i) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-    v1::ParkResponse response;
-    EXPECT_EQ(admin->Park(&context, v1::ParkRequest(), &response).error_code(),
-              grpc::StatusCode::DEADLINE_EXCEEDED);
-  }
+  AbandonParks(*admin);
   const Counters imported(client, 1);
   grpc::ClientContext audit_context;
   v1::AuditResponse audit;
@@ -501,20 +511,11 @@ TEST(ClientFaultsTest, AResumeWithdrawsAbandonedParks) {
   });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
   const auto admin = v1::Admin::NewStub(daemon.Connect());
-  const auto park = [&](std::chrono::milliseconds timeout) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + timeout);
-    v1::ParkResponse response;
-    return admin->Park(&context, v1::ParkRequest(), &response);
-  };
-  for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(park(std::chrono::milliseconds(100)).error_code(),
-              grpc::StatusCode::DEADLINE_EXCEEDED);
-  }
+  AbandonParks(*admin);
   grpc::Status waited;
   std::atomic<bool> answered{false};
   std::thread waiting([&] {
-    waited = park(seconds(60));
+    waited = ParkWithin(*admin, seconds(60));
     answered = true;
   });
   EXPECT_TRUE(Eventually([&] {

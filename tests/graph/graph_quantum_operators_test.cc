@@ -123,6 +123,24 @@ class GraphQuantumOperatorsTest : public ::testing::Test {
     });
     EXPECT_TRUE(installed.ok()) << installed.status() << "\n" << log;
   }
+  // Versions 1 and 2 of "scaled", which multiply by 2 and 3. Version 2 serves.
+  void InstallTwoVersions() {
+    MustInstall(Times("scaled", 2));
+    MustInstall(Times("scaled", 3));
+  }
+  // Version 1 multiplies by 2 and serves; version 2 is loaded.
+  void InstallAndLoad(client::Installation second) {
+    MustInstall(Times("scaled", 2));
+    second.WaitFor(v1::VERSION_STATE_LOADED);
+    MustInstall(std::move(second));
+  }
+  // Begins a trial of version 2 that ends only by a further call.
+  void PromoteWithoutBake(double shadow_percent, double traffic) {
+    client::ChangeOptions never;
+    never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+    const auto promoted = operators_->Promote("scaled", shadow_percent, traffic, never);
+    EXPECT_TRUE(promoted.ok()) << promoted.status();
+  }
 
   // Runs ScaledTwice once.
   GraphOutcome RunScaledTwice(uint64_t steps, const OnGraphStep& on_step, int64_t width = kWidth) {
@@ -147,8 +165,7 @@ class NodeByNodeOperatorsTest : public GraphQuantumOperatorsTest {
 // Versions change under a run. Both nodes of a step use one version, since a step ends on the
 // versions with which it began, and its record names this version.
 TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
-  MustInstall(Times("scaled", 2));
-  MustInstall(Times("scaled", 3));  // Version 2.
+  InstallTwoVersions();
   std::atomic<bool> started{false};
   std::atomic<bool> stop{false};
   SentVersions versions;
@@ -178,8 +195,7 @@ TEST_F(GraphQuantumOperatorsTest, AStepUsesOneVersion) {
 // The client's library gives each step its versions, also those that were not sent again, when a
 // version is activated within a run and between two runs of a session.
 TEST_F(GraphQuantumOperatorsTest, EachStepOfASessionHasItsVersions) {
-  MustInstall(Times("scaled", 2));
-  MustInstall(Times("scaled", 3));
+  InstallTwoVersions();
   constexpr uint64_t kSteps = 1 << 14;
   const auto loaded = connection_->LoadGraph(ScaledTwice(kSteps));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -223,13 +239,8 @@ TEST_F(GraphQuantumOperatorsTest, EachStepOfASessionHasItsVersions) {
 // Node by node, each node chooses its version: with a quarter of the requests on version 2, some
 // steps use two versions.
 TEST_F(NodeByNodeOperatorsTest, AStepNamesEachVersionThatExecutedANode) {
-  MustInstall(Times("scaled", 2));
-  client::Installation second = Times("scaled", 3);
-  second.WaitFor(v1::VERSION_STATE_LOADED);
-  MustInstall(second);
-  client::ChangeOptions never;
-  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
-  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/0, /*traffic=*/25, never).ok());
+  InstallAndLoad(Times("scaled", 3));
+  PromoteWithoutBake(/*shadow_percent=*/0, /*traffic=*/25);
   SentVersions versions;
   const GraphOutcome outcome = RunScaledTwice(
       40, [&](const v1::GraphStep& step, grpc::ClientContext&) { versions.Take(step); });
@@ -242,8 +253,7 @@ TEST_F(NodeByNodeOperatorsTest, AStepNamesEachVersionThatExecutedANode) {
 
 // A version is activated while steps are executed node by node, and with it within some of them.
 TEST_F(NodeByNodeOperatorsTest, VersionsChangeWithinSteps) {
-  MustInstall(Times("scaled", 2));
-  MustInstall(Times("scaled", 3));
+  InstallTwoVersions();
   SentVersions versions;
   uint32_t active = 2;
   int changes = 0;
@@ -264,13 +274,8 @@ TEST_F(NodeByNodeOperatorsTest, VersionsChangeWithinSteps) {
 // A trial with a shadow lets a run change between quanta and steps that are executed node by node,
 // and its share of the requests lets both use either version.
 TEST_F(GraphQuantumOperatorsTest, VersionsOfStepsInQuantaAndNodeByNode) {
-  MustInstall(Times("scaled", 2));
-  client::Installation second = Times("scaled", 3);
-  second.WaitFor(v1::VERSION_STATE_LOADED);
-  MustInstall(second);
-  client::ChangeOptions never;
-  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
-  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/25, /*traffic=*/25, never).ok());
+  InstallAndLoad(Times("scaled", 3));
+  PromoteWithoutBake(/*shadow_percent=*/25, /*traffic=*/25);
   std::map<float, uint64_t> seen;
   for (int i = 0; i < 40; ++i) {
     SentVersions versions;
@@ -318,10 +323,7 @@ TEST_F(GraphQuantumOperatorsTest, AnOperatorThatIsReplacedByAnother) {
 
 // A version on trial beside the active one has to be executed node by node.
 TEST_F(GraphQuantumOperatorsTest, ATracedRunHasNoShadow) {
-  MustInstall(Times("scaled", 2));
-  client::Installation second = Times("scaled", 3);
-  second.WaitFor(v1::VERSION_STATE_LOADED);
-  MustInstall(second);
+  InstallAndLoad(Times("scaled", 3));
   GraphMaker maker;
   maker.Tensor(Kind::KIND_STATE, "x", {D(1)}).Output("y", {1});
   maker.Call("scaled", {"x", "y"});
@@ -341,10 +343,7 @@ TEST_F(GraphQuantumOperatorsTest, ATracedRunHasNoShadow) {
 // A version runs as a shadow of the active one: steps are executed node by node meanwhile, each
 // call is compared, and the results are those of the active version.
 TEST_F(GraphQuantumOperatorsTest, AShadowIsComparedInEachStep) {
-  MustInstall(Times("scaled", 2));
-  client::Installation second = Times("scaled", 2, "if (x[i] >= 64.0f) { out[i] = 0; return; }");
-  second.WaitFor(v1::VERSION_STATE_LOADED);
-  MustInstall(second);
+  InstallAndLoad(Times("scaled", 2, "if (x[i] >= 64.0f) { out[i] = 0; return; }"));
   constexpr int kSteps = 20;  // The values of the state are 1, 4, 16, ... to 4^19.
   GraphMaker maker;
   maker.Tensor(Kind::KIND_STATE, "x", {D(1)}).Activation("a", {1}).Activation("b", {1});
@@ -369,9 +368,7 @@ TEST_F(GraphQuantumOperatorsTest, AShadowIsComparedInEachStep) {
     return daemon_.Device().completed_tasks() - before;
   };
   EXPECT_LT(run(), 2u * kSteps);  // Quanta.
-  client::ChangeOptions never;
-  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
-  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/100, /*traffic=*/0, never).ok());
+  PromoteWithoutBake(/*shadow_percent=*/100, /*traffic=*/0);
   EXPECT_GT(run(), 4u * kSteps);  // Nodes.
   v1::Trial trial = connection_->DescribeOperator("scaled")->trial();
   EXPECT_EQ(trial.shadow_tasks(), 2u * kSteps);
@@ -383,13 +380,8 @@ TEST_F(GraphQuantumOperatorsTest, AShadowIsComparedInEachStep) {
 
 // The shadow of a share of the requests has its share of a run too.
 TEST_F(GraphQuantumOperatorsTest, AShadowOfAShareIsComparedInItsShareOfTheQuanta) {
-  MustInstall(Times("scaled", 2));
-  client::Installation second = Times("scaled", 3);
-  second.WaitFor(v1::VERSION_STATE_LOADED);
-  MustInstall(second);
-  client::ChangeOptions never;
-  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
-  ASSERT_TRUE(operators_->Promote("scaled", /*shadow_percent=*/25, /*traffic=*/0, never).ok());
+  InstallAndLoad(Times("scaled", 3));
+  PromoteWithoutBake(/*shadow_percent=*/25, /*traffic=*/0);
   GraphMaker maker;
   maker.Input("x", {1}).Output("y", {1}).Call("scaled", {"x", "y"});
   v1::RunGraphRequest request = RunOf(maker);
