@@ -1,5 +1,5 @@
 // Imported files of AMK, loaded and run on a real daemon: the outputs are those of references in
-// float64, which follow AMK's description of each opcode and know nothing of the operators.
+// float64 (amk_reference.h).
 //
 // All opcodes of the importer are run. One that is added to its table needs a graph in Cases().
 #include <gtest/gtest.h>
@@ -8,264 +8,20 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <optional>
-#include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "client/cli/amk_file.h"
-#include "client/cli/amk_import.h"
-#include "tests/graph/amk_maker.h"
-#include "tests/graph/interpreter_memory.h"
-#include "tests/graph/loaded_graphs.h"
+#include "tests/graph/amk_reference.h"
+#include "tests/graph/amk_runs.h"
 
-namespace resident::testing {
+namespace resident::testing::amk {
 namespace {
 
-using Reals = std::vector<double>;
-using Shape = std::vector<int64_t>;
-
-v1::DType DTypeOf(const std::string& amk) {
-  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-  EXPECT_TRUE(v1::DType_Parse("DTYPE_" + amk, &dtype)) << amk;
-  return dtype;
-}
-
-// A file with the values of its inputs and weights.
-struct ValuedAmk : Amk {
-  int Given(const std::string& kind, Shape shape, const std::string& dtype, Reals reals) {
-    const int id = Buffer(kind, dtype, std::move(shape));
-    values[id] = std::move(reals);
-    return id;
-  }
-  int GivenIn(Shape shape, const std::string& dtype, Reals reals) {
-    return Given("IO_INPUT", std::move(shape), dtype, std::move(reals));
-  }
-  // Multiples of 1/8 from -2 on and below 2, which all floating-point dtypes represent.
-  int RandomIn(Shape shape, const std::string& dtype = "F32") {
-    Reals reals = Numbers(shape, -16, 15);
-    for (double& value : reals) value /= 8;
-    return GivenIn(std::move(shape), dtype, std::move(reals));
-  }
-  int RandomWeight(Shape shape, const std::string& dtype = "F32") {
-    const int id = RandomIn(std::move(shape), dtype);
-    file["buffers"][static_cast<size_t>(id)]["kind"] = "WEIGHT";
-    return id;
-  }
-  // Whole numbers.
-  Reals Numbers(const Shape& shape, int least, int most) {
-    Reals reals(std::accumulate(shape.begin(), shape.end(), size_t{1},
-                                [](size_t a, int64_t b) { return a * static_cast<size_t>(b); }));
-    const auto width = static_cast<uint32_t>(most - least + 1);
-    for (double& value : reals) value = least + static_cast<int>(random() % width);
-    return reals;
-  }
-  int RandomWhole(Shape shape, const std::string& dtype, int least, int most) {
-    Reals reals = Numbers(shape, least, most);
-    return Given("WEIGHT", std::move(shape), dtype, std::move(reals));
-  }
-  const Reals& operator[](int id) const { return values.at(id); }
-
-  // In the file's form: two elements of I4 in a byte, the first one in its lower half.
-  std::string Bytes(int id) const {
-    const std::string dtype = file["buffers"][static_cast<size_t>(id)]["dtype"];
-    const Reals& reals = values.at(id);
-    std::string bytes;
-    if (dtype == "I4") {
-      for (size_t i = 0; i + 1 < reals.size(); i += 2) {
-        bytes.push_back(
-            static_cast<char>(static_cast<int>(reals[i]) + 16 * static_cast<int>(reals[i + 1])));
-      }
-      return bytes;
-    }
-    const auto size = static_cast<size_t>(ElementBytes(DTypeOf(dtype)));
-    bytes.resize(size * reals.size());
-    for (size_t i = 0; i < reals.size(); ++i) {
-      EncodeNumber(DTypeOf(dtype), reals[i], bytes.data() + i * size);
-    }
-    return bytes;
-  }
-
-  std::map<int, Reals> values;
-  std::mt19937 random{5};
-};
-
-// The references.
-
-template <typename F>
-Reals Map(const Reals& x, F f) {
-  Reals out;
-  for (const double value : x) out.push_back(f(value));
-  return out;
-}
-
-template <typename F>
-Reals Map(const Reals& x, const Reals& y, F f) {
-  Reals out;
-  for (size_t i = 0; i < x.size(); ++i) out.push_back(f(x[i], y[i]));
-  return out;
-}
-
-Reals Sum(const Reals& x, const Reals& y) {
-  return Map(x, y, [](double a, double b) { return a + b; });
-}
-
-Reals SiluTimes(const Reals& gate, const Reals& up) {
-  return Map(gate, up, [](double g, double u) { return g / (1 + std::exp(-g)) * u; });
-}
-
-Reals RmsNorm(const Reals& x, const Reals& w, double eps) {
-  Reals out;
-  for (size_t row = 0; row < x.size(); row += w.size()) {
-    double squares = 0;
-    for (size_t i = 0; i < w.size(); ++i) squares += x[row + i] * x[row + i];
-    const double root = std::sqrt(squares / static_cast<double>(w.size()) + eps);
-    for (size_t i = 0; i < w.size(); ++i) out.push_back(x[row + i] / root * w[i]);
-  }
-  return out;
-}
-
-Reals LayerNorm(const Reals& x, const Reals& w, const Reals& bias, double eps) {
-  const auto n = static_cast<double>(w.size());
-  Reals out;
-  for (size_t row = 0; row < x.size(); row += w.size()) {
-    double mean = 0, variance = 0;
-    for (size_t i = 0; i < w.size(); ++i) mean += x[row + i] / n;
-    for (size_t i = 0; i < w.size(); ++i) variance += std::pow(x[row + i] - mean, 2) / n;
-    for (size_t i = 0; i < w.size(); ++i) {
-      out.push_back((x[row + i] - mean) / std::sqrt(variance + eps) * w[i] + bias[i]);
-    }
-  }
-  return out;
-}
-
-// x [rows, k] by the transposed w [n, k], and a bias [n], or none if it is empty.
-Reals Product(const Reals& x, const Reals& w, size_t k, const Reals& bias = {}) {
-  Reals out;
-  for (size_t row = 0; row < x.size(); row += k) {
-    for (size_t n = 0; n < w.size() / k; ++n) {
-      double sum = bias.empty() ? 0 : bias[n];
-      for (size_t i = 0; i < k; ++i) sum += x[row + i] * w[n * k + i];
-      out.push_back(sum);
-    }
-  }
-  return out;
-}
-
-// q [rows, columns], with a scale and a zero for each group of columns of each row.
-Reals Dequantized(const Reals& q, const Reals& scales, const Reals& zeros, size_t columns,
-                  size_t group) {
-  const size_t groups = (columns + group - 1) / group;
-  Reals out;
-  for (size_t i = 0; i < q.size(); ++i) {
-    const size_t g = i / columns * groups + i % columns / group;
-    out.push_back((q[i] - zeros[g]) * scales[g]);
-  }
-  return out;
-}
-
-// x [positions, heads, dim]: element i is rotated with element i + dim / 2.
-Reals Rotated(const Reals& x, const Reals& positions, size_t dim, double theta) {
-  const size_t half = dim / 2;
-  const size_t row = x.size() / positions.size();
-  Reals out(x.size());
-  for (size_t at = 0; at < x.size(); at += dim) {
-    for (size_t i = 0; i < half; ++i) {
-      const double angle = positions[at / row] *
-                           std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
-      const double a = x[at + i], b = x[at + half + i];
-      out[at + i] = a * std::cos(angle) - b * std::sin(angle);
-      out[at + half + i] = b * std::cos(angle) + a * std::sin(angle);
-    }
-  }
-  return out;
-}
-
-struct Heads {
-  size_t heads, kv_heads, dim;
-  double scale;
-};
-
-// q [heads, dim], k and v [rows, kv_heads, dim]: the rows from `first` on, before `end`.
-Reals Attend(const Heads& h, const Reals& q, const Reals& k, const Reals& v, size_t first,
-             size_t end) {
-  Reals out;
-  for (size_t head = 0; head < h.heads; ++head) {
-    const size_t kv_head = head / (h.heads / h.kv_heads);
-    Reals sums(h.dim, 0);
-    double total = 0;
-    for (size_t row = first; row < end; ++row) {
-      const size_t at = (row * h.kv_heads + kv_head) * h.dim;
-      double score = 0;
-      for (size_t d = 0; d < h.dim; ++d) score += q[head * h.dim + d] * k[at + d];
-      const double weight = std::exp(score * h.scale);
-      total += weight;
-      for (size_t d = 0; d < h.dim; ++d) sums[d] += weight * v[at + d];
-    }
-    for (const double sum : sums) out.push_back(sum / total);
-  }
-  return out;
-}
-
-// Along the dimension in the middle of x [outer, n, inner].
-Reals Softmax(const Reals& x, size_t n, size_t inner) {
-  Reals out(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t first = i / (n * inner) * n * inner + i % inner;
-    double total = 0;
-    for (size_t j = 0; j < n; ++j) total += std::exp(x[first + j * inner]);
-    out[i] = std::exp(x[i]) / total;
-  }
-  return out;
-}
-
-// Of each row: the first of its largest elements.
-Reals Largest(const Reals& x, size_t columns) {
-  Reals out;
-  for (auto row = x.begin(); row != x.end(); row += static_cast<ptrdiff_t>(columns)) {
-    out.push_back(
-        static_cast<double>(std::max_element(row, row + static_cast<ptrdiff_t>(columns)) - row));
-  }
-  return out;
-}
-
-Reals Slice(const Reals& x, size_t first, size_t count) {
-  const auto begin = x.begin() + static_cast<ptrdiff_t>(first);
-  return {begin, begin + static_cast<ptrdiff_t>(count)};
-}
-
-class AmkRunTest : public DaemonTest {
+class AmkRunTest : public AmkRuns {
  protected:
-  // Loads the file's graph and runs it twice. `expected`: by output buffer.
-  void Check(const ValuedAmk& amk, const std::map<int, Reals>& expected) {
-    const auto imported = cli::ImportAmk("f", amk.file.dump());
-    ASSERT_TRUE(imported.ok()) << imported.status();
-    v1::LoadGraphResponse loaded;
-    const grpc::Status status = calls_.Load(imported->graph, &loaded);
-    ASSERT_TRUE(status.ok()) << status.error_message();
-    ASSERT_TRUE(loaded.report().accepted()) << FindingsText(loaded.report());
-    v1::RunGraphRequest request;
-    request.set_graph_id(loaded.graph_id());
-    for (const auto& [id, values] : amk.values) {
-      Bind(request, "b" + std::to_string(id)).set_data(amk.Bytes(id));
-    }
-    for (int run = 0; run < 2; ++run) {
-      const GraphOutcome outcome = calls_.Run(request);
-      ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
-      ASSERT_EQ(static_cast<size_t>(outcome.result.outputs_size()), expected.size());
-      for (const v1::GraphValue& output : outcome.result.outputs()) {
-        const auto found = expected.find(std::stoi(output.tensor().substr(1)));
-        ASSERT_NE(found, expected.end()) << output.tensor();
-        Compare(output, found->second);
-      }
-    }
-    EXPECT_TRUE(calls_.Unload(loaded.graph_id()).ok());
-    for (const Json& task : amk.file["tasks"]) ran_.insert(task["op"].get<std::string>());
-  }
-
   // By opcode: what runs a graph with it.
   using Case = void (AmkRunTest::*)();
   static std::map<std::string, Case> Cases();
@@ -289,21 +45,6 @@ class AmkRunTest : public DaemonTest {
   void SampleArgmax();
   void Fused();
   void Nop();
-
-  const GraphCalls calls_{*daemon_, client_};
-  // Opcodes of the files whose outputs were right.
-  std::set<std::string> ran_;
-
- private:
-  static void Compare(const v1::GraphValue& output, const Reals& expected) {
-    const auto size = static_cast<size_t>(ElementBytes(output.dtype()));
-    ASSERT_EQ(output.data().size(), expected.size() * size) << output.tensor();
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double got = DecodeNumber(output.dtype(), output.data().data() + i * size);
-      EXPECT_NEAR(got, expected[i], 1e-5 * std::max(1.0, std::abs(expected[i])))
-          << output.tensor() << ", element " << i;
-    }
-  }
 };
 
 void AmkRunTest::Nop() {
@@ -639,7 +380,7 @@ TEST_F(AmkRunTest, EveryOpcode) {
 TEST_F(AmkRunTest, ADecodeStep) {
   constexpr Heads kGroup = {.heads = 2, .kv_heads = 1, .dim = 4, .scale = 0.5};
   ValuedAmk amk;
-  const auto activation = [&](Shape shape) {
+  const auto activation = [&](ValuedAmk::Shape shape) {
     return amk.Buffer("ACTIVATION", "F32", std::move(shape));
   };
   const auto product = [&](int x, int w, int out, int64_t k, int64_t n) {
@@ -721,4 +462,4 @@ TEST_F(AmkRunTest, ADecodeStep) {
 }
 
 }  // namespace
-}  // namespace resident::testing
+}  // namespace resident::testing::amk
