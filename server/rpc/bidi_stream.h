@@ -137,7 +137,8 @@ class BidiStream : public LiveStream,
   // Allows the daemon to end the stream when it stops or when `recheck` fails. REQUIRES: called
   // first, once.
   void Register(LiveStreams::Recheck recheck = nullptr) {
-    core_.streams.Add(this->shared_from_this(), std::move(recheck));
+    const std::shared_ptr<LiveStream> self = this->shared_from_this();
+    core_.streams.Add(self, std::move(recheck));
   }
 
   // Hooks.
