@@ -10,7 +10,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 
@@ -33,23 +32,46 @@ absl::Status WriteAll(int fd, absl::string_view bytes) {
 
 }  // namespace
 
-absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> parts,
-                                 const AtomicFileOptions& options) {
+AtomicFile::AtomicFile(std::string path, std::string temporary, int fd,
+                       const AtomicFileOptions& options)
+    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd), options_(options) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, "")),
+      fd_(std::exchange(other.fd_, -1)),
+      options_(other.options_) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path,
+                                              const AtomicFileOptions& options) {
   std::string temporary = path + ".XXXXXX";
   // mkostemp opens with O_EXCL, so it does not follow a link of that name.
-  int fd = mkostemp(temporary.data(), O_CLOEXEC);
+  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return Failed("create");
-  absl::Cleanup remove_temporary = [&] {
-    if (fd >= 0) close(fd);
-    unlink(temporary.c_str());
-  };
-  for (const absl::string_view part : parts) RETURN_IF_ERROR(WriteAll(fd, part));
-  if (fchmod(fd, options.mode) != 0) return Failed("chmod");
+  return AtomicFile(path, std::move(temporary), fd, options);
+}
+
+absl::Status AtomicFile::Append(absl::string_view bytes) { return WriteAll(fd_, bytes); }
+
+absl::Status AtomicFile::Commit() {
+  if (fchmod(fd_, options_.mode) != 0) return Failed("chmod");
   // Some file systems report a full disk only here.
-  if (close(std::exchange(fd, -1)) != 0) return Failed("close");
-  if (rename(temporary.c_str(), path.c_str()) != 0) return Failed("rename");
-  std::move(remove_temporary).Cancel();
+  if (close(std::exchange(fd_, -1)) != 0) return Failed("close");
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed("rename");
+  temporary_.clear();
   return absl::OkStatus();
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> parts,
+                                 const AtomicFileOptions& options) {
+  ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path, options));
+  for (const absl::string_view part : parts) RETURN_IF_ERROR(file.Append(part));
+  return file.Commit();
 }
 
 }  // namespace resident

@@ -61,5 +61,30 @@ TEST(AtomicFileTest, AnErrorLeavesTheOldFileAndNothingElse) {
               HasSubstr("create: No such file"));
 }
 
+TEST(AtomicFileTest, AFileInPiecesIsReplacedByCommitOnly) {
+  testing::TempFolder folder("atomic_file");
+  const std::string path = folder.path() + "/file";
+  ASSERT_TRUE(WriteFileAtomically(path, {"old"}).ok());
+  {
+    absl::StatusOr<AtomicFile> dropped = AtomicFile::Create(path);
+    ASSERT_TRUE(dropped.ok());
+    ASSERT_TRUE(dropped->Append("half").ok());
+  }
+  EXPECT_EQ(ReadContents(path), "old");
+  EXPECT_EQ(CountFiles(folder.path()), 1u);
+  absl::StatusOr<AtomicFile> file = AtomicFile::Create(path, {.mode = 0640});
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(file->Append("in ").ok());
+  AtomicFile moved = *std::move(file);
+  ASSERT_TRUE(moved.Append("pieces").ok());
+  EXPECT_EQ(ReadContents(path), "old");
+  ASSERT_TRUE(moved.Commit().ok());
+  EXPECT_EQ(ReadContents(path), "in pieces");
+  struct stat info;
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0640u);
+  EXPECT_EQ(CountFiles(folder.path()), 1u);
+}
+
 }  // namespace
 }  // namespace resident
