@@ -31,7 +31,8 @@ std::string TextOf(const Json& json) {
 // Values that would change the computation.
 absl::Status CheckUnsupported(const ModelObject& object) {
   if (object.Find("quantization_config") != nullptr) {
-    return errors::UnsupportedModelValue("quantization_config", "set", "none");
+    return errors::UnsupportedModelValue(
+        "quantization_config", "set", "none, as --weights quantizes a model of f32, f16 or bf16");
   }
   ASSIGN_OR_RETURN(const std::string activation, object.Text("hidden_act"));
   if (activation != "silu" && activation != "swish") {

@@ -18,6 +18,9 @@ using v1::GraphTensor;
 
 namespace {
 
+constexpr const char* kTable = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
 constexpr int64_t kMaxCacheElements = int64_t{1} << 56;
 
 }  // namespace
@@ -91,28 +94,38 @@ absl::Status Importer::CheckOptions() {
   if (options_.prompt > static_cast<uint64_t>(context_)) {
     return errors::PromptLength(options_.prompt, static_cast<uint64_t>(context_));
   }
+  RETURN_IF_ERROR(CheckQuantization());
   return CheckSampling();
+}
+
+absl::Status Importer::CheckQuantization() {
+  if (!options_.quantization.has_value()) return absl::OkStatus();
+  constexpr uint64_t kMaxGroup = LlamaConfig::kMaxDimension;
+  const uint64_t group = options_.quantization->group;
+  if (group >= 1 && group <= kMaxGroup) return absl::OkStatus();
+  return errors::BadModelOption("--group", StrCat("is ", group, " and may be 1 to ", kMaxGroup),
+                                "give a value in this range");
 }
 
 absl::Status Importer::CheckSampling() {
   if (!options_.sample && options_.top_k != 0) {
-    return errors::SamplingOption("--top_k", "has no effect without --sample", "add --sample");
+    return errors::BadModelOption("--top_k", "has no effect without --sample", "add --sample");
   }
   if (!options_.sample && options_.top_p != 1) {
-    return errors::SamplingOption("--top_p", "has no effect without --sample", "add --sample");
+    return errors::BadModelOption("--top_p", "has no effect without --sample", "add --sample");
   }
   if (options_.top_k > static_cast<uint64_t>(config_.vocab)) {
-    return errors::SamplingOption(
+    return errors::BadModelOption(
         "--top_k", StrCat("is ", options_.top_k, " and may be up to vocab_size, ", config_.vocab),
         "give a smaller value");
   }
   if (!(options_.top_p > 0 && options_.top_p <= 1)) {
-    return errors::SamplingOption(
+    return errors::BadModelOption(
         "--top_p", StrCat("is ", options_.top_p, " and must be above 0 and at most 1"),
         "give a value in this range");
   }
   if (options_.top_k != 0 && options_.top_p != 1) {
-    return errors::SamplingOption("--top_k", "cannot be combined with --top_p", "give one of them");
+    return errors::BadModelOption("--top_k", "cannot be combined with --top_p", "give one of them");
   }
   return absl::OkStatus();
 }
@@ -163,8 +176,37 @@ absl::StatusOr<v1::GraphArgument> Importer::Weight(const std::string& name, cons
   if (full.size() > graph::kMaxNameBytes)
     return errors::ModelTensorName(full, graph::kMaxNameBytes);
   // The head of a model with tied embeddings uses a tensor again.
-  if (!declared_.contains(full)) Tensor(GraphTensor::KIND_WEIGHT, full, dtype, shape);
+  if (!declared_.contains(full)) {
+    Tensor(GraphTensor::KIND_WEIGHT, full, dtype, shape);
+    result_.weights.push_back({name, name, /*quantized=*/false});
+  }
   return Whole(full);
+}
+
+absl::StatusOr<Importer::QuantizedWeight> Importer::Quantized(const Projection& projection,
+                                                              int64_t columns) {
+  const Quantization& form = *options_.quantization;
+  const std::string from = StrCat(projection.tensor, ".weight");
+  RETURN_IF_ERROR(
+      weights_
+          .Take(from, {static_cast<uint64_t>(projection.rows), static_cast<uint64_t>(columns)},
+                projection.because)
+          .status());
+  // The table of embeddings keeps its form, also where the head uses it: then there are two
+  // tensors.
+  const std::string name = from == kTable ? kHead : from;
+  const std::string full = options_.prefix + name;
+  const std::string scales = StrCat(full, LlamaGraph::kScalesSuffix);
+  if (scales.size() > graph::kMaxNameBytes) {
+    return errors::ModelTensorName(scales, graph::kMaxNameBytes);
+  }
+  const auto row = static_cast<uint64_t>(columns);
+  Tensor(GraphTensor::KIND_WEIGHT, full, form.bits == 8 ? v1::DTYPE_I8 : v1::DTYPE_U8,
+         {projection.rows, static_cast<int64_t>(form.RowBytes(row))});
+  Tensor(GraphTensor::KIND_WEIGHT, scales, v1::DTYPE_F16,
+         {projection.rows, static_cast<int64_t>(form.Groups(row))});
+  result_.weights.push_back({name, from, /*quantized=*/true});
+  return QuantizedWeight{Whole(full), Whole(scales)};
 }
 
 absl::StatusOr<v1::GraphArgument> Importer::Bias(const Projection& projection) {
@@ -229,7 +271,7 @@ absl::Status Importer::CheckRest() {
   for (const std::string& name : weights_.Rest()) {
     // Frequencies of rotary positions, which old files contain, and a copy of the embeddings.
     if (absl::EndsWith(name, ".rotary_emb.inv_freq")) continue;
-    if (config_.tied && name == "lm_head.weight") {
+    if (config_.tied && name == kHead) {
       result_.notes.push_back("lm_head.weight is not used: tie_word_embeddings is true");
       continue;
     }

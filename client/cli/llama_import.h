@@ -8,8 +8,11 @@
 //                                  cache
 //
 // Weights have the names of the safetensors tensors, so that `residentctl buffers load` provides
-// them. Activations are float32; the cache has the dtype of the weights. With a context of 512 and
-// more, attention is computed for parts of the keys, which are then combined. What a run sets:
+// them. With LlamaOptions::quantization, the matrices of the layers and the head have 8 or 4 bits
+// and another tensor with their scales; WriteQuantizedLlama (llama_quantize.h) writes a file with
+// all weights of such a graph. Activations are float32; the cache has the dtype of the weights.
+// With a context of 512 and more, attention is computed for parts of the keys, which are then
+// combined. What a run sets:
 //
 //   prompt      input, i64[context]: the tokens of the first positions
 //   prompt_len  scalar: their number, at least 1
@@ -37,6 +40,7 @@
 
 #include "absl/status/statusor.h"
 #include "resident/v1/graphs.pb.h"
+#include "runtime/model/quantize.h"
 
 namespace resident::cli {
 
@@ -49,6 +53,9 @@ struct LlamaOptions {
   uint64_t batch = 1;
   // Before the names of weights, as in `residentctl buffers load --prefix`.
   std::string prefix;
+  // Of the matrices of the layers and the head, but not of the table of embeddings. Null: their
+  // dtype is that of the files.
+  std::optional<Quantization> quantization;
   // The dtype of the cache; unspecified: that of the weights.
   v1::DType cache = v1::DTYPE_UNSPECIFIED;
   // A scalar `temperature` and a scalar `seed` in place of argmax.
@@ -64,11 +71,21 @@ struct LlamaOptions {
 struct LlamaGraph {
   static constexpr uint64_t kDefaultContext = 4096;
 
+  // Behind the name of a quantized weight, of the tensor with its scales.
+  static constexpr const char* kScalesSuffix = ".scales";
+
   v1::Graph graph;
   // For people.
   std::vector<std::string> notes;
   // Names of the safetensors files, in the folder.
   std::vector<std::string> files;
+  // The weights of the graph, except the scales of those that are quantized.
+  struct Weight {
+    std::string name;  // Without the prefix.
+    std::string from;  // The tensor of the files.
+    bool quantized = false;
+  };
+  std::vector<Weight> weights;
 };
 
 // INVALID_ARGUMENT: a file is missing or damaged, the model has another form, or an option is out

@@ -72,10 +72,17 @@ class Importer {
     const char* because;  // The keys of config.json from which the weight's shape follows.
   };
 
+  // A weight of few bits, as gemv_quant and dequant take it.
+  struct QuantizedWeight {
+    v1::GraphArgument q;
+    v1::GraphArgument scales;
+  };
+
   bool reads_prompt() const { return options_.prompt != 0; }
 
   absl::Status CheckOptions();
   absl::Status CheckSampling();
+  absl::Status CheckQuantization();
 
   // Tensors and scalars.
   void AddScalar(const char* name, v1::DType dtype, double least, double most,
@@ -88,6 +95,11 @@ class Importer {
              int64_t offset_bytes = 0);
   absl::StatusOr<v1::GraphArgument> Weight(const std::string& name, const Dims& shape,
                                            const std::string& because);
+  // Whether the weights of projections with so many columns are quantized: gemv_quant takes a
+  // single column as one of 8 bits.
+  bool Quantizes(int64_t columns) const { return options_.quantization.has_value() && columns > 1; }
+  // That of a projection for which Quantizes(columns).
+  absl::StatusOr<QuantizedWeight> Quantized(const Projection& projection, int64_t columns);
   // The bias of a projection, or none.
   absl::StatusOr<v1::GraphArgument> Bias(const Projection& projection);
   // The rows of the step's tokens in a tensor with this number of columns.
@@ -116,6 +128,12 @@ class Importer {
   absl::StatusOr<bool> CanCombine(const std::vector<Projection>& projections, int64_t columns);
   // Whether the operators of the projections can contain the norm.
   absl::StatusOr<bool> CanContain(const Norm& norm, const std::vector<Projection>& projections);
+  // A projection of one vector of float32.
+  absl::Status AddProjection(const v1::GraphArgument& in, int64_t columns, Projection projection);
+  // The same with a quantized weight. With a bias, the product is written to the elements of
+  // `unbiased` from `unbiased_at` on.
+  absl::Status AddQuantizedProjection(const v1::GraphArgument& in, int64_t columns,
+                                      Projection projection, int64_t unbiased_at);
   // Projections of one tensor.
   absl::Status AddProjections(const std::string& in, int64_t columns,
                               std::vector<Projection> projections);
@@ -124,6 +142,13 @@ class Importer {
   // A projection that is added to the residual, now or by the next norm.
   absl::Status AddBranch(const std::string& in, int64_t columns, Projection projection);
   void DeclareParts();
+  // The weight of a product of matrices, transposed, and its dtype. A quantized one is converted
+  // first.
+  struct RightSide {
+    v1::GraphArgument transposed;
+    v1::DType dtype;
+  };
+  absl::StatusOr<RightSide> AddRightSide(const Projection& projection, int64_t columns);
   absl::Status AddProducts(const std::string& in, int64_t columns,
                            std::vector<Projection> projections);
   absl::Status AddAttention(int64_t layer);

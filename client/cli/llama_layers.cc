@@ -1,5 +1,6 @@
 // The layers of a model: for one token, whose products are those of a vector, or for the tokens of
 // a prompt, with products of matrices.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,7 @@ absl::Status Importer::AddNorm(const Norm& norm) {
 
 absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& projections,
                                           int64_t columns) {
-  if (reads_prompt()) return false;
+  if (reads_prompt() || Quantizes(columns)) return false;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   for (const Projection& each : projections) {
     ASSIGN_OR_RETURN(const v1::GraphArgument w,
@@ -66,12 +67,50 @@ absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
 absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
                                       std::vector<Projection> projections) {
   if (reads_prompt()) return AddProducts(in, columns, std::move(projections));
+  // Products to which biases are added have memory of their own, so that none waits for another
+  // one.
+  int64_t unbiased = 0;
   for (Projection& each : projections) {
-    ASSIGN_OR_RETURN(const v1::GraphArgument w,
-                     Weight(StrCat(each.tensor, ".weight"), {each.rows, columns}, each.because));
-    ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
-    Call(each.node, "gemv", {Whole(in), w, bias, std::move(each.out)});
+    const int64_t rows = each.rows;
+    if (Quantizes(columns)) {
+      RETURN_IF_ERROR(AddQuantizedProjection(Whole(in), columns, std::move(each), unbiased));
+    } else {
+      RETURN_IF_ERROR(AddProjection(Whole(in), columns, std::move(each)));
+    }
+    unbiased += rows;
   }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddProjection(const v1::GraphArgument& in, int64_t columns,
+                                     Projection projection) {
+  ASSIGN_OR_RETURN(
+      const v1::GraphArgument w,
+      Weight(StrCat(projection.tensor, ".weight"), {projection.rows, columns}, projection.because));
+  ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(projection));
+  Call(projection.node, "gemv", {in, w, bias, std::move(projection.out)});
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddQuantizedProjection(const v1::GraphArgument& in, int64_t columns,
+                                              Projection projection, int64_t unbiased_at) {
+  ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));
+  ASSIGN_OR_RETURN(v1::GraphArgument bias, Bias(projection));
+  const v1::GraphArgument group = Integer(static_cast<int64_t>(options_.quantization->group));
+  if (!projection.bias) {
+    Call(projection.node, "gemv_quant",
+         {in, std::move(w.q), std::move(w.scales), None(), std::move(projection.out), group});
+    return absl::OkStatus();
+  }
+  if (!declared_.contains("unbiased")) {
+    const int64_t widest = std::max({(config_.heads + 2 * config_.kv_heads) * config_.head_dim,
+                                     2 * config_.intermediate, config_.hidden});
+    Activation("unbiased", v1::DTYPE_F32, {widest});
+  }
+  const v1::GraphArgument product = View("unbiased", {1, projection.rows}, unbiased_at);
+  Call(projection.node, "gemv_quant",
+       {in, std::move(w.q), std::move(w.scales), None(), product, group});
+  Call(projection.node + ".bias", "add", {product, std::move(bias), std::move(projection.out)});
   return absl::OkStatus();
 }
 

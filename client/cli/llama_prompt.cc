@@ -86,6 +86,35 @@ void Importer::DeclareParts() {
   }
 }
 
+absl::StatusOr<Importer::RightSide> Importer::AddRightSide(const Projection& projection,
+                                                           int64_t columns) {
+  const std::string name = StrCat(projection.tensor, ".weight");
+  if (!Quantizes(columns)) {
+    RETURN_IF_ERROR(Weight(name, {projection.rows, columns}, projection.because).status());
+    const std::string full = options_.prefix + name;
+    return RightSide{View(full, {columns, projection.rows}, 0, {1, columns}),
+                     declared_.at(full).dtype};
+  }
+  ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));
+  // Of bfloat16 only if the weight was: then tensor cores can compute the products, and the
+  // rounding is less than that of the quantization.
+  ASSIGN_OR_RETURN(
+      v1::DType dtype,
+      weights_.Take(name, {static_cast<uint64_t>(projection.rows), static_cast<uint64_t>(columns)},
+                    projection.because));
+  if (dtype != v1::DTYPE_BF16) dtype = v1::DTYPE_F32;
+  const char* const matrix = dtype == v1::DTYPE_BF16 ? "matrix_bf16" : "matrix_f32";
+  if (!declared_.contains(matrix)) {
+    const int64_t widest = std::max(config_.intermediate, config_.heads * config_.head_dim);
+    Activation(matrix, dtype, {config_.hidden * widest});
+  }
+  Call(projection.node + ".weight", "dequant",
+       {std::move(w.q), std::move(w.scales), None(),
+        View(matrix, {projection.rows, columns}, 0, {columns, 1}),
+        Integer(static_cast<int64_t>(options_.quantization->group))});
+  return RightSide{View(matrix, {columns, projection.rows}, 0, {1, columns}), dtype};
+}
+
 // Products of matrices. With weights of bf16, the inputs are taken as the sums of two matrices of
 // bf16, as gemv does with a vector of float32, so that they can be computed by tensor cores.
 absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
@@ -95,19 +124,16 @@ absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
   const v1::GraphArgument low = View("low", {rows_, columns}, 0, {columns, 1});
   bool divided = false;
   for (const Projection& each : projections) {
-    const std::string name = StrCat(each.tensor, ".weight");
-    RETURN_IF_ERROR(Weight(name, {each.rows, columns}, each.because).status());
-    const std::string full = options_.prefix + name;
-    const v1::GraphArgument transposed = View(full, {columns, each.rows}, 0, {1, columns});
+    ASSIGN_OR_RETURN(const RightSide right, AddRightSide(each, columns));
     ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
     if (each.bias) {
       Call(each.node + ".bias", "copy",
            {View(bias.tensor().name(), {rows_, each.rows}, 0, {0, 1}), each.out});
     }
     const auto product = [&](const std::string& node, const v1::GraphArgument& left, bool add) {
-      Call(node, "gemm", {left, transposed, each.out, Real(1), Real(add ? 1 : 0)});
+      Call(node, "gemm", {left, right.transposed, each.out, Real(1), Real(add ? 1 : 0)});
     };
-    if (declared_.at(full).dtype != v1::DTYPE_BF16) {
+    if (right.dtype != v1::DTYPE_BF16) {
       product(each.node, whole, each.bias);
       continue;
     }
@@ -130,10 +156,9 @@ absl::Status Importer::EndPrompt() {
   Call("ends", "kv_append",
        {View("normed", {1, 1, rows_, config_.hidden}), Whole("ends"),
         Scalar("prompt_len", -1, static_cast<double>(most_rows_))});
-  const Projection head = Head();
-  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(StrCat(head.tensor, ".weight"),
-                                                     {head.rows, config_.hidden}, head.because));
-  Call(head.node, "gemv", {last, w, None(), head.out});
+  RETURN_IF_ERROR(Quantizes(config_.hidden)
+                      ? AddQuantizedProjection(last, config_.hidden, Head(), /*unbiased_at=*/0)
+                      : AddProjection(last, config_.hidden, Head()));
   AddStepLogits();
   const v1::GraphArgument next = View("text", {1}, context_ - 1);
   // Of the position of the prompt's last token, as when it is read by a step of its own.

@@ -2,12 +2,17 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/amk_import.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/llama_import.h"
+#include "client/cli/llama_quantize.h"
 #include "client/cli/output.h"
+#include "runtime/base/errors/model_errors.h"
 
 namespace resident::cli {
 namespace {
@@ -15,6 +20,9 @@ namespace {
 struct LlamaCommand {
   LlamaOptions options;
   std::string cache;
+  std::string weights;
+  std::optional<uint64_t> group;
+  std::string weights_out;
   std::string out;
 };
 
@@ -24,13 +32,42 @@ v1::DType CacheDType(const std::string& name) {
   return name == "bf16" ? v1::DTYPE_BF16 : v1::DTYPE_UNSPECIFIED;
 }
 
+// Sets options.quantization.
+absl::Status ReadQuantization(LlamaCommand& command) {
+  if (!command.weights.empty()) {
+    Quantization& form = command.options.quantization.emplace();
+    form.bits = command.weights == "int8" ? 8 : 4;
+    if (command.group.has_value()) form.group = *command.group;
+    return absl::OkStatus();
+  }
+  for (const auto& [option, given] : {std::pair{"--group", command.group.has_value()},
+                                      std::pair{"--weights_out", !command.weights_out.empty()}}) {
+    if (given) {
+      return errors::BadModelOption(option, "has no effect without --weights", "add --weights");
+    }
+  }
+  return absl::OkStatus();
+}
+
 int Convert(const std::string& folder, LlamaCommand command) {
   command.options.cache = CacheDType(command.cache);
-  if (absl::Status status = CheckWritable(command.out); !status.ok()) return UsageError(status);
+  if (absl::Status status = ReadQuantization(command); !status.ok()) return UsageError(status);
+  for (const std::string& path : {command.out, command.weights_out}) {
+    if (absl::Status status = CheckWritable(path); !status.ok()) return UsageError(status);
+  }
   const absl::StatusOr<LlamaGraph> imported = ImportLlama(folder, command.options);
   if (!imported.ok()) return UsageError(imported.status());
   const absl::StatusOr<std::string> json = GraphJson(imported->graph);
   if (!json.ok()) return UsageError(json.status());
+  if (!command.weights_out.empty()) {
+    const absl::Status status =
+        WriteQuantizedLlama(folder, *imported, *command.options.quantization, command.weights_out);
+    if (absl::IsUnavailable(status)) {
+      return WriteError(absl::InvalidArgumentError(
+          absl::StrCat("cannot write ", command.weights_out, ": ", status.message())));
+    }
+    if (!status.ok()) return UsageError(status);
+  }
   for (const std::string& note : imported->notes) {
     std::fprintf(stderr, "note: %s: %s\n", folder.c_str(), note.c_str());
   }
@@ -65,7 +102,12 @@ void AddGraphLlama(Command& graph) {
       "`position` to the number of steps so far.\n"
       "With --prompt=N the graph has one step, which reads a prompt of up to N tokens at once;\n"
       "a graph without it continues with `cache` and `text` in the same buffers, with the same\n"
-      "prompt_len, and with pos and position equal to it.\n");
+      "prompt_len, and with pos and position equal to it.\n"
+      "With --weights=int8 or int4 the matrices of the layers and the head have few bits; the\n"
+      "embeddings, norms and biases remain. --weights_out writes all weights of such a graph:\n"
+      "  residentctl graph llama DIR --weights=int8 --weights_out=int8.safetensors --out "
+      "int8.json\n"
+      "  residentctl buffers load int8.safetensors\n");
   llama.Flag("max_context", &options.max_context,
              "positions of the cache, and the most steps; default: those of the model, up to 4096");
   llama.Flag("prompt", &options.prompt,
@@ -73,6 +115,14 @@ void AddGraphLlama(Command& graph) {
              "that decodes");
   llama.Flag("batch", &options.batch, "sequences that a step decodes; only 1 is supported");
   llama.Flag("prefix", &options.prefix, "text before the names of weights, as in buffers load");
+  llama.Flag("weights", &command->weights,
+             "quantize the matrices of the layers and the head, to 8 or 4 bits; default: they have "
+             "the element type of the files",
+             {.one_of = {"int8", "int4"}});
+  llama.Flag("group", &command->group,
+             "with --weights: adjacent columns of a row that have one scale; default: 128");
+  llama.Flag("weights_out", &command->weights_out,
+             "with --weights: write the weights of the graph to this safetensors file");
   llama.Flag("cache", &command->cache, "element type of the cache; default: that of the weights",
              {.one_of = {"f32", "f16", "bf16"}});
   llama.Flag("sample", &options.sample,

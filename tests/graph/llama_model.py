@@ -4,6 +4,7 @@ transformers write it, and as float64 arrays.
     model = random_model(numpy.random.default_rng(1), heads=4, kv_heads=2, head_dim=16)
     model.write(folder)
     logits = llama_reference.logits(model, tokens)
+    rounded = quantized(model, "int8.safetensors", group=128)    # What --weights_out has written.
 """
 
 import json
@@ -46,6 +47,24 @@ def write_safetensors(path, tensors):
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + content)
 
 
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)}, as write_safetensors takes it."""
+    content = pathlib.Path(path).read_bytes()
+    begin = 8 + struct.unpack("<Q", content[:8])[0]
+    return {name: (tensor["dtype"], tuple(tensor["shape"]),
+                   content[slice(*(begin + offset for offset in tensor["data_offsets"]))])
+            for name, tensor in json.loads(content[8:begin]).items()}
+
+
+def decode(dtype, shape, data):
+    """Elements of a safetensors file as an array: float64, or integers as they are."""
+    if dtype == "BF16":
+        values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.frombuffer(data, {"F32": np.float32, "F16": np.float16, "I8": np.int8, "U8": np.uint8}[dtype])
+    return values.reshape(shape).astype(np.float64 if dtype[-1] != "8" else values.dtype)
+
+
 class Model:
     """`config`: that of config.json. `weights`: float64 arrays by name, exact in `dtype`."""
 
@@ -76,6 +95,38 @@ class Model:
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"metadata": {}, "weight_map": weight_map}))
         return listed
+
+
+def read_model(folder):
+    """The model of a folder with one file of weights."""
+    folder = pathlib.Path(folder)
+    tensors = read_safetensors(folder / "model.safetensors")
+    dtype = next(name for name, stored in NAMES.items() if stored == tensors["model.norm.weight"][0])
+    return Model(json.loads((folder / "config.json").read_text()),
+                 {name: decode(*tensor) for name, tensor in tensors.items()}, dtype)
+
+
+def quantized(model, path, group):
+    """The model whose weights are those of a file that `residentctl graph llama --weights` wrote for
+    `model`: a quantized weight is a whole number times the scale of its group of columns. `scales` of
+    the result has these, by name, with the shape of the weight."""
+    tensors = {name: decode(*tensor) for name, tensor in read_safetensors(path).items()}
+    weights, scales = {}, {}
+    for name, values in tensors.items():
+        if name.endswith(".scales"):
+            continue
+        if name + ".scales" in tensors:
+            columns = model.weights[name if name in model.weights else "model.embed_tokens.weight"].shape[1]
+            if values.dtype == np.uint8:
+                halves = np.stack([values & 15, values >> 4], -1).reshape(len(values), -1)
+                values = halves[:, :columns].astype(np.float64) - 8
+            scales[name] = np.repeat(tensors[name + ".scales"], group, axis=1)[:, :columns]
+            values = values * scales[name]
+        weights[name] = values
+    rounded_model = Model({**model.config, "tie_word_embeddings": "lm_head.weight" not in weights}, weights,
+                          model.dtype)
+    rounded_model.scales = scales
+    return rounded_model
 
 
 def random_model(rng, architecture="LlamaForCausalLM", dtype="f32", layers=2, hidden=64, heads=4,

@@ -83,13 +83,46 @@ class LlamaTest(daemons.DaemonTest):
         """Writes the model and loads its weights; remembers folder and prefix in it."""
         LlamaTest.models += 1
         model.prefix = f"m{LlamaTest.models}."
+        model.flags = []
         model.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         for file in model.write(model.folder, files):
             self.ctl("buffers", "load", f"{model.folder}/{file}", "--prefix=" + model.prefix)
         return model
 
+    def load_quantized(self, model, bits, group=None, files=1):
+        """Writes the model, and loads its quantized weights only. Returns the model that they are."""
+        LlamaTest.models += 1
+        folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        model.write(folder, files)
+        flags = [f"--weights=int{bits}"] + ([] if group is None else [f"--group={group}"])
+        path = folder + "/quantized.safetensors"
+        prefix = f"m{LlamaTest.models}."
+        self.ctl("graph", "llama", folder, *flags, "--weights_out=" + path)
+        self.ctl("buffers", "load", path, "--prefix=" + prefix)
+        loaded = llama_model.quantized(model, path, group or 128)
+        loaded.prefix, loaded.folder, loaded.flags = prefix, folder, flags
+        self.check_weights(model, loaded, bits)
+        return loaded
+
+    def check_weights(self, model, loaded, bits):
+        """Errors are at most half of a scale, no scale is larger than needed, and what is not quantized is
+        as it was."""
+        sources = dict(model.weights)
+        if model.config["tie_word_embeddings"]:
+            sources["lm_head.weight"] = sources["model.embed_tokens.weight"]
+        self.assertEqual(sorted(loaded.weights), sorted(sources))
+        layers = model.config["num_hidden_layers"]
+        self.assertEqual(len(loaded.scales), 7 * layers + 1)
+        for name, source in sources.items():
+            if name not in loaded.scales:
+                np.testing.assert_array_equal(loaded.weights[name], source, name)
+                continue
+            scales = loaded.scales[name]
+            self.assertLessEqual((np.abs(loaded.weights[name] - source) - 0.5001 * scales).max(), 0, name)
+            self.assertLessEqual(scales.max() * (127 if bits == 8 else 7), np.abs(source).max() * 1.002, name)
+
     def graph(self, model, *flags):
-        text = self.ctl("graph", "llama", model.folder, "--prefix=" + model.prefix, *flags).out
+        text = self.ctl("graph", "llama", model.folder, "--prefix=" + model.prefix, *model.flags, *flags).out
         return llama_client.parse_graph(text)
 
     def random_text(self, model, length):
@@ -147,6 +180,89 @@ class LlamaTest(daemons.DaemonTest):
 
     def test_mistral(self):
         self.check_variant("mistral")
+
+    def check_quantized(self, name):
+        """Graphs with 8 and 4 bits beside the reference for the weights that were written. A cache in
+        another dtype than f32 is rounded as without quantization, which check_variant tests."""
+        for bits, group in ((8, None), (4, 32)):
+            with self.subTest(seed=SEED, bits=bits):
+                source = llama_model.random_model(self.rng, **VARIANTS[name])
+                model = self.load_quantized(source, bits, group, files=3 if name == "qkv_bias" else 1)
+                graph = self.graph(model, "--max_context=72", "--logits", "--cache=f32")
+                operators = [node.operator for node in graph.nodes]
+                layers = model.config["num_hidden_layers"]
+                self.assertEqual((operators.count("gemv_quant"), operators.count("gemv")),
+                                 (7 * layers + 1, 0))
+                prompt = self.random_text(model, 48)
+                run = self.client.run(graph, prompt)
+                self.assertEqual((run.steps, run.end), (72, "END_STEPS"))
+                _, certain = self.check_steps(model, prompt, run, "f32")
+                self.assertGreater(certain.sum(), 60)
+
+    def test_quantized_weights_of_f32(self):
+        self.check_quantized("small")
+
+    def test_quantized_with_one_head_for_all_keys_and_llama3_positions(self):
+        self.check_quantized("one_head_for_all_keys")
+
+    def test_quantized_with_bias_of_queries_keys_and_values_in_three_files(self):
+        self.check_quantized("qkv_bias")
+
+    def test_quantized_with_tied_embeddings_and_wide_heads_in_f16(self):
+        self.check_quantized("tied_wide_heads")
+
+    def test_quantized_with_all_biases_and_linear_positions(self):
+        self.check_quantized("all_biases")
+
+    def test_quantized_with_bias_of_attention(self):
+        self.check_quantized("bias_of_attention")
+
+    def test_quantized_with_all_biases_of_16_bits(self):
+        self.check_quantized("all_biases_of_16_bits")
+
+    def test_quantized_mistral(self):
+        self.check_quantized("mistral")
+
+    def test_quantized_random_forms(self):
+        for _ in range(4):
+            values = {
+                "heads": 2 * int(self.rng.integers(1, 5)), "kv_heads": 2, "tied": bool(self.rng.integers(2)),
+                "head_dim": int(self.rng.choice([16, 20, 64])), "bias": bool(self.rng.integers(2)),
+                "dtype": str(self.rng.choice(["f32", "f16", "bf16"])),
+                "hidden": int(self.rng.integers(33, 130)), "vocab": int(self.rng.integers(90, 400)),
+                # Of an odd number, half of a byte is left over.
+                "intermediate": 1 + 2 * int(self.rng.integers(1, 100)),
+            }
+            bits, group = int(self.rng.choice([8, 4])), int(self.rng.integers(1, 150))
+            with self.subTest(seed=SEED, bits=bits, group=group, **values):
+                model = self.load_quantized(llama_model.random_model(self.rng, **values), bits, group)
+                graph = self.graph(model, "--max_context=40", "--logits", "--cache=f32")
+                prompt = self.random_text(model, int(self.rng.integers(1, 30)))
+                self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
+
+    def test_a_single_column_is_not_quantized(self):
+        source = llama_model.random_model(self.rng, intermediate=1, layers=1)
+        folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        source.write(folder)
+        path = folder + "/quantized.safetensors"
+        graph = llama_client.parse_graph(self.ctl("graph", "llama", folder, "--weights=int4", "--logits",
+                                                  "--prefix=column.", "--max_context=16",
+                                                  "--weights_out=" + path).out)
+        self.ctl("buffers", "load", path, "--prefix=column.")
+        down = next(node for node in graph.nodes if node.name == "layer0.down")
+        self.assertEqual(down.operator, "gemv")
+        model = llama_model.quantized(source, path, 128)
+        prompt = self.random_text(model, 5)
+        self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
+
+    def test_quantized_prompt_in_one_step(self):
+        for name, values in VARIANTS.items():
+            for bits in (8, 4):
+                with self.subTest(seed=SEED, variant=name, bits=bits):
+                    model = self.load_quantized(llama_model.random_model(self.rng, **values), bits, 32)
+                    # A weight that was bf16 is rounded to it again for the products of matrices.
+                    tolerance = TOLERANCE["bf16" if model.dtype == "bf16" else "f32"]
+                    self.check_prompt(model, int(self.rng.integers(2, 48)), "f32", tolerance=tolerance)
 
     def test_random_forms(self):
         for _ in range(4):
@@ -213,7 +329,7 @@ class LlamaTest(daemons.DaemonTest):
                         ("rmsnorm_gemv_silu_mul", gated)):
                     self.assertEqual(operators.count(operator), once + of_layer * layers, operator)
 
-    def check_prompt(self, model, length, cache, *flags):
+    def check_prompt(self, model, length, cache, *flags, tolerance=None):
         """A prompt that is read in one step, and a decode that continues after it, beside the reference
         for the text that both have seen."""
         flags = [*flags, "--max_context=64", "--logits", "--cache=" + cache]
@@ -232,7 +348,7 @@ class LlamaTest(daemons.DaemonTest):
         logits = np.concatenate([read.logits, rest.logits])
         lengths = np.linalg.norm(exact, axis=1)
         in_parts = model.dtype == "bf16" and cache == "f32"
-        tolerance = TOLERANCE_OF_TWO_PARTS if in_parts else TOLERANCE[cache]
+        tolerance = tolerance or (TOLERANCE_OF_TWO_PARTS if in_parts else TOLERANCE[cache])
         self.assertLess((np.linalg.norm(logits - exact, axis=1) / lengths).max(), tolerance)
         np.testing.assert_array_equal(made, logits.argmax(1))
 
@@ -380,17 +496,23 @@ class LlamaTest(daemons.DaemonTest):
         outs = []
         for line in "".join(re.findall(r"```console\n(.*?)```", section, re.S)).splitlines():
             words = shlex.split(line.removeprefix("$ residentctl "))
-            words = [str(folder / word) if re.match(r"model|decode\.json|prompt\.json", word) else word
+            words = [str(folder / word) if re.match(r"(model|decode\.json|prompt\.json|int8\.(json|safetensors))", word) else word
                      for word in words]
             outs.append(self.ctl(*words).out)
-        self.assertEqual(len(outs), 8)
-        tokens, first, rest = [[int(token) for token in re.findall(r"step \d+: token (-?\d+)\n", out)]
-                               for out in (outs[2], outs[6], outs[7])]
+        self.assertEqual(len(outs), 11)
+        tokens, first, rest, quantized = [
+            [int(token) for token in re.findall(r"step \d+: token (-?\d+)\n", out)]
+            for out in (outs[2], outs[6], outs[7], outs[10])]
         self.assertEqual(len(tokens), 12)
         self.assertEqual(first + rest, tokens[2:])
         self.assertEqual(tokens[:2], [-1, -1])
         exact = reference.logits(model, [5, 17, 3] + tokens[2:-1], "f32")[2:]
         chosen = exact[np.arange(10), tokens[2:]]
+        self.assertLess((exact.max(1) - chosen).max(), 1e-3)
+        self.assertEqual(len(quantized), 12)
+        rounded = llama_model.quantized(model, folder / "int8.safetensors", 128)
+        exact = reference.logits(rounded, [5, 17, 3] + quantized[2:-1], "f32")[2:]
+        chosen = exact[np.arange(10), quantized[2:]]
         self.assertLess((exact.max(1) - chosen).max(), 1e-3)
 
 
@@ -495,6 +617,53 @@ class ImportTest(daemons.CommandTest):
         self.refuse("--top_p is 2", flags=["--sample", "--top_p=2"])
         self.refuse("128", "--prefix", flags=["--prefix=" + "p" * 120])
         self.refuse("f64", flags=["--cache=f64"])
+
+    def test_options_of_quantized_weights(self):
+        path = self.folder / "quantized.safetensors"
+        out = f"--weights_out={path}"
+        self.refuse("int2", "int8", flags=["--weights=int2"])
+        self.refuse("--group", "--weights", flags=["--group=32"])
+        self.refuse("--weights_out", "--weights", flags=[out])
+        self.refuse("--group is 0", flags=["--weights=int8", "--group=0"])
+        self.refuse("--group is 16777217", flags=["--weights=int4", "--group=16777217"])
+        model = self.folder / "model.safetensors"
+        before = model.read_bytes()
+        self.refuse("model.safetensors", "is a file of the model",
+                    flags=["--weights=int8", f"--weights_out={model}"])
+        self.assertEqual(model.read_bytes(), before)
+        self.refuse("128", "--prefix", flags=["--weights=int8", "--prefix=" + "p" * 85])
+        self.assertFalse(path.exists())
+        result = self.check(self.convert("--weights=int8", f"--weights_out={self.folder}/none/file"), USAGE)
+        self.assertIn("none", result.err)
+        # The same bits each time.
+        files = []
+        for flags in (["--weights=int4"], ["--weights=int4", "--group=128", "--prompt=4"]):
+            self.check(self.convert(*flags, out), daemons.OK)
+            files.append(path.read_bytes())
+        self.assertEqual(*files)
+        self.assertLess(len(files[0]), len(before) / 2)
+
+    def test_weights_that_cannot_be_quantized(self):
+        for value in (np.nan, np.inf, 1e6):
+            tensors = self.model.tensors()
+            name = "model.layers.0.mlp.up_proj.weight"
+            weights = self.model.weights[name].copy()
+            weights[7, 3] = value
+            tensors[name] = ("F32", weights.shape, llama_model.encode(weights, "f32"))
+            llama_model.write_safetensors(self.folder / "model.safetensors", tensors)
+            path = self.folder / "quantized.safetensors"
+            path.write_bytes(b"as it was")
+            self.refuse(name, "row 7", "458528", flags=["--weights=int4", f"--weights_out={path}"])
+            self.assertEqual(path.read_bytes(), b"as it was")
+            # Nothing else remains in the folder.
+            self.assertEqual(len(list(self.folder.iterdir())), 3)
+
+    def test_weights_that_are_quantized_already(self):
+        path = self.folder / "quantized.safetensors"
+        self.check(self.convert("--weights=int8", f"--weights_out={path}"), daemons.OK)
+        path.rename(self.folder / "model.safetensors")
+        self.refuse("_proj.weight", "i8", "before it was quantized")
+        self.refuse("_proj.weight", "i8", "before it was quantized", flags=["--weights=int8"])
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ absl::Status ModelTensorShape(const std::string& name, const std::string& shape,
 absl::Status ModelTensorDType(const std::string& name, const std::string& dtype) {
   return absl::InvalidArgumentError(
       StrCat("tensor ", Quote(name), " has the dtype ", dtype,
-             ", and weights may be f32, bf16 or f16. Fix: convert the tensor"));
+             ", and weights may be f32, bf16 or f16. Fix: use the model before it was quantized or "
+             "converted; --weights quantizes it"));
 }
 
 absl::Status UnknownModelTensor(const std::string& name, const std::string& architecture) {
@@ -67,6 +68,17 @@ absl::Status ModelTensorName(const std::string& name, uint64_t limit) {
                                            ". Fix: give a shorter --prefix"));
 }
 
+absl::Status WeightOutOfRange(const std::string& tensor, uint64_t row, double limit) {
+  return absl::InvalidArgumentError(StrCat(
+      "row ", row, " of tensor ", Quote(tensor), " has a weight that is not finite or above ",
+      limit, ", which cannot be quantized. Fix: correct the weights, or omit --weights"));
+}
+
+absl::Status ModelFileChanged(const std::string& path) {
+  return absl::InvalidArgumentError(StrCat(
+      path, " has changed since its header was read. Fix: try again when nothing writes it"));
+}
+
 absl::Status ContextLength(uint64_t wanted, uint64_t limit, const std::string& why) {
   return absl::InvalidArgumentError(StrCat("--max_context is ", wanted, " and may be 2 to ", limit,
                                            " (", why, "). Fix: give a value in this range"));
@@ -84,7 +96,7 @@ absl::Status BatchOfSequences(uint64_t wanted) {
                                            "the graph once for each sequence"));
 }
 
-absl::Status SamplingOption(const std::string& option, const std::string& what,
+absl::Status BadModelOption(const std::string& option, const std::string& what,
                             const std::string& fix) {
   return absl::InvalidArgumentError(StrCat(option, " ", what, ". Fix: ", fix));
 }

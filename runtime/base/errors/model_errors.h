@@ -30,11 +30,18 @@ absl::Status ModelTensorTwice(const std::string& name, const std::string& first,
                               const std::string& second);
 absl::Status ModelTensorName(const std::string& name, uint64_t limit);
 
+// A weight that is not finite, or above the limit, in absolute value, of those that can be
+// quantized.
+absl::Status WeightOutOfRange(const std::string& tensor, uint64_t row, double limit);
+// A file that has other tensors than when the graph was made.
+absl::Status ModelFileChanged(const std::string& path);
+
 // Options of the conversion.
 absl::Status ContextLength(uint64_t wanted, uint64_t limit, const std::string& why);
 absl::Status PromptLength(uint64_t wanted, uint64_t limit);
 absl::Status BatchOfSequences(uint64_t wanted);
-absl::Status SamplingOption(const std::string& option, const std::string& what,
+// `what`: "has no effect without --sample".
+absl::Status BadModelOption(const std::string& option, const std::string& what,
                             const std::string& fix);
 absl::Status CacheTooLarge(const std::string& shape);
 
