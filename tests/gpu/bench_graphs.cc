@@ -20,6 +20,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/llama_import.h"
 #include "nlohmann/json.hpp"
 #include "tests/gpu/cuda_graphs.h"
 #include "tests/gpu/device_graph.h"
@@ -47,6 +48,8 @@ constexpr int kChainNodes = 100;
 constexpr uint32_t kChainSteps = 50;
 constexpr uint32_t kDecodeSteps = 8;
 constexpr uint64_t kContext = 2304;
+// Keys of the cache in the steps that are compared with each other.
+constexpr uint64_t kKeys = 160;
 // Elements of the lone and the sustained tasks.
 constexpr uint64_t kTaskElements = 1024;
 constexpr uint64_t kTaskBytes = kTaskElements * sizeof(float);
@@ -130,14 +133,30 @@ class Bench {
     if (Selected("empty")) EmptyGraphs();
     if (Selected("chain")) Chains();
     WriteReport();
-    if (!Selected("decode") && !Selected("beside")) return;
-    watchdog_.Begin("the weights of the decode");
-    MakeDecode();
-    if (Selected("decode")) {
-      if (cuda_ != nullptr) MeasureRead();
-      Decode(160);
-      Decode(2048);
-      WriteReport();
+    if (!Selected("decode") && !Selected("quantized") && !Selected("beside")) return;
+    shape_ = options_.cpu ? LlamaShape{.hidden = 64,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .head_dim = 16,
+                                       .intermediate = 128,
+                                       .vocab = 512}
+                          : LlamaShape{};
+    decode_ = MakeDecoder("", std::nullopt);
+    // What quantization changes is measured beside weights that are not quantized.
+    const bool steps = Selected("decode") || Selected("quantized");
+    if (steps && cuda_ != nullptr) MeasureRead(*decode_.graph);
+    if (steps) Decode(decode_, kKeys);
+    if (Selected("decode")) Decode(decode_, 2048);
+    WriteReport();
+    if (Selected("quantized")) {
+      for (const uint32_t bits : {8u, 4u}) {
+        Decoder quantized =
+            MakeDecoder(absl::StrCat("int", bits, " weights, "), Quantization{.bits = bits});
+        quantized.unquantized_us = decode_.step_us;
+        Decode(quantized, kKeys);
+        WriteReport();
+      }
     }
     if (Selected("beside")) Beside();
     WriteReport();
@@ -367,19 +386,28 @@ class Bench {
     }
   }
 
-  void MakeDecode() {
-    shape_ = options_.cpu ? LlamaShape{.hidden = 64,
-                                       .layers = 2,
-                                       .heads = 4,
-                                       .kv_heads = 2,
-                                       .head_dim = 16,
-                                       .intermediate = 128,
-                                       .vocab = 512}
-                          : LlamaShape{};
-    decode_ = std::make_unique<DeviceGraph>(harness_, device_, MakeLlamaGraph(shape_, kContext),
-                                            kDecodeSteps);
-    std::printf("decode: %u nodes, a gang of %u, %llu bytes of weights a step\n", decode_->nodes(),
-                decode_->gang(), static_cast<unsigned long long>(WeightBytes()));
+  // A graph that decodes.
+  struct Decoder {
+    std::string name;  // Of its weights, in front of the number of keys; empty: bfloat16.
+    std::unique_ptr<DeviceGraph> graph;
+    // Of the CUDA graphs' steps.
+    uint64_t cuda_records = 0;
+    // The time of a step, and, with quantized weights, of one with the other weights, with kKeys
+    // keys.
+    double step_us = 0;
+    std::optional<double> unquantized_us;
+  };
+
+  Decoder MakeDecoder(std::string name, std::optional<Quantization> quantization) {
+    watchdog_.Begin("the weights of the decode");
+    Decoder decoder;
+    decoder.name = std::move(name);
+    decoder.graph = std::make_unique<DeviceGraph>(
+        harness_, device_, MakeLlamaGraph(shape_, kContext, quantization), kDecodeSteps);
+    DeviceGraph& decode = *decoder.graph;
+    std::printf("decode: %s%u nodes, a gang of %u, %llu bytes of weights a step\n",
+                decoder.name.c_str(), decode.nodes(), decode.gang(),
+                static_cast<unsigned long long>(WeightBytes(decode)));
     std::fflush(stdout);
     // Pieces of a block of random numbers, each from another place.
     constexpr uint64_t kBlock = uint64_t{8} << 20;
@@ -390,44 +418,58 @@ class Bench {
       bits = static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(random)) >> 16);
     }
     const uint64_t source = device_.Upload(block.data(), block.size() * sizeof(uint16_t));
-    const graph::Graph& graph = decode_->graph();
+    // Weights of few bits are equally distributed, with scales that give them the same deviation.
+    for (uint16_t& bits : block) bits = static_cast<uint16_t>(random());
+    const uint64_t source_of_bits =
+        quantization.has_value() ? device_.Upload(block.data(), block.size() * sizeof(uint16_t))
+                                 : 0;
+    const double scale = quantization.has_value() && quantization->bits == 4 ? 4.3e-3 : 2.7e-4;
+    const auto fill = [&](const DeviceGraph::Memory& memory, DType dtype, double value) {
+      device_.RunTask(ArgumentTask(OperatorSlot("fill"), 2, 1),
+                      {DenseTensor(memory.address, dtype,
+                                   {static_cast<int64_t>(memory.bytes / sizeof(uint16_t))}),
+                       Scalar(Bits(value))});
+    };
+    const graph::Graph& graph = decode.graph();
     for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
       if (graph.tensors[i].root != i) continue;
-      const DeviceGraph::Memory memory = decode_->MemoryOf(i);
+      const DeviceGraph::Memory memory = decode.MemoryOf(i);
       const std::string name(graph.tensors[i].name);
       if (absl::StrContains(name, "norm.weight")) {
-        device_.RunTask(ArgumentTask(OperatorSlot("fill"), 2, 1),
-                        {DenseTensor(memory.address, DType::kBF16,
-                                     {static_cast<int64_t>(memory.bytes / sizeof(uint16_t))}),
-                         Scalar(Bits(1.0))});
+        fill(memory, DType::kBF16, 1.0);
+      } else if (absl::EndsWith(name, cli::LlamaGraph::kScalesSuffix)) {
+        fill(memory, DType::kF16, scale);
       } else if (graph.tensors[i].kind == graph::TensorKind::kWeight || name == "cache") {
         for (uint64_t at = 0; at < memory.bytes; at += kBlock) {  // Half of the block's bytes.
           const uint64_t start = random() % (kBlock / 16) * 16;
-          device_.Copy(memory.address + at, source + start, std::min(kBlock, memory.bytes - at));
+          const bool few_bits = SizeOf(graph.tensors[i].view.dtype) == 1;
+          device_.Copy(memory.address + at, (few_bits ? source_of_bits : source) + start,
+                       std::min(kBlock, memory.bytes - at));
         }
       } else {
         Clear(memory);
       }
     }
-    decode_->SetScalar("prompt_len", 1);
+    decode.SetScalar("prompt_len", 1);
+    return decoder;
   }
 
-  void SetPosition(uint64_t keys) {
+  static void SetPosition(DeviceGraph& decode, uint64_t keys) {
     // The first step attends to `keys` keys.
     for (const char* const scalar : {"pos", "position"}) {
-      decode_->SetScalar(scalar, static_cast<double>(keys - 1));
+      decode.SetScalar(scalar, static_cast<double>(keys - 1));
     }
   }
 
   // Of the weights that a step reads: of the table of embeddings it reads one row.
-  uint64_t WeightBytes() const {
-    const graph::Graph& graph = decode_->graph();
+  static uint64_t WeightBytes(const DeviceGraph& decode) {
+    const graph::Graph& graph = decode.graph();
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
       if (graph.tensors[i].kind != graph::TensorKind::kWeight || graph.tensors[i].root != i)
         continue;
       if (graph.tensors[i].name == "model.embed_tokens.weight") continue;
-      bytes += decode_->MemoryOf(i).bytes;
+      bytes += decode.MemoryOf(i).bytes;
     }
     return bytes;
   }
@@ -436,10 +478,10 @@ class Bench {
            sizeof(uint16_t);
   }
 
-  void MeasureRead() {
+  void MeasureRead(const DeviceGraph& decode) {
     // The largest range of memory that is certainly there: the engine's, which begins with the
     // tensors of the graphs.
-    const uint64_t bytes = std::min(WeightBytes(), harness_.info().memory_bytes);
+    const uint64_t bytes = std::min(WeightBytes(decode), harness_.info().memory_bytes);
     WhileParked([&] {
       read_bytes_per_s_ = cuda_->MeasureReadBytesPerSecond(harness_.info().memory_address, bytes);
     });
@@ -451,48 +493,56 @@ class Bench {
     std::vector<float> logits;  // Of the last step.
   };
 
-  void Decode(uint64_t keys) {
+  void Decode(Decoder& decoder, uint64_t keys) {
     watchdog_.Begin("decode");
-    SetPosition(keys);
-    const std::string what = absl::StrCat("decode step, ", keys, " keys");
-    const DeviceGraph::Memory text = decode_->MemoryOf("text");
-    const DeviceGraph::Memory logits = decode_->MemoryOf("logits");
+    DeviceGraph& decode = *decoder.graph;
+    SetPosition(decode, keys);
+    const std::string with = absl::StrCat(decoder.name, keys, " keys");
+    const std::string what = absl::StrCat("decode step, ", with);
+    const DeviceGraph::Memory text = decode.MemoryOf("text");
+    const DeviceGraph::Memory logits = decode.MemoryOf("logits");
 
     Clear(text);
-    decode_->Prepare(kDecodeSteps);
-    decode_->Run(*ring_);
+    decode.Prepare(kDecodeSteps);
+    decode.Run(*ring_);
     Tokens ours;
     for (uint32_t step = 0; step < kDecodeSteps; ++step) {
-      std::memcpy(&ours.tokens.emplace_back(), decode_->records(step), sizeof(int64_t));
+      std::memcpy(&ours.tokens.emplace_back(), decode.records(step), sizeof(int64_t));
     }
     ours.logits.resize(logits.bytes / sizeof(float));
     device_.Download(ours.logits.data(), logits.address, logits.bytes);
     if (!std::isfinite(ours.logits[0])) Fail("the logits are not finite");
 
-    const double many = Percentile(MeasureQuanta(*decode_, kDecodeSteps, Rounds(100)), 0.5);
-    const double one = Percentile(MeasureQuanta(*decode_, 1, Rounds(200)), 0.5);
+    const double many = Percentile(MeasureQuanta(decode, kDecodeSteps, Rounds(100)), 0.5);
+    const double one = Percentile(MeasureQuanta(decode, 1, Rounds(200)), 0.5);
     const double step_us = many / kDecodeSteps;
+    if (keys == kKeys) decoder.step_us = step_us;
     if (cuda_ == nullptr) {
       report_.Add(what, step_us, "us");
     } else {
-      DecodeBaselines(what, step_us, ours);
-      const auto bytes = static_cast<double>(WeightBytes() + KeyBytes(keys));
+      DecodeBaselines(decoder, what, step_us, ours);
+      const auto bytes = static_cast<double>(WeightBytes(decode) + KeyBytes(keys));
       report_.Add(what, step_us, "us", "plain read of its bytes", 1e6 * bytes / read_bytes_per_s_);
     }
-    report_.Add(absl::StrCat("submit to the first token, beyond the step, ", keys, " keys, p50"),
+    if (decoder.unquantized_us.has_value()) {
+      report_.Add(what, step_us, "us", "weights of bfloat16", *decoder.unquantized_us);
+    }
+    report_.Add(absl::StrCat("submit to the first token, beyond the step, ", with, ", p50"),
                 one - (many - one) / (kDecodeSteps - 1), "us");
 
     watchdog_.Begin("trace of a decode");
-    decode_->Prepare(kDecodeSteps);
-    const std::vector<GraphTraceEvent> events = decode_->Trace(*ring_);
+    decode.Prepare(kDecodeSteps);
+    const std::vector<GraphTraceEvent> events = decode.Trace(*ring_);
     if (events.empty()) return;
     const GraphBreakdown breakdown =
-        BreakDown(decode_->Operators(), decode_->Predecessors(), events, kDecodeSteps / 2);
+        BreakDown(decode.Operators(), decode.Predecessors(), events, kDecodeSteps / 2);
     breakdown.Print();
     traces_[what] = breakdown.ToJson();
   }
 
-  void DecodeBaselines(const std::string& what, double step_us, const Tokens& ours) {
+  void DecodeBaselines(Decoder& decoder, const std::string& what, double step_us,
+                       const Tokens& ours) {
+    const DeviceGraph& decode = *decoder.graph;
     struct Way {
       const char* name;
       Edges edges;
@@ -502,18 +552,18 @@ class Bench {
     Way ways[] = {{"CUDA graph, nodes in a chain", Edges::kChain, {}, {}},
                   {"CUDA graph, nodes by dependencies", Edges::kDependencies, {}, {}},
                   {"CUDA graph, programmatic launch", Edges::kProgrammatic, {}, {}}};
-    const DeviceGraph::Memory text = decode_->MemoryOf("text");
-    const DeviceGraph::Memory logits = decode_->MemoryOf("logits");
-    if (cuda_records_ == 0) {
-      cuda_records_ = device_.Memory(kDecodeSteps * decode_->record_bytes());
+    const DeviceGraph::Memory text = decode.MemoryOf("text");
+    const DeviceGraph::Memory logits = decode.MemoryOf("logits");
+    if (decoder.cuda_records == 0) {
+      decoder.cuda_records = device_.Memory(kDecodeSteps * decode.record_bytes());
     }
     WhileParked([&] {
       for (Way& way : ways) {
         watchdog_.Begin(way.name);
         std::vector<size_t> steps;
         for (uint32_t step = 0; step < kDecodeSteps; ++step) {
-          const uint64_t record = cuda_records_ + step * decode_->record_bytes();
-          const std::optional<size_t> launch = cuda_->Add(decode_->Calls(step, record), way.edges);
+          const uint64_t record = decoder.cuda_records + step * decode.record_bytes();
+          const std::optional<size_t> launch = cuda_->Add(decode.Calls(step, record), way.edges);
           if (!launch.has_value()) break;
           steps.push_back(*launch);
         }
@@ -521,12 +571,12 @@ class Bench {
         cuda_->Clear(text.address, text.bytes);
         // Nothing of the way before is taken for this one's.
         cuda_->Clear(logits.address, logits.bytes);
-        cuda_->Clear(cuda_records_, kDecodeSteps * decode_->record_bytes());
+        cuda_->Clear(decoder.cuda_records, kDecodeSteps * decode.record_bytes());
         for (const size_t step : steps) cuda_->Launch(step);
         cuda_->Synchronize();
         for (uint32_t step = 0; step < kDecodeSteps; ++step) {
           cuda_->Download(&way.tokens.tokens.emplace_back(),
-                          cuda_records_ + step * decode_->record_bytes(), sizeof(int64_t));
+                          decoder.cuda_records + step * decode.record_bytes(), sizeof(int64_t));
         }
         way.tokens.logits.resize(ours.logits.size());
         cuda_->Download(way.tokens.logits.data(), logits.address, logits.bytes);
@@ -594,7 +644,7 @@ class Bench {
   // Small tasks beside a decode.
   void Beside() {
     watchdog_.Begin("small tasks beside a decode");
-    SetPosition(160);
+    SetPosition(*decode_.graph, kKeys);
     const uint64_t sets =
         options_.cpu ? 64 : 8192;  // 96 MiB of distinct buffers: more than the L2 cache.
     std::vector<float> x(sets * kTaskElements), y(x.size());
@@ -627,7 +677,7 @@ class Bench {
     double step_alone = 0, step_lone = 0, step_sustained = 0, rate = 0;
     std::vector<double> beside;
     {
-      DecodeLoop decode(*decode_, *ring_);
+      DecodeLoop decode(*decode_.graph, *ring_);
       const auto until = Clock::now() + std::chrono::milliseconds(options_.quick ? 50 : 500);
       while (Clock::now() < until) {
         ring_->Consume([&](uint64_t s, const TaskCompletion& c) { decode.Take(s, c); });
@@ -636,13 +686,13 @@ class Bench {
       step_alone = decode.StepUs();
     }
     {
-      DecodeLoop decode(*decode_, *ring_);
+      DecodeLoop decode(*decode_.graph, *ring_);
       beside = LoneTasks(tasks[0], &decode);
       decode.End();
       step_lone = decode.StepUs();
     }
     {
-      DecodeLoop decode(*decode_, *ring_);
+      DecodeLoop decode(*decode_.graph, *ring_);
       rate = SustainedRate(tasks, &decode);
       decode.End();
       step_sustained = decode.StepUs();
@@ -734,9 +784,7 @@ class Bench {
   std::unique_ptr<CudaGraphs> cuda_;  // Null: no baselines.
   double read_bytes_per_s_ = 0;
   LlamaShape shape_;
-  std::unique_ptr<DeviceGraph> decode_;
-  // Records of the CUDA graphs' steps.
-  uint64_t cuda_records_ = 0;
+  Decoder decode_;  // With weights of bfloat16.
   nlohmann::ordered_json traces_ = nlohmann::ordered_json::object();
   std::string wrong_;
 };

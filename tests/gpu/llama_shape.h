@@ -9,8 +9,10 @@
 #define RESIDENT_TESTS_GPU_LLAMA_SHAPE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "resident/v1/graphs.pb.h"
+#include "runtime/model/quantize.h"
 
 namespace resident::testing {
 
@@ -26,8 +28,10 @@ struct LlamaShape {
   int64_t vocab = 128256;
 };
 
-// Weights and cache are bfloat16; there is no stop token. Fails if the importer refuses it.
-v1::Graph MakeLlamaGraph(const LlamaShape& shape, uint64_t context);
+// Weights and cache are bfloat16, unless the weights are quantized; there is no stop token. Fails
+// if the importer refuses it.
+v1::Graph MakeLlamaGraph(const LlamaShape& shape, uint64_t context,
+                         std::optional<Quantization> quantization = {});
 
 }  // namespace resident::testing
 

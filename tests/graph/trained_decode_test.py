@@ -125,12 +125,12 @@ class TrainedDecodeTest(daemons.CommandTest):
             self.assertLess(wrong.max(), TOLERANCE)
             np.testing.assert_array_equal(made, run.logits.argmax(1)[len(self.prompt) - 1:])
             # The model before the quantization finds the text as likely, nearly.
-            before = reference.log_softmax(reference.logits(source, whole[:-1]))[rows, whole[1:]]
+            before = reference.log_softmax(reference.logits(source, whole[:-1], "bf16"))[rows, whole[1:]]
             after = reference.log_softmax(exact)[rows, whole[1:]]
             losses.append(float(np.abs(before - after).mean()))
         print("mean difference of the log-likelihood of a token: int8 {:.4f}, int4 {:.4f}".format(*losses))
-        self.assertLess(losses[0], 0.02)
-        self.assertLess(losses[1], 0.3)
+        self.assertLess(losses[0], 0.05)
+        self.assertLess(losses[1], 0.5)
 
 
 if __name__ == "__main__":
