@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -17,42 +15,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/progress.h"
-#include "kernels/sdk/half.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/errors/model_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
 #include "runtime/model/safetensors.h"
 
 namespace resident::cli {
 namespace {
 
 using absl::StrCat;
-using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
-
-void Widen(const char* from, DType dtype, std::span<float> to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to.data(), from, to.size_bytes());
-    return;
-  }
-  for (size_t i = 0; i < to.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, from + i * sizeof(bits), sizeof(bits));
-    to[i] = dtype == DType::kF16 ? Half::Widen(bits) : BFloat16::Widen(bits);
-  }
-}
-
-const char* NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      return "BF16";
-    default:
-      return "F32";
-  }
-}
 
 template <typename T>
 absl::string_view BytesOf(const std::vector<T>& values) {
@@ -127,32 +101,28 @@ class Writer {
   }
 
   absl::Status WriteHeader(AtomicFile& file) const {
-    Json header;
+    std::vector<SafetensorsTensor> tensors;
     uint64_t at = 0;
-    const auto add = [&](const std::string& name, const char* dtype,
-                         const std::vector<uint64_t>& shape, uint64_t bytes) {
-      header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+    const auto add = [&](const std::string& name, DType dtype, std::vector<uint64_t> shape,
+                         uint64_t bytes) {
+      tensors.push_back({name, dtype, std::move(shape), at, at + bytes});
       at += bytes;
     };
     for (const Source& source : sources_) {
       const std::string& name = source.weight->name;
-      const std::vector<uint64_t>& shape = source.tensor->shape;
+      const SafetensorsTensor& tensor = *source.tensor;
       if (!source.weight->quantized) {
-        add(name, NameOf(source.tensor->dtype), shape, source.tensor->size_bytes());
+        add(name, tensor.dtype, tensor.shape, tensor.size_bytes());
         continue;
       }
-      const uint64_t row_bytes = form_.RowBytes(shape[1]);
-      const uint64_t groups = form_.Groups(shape[1]);
-      add(name, form_.bits == 8 ? "I8" : "U8", {shape[0], row_bytes}, shape[0] * row_bytes);
-      add(StrCat(name, LlamaGraph::kScalesSuffix), "F16", {shape[0], groups},
-          shape[0] * groups * sizeof(uint16_t));
+      const uint64_t rows = tensor.shape[0];
+      const uint64_t row_bytes = form_.RowBytes(tensor.shape[1]);
+      const uint64_t groups = form_.Groups(tensor.shape[1]);
+      add(name, form_.bits == 8 ? DType::kI8 : DType::kU8, {rows, row_bytes}, rows * row_bytes);
+      add(StrCat(name, LlamaGraph::kScalesSuffix), DType::kF16, {rows, groups},
+          rows * groups * sizeof(uint16_t));
     }
-    std::string text = header.dump();
-    // The tensors are aligned, as other programs that write this format do it.
-    text.append((8 - text.size() % 8) % 8, ' ');
-    const uint64_t length = text.size();
-    RETURN_IF_ERROR(file.Append({reinterpret_cast<const char*>(&length), sizeof(length)}));
-    return file.Append(text);
+    return file.Append(WriteSafetensorsHeader(tensors));
   }
 
   static absl::Status Copy(const Source& source, AtomicFile& file, Progress& progress) {
@@ -185,7 +155,7 @@ class Writer {
       q.resize(count * row_bytes);
       RETURN_IF_ERROR(source.file->Read(tensor, first * from_bytes, piece.size(), piece.data()));
       for (uint64_t i = 0; i < count; ++i) {
-        Widen(piece.data() + i * from_bytes, tensor.dtype, row);
+        ReadFloats(tensor.dtype, piece.data() + i * from_bytes, row);
         if (!QuantizeRow(row, form_, std::span(q).subspan(i * row_bytes, row_bytes),
                          std::span(scales).subspan((first + i) * groups, groups))) {
           return errors::WeightOutOfRange(tensor.name, first + i, QuantizableLimit(form_));

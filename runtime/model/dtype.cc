@@ -96,4 +96,19 @@ Element ReadElement(DType dtype, const void* element) {
   return {false, 0, Load<uint8_t>(element)};
 }
 
+void ReadFloats(DType dtype, const void* elements, std::span<float> to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to.data(), elements, to.size_bytes());
+    return;
+  }
+  const auto read = [&](auto widen) {
+    const char* from = static_cast<const char*>(elements);
+    for (float& value : to) {
+      value = widen(Load<uint16_t>(from));
+      from += sizeof(uint16_t);
+    }
+  };
+  dtype == DType::kF16 ? read(Half::Widen) : read(BFloat16::Widen);
+}
+
 }  // namespace resident

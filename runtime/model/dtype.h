@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -91,6 +92,9 @@ struct Element {
 
 // Reads an element, which need not be aligned. REQUIRES: the type has a row.
 Element ReadElement(DType dtype, const void* element);
+// Reads adjacent elements as float32, without loss. They need not be aligned. REQUIRES: the type is
+// f32, f16 or bf16.
+void ReadFloats(DType dtype, const void* elements, std::span<float> to);
 
 }  // namespace resident
 

@@ -140,5 +140,22 @@ TEST(DTypeTest, ElementsNeedNotBeAligned) {
   EXPECT_EQ(ReadElement(DType::kF64, bytes.data() + 1).real, 0.1);
 }
 
+TEST(DTypeTest, AdjacentElementsAsFloats) {
+  const float values[] = {1.5f, -0x1p-14f, 0.0f, 65504.0f};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::string bytes(1, 'x');
+    for (const float value : values) {
+      const uint64_t bits = ScalarBits(dtype, value);
+      bytes.append(reinterpret_cast<const char*>(&bits), SizeOf(dtype));
+    }
+    float read[4] = {};
+    ReadFloats(dtype, bytes.data() + 1, read);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(read[i], ReadElement(dtype, bytes.data() + 1 + i * SizeOf(dtype)).real);
+    }
+    EXPECT_EQ(read[1], values[1]);
+  }
+}
+
 }  // namespace
 }  // namespace resident

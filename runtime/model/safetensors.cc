@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -284,6 +285,26 @@ absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::strin
     return Damaged(absl::StrCat("bytes ", end, " to ", data_bytes, " belong to no tensor"));
   }
   return tensors;
+}
+
+std::string WriteSafetensorsHeader(const std::vector<SafetensorsTensor>& tensors) {
+  nlohmann::json header = nlohmann::json::object();
+  for (const SafetensorsTensor& tensor : tensors) {
+    const FormatDType* const dtype =
+        std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                     [&](const FormatDType& each) { return each.dtype == tensor.dtype; });
+    header[tensor.name] = {{"dtype", dtype->name},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {tensor.begin, tensor.end}}};
+  }
+  std::string text = header.dump();
+  // Other programs that write this format align the elements, too.
+  constexpr size_t kAlignment = 8;
+  text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');
+  const uint64_t length = text.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+  bytes += text;
+  return bytes;
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {

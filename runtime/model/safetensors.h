@@ -5,7 +5,7 @@
 // come from strangers, so that everything is checked before anything is read or allocated: sizes
 // must not overflow, ranges must lie in the file, must not overlap, and must leave no gaps.
 //
-// Thread safety: const members may be called from several threads.
+// Thread safety: const members and functions may be called from several threads.
 //
 //   ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open("model.safetensors"));
 //   for (const SafetensorsTensor& tensor : file.tensors()) {
@@ -47,6 +47,11 @@ struct SafetensorsTensor {
 // the order of their ranges. INVALID_ARGUMENT: the message says what is wrong.
 absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::string_view header,
                                                                       uint64_t data_bytes);
+
+// What a file with these tensors begins with: the length of its header, and the header. Behind it
+// their elements follow. REQUIRES: the tensors are in the order of their ranges, which leave no
+// gaps.
+std::string WriteSafetensorsHeader(const std::vector<SafetensorsTensor>& tensors);
 
 class SafetensorsFile {
  public:

@@ -44,6 +44,30 @@ TEST(SafetensorsTest, ReadsNamesDTypesShapesAndRanges) {
   EXPECT_EQ((*tensors)[2].size_bytes(), 0u);
 }
 
+TEST(SafetensorsTest, HeadersThatAreWrittenReadBack) {
+  for (const std::vector<SafetensorsTensor>& tensors :
+       {std::vector<SafetensorsTensor>{},
+        {{"b\"\n", DType::kBF16, {2, 3}, 0, 12}, {"a", DType::kI8, {}, 12, 13}}}) {
+    const std::string written = WriteSafetensorsHeader(tensors);
+    EXPECT_EQ(written.size() % 8, 0u);
+    uint64_t length = 0;
+    ASSERT_GE(written.size(), sizeof(length));
+    std::memcpy(&length, written.data(), sizeof(length));
+    ASSERT_EQ(written.size(), sizeof(length) + length);
+    const uint64_t bytes = tensors.empty() ? 0 : tensors.back().end;
+    const auto read = ParseSafetensorsHeader(written.substr(sizeof(length)), bytes);
+    ASSERT_TRUE(read.ok()) << read.status();
+    ASSERT_EQ(read->size(), tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_EQ((*read)[i].name, tensors[i].name);
+      EXPECT_EQ((*read)[i].dtype, tensors[i].dtype);
+      EXPECT_EQ((*read)[i].shape, tensors[i].shape);
+      EXPECT_EQ((*read)[i].begin, tensors[i].begin);
+      EXPECT_EQ((*read)[i].end, tensors[i].end);
+    }
+  }
+}
+
 TEST(SafetensorsTest, AnEmptyFileHasNoTensors) {
   const auto tensors = ParseSafetensorsHeader("{}", 0);
   ASSERT_TRUE(tensors.ok()) << tensors.status();
