@@ -258,13 +258,32 @@ struct QuantizedWeights {
   }
   RESIDENT_DEVICE const float* Several(i64 row, i64 column, i64 count, float* buffer) const {
     const i64 end = column + count;
+    const u8* const from = data + row * pitch;
+    float* to = buffer;
     for (i64 at = column; at < end;) {
       const i64 g = at / group;
       const i64 stop = Smallest(end, (g + 1) * group);
       const float scale = scales[row * groups + g];
       const float subtracted = ZeroOf(row * groups + g);
-      for (; at < stop; ++at) {
-        buffer[at - column] = (static_cast<float>(ValueAt(row, at)) - subtracted) * scale;
+      const auto weight = [&](u32 byte_or_nibble) {
+        return (static_cast<float>(Value(byte_or_nibble)) - subtracted) * scale;
+      };
+      // A compiler can vectorize the loops over bytes.
+      if constexpr (kBits == 8) {
+        for (i64 i = 0; i < stop - at; ++i) to[i] = weight(from[at + i]);
+        to += stop - at;
+        at = stop;
+      } else {
+        if (at % 2 != 0) *to++ = weight(u32{from[at++ / 2]} >> 4);
+        const u8* const bytes = from + at / 2;
+        const i64 whole = (stop - at) / 2;
+        for (i64 i = 0; i < whole; ++i) {
+          to[2 * i] = weight(bytes[i] & 15u);
+          to[2 * i + 1] = weight(u32{bytes[i]} >> 4);
+        }
+        to += 2 * whole;
+        at += 2 * whole;
+        if (at < stop) *to++ = weight(from[at++ / 2] & 15u);
       }
     }
     return buffer;
