@@ -150,7 +150,7 @@ class Importer {
   };
   absl::StatusOr<RightSide> AddRightSide(const Projection& projection, int64_t columns);
   absl::Status AddProducts(const std::string& in, int64_t columns,
-                           std::vector<Projection> projections);
+                           const std::vector<Projection>& projections);
   absl::Status AddAttention(int64_t layer);
   // `attended` from what is projected and a layer's cache, to which the new keys and values are
   // appended.

@@ -66,7 +66,7 @@ absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
 
 absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
                                       std::vector<Projection> projections) {
-  if (reads_prompt()) return AddProducts(in, columns, std::move(projections));
+  if (reads_prompt()) return AddProducts(in, columns, projections);
   // Products to which biases are added have memory of their own, so that none waits for another
   // one.
   int64_t unbiased = 0;

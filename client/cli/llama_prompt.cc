@@ -118,7 +118,7 @@ absl::StatusOr<Importer::RightSide> Importer::AddRightSide(const Projection& pro
 // Products of matrices. With weights of bf16, the inputs are taken as the sums of two matrices of
 // bf16, as gemv does with a vector of float32, so that they can be computed by tensor cores.
 absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
-                                   std::vector<Projection> projections) {
+                                   const std::vector<Projection>& projections) {
   const v1::GraphArgument whole = View(in, {rows_, columns});
   const v1::GraphArgument high = View("high", {rows_, columns}, 0, {columns, 1});
   const v1::GraphArgument low = View("low", {rows_, columns}, 0, {columns, 1});
