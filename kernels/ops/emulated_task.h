@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "kernels/sdk/operator.h"
@@ -41,14 +42,26 @@ struct EmulatedAhead {
   static inline u32 bytes = 64 * 1024;
 };
 
+// How the chunks of a task are run.
+struct EmulatedChunks {
+  // Their numbers, one after the other; empty: in ascending order.
+  std::vector<u64> order;
+  // Whether they share memory (Block::task_memory), as those of a wide task of the ring.
+  bool share_memory = true;
+};
+
 // Runs all chunks, one after the other, in a block of Block::kMaxThreads threads. Returns the
 // task's CompletionStatus | detail << 16. What a chunk reads from the block's memory without having
 // written it is NaN. `checks`: for the checked build of the operator, with a Violation for each
 // chunk; null: arguments are not checked.
 inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& arguments,
-                       u64 chunks = 1, const CheckContext* checks = nullptr) {
+                       u64 chunks = 1, const CheckContext* checks = nullptr,
+                       const EmulatedChunks& how = {}) {
   const auto state = std::make_unique<BlockState>();
   const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
+  TaskMemory task_memory;
+  std::memset(&task_memory, 0xff, sizeof(task_memory));
+  task_memory.arrived = 0;
   state->scratch = scratch.get();
   state->descriptor = {};
   state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
@@ -59,7 +72,13 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
   std::vector<u64> ahead(EmulatedAhead::bytes / sizeof(u64));
   state->ahead = reinterpret_cast<unsigned char*>(ahead.data());
   state->ahead_bytes = EmulatedAhead::bytes;
-  for (u64 chunk = 0; chunk < chunks; ++chunk) {
+  if (how.share_memory) state->task_memory = &task_memory;
+  std::vector<u64> order = how.order;
+  if (order.empty()) {
+    order.resize(chunks);
+    std::iota(order.begin(), order.end(), u64{0});
+  }
+  for (const u64 chunk : order) {
     state->chunk = chunk;
     std::memset(state->memory, 0xff, sizeof(state->memory));
     emulated::RunBlock(Block::kMaxThreads, [&] { function(state.get()); });

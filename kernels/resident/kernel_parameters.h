@@ -99,6 +99,7 @@ struct KernelParameters {
   RingSlot* device_ring;          // kDeviceRingSlots.
   WideProgress* wide;             // One for each submission slot.
   ArgumentBlock* wide_arguments;  // One for each submission slot.
+  TaskMemory* task_memories;      // One for each submission slot; for wide tasks.
   unsigned char* scratch;         // kScratchBytes for each block.
   GangTable* gangs;
   u64 first_sequence;

@@ -50,6 +50,7 @@ __device__ __forceinline__ void TakeLaunch(const OperatorLaunch& launch) {
   launch_state.status_and_detail = 0;
   launch_state.inputs = InputState::kReady;
   launch_state.ahead_bytes = 0;
+  launch_state.task_memory = launch.task_memory;
   launch_state.barrier_arrivals = 0;
 }
 

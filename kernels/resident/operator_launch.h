@@ -1,7 +1,8 @@
 // The launch parameters of the kernel that runs one operator and ends, for programs that use the
 // operators without the daemon (library/resident_ops.h). Shared by host and device.
 //
-// A launch has up to one block for each chunk. Block b runs the chunks b, b + blocks, ... A block
+// A launch has up to one block for each chunk. Block b runs the chunks b, b + blocks, ... A GPU
+// starts the blocks of a launch in the order of their numbers, and so the chunks of a task. A block
 // has the same threads as one of the resident kernel: up to kMaxComputeThreads that run the
 // operator, and kControlThreads, which wait here for the end of the block.
 #ifndef RESIDENT_KERNELS_RESIDENT_OPERATOR_LAUNCH_H_
@@ -25,6 +26,8 @@ struct LaunchOutcome {
 };
 static_assert(sizeof(LaunchOutcome) == 48, "");
 
+struct TaskMemory;  // kernels/sdk/block.h
+
 struct OperatorLaunch {
   u32 operator_slot;
   u32 argument_count;
@@ -32,6 +35,8 @@ struct OperatorLaunch {
   u64 launch;  // Number of this launch.
   LaunchOutcome* outcome;
   unsigned char* scratch;  // kScratchBytes for each block.
+  // Of all launches of one record, which do not overlap in time. Zero before the first one.
+  TaskMemory* task_memory;
   u32 returns_result;
   u32 reserved;
   Argument arguments[kMaxArguments];

@@ -19,7 +19,8 @@
 // owner of a ticket must start the task.
 //
 // A wide task uses a device-ring slot for each block that works on it. These blocks
-// claim chunks from a counter; the last one to finish completes the task. A range does the same:
+// claim chunks from a counter, so that chunks start in the order of their numbers; the last block
+// to finish completes the task. The chunks share a TaskMemory. A range does the same, without one:
 // its blocks claim several tasks at a time, and the control warp fills in the arguments of one
 // after the other.
 //
@@ -193,6 +194,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
   const u32 max_blocks = static_cast<u32>(task.max_blocks());
   const u32 blocks = min(min(chunks, max_blocks), gridDim.x - 1);
   WideProgress* wide = p.wide + (token & p.slot_mask);
+  TaskMemory* const task_memory = p.task_memories + (token & p.slot_mask);
   u32 chunk = 0;
   const auto claim = [&] {
     if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
@@ -205,25 +207,34 @@ __device__ void RunWideTask(const KernelParameters& p) {
     if (LaneId() == 0) {
       block_state.chunk = chunk;
       block_state.chunk_count = chunks;
+      block_state.task_memory = task_memory;
       handover.wide = 1;
     }
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
     // The next chunk is claimed while this one runs. One of the last is not, because a block that
-    // has not begun yet may start it earlier.
+    // has not begun yet may start it earlier. If this one waits for chunks with lower numbers,
+    // these do not wait behind it: what is claimed behind a chunk has a higher number.
     const bool ahead = chunk + 2 * blocks < chunks;
     if (ahead) claim();
     BarrierSync<kFinishedBarrier>();
     if (!ahead) claim();
   }
-  if (LaneId() == 0 && block_state.status_and_detail != 0) {
-    atomicCAS(&wide->status_and_detail, 0, block_state.status_and_detail);
+  if (LaneId() == 0) {
+    block_state.task_memory = nullptr;
+    if (block_state.status_and_detail != 0) {
+      atomicCAS(&wide->status_and_detail, 0, block_state.status_and_detail);
+    }
   }
   if (!IsLastToFinish(wide, blocks)) return;
   const u32 status_and_detail = *reinterpret_cast<volatile u32*>(&wide->status_and_detail);
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
   __syncwarp();
-  if (LaneId() == 0) *wide = WideProgress{};
+  if (LaneId() == 0) {
+    *wide = WideProgress{};
+    // Otherwise it is 0 already: some chunks have arrived, and one has failed before that.
+    task_memory->arrived = 0;
+  }
   FenceSystem();
   StoreCompletion(p, token, status_and_detail, start_ns);
 }
@@ -694,6 +705,7 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
     block_state.inputs = InputState::kReady;
     block_state.ahead = ahead_memory;
     block_state.ahead_bytes = DynamicSharedBytes();
+    block_state.task_memory = nullptr;
   }
   if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
   __syncthreads();

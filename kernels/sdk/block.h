@@ -13,8 +13,8 @@
 // called by all threads of the block, in the same order.
 //
 // Memory ordering: what any thread wrote before barrier() is visible to all threads
-// of the block after it. There is no order between the chunks of a wide task;
-// use atomics (atomic.h). What a task wrote is visible to tasks submitted after its completion.
+// of the block after it. There is no order between the chunks of a wide task; use atomics
+// (atomic.h), or arrive(). What a task wrote is visible to tasks submitted after its completion.
 #ifndef RESIDENT_KERNELS_SDK_BLOCK_H_
 #define RESIDENT_KERNELS_SDK_BLOCK_H_
 
@@ -29,6 +29,11 @@
 #include "kernels/sdk/emulated_block.h"
 #endif
 
+#if !RESIDENT_GPU
+// Of <sched.h>: operators include no system headers.
+extern "C" int sched_yield() noexcept;
+#endif
+
 namespace resident {
 
 // Threads of a GPU's block that run no operator: the last ones, which find the block's tasks.
@@ -38,6 +43,8 @@ inline constexpr u32 kBlockMemoryBytes = 40 * 1024;
 // Bytes of scratch memory of each block, in device memory. Its contents are not kept after
 // the task.
 inline constexpr u64 kScratchBytes = 512 * 1024;
+// Bytes of memory that the chunks of a wide task share.
+inline constexpr u32 kTaskMemoryBytes = 2048;
 
 // A half-open range of work items.
 struct Range {
@@ -54,6 +61,14 @@ enum class InputState : u32 {
   kCancelled = 2,
 };
 
+// What the chunks of a wide task share: see Block::task_memory().
+struct alignas(64) TaskMemory {
+  // Chunks that have arrived: see Block::arrive(). 0 between tasks.
+  u32 arrived;
+  alignas(64) unsigned char bytes[kTaskMemoryBytes];
+};
+static_assert(sizeof(TaskMemory) == 64 + kTaskMemoryBytes, "");
+
 // The data that the threads of a block share while a task runs: filled in by the kernel (or
 // a CPU worker) before it calls the operator. On a GPU it is in shared memory.
 struct alignas(128) BlockState {
@@ -69,6 +84,8 @@ struct alignas(128) BlockState {
   InputState inputs;
   u32 ahead_bytes;  // Of `ahead`: see Block::ahead_bytes().
   unsigned char* ahead;
+  // Null: the chunks of the task share no memory.
+  TaskMemory* task_memory;
   alignas(128) unsigned char memory[kBlockMemoryBytes];
 };
 
@@ -276,6 +293,39 @@ class Block {
     return reinterpret_cast<T*>(state()->scratch + offset);
   }
 
+  // Memory that the chunks of a wide task share, kTaskMemoryBytes. Not initialised. Null if the
+  // chunks of the task share none: the tasks of ranges and the nodes of graphs have none, nor has a
+  // task of one chunk. All chunks of a task get the same answer. `count` as above.
+  template <typename T>
+  RESIDENT_HOST_DEVICE T* task_memory(u32 offset = 0, [[maybe_unused]] u32 count = 1) const {
+    TaskMemory* const shared = state()->task_memory;
+    if (chunk_count() == 1 || shared == nullptr) return nullptr;
+#if RESIDENT_CHECKED
+    if (!Fits(ViolationKind::kScratch, offset, count, sizeof(T), kTaskMemoryBytes)) offset = 0;
+#endif
+    return reinterpret_cast<T*>(shared->bytes + offset);
+  }
+
+  // (collective) Counts the chunk among those that have written what they write for others. Returns
+  // whether all chunks of the task have: exactly one of them gets true, in which what the others
+  // wrote before is visible. If one chunk calls it, each one must, once. REQUIRES: task_memory() is
+  // not null.
+  RESIDENT_HOST_DEVICE bool arrive() const {
+    barrier();
+    u32 before = 0;
+    if (thread() == 0) before = CountArrival(&state()->task_memory->arrived);
+    before = reduce(before, [](u32 a, u32 b) { return a > b ? a : b; });
+    return before + 1 == static_cast<u32>(chunk_count());
+  }
+
+  // (collective) Waits until `chunks` chunks have arrived; what they wrote before is visible.
+  // Chunks are started in the order of their numbers, so that one may wait for others with lower
+  // numbers that do not wait themselves. REQUIRES: as arrive(), which the caller calls later.
+  RESIDENT_HOST_DEVICE void await_arrivals(u32 chunks) const {
+    if (thread() == 0) AwaitArrivals(&state()->task_memory->arrived, chunks);
+    barrier();
+  }
+
   // Sets a status other than OK for the task (the first one is kept). It does not return
   // from the operator. Any thread may call it.
   RESIDENT_HOST_DEVICE void fail(CompletionStatus status, u16 detail = 0) const {
@@ -313,6 +363,39 @@ class Block {
 #endif
 
   RESIDENT_HOST_DEVICE BlockState* state() const { return InSharedMemory(state_); }
+
+  // Returns how many chunks have arrived before. The last one sets the counter to 0.
+  RESIDENT_HOST_DEVICE u32 CountArrival(u32* arrived) const {
+    const u32 chunks = static_cast<u32>(chunk_count());
+#if defined(__CUDA_ARCH__)
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    const u32 before = atomicInc(arrived, chunks - 1);
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#else
+    const u32 before = __atomic_fetch_add(arrived, 1u, __ATOMIC_ACQ_REL);
+    if (before + 1 == chunks) __atomic_store_n(arrived, 0u, __ATOMIC_RELAXED);
+#endif
+    return before;
+  }
+  RESIDENT_HOST_DEVICE static void AwaitArrivals(const u32* arrived, u32 chunks) {
+#if defined(__CUDA_ARCH__)
+    u32 now;
+    while (true) {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                   : "=r"(now)
+                   : "l"(__cvta_generic_to_global(arrived))
+                   : "memory");
+      if (now >= chunks) break;
+      asm volatile("nanosleep.u32 32;");
+    }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#elif !RESIDENT_GPU
+    for (u32 polls = 1; __atomic_load_n(arrived, __ATOMIC_ACQUIRE) < chunks; ++polls) {
+      // Another chunk may need the processor.
+      if (polls % 64 == 0) sched_yield();
+    }
+#endif
+  }
 
   BlockState* state_;
 };

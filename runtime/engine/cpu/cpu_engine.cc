@@ -353,6 +353,7 @@ void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, Blo
   wide.next_chunk = 0;
   wide.status_and_detail = 0;
   wide.failed = 0;
+  wide.memory.arrived = 0;
   wide.open.store(true, std::memory_order_seq_cst);
   WakeSleepers();
   RunChunks(wide, worker, state);
@@ -391,6 +392,8 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
 
 void CpuEngine::RunChunks(Wide& wide, uint32_t worker, BlockState& state) {
   state.chunk_count = wide.chunks;
+  if (!(wide.task.flags & kTaskRange)) state.task_memory = &wide.memory;
+  // The chunks start in the order of their numbers.
   while (true) {
     const uint64_t chunk = wide.next_chunk.fetch_add(1, std::memory_order_acq_rel);
     if (chunk >= wide.chunks) break;
@@ -406,6 +409,7 @@ void CpuEngine::RunChunks(Wide& wide, uint32_t worker, BlockState& state) {
       wide.status_and_detail.compare_exchange_strong(none, state.status_and_detail);
     }
   }
+  state.task_memory = nullptr;
   // Other workers may need longer for their tasks of the range.
   if (wide.task.flags & kTaskRange) WriteBreadcrumb(worker, GraphTable::kNoToken, 0);
 }

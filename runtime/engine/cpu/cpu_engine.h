@@ -67,6 +67,7 @@ class CpuEngine : public Engine, private GraphTable::Engine {
     uint64_t chunks = 0;              // Of a range: claims.
     TaskDescriptor task;
     uint64_t sequence = 0;
+    TaskMemory memory;  // Not of a range.
   };
 
   void Launch();

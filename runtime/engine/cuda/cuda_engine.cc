@@ -404,14 +404,18 @@ absl::Status CudaEngine::AllocateState() {
   const auto wide = AllocateZeroed(layout.slots * sizeof(WideProgress), "wide tasks");
   const auto wide_arguments =
       AllocateZeroed(layout.slots * sizeof(ArgumentBlock), "arguments of wide tasks");
+  const auto task_memories =
+      AllocateZeroed(layout.slots * sizeof(TaskMemory), "what the chunks of wide tasks share");
   const auto scratch = AllocateZeroed(blocks_ * kScratchBytes, "the blocks' scratch memory");
   const auto gangs = AllocateZeroed(sizeof(GangTable), "gangs of workers for graphs");
-  for (const auto* allocated : {&state, &ring, &wide, &wide_arguments, &scratch, &gangs})
+  for (const auto* allocated :
+       {&state, &ring, &wide, &wide_arguments, &task_memories, &scratch, &gangs})
     RETURN_IF_ERROR(allocated->status());
   parameters_.state = reinterpret_cast<KernelState*>(*state);
   parameters_.device_ring = reinterpret_cast<RingSlot*>(*ring);
   parameters_.wide = reinterpret_cast<WideProgress*>(*wide);
   parameters_.wide_arguments = reinterpret_cast<ArgumentBlock*>(*wide_arguments);
+  parameters_.task_memories = reinterpret_cast<TaskMemory*>(*task_memories);
   parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
   parameters_.gangs = reinterpret_cast<GangTable*>(*gangs);
   parameters_.graph_workers = graph_blocks_;

@@ -45,6 +45,7 @@ class CudaLauncher : public OperatorLauncher {
       // After an error of the context these calls fail, and the process has to end anyway.
       const CurrentContext current(driver_, context_);
       if (scratch_ != 0) driver_.cuMemFree(scratch_);
+      if (task_memory_ != 0) driver_.cuMemFree(task_memory_);
       if (outcome_ != nullptr) driver_.cuMemFreeHost(outcome_);
       if (module_ != nullptr) driver_.cuModuleUnload(module_);
     }
@@ -70,6 +71,7 @@ class CudaLauncher : public OperatorLauncher {
   absl::Status Launch(OperatorLaunch& launch, void* stream) override {
     launch.outcome = device_outcome_;
     launch.scratch = std::bit_cast<unsigned char*>(scratch_);
+    launch.task_memory = std::bit_cast<TaskMemory*>(task_memory_);
     const CurrentContext current(driver_, context_);
     RETURN_IF_ERROR(current.status());
     void* arguments[] = {&launch};
@@ -115,6 +117,11 @@ class CudaLauncher : public OperatorLauncher {
     blocks_ = static_cast<uint32_t>(std::max(1, per_sm * sms));
     if (max_blocks != 0) blocks_ = std::min(blocks_, max_blocks);
     RETURN_IF_CUDA_ERROR(cuMemAlloc, &scratch_, blocks_ * kScratchBytes);
+    RETURN_IF_CUDA_ERROR(cuMemAlloc, &task_memory_, sizeof(TaskMemory));
+    RETURN_IF_CUDA_ERROR(cuMemsetD8Async, task_memory_, 0, sizeof(TaskMemory), nullptr);
+    // Waits for it: launches are on other streams.
+    u32 arrived = 0;
+    RETURN_IF_CUDA_ERROR(cuMemcpyDtoH, &arrived, task_memory_, sizeof(arrived));
     void* host = nullptr;
     RETURN_IF_CUDA_ERROR(cuMemHostAlloc, &host, sizeof(LaunchOutcome), CU_MEMHOSTALLOC_DEVICEMAP);
     std::memset(host, 0, sizeof(LaunchOutcome));
@@ -132,6 +139,7 @@ class CudaLauncher : public OperatorLauncher {
   CUfunction kernel_ = nullptr;
   uint32_t blocks_ = 0;
   CUdeviceptr scratch_ = 0;
+  CUdeviceptr task_memory_ = 0;
   LaunchOutcome* outcome_ = nullptr;
   LaunchOutcome* device_outcome_ = nullptr;
 };
