@@ -3,6 +3,7 @@
 #include "kernels/ops/rmsnorm_stream.h"
 #include "kernels/ops/rows.h"
 #include "kernels/ops/selection.h"
+#include "kernels/ops/softmax_parts.h"
 #include "kernels/ops/softmax_stream.h"
 
 namespace math = resident::math;
@@ -10,7 +11,6 @@ namespace math = resident::math;
 using resident::AddressOf;
 using resident::Any;
 using resident::Args;
-using resident::bit_cast;
 using resident::Block;
 using resident::CompletionStatus;
 using resident::DType;
@@ -125,56 +125,6 @@ RESIDENT_DEVICE Quad<float> LoadQuadAt(u64 address, i64 i) {
 
 // --- Softmax ------------------------------------------------------------------------------------
 
-// exp(x) for x <= 0 and NaN, in a form that compilers vectorize; the error is some units in the
-// last place.
-[[maybe_unused]] RESIDENT_DEVICE float ExpOfDifference(float x) {
-  // At least -104, whose exponential is rounded to 0; with a condition, GCC makes two paths of it.
-  const i32 is_less = -static_cast<i32>(x < -104.0f);
-  const float bounded =
-      bit_cast<float>((bit_cast<i32>(x) & ~is_less) | (bit_cast<i32>(-104.0f) & is_less));
-  // x = n * log(2) + r. Adding 1.5 * 2^23 rounds to an integer, which is then in the last bits.
-  constexpr float kRound = 12582912.0f;
-  const float shifted = bounded * 1.44269504f + kRound;
-  const i32 n = bit_cast<i32>(shifted) - bit_cast<i32>(12582912.0f);
-  const float multiple = shifted - kRound;
-  const float r = bounded - multiple * 0.693359375f + multiple * 2.12194440e-4f;
-  float power = 1.3981999507e-3f + r * 1.9875691500e-4f;
-  power = 8.3334519073e-3f + r * power;
-  power = 4.1665795894e-2f + r * power;
-  power = 1.6666665459e-1f + r * power;
-  power = 5.0000001201e-1f + r * power;
-  power = 1.0f + (r + r * r * power);
-  // 2^n in two factors, because it may be too small for a normal number.
-  const i32 half = n >> 1;
-  return power * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
-}
-
-// softmax of one row of float32, by one thread.
-[[maybe_unused]] RESIDENT_NOINLINE void SoftmaxOfRow(const float* x, float* out, i64 columns,
-                                                     float largest) {
-  constexpr i32 kPartials = 16;
-  constexpr i32 kAtOnce = kPartials * resident::kAdditions;
-  double total = 0;
-  for (i64 c = 0; c < columns; c += kAtOnce) {
-    // In an array, so that the compiler knows that `out` does not change these elements of x.
-    float exponentials[kAtOnce];
-    const i32 count = static_cast<i32>(resident::Smallest(kAtOnce, columns - c));
-    for (i32 i = 0; i < count; ++i) exponentials[i] = ExpOfDifference(x[c + i] - largest);
-    for (i32 i = count; i < kAtOnce; ++i) exponentials[i] = 0.0f;
-    float partial[kPartials] = {};
-    for (i32 k = 0; k < resident::kAdditions; ++k) {
-      for (i32 p = 0; p < kPartials; ++p) partial[p] += exponentials[k * kPartials + p];
-    }
-    for (i32 width = kPartials / 2; width > 0; width /= 2) {
-      for (i32 p = 0; p < width; ++p) partial[p] += partial[p + width];
-    }
-    total += static_cast<double>(partial[0]);
-    for (i32 i = 0; i < count; ++i) out[c + i] = exponentials[i];
-  }
-  const float scale = static_cast<float>(1 / total);
-  for (i64 c = 0; c < columns; ++c) out[c] *= scale;
-}
-
 template <bool kFloat32>
 RESIDENT_NOINLINE void Softmax(Block block, Args args, bool log) {
   const Elements<kFloat32> x(args.tensor<const Any>(0));
@@ -184,8 +134,11 @@ RESIDENT_NOINLINE void Softmax(Block block, Args args, bool log) {
         resident::Largest(block, team, columns, [&](i64 c) { return x.Load(at + c); });
     if constexpr (kOneThread && kFloat32) {
       if (!log) {
-        SoftmaxOfRow(ElementAt<const float>(x.address, at), ElementAt<float>(out.address, at),
-                     columns, largest);
+        float* const to = ElementAt<float>(out.address, at);
+        const double sum = resident::WriteExponentials(ElementAt<const float>(x.address, at), to,
+                                                       columns, largest);
+        const float scale = static_cast<float>(1 / sum);
+        for (i64 c = 0; c < columns; ++c) to[c] *= scale;
         return;
       }
     }
@@ -230,6 +183,11 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
 }
 
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  if (x.shape(x.rank() - 1) >= resident::kLongSoftmaxRow &&
+      resident::SoftmaxInParts(block, args, log)) {
+    return;
+  }
   if (resident::SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
     Softmax<true>(block, args, log);

@@ -1,11 +1,14 @@
 // The family "reduction".
 //
 // The general operators reduce the axes of a bit mask. Each output is the reduction of `count`
-// elements, which are in the row-major order of the reduced axes. One of two forms is used:
+// elements, which are in the row-major order of the reduced axes. One of three forms is used:
 //
 //   rows   The elements of an output are adjacent: a team of threads for each output (rows.h).
+//   parts  The same, for few outputs of many elements: several blocks for each output
+//          (long_rows.h).
 //   tiles  Any strides: a thread has kTile outputs, and some of the elements of each. Adjacent
 //          threads read adjacent elements, whether these belong to one output or to several.
+#include "kernels/ops/long_rows.h"
 #include "kernels/ops/rows.h"
 
 using resident::AddressOf;
@@ -18,6 +21,7 @@ using resident::ElementAt;
 using resident::i32;
 using resident::i64;
 using resident::IndexMap;
+using resident::LongRows;
 using resident::OrderedKey;
 using resident::Quad;
 using resident::Range;
@@ -44,10 +48,22 @@ constexpr u16 kNoElements = 3;
 //   Merge          The Value of the elements of both.
 //   Load           The value of an element, for Row and Tile.
 //   Finish         The element of the output, from the Value of all its `count` elements.
+//
+// For long rows:
+//
+//   Part           What is kept of a part of a row, in at most 8 bytes.
+//   PartOf         (collective) As Row, by all threads.
+//   FromPart       The Value of a part whose first element has the index `begin`.
+//   None           The Value of no elements.
+//   kGroups        Whether PartOf can be computed from groups of values (ForEachGroup): Absent is
+//   the
+//                  element that changes nothing, Add adds values to a Value.
 
 // sum and mean.
 struct Sum {
   using Value = double;
+  using Part = double;
+  static constexpr bool kGroups = true;
   bool mean;
 
   template <typename F>
@@ -74,11 +90,28 @@ struct Sum {
     return static_cast<float>(mean ? sum / static_cast<double>(count) : sum);
   }
   RESIDENT_DEVICE float Load(float x) const { return x; }
+
+  template <typename F>
+  RESIDENT_DEVICE Part PartOf(const Block& block, const Team& all, i64 count, F value) const {
+    return Row(block, all, count, value);
+  }
+  static RESIDENT_DEVICE Value FromPart(Part part, i64) { return part; }
+  static RESIDENT_DEVICE Value None() { return 0; }
+#if RESIDENT_WARPS
+  RESIDENT_DEVICE float Absent() const { return 0; }
+  template <u32 kCount>
+  RESIDENT_DEVICE void Add(const float (&v)[kCount], Value& value) const {
+    static_assert(kCount <= resident::kAdditions, "");
+    value += static_cast<double>(resident::SumOfValues(v));
+  }
+#endif
 };
 
 // max, and min as the negative maximum of -x.
 struct Extreme {
   using Value = float;
+  using Part = float;
+  static constexpr bool kGroups = true;
   float sign;  // 1 or -1.
 
   static RESIDENT_DEVICE Value Merge(Value a, Value b) { return resident::LargerOf(a, b); }
@@ -100,6 +133,22 @@ struct Extreme {
   };
   RESIDENT_DEVICE float Finish(Value value, i64) const { return sign * value; }
   RESIDENT_DEVICE float Load(float x) const { return sign * x; }
+
+  template <typename F>
+  RESIDENT_DEVICE Part PartOf(const Block& block, const Team& all, i64 count, F value) const {
+    return Row(block, all, count, value);
+  }
+  static RESIDENT_DEVICE Value FromPart(Part part, i64) { return part; }
+  static RESIDENT_DEVICE Value None() { return -resident::math::infinity(); }
+#if RESIDENT_WARPS
+  RESIDENT_DEVICE float Absent() const { return sign * None(); }
+  template <u32 kCount>
+  RESIDENT_DEVICE void Add(const float (&v)[kCount], Value& value) const {
+    float signed_values[kCount];
+    for (u32 i = 0; i < kCount; ++i) signed_values[i] = sign * v[i];
+    value = Merge(value, resident::LargestOfValues(signed_values));
+  }
+#endif
 };
 
 struct IndexOfLargest {
@@ -108,20 +157,16 @@ struct IndexOfLargest {
     u32 key;
     i64 index;
   };
+  // The key, and the index in the part with all bits inverted: a part has less than 2^32 elements.
+  using Part = u64;
+  static constexpr bool kGroups = false;
 
   static RESIDENT_DEVICE Value Merge(const Value& a, const Value& b) {
     return b.key > a.key || (b.key == a.key && b.index < a.index) ? b : a;
   }
   template <typename F>
   RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
-    const float largest = resident::Largest(block, team, count, value);
-    i64 index = team.rank;
-    RESIDENT_UNROLL(4)
-    for (; index < count; index += team.size) {
-      const float v = value(index);
-      if (v == largest || v != v) break;
-    }
-    return {1, resident::Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; })};
+    return {1, IndexOf(block, team, count, value, resident::Largest(block, team, count, value))};
   }
   template <i32 K>
   struct Tile {
@@ -137,9 +182,35 @@ struct IndexOfLargest {
   };
   RESIDENT_DEVICE i64 Finish(const Value& value, i64) const { return value.index; }
   RESIDENT_DEVICE float Load(float x) const { return x; }
+
+  static RESIDENT_DEVICE Part MakePart(u32 key, u32 index) { return u64{key} << 32 | ~index; }
+  template <typename F>
+  RESIDENT_DEVICE Part PartOf(const Block& block, const Team& all, i64 count, F value) const {
+    const float largest = resident::Largest(block, all, count, value);
+    const i64 index = IndexOf(block, all, count, value, largest);
+    return MakePart(OrderedKey(largest), static_cast<u32>(index));
+  }
+  static RESIDENT_DEVICE Value FromPart(Part part, i64 begin) {
+    return {static_cast<u32>(part >> 32), begin + i64{~static_cast<u32>(part)}};
+  }
+  static RESIDENT_DEVICE Value None() { return {0, 0}; }
+
+ private:
+  // (collective) The first index of the largest value, or of NaN if that is NaN.
+  template <typename F>
+  static RESIDENT_DEVICE i64 IndexOf(const Block& block, const Team& team, i64 count, F value,
+                                     float largest) {
+    i64 index = team.rank;
+    RESIDENT_UNROLL(4)
+    for (; index < count; index += team.size) {
+      const float v = value(index);
+      if (v == largest || v != v) break;
+    }
+    return resident::Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; });
+  }
 };
 
-// --- The two forms ------------------------------------------------------------------------------
+// --- The forms ----------------------------------------------------------------------------------
 
 // Some dimensions of a tensor, for an IndexMap.
 struct SubView {
@@ -226,6 +297,76 @@ RESIDENT_DEVICE void ReduceRows(const Block& block, const Plan& plan, const R& r
                                    [&](i64 k) { return reducer.Load(x.Load(offset + k)); });
     if (active && team.rank == 0) StoreResult(out, i, reducer.Finish(value, count));
   }
+}
+
+// A row of at least this many elements is cut into parts of at least kLeastPart. The split rule
+// gives a task of one such row two chunks; they may be more than the parts.
+constexpr i64 kLongRow = 128 << 10;
+constexpr i64 kLeastPart = 16 << 10;
+
+// (collective) The Part of `count` elements of x, from element `offset` on.
+template <typename R>
+RESIDENT_DEVICE typename R::Part ReducePart(const Block& block, const R& reducer, u64 x,
+                                            DType dtype, i64 offset, i64 count) {
+  const Team all(block, count, 1);
+  typename R::Part part{};
+  resident::VisitFloat(dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* const data = ElementAt<const T>(x, offset);
+#if RESIDENT_WARPS
+    if constexpr (R::kGroups) {
+      if (reinterpret_cast<u64>(data) % resident::kChunkBytes == 0) {
+        typename R::Value value = R::None();
+        resident::ForEachGroup(block, data, count, reducer.Absent(),
+                               [&](const auto& v) { reducer.Add(v, value); });
+        part = block.reduce(value, [](auto a, auto b) { return R::Merge(a, b); });
+        return;
+      }
+    }
+#endif
+    part = reducer.PartOf(block, all, count,
+                          [&](i64 k) { return reducer.Load(static_cast<float>(data[k])); });
+  });
+  return part;
+}
+
+// False: the rows are not long, or too many.
+template <typename R>
+RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, const R& of_task,
+                                      const Tensor<const Any>& x, const Tensor<Any>& out) {
+  const i64 outputs = plan.outputs.size();
+  const LongRows cut(outputs, plan.elements.size(), kLongRow, kLeastPart);
+  if (!cut.any()) return false;
+  const Block block = shared;
+  const R reducer = of_task;
+  using Part = typename R::Part;
+  const resident::PartValues<Part, kValuesAt> values(block, cut, outputs, 2);
+  const Range own = values.shared ? block.share(values.parts.end) : values.parts;
+  RESIDENT_UNROLL(1)
+  for (i64 p = own.begin; p < own.end; ++p) {
+    const Range columns = cut.ColumnsOf(p);
+    const Part part =
+        ReducePart(block, reducer, AddressOf(x), x.dtype(),
+                   Offset(plan.outputs, cut.RowOf(p)) + columns.begin, columns.size());
+    if (block.thread() == 0) values[p] = part;
+  }
+  if (!values.shared) {
+    block.barrier();
+  } else if (!block.arrive()) {
+    return true;
+  }
+  const u32 lanes = block.threads() < 32 ? block.threads() : 32;
+  RESIDENT_UNROLL(1)
+  for (i64 row = values.rows.begin + block.thread() / lanes; row < values.rows.end;
+       row += block.threads() / lanes) {
+    const i64 first = cut.FirstOfRow(row);
+    const auto value = resident::CombineParts(
+        block, cut.of_row, R::None(),
+        [&](i64 p) { return R::FromPart(values[first + p], p * cut.width); },
+        [](const auto& a, const auto& b) { return R::Merge(a, b); });
+    if (block.thread() % lanes == 0) StoreResult(out, row, reducer.Finish(value, cut.columns));
+  }
+  return true;
 }
 
 // How the threads of a block are distributed over the outputs (lanes) and over the elements of each
@@ -373,6 +514,9 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
     const bool by_output =
         Distance(plan->outputs) < Distance(plan->elements) || plan->elements.size() < 2;
     ReduceTiles<R>(block, *plan, reducer, by_output, x, out);
+  } else if (plan->elements.size() >= kLongRow &&
+             ReduceLongRows<R>(block, *plan, reducer, x, out)) {
+    return;
   } else if (x.dtype() == DType::kF32) {
     ReduceRows<R>(block, *plan, reducer, resident::Elements<true>(x), out);
   } else {
@@ -387,25 +531,12 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
 // Elements that a thread requests at once.
 constexpr u32 kQuadsAtOnce = 8;
 
-// argmax of all elements of a dense float32 tensor, such as a model's logits. Most elements are not
-// above the largest one so far, which is seen for kQuadsAtOnce quads at a time. False: the tensors
-// have another form.
-RESIDENT_NOINLINE bool IndexOfLargestOfAll(Block block, Args args) {
-  if (!resident::kReadsDirectly || args.compact()) return false;
-  const TensorArgument& x = args.described(0);
-  const TensorArgument& out = args.described(1);
-  const u32 axes = args.scalar<u32>(2);
-  if (x.rank != 2 || out.rank != 1 || (axes != 1 && axes != 2)) return false;
-  const u32 reduced = axes - 1;  // The dimension.
-  const i64 size = x.shape[reduced];
-  const bool fits = (out.shape[0] == 1) & (x.shape[1 - reduced] == 1) & (x.strides[reduced] == 1) &
-                    (x.dtype == DType::kF32) & (x.address % sizeof(Quad<float>) == 0);
-  if (!fits || size < 1 || size >> 31 != 0) return false;
-  if (block.chunk() != 0) return true;  // There is one output.
-
-  const u32 count = static_cast<u32>(size);
-  const u32 quads = count / 4;
-  const Quad<float>* const from = ElementAt<const Quad<float>>(x.address, 0);
+// The Part of the calling thread's elements among [begin, end) of a row at x, with indices in the
+// row. Most elements are not above the largest one so far, which is seen for kQuadsAtOnce quads at
+// a time. `begin` is a multiple of 4.
+RESIDENT_DEVICE u64 LargestOfThread(const Block& block, u64 x, u32 begin, u32 end) {
+  const u32 quads = end / 4;
+  const Quad<float>* const from = ElementAt<const Quad<float>>(x, 0);
   const u32 step = kQuadsAtOnce * block.threads();
   u32 best = 0;  // Key of the largest element so far; no element has key 0.
   u32 index = 0;
@@ -417,7 +548,7 @@ RESIDENT_NOINLINE bool IndexOfLargestOfAll(Block block, Args args) {
     index = i;
     largest = v;
   };
-  u32 first = block.thread();
+  u32 first = begin / 4 + block.thread();
   RESIDENT_UNROLL(1)
   for (; first + (kQuadsAtOnce - 1) * block.threads() < quads; first += step) {
     Quad<float> v[kQuadsAtOnce];
@@ -437,16 +568,66 @@ RESIDENT_NOINLINE bool IndexOfLargestOfAll(Block block, Args args) {
     const Quad<float> v = from[first];
     for (u32 i = 0; i < 4; ++i) look(v.v[i], 4 * first + i);
   }
-  if (4 * quads + block.thread() < count) {
+  if (4 * quads + block.thread() < end) {
     const u32 i = 4 * quads + block.thread();
-    look(*ElementAt<const float>(x.address, i), i);
+    look(*ElementAt<const float>(x, i), i);
   }
-  // The larger key; of equal ones the lower index.
-  const u64 mine = u64{best} << 32 | (~index & 0xffffffffu);
-  const u64 all = block.reduce(mine, [](u64 a, u64 b) { return a > b ? a : b; });
-  if (block.thread() == 0) {
-    *resident::ElementAt<i64>(out.address, 0) = static_cast<i64>(~static_cast<u32>(all));
+  return IndexOfLargest::MakePart(best, index);
+}
+
+// The larger key; of equal ones the lower index.
+RESIDENT_DEVICE u64 LargerPart(u64 a, u64 b) { return a > b ? a : b; }
+
+RESIDENT_DEVICE void StoreIndex(const Block& block, u64 out, u64 part) {
+  if (block.thread() != 0) return;
+  *ElementAt<i64>(out, 0) = static_cast<i64>(~static_cast<u32>(part));
+}
+
+// The same as IndexOfLargestOfAll, if the chunks share memory: each has a share of the row.
+RESIDENT_NOINLINE void IndexOfLargestOfLongRow(const Block& shared, u64 x, u64 out, u32 size) {
+  const Block block = shared;
+  u64* const parts = block.task_memory<u64>(0, resident::kMostParts);
+  const u32 count = static_cast<u32>(resident::Smallest(block.chunk_count(), resident::kMostParts));
+  const u32 chunk = static_cast<u32>(block.chunk());
+  if (chunk < count) {
+    constexpr u32 kStep = resident::kPartStep;
+    const u32 width = (size / count + kStep) / kStep * kStep;
+    const u64 begin = u64{chunk} * width < size ? chunk * width : size;
+    const u64 end = begin + width < size ? begin + width : size;
+    const u64 part = block.reduce(
+        begin == end ? 0
+                     : LargestOfThread(block, x, static_cast<u32>(begin), static_cast<u32>(end)),
+        LargerPart);
+    if (block.thread() == 0) parts[chunk] = part;
   }
+  if (!block.arrive()) return;
+  u64 part = 0;
+  RESIDENT_UNROLL(1)
+  for (u32 p = block.thread(); p < count; p += block.threads()) part = LargerPart(part, parts[p]);
+  StoreIndex(block, out, block.reduce(part, LargerPart));
+}
+
+// argmax of all elements of a dense float32 tensor, such as a model's logits. False: the tensors
+// have another form.
+RESIDENT_NOINLINE bool IndexOfLargestOfAll(const Block& shared, const Args& args) {
+  const Block block = shared;
+  if (!resident::kReadsDirectly || args.compact()) return false;
+  const TensorArgument& x = args.described(0);
+  const TensorArgument& out = args.described(1);
+  const u32 axes = args.scalar<u32>(2);
+  if (x.rank != 2 || out.rank != 1 || (axes != 1 && axes != 2)) return false;
+  const u32 reduced = axes - 1;  // The dimension.
+  const i64 size = x.shape[reduced];
+  const bool fits = (out.shape[0] == 1) & (x.shape[1 - reduced] == 1) & (x.strides[reduced] == 1) &
+                    (x.dtype == DType::kF32) & (x.address % sizeof(Quad<float>) == 0);
+  if (!fits || size < 1 || size >> 31 != 0) return false;
+  if (size >= kLongRow && block.task_memory<u64>() != nullptr) {
+    IndexOfLargestOfLongRow(block, x.address, out.address, static_cast<u32>(size));
+    return true;
+  }
+  if (block.chunk() != 0) return true;  // There is one output.
+  const u64 mine = LargestOfThread(block, x.address, 0, static_cast<u32>(size));
+  StoreIndex(block, out.address, block.reduce(mine, LargerPart));
   return true;
 }
 

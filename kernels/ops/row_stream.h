@@ -281,21 +281,25 @@ RESIDENT_DEVICE void StoreOnce(u64 address, const Bytes16& bytes) {
 #endif
 }
 
+// Chunk c of the values, rounded to T.
+template <typename T>
+RESIDENT_DEVICE Bytes16 PackChunk(const float (&v)[kThreadElements<T>], u32 c) {
+  Bytes16 chunk;
+  for (u32 i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      chunk.words[i] = bit_cast<u32>(v[4 * c + i]);
+    } else {
+      chunk.words[i] = Pack<T>(v[8 * c + 2 * i], v[8 * c + 2 * i + 1]);
+    }
+  }
+  return chunk;
+}
+
 // Writes the values as rounded to T to the row at `row`.
 template <typename T>
 RESIDENT_DEVICE void StoreSegment(const RowPart& part, u64 row, u32 first,
                                   const float (&v)[kThreadElements<T>]) {
-  part.ForEachChunk(first, [&](u32 c, u32 offset) {
-    Bytes16 chunk;
-    for (u32 i = 0; i < 4; ++i) {
-      if constexpr (sizeof(T) == 4) {
-        chunk.words[i] = bit_cast<u32>(v[4 * c + i]);
-      } else {
-        chunk.words[i] = Pack<T>(v[8 * c + 2 * i], v[8 * c + 2 * i + 1]);
-      }
-    }
-    StoreOnce(row + offset, chunk);
-  });
+  part.ForEachChunk(first, [&](u32 c, u32 offset) { StoreOnce(row + offset, PackChunk<T>(v, c)); });
 }
 
 template <u32 kCount>

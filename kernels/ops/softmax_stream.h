@@ -11,6 +11,17 @@
 
 namespace resident {
 
+// What exponentials are relative to: not -infinity, so that those of -infinity are 0.
+RESIDENT_DEVICE float BaseOf(float largest) {
+  return largest == -math::infinity() ? 0.0f : largest;
+}
+
+// Of some of a row's columns: the largest value, and the sum of exp(value - BaseOf(largest)).
+struct SoftmaxSum {
+  float largest;
+  float sum;
+};
+
 #if RESIDENT_WARPS
 
 // exp(x) for x <= kFarAbove and NaN. The relative error is at most about 2^-22 + |x| * 2^-24: an
@@ -30,17 +41,6 @@ RESIDENT_DEVICE float ExpOf(float x) {
   return math::exp(x);
 #endif
 }
-
-// What exponentials are relative to: not -infinity, so that those of -infinity are 0.
-RESIDENT_DEVICE float BaseOf(float largest) {
-  return largest == -math::infinity() ? 0.0f : largest;
-}
-
-// Of some of a row's columns: the largest value, and the sum of exp(value - BaseOf(largest)).
-struct SoftmaxSum {
-  float largest;
-  float sum;
-};
 
 // (collective) Returns that of the row. `mine`: of the calling thread's warp.
 template <typename T>
@@ -92,6 +92,22 @@ RESIDENT_NOINLINE void SoftmaxOfShortRows(Block block, u64 x, u64 out, i64 rows,
 // How far a value may be above what exponentials are relative to.
 constexpr float kFarAbove = 8.0f;
 
+// Adds the exponentials of values, which it changes, to a sum. The sum is relative to about the
+// largest value, and what it is relative to changes only if a value is far above that: the errors
+// of many small changes could add up.
+template <typename T>
+RESIDENT_DEVICE void AddExponentials(float (&v)[kThreadElements<T>], float& largest, double& sum) {
+  const float here = LargestOfValues(v);
+  if (!(here <= largest + kFarAbove)) {  // Also if it is NaN.
+    const float larger = LargerOf(largest, here);
+    sum *= static_cast<double>(ExpOf<T>(largest - BaseOf(larger)));
+    largest = larger;
+  }
+  const float base = BaseOf(largest);
+  for (float& value : v) value = ExpOf<T>(value - base);
+  sum += static_cast<double>(SumOfValues(v));
+}
+
 // Rows of several segments, in two passes.
 template <typename T>
 RESIDENT_NOINLINE void SoftmaxOfLongRows(Block block, u64 x, u64 out, i64 rows, u32 columns,
@@ -107,23 +123,14 @@ RESIDENT_NOINLINE void SoftmaxOfLongRows(Block block, u64 x, u64 out, i64 rows, 
   u64 to = part.FirstRow(out);
   RESIDENT_UNROLL(1)
   for (u32 left = part.steps; left > 0; --left, to += part.step_bytes) {
-    // Of the thread's columns. The sum is relative to about the largest value, and changes only if
-    // a value is far above that: the errors of many small changes could add up.
+    // Of the thread's columns.
     float largest = -math::infinity();
     double sum = 0;
     RESIDENT_UNROLL(1)
     for (u32 first = part.own; first <= last; first += step) {
       stream.Take(chunks, first, none);
       Unpack<T>(chunks, v);
-      const float here = LargestOfValues(v);
-      if (!(here <= largest + kFarAbove)) {  // Also if it is NaN.
-        const float larger = LargerOf(largest, here);
-        sum *= static_cast<double>(ExpOf<T>(largest - BaseOf(larger)));
-        largest = larger;
-      }
-      const float base = BaseOf(largest);
-      for (float& value : v) value = ExpOf<T>(value - base);
-      sum += static_cast<double>(SumOfValues(v));
+      AddExponentials<T>(v, largest, sum);
     }
     SoftmaxSum warp;
     warp.largest = LargestOfLanes(largest);

@@ -172,6 +172,28 @@ TEST_F(NormalizationTest, SoftmaxOfALongRowWithTheMaximumAtAnyIndex) {
   CheckSoftmax(TestTensor::Input(DType::kF32, {kLongRow}, std::vector<double>(kLongRow, 1000)));
 }
 
+// Rows of at least 64 Ki columns are shared by the chunks of a task.
+TEST_F(NormalizationTest, ChunksShareLongRowsOfASoftmax) {
+  constexpr int64_t kShared = 64 << 10;
+  const int rounds = Emulated() ? 3 : 20;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t rows = 1 + static_cast<int64_t>(random_() % 3);
+    // Around the limit, or anywhere above.
+    const int64_t columns = round % 2 == 0 ? kShared - 2 + static_cast<int64_t>(random_() % 5)
+                                           : kShared + static_cast<int64_t>(random_() % 100'000);
+    const TestTensor x = TestTensor::Random(AnyFloat(), {rows, columns}, random_, 3);
+    CheckSoftmax(x, 1 + random_() % (Emulated() ? 9 : 400), AnyFloat());
+    if (HasFailure()) return;
+  }
+  // A row of only -infinity, one that has parts of -infinity, infinity, NaN.
+  std::vector<double> values(4 * kShared, -kInf);
+  for (int64_t c = kShared / 2; c < kShared; ++c) values[kShared + c] = -1000 - (c % 9);
+  values[2 * kShared + 5] = kInf;
+  values[4 * kShared - 1] = kNan;
+  const TestTensor x = TestTensor::Input(DType::kF32, {4, kShared}, values);
+  for (const uint32_t chunks : {1u, 4u, 31u}) CheckSoftmax(x, chunks);
+}
+
 TEST_F(NormalizationTest, SoftmaxOfLargeGaps) {
   for (const double gap : {87.0, 88.0, 89.0, 103.0, 104.0, 200.0, 1e4, 3e38}) {
     for (const int64_t columns : {2, 3, 40, 3000}) {
@@ -323,7 +345,7 @@ TEST_F(NormalizationTest, LayerNormOfAnyLengthAndDTypeWithAndWithoutBias) {
 }
 
 TEST_F(NormalizationTest, TheBitsAreTheSameForAnyNumberOfChunks) {
-  for (const Dims& shape : std::vector<Dims>{{37, 300}, {3, 4099}, {1, 65537}}) {
+  for (const Dims& shape : std::vector<Dims>{{37, 300}, {3, 4099}, {1, 65537}, {2, 70'000}}) {
     const int64_t columns = shape.back();
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const TestTensor x = TestTensor::Random(dtype, shape, random_);

@@ -318,5 +318,78 @@ TEST_F(Operators, OutputsAreVisibleToTheNextTask) {
   }
 }
 
+// The last chunk of a task sees what the others have written, and a chunk that fails leaves nothing
+// for the next task in the same slot of the ring.
+TEST_F(Operators, TheLastChunkToArrive) {
+  const uint32_t slots = EngineHarness::Options().ring_slots;
+  const auto run = [&](uint32_t chunks, int64_t failing, CompletionStatus expected) {
+    out()[0] = -1;
+    Run(ArgumentTask(OperatorSlot("test.arrivals"), 2, chunks),
+        {DenseTensor(out_.address, DType::kF32, {1}), Scalar(static_cast<uint64_t>(failing))},
+        expected);
+    const float sum = static_cast<float>(chunks * (chunks + 1) / 2);
+    ASSERT_EQ(out()[0], expected == CompletionStatus::kOk ? sum : -1) << chunks << " chunks";
+  };
+  for (uint32_t i = 0; i < slots; ++i) {
+    const uint32_t chunks = 2 + random_() % 300;
+    const bool fails = i % 2 == 0;
+    run(chunks, fails ? static_cast<int64_t>(random_() % chunks) : -1,
+        fails ? CompletionStatus::kInvalidArgument : CompletionStatus::kOk);
+    if (HasFatalFailure()) return;
+  }
+  for (uint32_t i = 0; i < slots; ++i) {
+    run(2 + random_() % 300, -1, CompletionStatus::kOk);
+    if (HasFatalFailure()) return;
+  }
+  // The chunks of a lone task share nothing.
+  run(1, -1, CompletionStatus::kInvalidArgument);
+}
+
+// Tasks whose chunks wait for others of the same task, beside each other and beside others: all of
+// them end, with the bits that a task of one chunk has.
+TEST_F(Operators, SeveralTasksOfLongRowsAtOnce) {
+  constexpr int64_t kColumns = 65'600, kLongRow = 140'000;
+  constexpr int kTasks = 24;
+  constexpr uint64_t kBytes = kColumns * sizeof(float);
+  static const EngineHarness::Span outs = harness_->Staging(kTasks * kBytes);
+  Randomize(x(), kLongRow);
+  const auto arguments = [&](bool is_sum, uint64_t out) -> std::vector<Argument> {
+    if (is_sum) {
+      return {DenseTensor(x_.address, DType::kF32, {1, kLongRow}),
+              DenseTensor(out, DType::kF32, {1}), Scalar(2)};
+    }
+    return {DenseTensor(x_.address, DType::kF32, {1, kColumns}),
+            DenseTensor(out, DType::kF32, {1, kColumns})};
+  };
+  Run(ArgumentTask(OperatorSlot("softmax"), 2, 1), arguments(false, out_.address));
+  Run(ArgumentTask(OperatorSlot("sum"), 3, 1), arguments(true, y_.address));
+  const float sum = y()[0];
+  for (int round = 0; round < 20; ++round) {
+    std::memset(outs.host, 0xff, kTasks * kBytes);
+    for (int t = 0; t < kTasks; ++t) {
+      const bool is_sum = t % 3 == 0;
+      const std::vector<Argument> of_task = arguments(is_sum, outs.address + t * kBytes);
+      const uint64_t sequence = *ring_->Reserve();
+      std::copy(of_task.begin(), of_task.end(), ring_->arguments(sequence)->arguments);
+      ring_->Publish(sequence,
+                     ArgumentTask(OperatorSlot(is_sum ? "sum" : "softmax"),
+                                  static_cast<uint32_t>(of_task.size()), 1 + random_() % 60));
+    }
+    harness_->Ring();
+    for (int ended = 0; ended < kTasks;) {
+      ended += static_cast<int>(ring_->Consume(
+          [](uint64_t, const TaskCompletion& c) { EXPECT_EQ(c.status, CompletionStatus::kOk); }));
+    }
+    for (int t = 0; t < kTasks; ++t) {
+      const uint8_t* const got = outs.host + t * kBytes;
+      if (t % 3 == 0) {
+        ASSERT_EQ(std::memcmp(got, &sum, sizeof(sum)), 0) << "task " << t;
+      } else {
+        ASSERT_EQ(std::memcmp(got, out(), kBytes), 0) << "task " << t;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace resident

@@ -207,6 +207,49 @@ TEST_F(ReductionTest, ARowOf256KiWithTheMaximumAtAnyPosition) {
   }
 }
 
+// Rows of at least 128 Ki elements are shared by the chunks of a task.
+TEST_F(ReductionTest, ChunksShareLongRows) {
+  constexpr int64_t kLongRow = 128 << 10;
+  const int rounds = Emulated() ? 5 : 40;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t rows = 1 + static_cast<int64_t>(random_() % 3);
+    // Around the limit, or anywhere above.
+    const int64_t columns = round % 2 == 0 ? kLongRow - 2 + static_cast<int64_t>(random_() % 5)
+                                           : kLongRow + static_cast<int64_t>(random_() % 100'000);
+    const DType dtype = kFloats[random_() % 3];
+    const std::string name = kOperators[round % 5];
+    const bool sums = name == "sum" || name == "mean";
+    TestTensor x = sums ? Positive(dtype, {rows, columns})
+                        : TestTensor::Random(dtype, {rows, columns}, random_);
+    // Rows that are apart, and begin anywhere.
+    if (round % 3 == 0) x = x.View({rows, columns - 3}, {columns, 1}, 1 + random_() % 3);
+    const uint32_t chunks = 1 + random_() % (Emulated() ? 9 : 400);
+    Check(name, x, 2, chunks, random_() % 2 == 0, kFloats[random_() % 3]);
+    Check(name, x, 2, 2);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(ReductionTest, EqualElementsAndNanInSeveralPartsOfALongRow) {
+  constexpr int64_t kColumns = 150'000;
+  for (const uint32_t chunks : {2u, 3u, 20u}) {
+    for (const std::vector<int64_t>& at : std::vector<std::vector<int64_t>>{
+             {16'383, 16'384}, {20'000, 70'000, kColumns - 1}, {kColumns - 1}, {0, 100'000}}) {
+      std::vector<double> values(2 * kColumns, -1);
+      for (const int64_t i : at) values[i] = values[kColumns + i] = 3;
+      const Dims one = {1, kColumns};
+      const std::vector<double> first(values.begin(), values.begin() + kColumns);
+      Check("argmax", TestTensor::Input(DType::kF32, {2, kColumns}, values), 2, chunks);
+      Check("argmax", TestTensor::Input(DType::kF32, one, first), 2, chunks);
+      Check("argmax", TestTensor::Input(DType::kBF16, one, first), 3, chunks);
+      for (const int64_t i : at) values[i] = kNan;
+      const TestTensor x = TestTensor::Input(DType::kF32, {2, kColumns}, values);
+      for (const char* const name : {"max", "min", "argmax", "sum"}) Check(name, x, 2, chunks);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(ReductionTest, TheLowestIndexOfEqualElements) {
   for (const std::vector<int64_t>& at : std::vector<std::vector<int64_t>>{
            {1, 1024}, {1024, 1025}, {0, 4999}, {31, 32}, {4999}, {7, 8, 9, 4000}}) {
@@ -265,13 +308,14 @@ TEST_F(ReductionTest, RepeatedAndReversedViews) {
 }
 
 TEST_F(ReductionTest, TheBitsAreTheSameForAnyNumberOfChunks) {
-  for (const Dims& shape : std::vector<Dims>{{40, 3000}, {300, 40}, {7, 200, 33}}) {
+  for (const Dims& shape :
+       std::vector<Dims>{{40, 3000}, {300, 40}, {7, 200, 33}, {2, 140'000}, {1, 400'001}}) {
     const TestTensor x = TestTensor::Random(DType::kF32, shape, random_);
     for (const uint32_t axes : {1u, 2u}) {
       for (const char* const name : {"sum", "mean"}) {
         const TestTensor one = OutputFor(name, x, axes);
         ASSERT_EQ(RunOperator(name, {x, one, U32(axes)}).status, CompletionStatus::kOk);
-        for (const uint32_t chunks : {2u, 7u}) {
+        for (const uint32_t chunks : {2u, 7u, 33u}) {
           SCOPED_TRACE(name);
           const TestTensor several = OutputFor(name, x, axes);
           ASSERT_EQ(RunOperator(name, {x, several, U32(axes)}, chunks).status,

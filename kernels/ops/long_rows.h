@@ -1,0 +1,180 @@
+// LongRows: few long rows, which are cut into parts, so that many blocks work on a row.
+//
+//   const LongRows cut(rows, columns, kLeastRow, kLeastPart);
+//   if (!cut.any()) ... rows as a whole ...
+//   const PartsOfChunk<float> mine(block, cut);
+//   for (i64 p = mine.parts.begin; p < mine.parts.end; ++p) {
+//     ... the value of part p, then, in one thread: mine.value(p) = ...
+//   }
+//   if (!mine.Finish(block)) return;  // Another chunk is the last one, and combines the values.
+//   for (i64 row = mine.rows.begin; ...) ... the values cut.FirstOfRow(row), + 1, ... of the row
+//   ...
+//
+// The parts depend only on the shape, and the values of a row are combined in the order of its
+// parts by one warp: the bits of a result are the same for any number of chunks, also if the chunks
+// share no memory (Block::task_memory) and one of them has a whole row.
+//
+// (collective) and (warp) as in rows.h and warp.h.
+#ifndef RESIDENT_KERNELS_OPS_LONG_ROWS_H_
+#define RESIDENT_KERNELS_OPS_LONG_ROWS_H_
+
+#include "kernels/ops/matrix_rows.h"
+#include "kernels/ops/row_stream.h"
+#include "kernels/ops/rows.h"
+#include "kernels/ops/warp.h"
+#include "kernels/sdk/block.h"
+
+namespace resident {
+
+// Parts of a task: as many as a large GPU has blocks that run tasks. Each has a value of at most 8
+// bytes.
+inline constexpr i64 kMostParts = kTaskMemoryBytes / sizeof(u64);
+// A part begins at a multiple of this many columns: with 16-bit elements, of 128 bytes.
+inline constexpr i64 kPartStep = 64;
+
+struct LongRows {
+  i64 columns;
+  i64 of_row;  // Parts of a row; 0: rows are not cut.
+  i64 width;   // Columns of a part; the last one of a row may be shorter.
+
+  // Rows of at least `least_row` columns are cut into parts of at least `least_part`, unless there
+  // are so many rows that each has a block.
+  RESIDENT_DEVICE LongRows(i64 rows, i64 row_columns, i64 least_row, i64 least_part)
+      : columns(row_columns), of_row(0), width(row_columns) {
+    if (row_columns < least_row || rows < 1 || rows > kMostParts / 2) return;
+    const i64 most = Quotient(kMostParts, rows);
+    i64 parts = Quotient(row_columns, least_part);
+    if (parts > most) parts = most;
+    if (parts < 2) return;
+    width = (Quotient(row_columns - 1, parts) + kPartStep) / kPartStep * kPartStep;
+    of_row = Quotient(row_columns - 1, width) + 1;
+  }
+
+  RESIDENT_DEVICE bool any() const { return of_row != 0; }
+  RESIDENT_DEVICE i64 RowOf(i64 part) const { return Quotient(part, of_row); }
+  RESIDENT_DEVICE i64 FirstOfRow(i64 row) const { return row * of_row; }
+  // The columns of a part, in its row.
+  RESIDENT_DEVICE Range ColumnsOf(i64 part) const {
+    const i64 begin = (part - FirstOfRow(RowOf(part))) * width;
+    return {begin, begin + width < columns ? begin + width : columns};
+  }
+};
+
+// The share of one of `count` chunks of n parts.
+RESIDENT_DEVICE Range ShareOfParts(i64 n, i64 chunk, i64 count) {
+  const i64 base = Quotient(n, count);
+  const i64 more = n - base * count;
+  const i64 begin = chunk * base + (chunk < more ? chunk : more);
+  return {begin, begin + base + (chunk < more ? 1 : 0)};
+}
+
+// The values of a task's parts: in the task's memory, if its chunks share the rows, else those of
+// the calling chunk's own rows, in the block's memory from byte kAt on. T: of at most 8 bytes.
+template <typename T, u32 kAt>
+struct PartValues {
+  static_assert(sizeof(T) <= sizeof(u64) && kAt % sizeof(u64) == 0, "");
+  static_assert(kAt + kMostParts * sizeof(u64) <= kBlockMemoryBytes, "");
+
+  bool shared;
+  Range rows;   // All, or the chunk's.
+  Range parts;  // Of these rows.
+  T* values;    // That of part p is values[p - parts.begin].
+
+  // The chunks share the rows if they share memory and are at least `least_chunks`.
+  RESIDENT_DEVICE PartValues(const Block& block, const LongRows& cut, i64 all_rows,
+                             i64 least_chunks)
+      : shared(block.task_memory<T>() != nullptr && block.chunk_count() >= least_chunks),
+        rows(shared ? Range{0, all_rows} : block.share(all_rows)),
+        parts{cut.FirstOfRow(rows.begin), cut.FirstOfRow(rows.end)},
+        values(shared ? block.task_memory<T>(0, kMostParts) : block.memory<T>(kAt, kMostParts)) {}
+
+  RESIDENT_DEVICE T& operator[](i64 part) const { return values[part - parts.begin]; }
+};
+
+#if RESIDENT_WARPS
+
+// Calls f(v) with the values data[0] to data[count - 1], of which the calling thread has every
+// threads()'th 16 bytes: kThreadElements<T> values at a time. Those that do not exist are `none`.
+// REQUIRES: data is at a multiple of 16 bytes.
+// f may change them.
+template <typename T, typename F>
+RESIDENT_DEVICE void ForEachGroup(const Block& block, const T* data, i64 count, float none, F f) {
+  constexpr i64 kElements = kChunkBytes / sizeof(T);
+  constexpr u32 kGroups = 2;  // That are requested before the first of them is used.
+  const Bytes16* const from = reinterpret_cast<const Bytes16*>(data);
+  const i64 chunks = count / kElements;
+  const u32 word = WordOf<T>(none);
+  float v[kThreadElements<T>];
+  RESIDENT_UNROLL(1)
+  for (i64 first = block.thread(); first < chunks;
+       first += i64{kGroups * kThreadChunks} * block.threads()) {
+    Bytes16 loaded[kGroups][kThreadChunks];
+    RESIDENT_UNROLL(2)
+    for (u32 g = 0; g < kGroups; ++g) {
+      RESIDENT_UNROLL(4)
+      for (u32 c = 0; c < kThreadChunks; ++c) {
+        const i64 at = first + (g * kThreadChunks + c) * block.threads();
+        loaded[g][c] = {{word, word, word, word}};
+        if (at < chunks) loaded[g][c] = LoadOnce(from + at);
+      }
+    }
+    RESIDENT_UNROLL(2)
+    for (u32 g = 0; g < kGroups; ++g) {
+      Unpack<T>(loaded[g], v);
+      f(v);
+    }
+  }
+  const i64 rest = chunks * kElements + block.thread();
+  if (rest >= count) return;
+  for (float& value : v) value = none;
+  v[0] = static_cast<float>(data[rest]);
+  f(v);
+}
+
+// ShuffleXor of up to 16 bytes.
+template <typename T>
+RESIDENT_DEVICE T ShuffleXorOf(const T& value, u32 mask) {
+  if constexpr (sizeof(T) <= sizeof(u64)) {
+    return ShuffleXor(value, mask);
+  } else {
+    static_assert(sizeof(T) == 2 * sizeof(u64), "");
+    u64 words[2];
+    __builtin_memcpy(words, &value, sizeof(T));
+    for (u64& word : words) word = ShuffleXor(word, mask);
+    T other;
+    __builtin_memcpy(&other, words, sizeof(T));
+    return other;
+  }
+}
+
+#endif
+
+// (warp) Combines the values of the parts of a row, value(0) to value(count - 1), by f, which is
+// associative; value(p) is `none` for a part that does not exist. The order depends only on
+// `count`. All lanes get the result.
+template <typename T, typename V, typename F>
+RESIDENT_DEVICE T CombineParts([[maybe_unused]] const Block& block, i64 count, T none, V value,
+                               F f) {
+#if RESIDENT_WARPS
+  // All values are requested before the first of them is used.
+  constexpr u32 kOfLane = static_cast<u32>(kMostParts / kWarpThreads);
+  T values[kOfLane];
+  for (u32 k = 0; k < kOfLane; ++k) {
+    const i64 p = k * kWarpThreads + LaneOf(block);
+    values[k] = none;
+    if (p < count) values[k] = value(p);
+  }
+  T all = values[0];
+  for (u32 k = 1; k < kOfLane; ++k) all = f(all, values[k]);
+  RESIDENT_UNROLL(1)
+  for (u32 mask = kWarpThreads / 2; mask > 0; mask /= 2) all = f(all, ShuffleXorOf(all, mask));
+#else
+  T all = none;
+  for (i64 p = 0; p < count; ++p) all = f(all, value(p));
+#endif
+  return all;
+}
+
+}  // namespace resident
+
+#endif  // RESIDENT_KERNELS_OPS_LONG_ROWS_H_
