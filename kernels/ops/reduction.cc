@@ -304,30 +304,25 @@ RESIDENT_DEVICE void ReduceRows(const Block& block, const Plan& plan, const R& r
 constexpr i64 kLongRow = 128 << 10;
 constexpr i64 kLeastPart = 16 << 10;
 
-// (collective) The Part of `count` elements of x, from element `offset` on.
-template <typename R>
-RESIDENT_DEVICE typename R::Part ReducePart(const Block& block, const R& reducer, u64 x,
-                                            DType dtype, i64 offset, i64 count) {
-  const Team all(block, count, 1);
-  typename R::Part part{};
-  resident::VisitFloat(dtype, [&](auto element) {
-    using T = decltype(element);
-    const T* const data = ElementAt<const T>(x, offset);
+// (collective) The Part of x[offset] to x[offset + count - 1].
+template <typename R, typename T>
+RESIDENT_NOINLINE typename R::Part ReducePart(const Block& shared, const R& of_task, const T* x,
+                                              i64 offset, i64 count) {
+  const Block block = shared;
+  const R reducer = of_task;
 #if RESIDENT_WARPS
-    if constexpr (R::kGroups) {
-      if (reinterpret_cast<u64>(data) % resident::kChunkBytes == 0) {
-        typename R::Value value = R::None();
-        resident::ForEachGroup(block, data, count, reducer.Absent(),
-                               [&](const auto& v) { reducer.Add(v, value); });
-        part = block.reduce(value, [](auto a, auto b) { return R::Merge(a, b); });
-        return;
-      }
+  if constexpr (R::kGroups) {
+    const T* const data = x + offset;
+    if (reinterpret_cast<u64>(data) % resident::kChunkBytes == 0) {
+      typename R::Value value = R::None();
+      resident::ForEachGroup(block, data, count, reducer.Absent(),
+                             [&](const auto& v) { reducer.Add(v, value); });
+      return block.reduce(value, [](auto a, auto b) { return R::Merge(a, b); });
     }
+  }
 #endif
-    part = reducer.PartOf(block, all, count,
-                          [&](i64 k) { return reducer.Load(static_cast<float>(data[k])); });
-  });
-  return part;
+  return reducer.PartOf(block, Team(block, count, 1), count,
+                        [&](i64 k) { return reducer.Load(static_cast<float>(x[offset + k])); });
 }
 
 // False: the rows are not long, or too many.
@@ -345,9 +340,12 @@ RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, con
   RESIDENT_UNROLL(1)
   for (i64 p = own.begin; p < own.end; ++p) {
     const Range columns = cut.ColumnsOf(p);
-    const Part part =
-        ReducePart(block, reducer, AddressOf(x), x.dtype(),
-                   Offset(plan.outputs, cut.RowOf(p)) + columns.begin, columns.size());
+    const i64 offset = Offset(plan.outputs, cut.RowOf(p)) + columns.begin;
+    Part part{};
+    resident::VisitFloat(x.dtype(), [&](auto element) {
+      const auto* const data = ElementAt<const decltype(element)>(AddressOf(x), 0);
+      part = ReducePart(block, reducer, data, offset, columns.size());
+    });
     if (block.thread() == 0) values[p] = part;
   }
   if (!values.shared) {

@@ -104,12 +104,12 @@ RESIDENT_NOINLINE SoftmaxSum SumOfPart(const Block& shared, const SoftmaxTask& o
                                        i64 count) {
   const Block block = shared;
   const SoftmaxTask task = of_block;
-  const T* const data = ElementAt<const T>(task.x, at);
+  const T* const x = ElementAt<const T>(task.x, 0);
 #if RESIDENT_WARPS
-  if (reinterpret_cast<u64>(data) % kChunkBytes == 0) {
+  if (reinterpret_cast<u64>(x + at) % kChunkBytes == 0) {
     float own = -math::infinity();
     double sum = 0;
-    ForEachGroup(block, data, count, own, [&](auto& v) { AddExponentials<T>(v, own, sum); });
+    ForEachGroup(block, x + at, count, own, [&](auto& v) { AddExponentials<T>(v, own, sum); });
     const float largest = block.reduce(own, [](float a, float b) { return LargerOf(a, b); });
     sum *= static_cast<double>(ExpOf<T>(own - BaseOf(largest)));
     return {largest, static_cast<float>(block.reduce_sum(sum))};
@@ -117,7 +117,7 @@ RESIDENT_NOINLINE SoftmaxSum SumOfPart(const Block& shared, const SoftmaxTask& o
 #endif
   const Team all(block, count, 1);
   const float largest =
-      Largest(block, all, count, [&](i64 c) { return static_cast<float>(data[c]); });
+      Largest(block, all, count, [&](i64 c) { return static_cast<float>(x[at + c]); });
   const float base = BaseOf(largest);
   double sum = 0;
   if (task.writes_exponentials()) {
@@ -125,7 +125,7 @@ RESIDENT_NOINLINE SoftmaxSum SumOfPart(const Block& shared, const SoftmaxTask& o
                             count, base);
   } else {
     sum = Sum(block, all, count,
-              [&](i64 c) { return math::exp(static_cast<float>(data[c]) - base); });
+              [&](i64 c) { return math::exp(static_cast<float>(x[at + c]) - base); });
   }
   return {largest, static_cast<float>(sum)};
 }
@@ -218,11 +218,17 @@ RESIDENT_NOINLINE void StorePart(const Block& shared, const SoftmaxTask& of_bloc
     return;
   }
 #endif
-  RESIDENT_UNROLL(1)
-  for (i64 c = block.thread(); c < count; c += block.threads()) {
+  const auto result = [&](i64 c) {
     const float value = static_cast<float>(data[c]);
-    StoreFloat(task.out, task.out_dtype, at + c,
-               task.log ? value - row.largest - row.log_sum : math::exp(value - base) * row.scale);
+    return task.log ? value - row.largest - row.log_sum : math::exp(value - base) * row.scale;
+  };
+  if (task.out_dtype == DType::kF32) {
+    block.for_each({0, count}, [&](i64 c) { *ElementAt<float>(task.out, at + c) = result(c); });
+  } else {
+    RESIDENT_UNROLL(1)
+    for (i64 c = block.thread(); c < count; c += block.threads()) {
+      StoreFloat(task.out, task.out_dtype, at + c, result(c));
+    }
   }
 }
 
