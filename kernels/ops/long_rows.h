@@ -27,8 +27,11 @@
 namespace resident {
 
 // Parts of a task: as many as a large GPU has blocks that run tasks. Each has a value of at most 8
-// bytes.
+// bytes. There are fewer if the values are larger.
 inline constexpr i64 kMostParts = kTaskMemoryBytes / sizeof(u64);
+template <typename T>
+inline constexpr i64 kMostPartsOf = sizeof(T) <= sizeof(u64) ? kMostParts
+                                                             : kTaskMemoryBytes / sizeof(T);
 // A part begins at a multiple of this many columns: with 16-bit elements, of 128 bytes.
 inline constexpr i64 kPartStep = 64;
 
@@ -39,10 +42,11 @@ struct LongRows {
 
   // Rows of at least `least_row` columns are cut into parts of at least `least_part`, unless there
   // are so many rows that each has a block.
-  RESIDENT_DEVICE LongRows(i64 rows, i64 row_columns, i64 least_row, i64 least_part)
+  RESIDENT_DEVICE LongRows(i64 rows, i64 row_columns, i64 least_row, i64 least_part,
+                           i64 most_parts = kMostParts)
       : columns(row_columns), of_row(0), width(row_columns) {
-    if (row_columns < least_row || rows < 1 || rows > kMostParts / 2) return;
-    const i64 most = Quotient(kMostParts, rows);
+    if (row_columns < least_row || rows < 1 || rows > most_parts / 2) return;
+    const i64 most = Quotient(most_parts, rows);
     i64 parts = Quotient(row_columns, least_part);
     if (parts > most) parts = most;
     if (parts < 2) return;
@@ -69,11 +73,10 @@ RESIDENT_DEVICE Range ShareOfParts(i64 n, i64 chunk, i64 count) {
 }
 
 // The values of a task's parts: in the task's memory, if its chunks share the rows, else those of
-// the calling chunk's own rows, in the block's memory from byte kAt on. T: of at most 8 bytes.
+// the calling chunk's own rows, in the block's memory from byte kAt on.
 template <typename T, u32 kAt>
 struct PartValues {
-  static_assert(sizeof(T) <= sizeof(u64) && kAt % sizeof(u64) == 0, "");
-  static_assert(kAt + kMostParts * sizeof(u64) <= kBlockMemoryBytes, "");
+  static_assert(kAt % sizeof(u64) == 0 && kAt + kTaskMemoryBytes <= kBlockMemoryBytes, "");
 
   bool shared;
   Range rows;   // All, or the chunk's.
@@ -86,7 +89,8 @@ struct PartValues {
       : shared(block.task_memory<T>() != nullptr && block.chunk_count() >= least_chunks),
         rows(shared ? Range{0, all_rows} : block.share(all_rows)),
         parts{cut.FirstOfRow(rows.begin), cut.FirstOfRow(rows.end)},
-        values(shared ? block.task_memory<T>(0, kMostParts) : block.memory<T>(kAt, kMostParts)) {}
+        values(shared ? block.task_memory<T>(0, kMostPartsOf<T>)
+                      : block.memory<T>(kAt, kMostPartsOf<T>)) {}
 
   RESIDENT_DEVICE T& operator[](i64 part) const { return values[part - parts.begin]; }
 };
@@ -173,6 +177,57 @@ RESIDENT_DEVICE T CombineParts([[maybe_unused]] const Block& block, i64 count, T
   for (i64 p = 0; p < count; ++p) all = f(all, value(p));
 #endif
   return all;
+}
+
+// --- Operators of two steps ---------------------------------------------------------------------
+
+// A row of at least this many columns is cut into parts of at least kLeastStepsPart. The split rule
+// of these operators gives a task of one such row eight chunks; they may be more than the parts.
+inline constexpr i64 kLongStepsRow = 64 << 10;
+inline constexpr i64 kLeastStepsPart = 8 << 10;
+// Fewer chunks do not share their rows: a half would be one chunk, for which the others wait.
+inline constexpr i64 kLeastStepsChunks = 4;
+
+// Runs an operator whose outputs need the values of all parts of their row: first (collective)
+// value(p) for each part, which returns its value, then store(p, values) for each part, which
+// writes its outputs; `values` are those of the parts of its row. Values are in the block's memory,
+// from byte 0 on.
+//
+// If the chunks of a task share its rows, the first half of them computes the values, and the
+// second half waits for these. Chunks start in the order of their numbers, and those of the first
+// half do not wait, so that the wait ends. A block that has ended a chunk of the first half usually
+// takes one of the second half then.
+template <typename T, typename F, typename G>
+RESIDENT_DEVICE void InTwoSteps(const Block& block, const LongRows& cut, i64 rows, F value,
+                                G store) {
+  const PartValues<T, 0> values(block, cut, rows, kLeastStepsChunks);
+  const i64 first_half = block.chunk_count() / 2;
+  const bool is_first = block.chunk() < first_half;
+  Range own = values.parts;
+  if (values.shared) {
+    own = ShareOfParts(values.parts.end, is_first ? block.chunk() : block.chunk() - first_half,
+                       is_first ? first_half : block.chunk_count() - first_half);
+  }
+  if (!values.shared || is_first) {
+    RESIDENT_UNROLL(1)
+    for (i64 p = own.begin; p < own.end; ++p) {
+      const T of_part = value(p);
+      if (block.thread() == 0) values[p] = of_part;
+    }
+  }
+  if (!values.shared) {
+    block.barrier();
+  } else if (is_first) {
+    block.arrive();
+    return;
+  } else {
+    block.await_arrivals(static_cast<u32>(first_half));
+  }
+  RESIDENT_UNROLL(1)
+  for (i64 p = own.begin; p < own.end; ++p) {
+    store(p, &values[cut.FirstOfRow(cut.RowOf(p))]);
+  }
+  if (values.shared) block.arrive();
 }
 
 }  // namespace resident

@@ -18,10 +18,13 @@
 
 extern "C" {
 void resident_operator_argmax(resident::Block& block, const resident::Args& args);
+void resident_operator_layernorm(resident::Block& block, const resident::Args& args);
 void resident_operator_log_softmax(resident::Block& block, const resident::Args& args);
 void resident_operator_max(resident::Block& block, const resident::Args& args);
 void resident_operator_mean(resident::Block& block, const resident::Args& args);
 void resident_operator_min(resident::Block& block, const resident::Args& args);
+void resident_operator_rmsnorm(resident::Block& block, const resident::Args& args);
+void resident_operator_rmsnorm_residual(resident::Block& block, const resident::Args& args);
 void resident_operator_softmax(resident::Block& block, const resident::Args& args);
 void resident_operator_sum(resident::Block& block, const resident::Args& args);
 }
@@ -338,6 +341,112 @@ TEST(LongRowsTest, SoftmaxOfInfinityAndNan) {
   check();
   x[3] = NAN;
   check();
+}
+
+enum class Norm { kRms, kRmsResidual, kLayer };
+
+// A norm of rows of x, with weights w of float32, in all the ways. `mean`: of the values.
+template <typename T, typename U = T>
+void CheckNorm(Norm norm, i64 rows, i64 columns, float mean, std::mt19937& random) {
+  SCOPED_TRACE("norm " + std::to_string(static_cast<int>(norm)) + " of " + std::to_string(rows) +
+               " x " + std::to_string(columns));
+  constexpr float kEps = 1e-5f;
+  u32 eps_bits = 0;
+  std::memcpy(&eps_bits, &kEps, sizeof(kEps));
+  const i64 size = rows * columns;
+  std::normal_distribution<float> normal(0.0f, 2.0f);
+  Memory<T> x(size), r(size), w(columns), b(columns);
+  for (i64 i = 0; i < size; ++i) x[i] = T(mean + normal(random));
+  for (i64 i = 0; i < size; ++i) r[i] = T(normal(random));
+  for (i64 c = 0; c < columns; ++c) w[c] = T(normal(random));
+  for (i64 c = 0; c < columns; ++c) b[c] = T(normal(random));
+  const auto matrix = [&](Memory<T>& from) {
+    return DenseArgument(from.data(), kDType<T>, {rows, columns});
+  };
+  const auto vector = [&](Memory<T>& from) {
+    return DenseArgument(from.data(), kDType<T>, {columns});
+  };
+  // The outputs: of the norm, and the sum.
+  struct Outputs {
+    Memory<U> out;
+    Memory<T> h;
+  };
+  const auto run = [&](Outputs& outputs, u64 chunks, const EmulatedChunks& how) {
+    for (i64 i = 0; i < size; ++i) outputs.out[i] = U(-77.0f);
+    for (i64 i = 0; i < size; ++i) outputs.h[i] = T(-77.0f);
+    const Argument out = DenseArgument(outputs.out.data(), kDType<U>, {rows, columns});
+    const Argument eps = ScalarArgument(eps_bits);
+    u32 status = 0;
+    if (norm == Norm::kRms) {
+      status = RunEmulated(resident_operator_rmsnorm, {matrix(x), vector(w), out, eps}, chunks,
+                           nullptr, how);
+    } else if (norm == Norm::kRmsResidual) {
+      status = RunEmulated(resident_operator_rmsnorm_residual,
+                           {matrix(x), matrix(r), vector(w), out, matrix(outputs.h), eps}, chunks,
+                           nullptr, how);
+    } else {
+      status = RunEmulated(resident_operator_layernorm, {matrix(x), vector(w), vector(b), out, eps},
+                           chunks, nullptr, how);
+    }
+    EXPECT_EQ(status, 0u);
+  };
+  Outputs one = {Memory<U>(size), Memory<T>(size)};
+  run(one, 1, {});
+  for (i64 row = 0; row < rows; ++row) {
+    std::vector<double> v;
+    for (i64 i = row * columns; i < (row + 1) * columns; ++i) {
+      double value = static_cast<float>(x[i]);
+      if (norm == Norm::kRmsResidual) value += static_cast<double>(static_cast<float>(r[i]));
+      v.push_back(value);
+    }
+    const double count = static_cast<double>(columns);
+    double center = 0;
+    if (norm == Norm::kLayer) {
+      for (const double value : v) center += value;
+      center /= count;
+    }
+    double squares = 0;
+    for (const double value : v) squares += (value - center) * (value - center);
+    const double scale = 1 / std::sqrt(squares / count + static_cast<double>(kEps));
+    double difference = 0, wanted = 0;
+    for (i64 c = 0; c < columns; ++c) {
+      const double value = v[static_cast<size_t>(c)];
+      double want = (value - center) * scale * static_cast<double>(static_cast<float>(w[c]));
+      if (norm == Norm::kLayer) want += static_cast<double>(static_cast<float>(b[c]));
+      const double got = static_cast<float>(one.out[row * columns + c]);
+      difference += (got - want) * (got - want);
+      wanted += want * want;
+      if (norm == Norm::kRmsResidual) {
+        ASSERT_EQ(static_cast<float>(one.h[row * columns + c]),
+                  static_cast<float>(T(static_cast<float>(value))));
+      }
+    }
+    EXPECT_LE(std::sqrt(difference), kTolerance<U> * std::sqrt(wanted)) << "row " << row;
+  }
+  for (const Way& way : WaysOfTwoSteps(random)) {
+    Outputs other = {Memory<U>(size), Memory<T>(size)};
+    run(other, way.chunks, way.how);
+    const auto same = [&](const void* a, const void* b, size_t bytes) {
+      EXPECT_EQ(std::memcmp(a, b, bytes), 0)
+          << way.chunks << " chunks, " << (way.how.share_memory ? "shared" : "not shared");
+    };
+    same(one.out.data(), other.out.data(), static_cast<size_t>(size) * sizeof(U));
+    same(one.h.data(), other.h.data(), static_cast<size_t>(size) * sizeof(T));
+  }
+}
+
+TEST(LongRowsTest, Norms) {
+  constexpr i64 kLong = 64 << 10;
+  std::mt19937 random(23);
+  for (const Norm norm : {Norm::kRms, Norm::kRmsResidual, Norm::kLayer}) {
+    CheckNorm<float>(norm, 1, kLong + static_cast<i64>(random() % 2), 0, random);
+    CheckNorm<BFloat16>(norm, 2, kLong + static_cast<i64>(random() % 9000), 0, random);
+    if (kLargeBlock) continue;
+    CheckNorm<float>(norm, 1, kLong - 1, 0, random);
+    CheckNorm<float>(norm, 3, kLong + 4099, 0, random);
+    CheckNorm<Half, float>(norm, 1, 3 * kLong + 7, 0, random);
+  }
+  CheckNorm<float>(Norm::kLayer, 1, kLong + 100, 1000, random);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ using resident::Elements;
 using resident::i32;
 using resident::i64;
 using resident::LargerOf;
+using resident::LongRows;
 using resident::OrderedKey;
 using resident::Quad;
 using resident::Range;
@@ -47,6 +48,12 @@ RESIDENT_DEVICE void ForEachRow(const Block& block, const Tensor<const Any>& x, 
     const bool active = row < range.end;
     f(active ? row * columns : 0, active ? columns : 0, team);
   }
+}
+
+// Whether the rows of the first tensor are so long that they may be cut into parts (long_rows.h).
+RESIDENT_DEVICE bool HasLongRows(const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  return x.shape(x.rank() - 1) >= resident::kLongStepsRow;
 }
 
 // Whether the tensors are float32.
@@ -183,11 +190,7 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
 }
 
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
-  const Tensor<const Any> x = args.tensor<const Any>(0);
-  if (x.shape(x.rank() - 1) >= resident::kLongSoftmaxRow &&
-      resident::SoftmaxInParts(block, args, log)) {
-    return;
-  }
+  if (HasLongRows(args) && resident::SoftmaxInParts(block, args, log)) return;
   if (resident::SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
     Softmax<true>(block, args, log);
@@ -419,7 +422,195 @@ RESIDENT_NOINLINE void RmsNormResidual(Block block, Args args) {
   });
 }
 
+// --- Normalization of few long rows -------------------------------------------------------------
+
+// How the rows are cut into parts with a value of type T for each. The functions ...InParts return
+// false if they are not cut.
+template <typename T>
+RESIDENT_DEVICE LongRows CutOf(const Tensor<const Any>& x) {
+  const i64 columns = x.shape(x.rank() - 1);
+  const i64 rows = columns == 0 ? 0 : resident::Quotient(x.size(), columns);
+  return LongRows(rows, columns, resident::kLongStepsRow, resident::kLeastStepsPart,
+                  resident::kMostPartsOf<T>);
+}
+
+// rmsnorm of value(i), element i of the rows; `store_sum` is called with each i, too.
+template <bool kFloat32, typename F, typename G>
+RESIDENT_DEVICE void RmsNormParts(const Block& block, const LongRows& cut, i64 rows, F value,
+                                  const Elements<kFloat32>& w, float eps,
+                                  const Elements<kFloat32>& out, G store_sum) {
+  resident::InTwoSteps<double>(
+      block, cut, rows,
+      [&](i64 p) {
+        const Range part = cut.ColumnsOf(p);
+        const i64 at = cut.RowOf(p) * cut.columns + part.begin;
+        return resident::Sum(block, Team(block, part.size(), 1), part.size(), [&](i64 c) {
+          const float v = value(at + c);
+          return v * v;
+        });
+      },
+      [&](i64 p, const double* squares) {
+        const double sum = resident::CombineParts(
+            block, cut.of_row, 0.0, [&](i64 i) { return squares[i]; },
+            [](double a, double b) { return a + b; });
+        const float scale = RmsScale(sum, cut.columns, eps);
+        const Range part = cut.ColumnsOf(p);
+        const i64 row = cut.RowOf(p) * cut.columns;
+        RESIDENT_UNROLL(1)
+        for (i64 c = part.begin + block.thread(); c < part.end; c += block.threads()) {
+          out.Store(row + c, value(row + c) * scale * w.Load(c));
+          store_sum(row + c);
+        }
+      });
+}
+
+template <bool kFloat32>
+RESIDENT_DEVICE void RmsNormInPartsOf(const Block& block, const Args& args, const LongRows& cut) {
+  const Tensor<const Any> input = args.tensor<const Any>(0);
+  const Elements<kFloat32> x(input);
+  const Elements<kFloat32> w(args.tensor<const Any>(1));
+  const Elements<kFloat32> out(args.tensor<Any>(2));
+  RmsNormParts(
+      block, cut, input.size() / cut.columns, [&](i64 i) { return x.Load(i); }, w,
+      args.scalar<float>(3), out, [](i64) {});
+}
+RESIDENT_NOINLINE bool RmsNormInParts(const Block& shared, const Args& args) {
+  const LongRows cut = CutOf<double>(args.tensor<const Any>(0));
+  if (!cut.any()) return false;
+  const Block block = shared;
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
+    RmsNormInPartsOf<true>(block, args, cut);
+  } else {
+    RmsNormInPartsOf<false>(block, args, cut);
+  }
+  return true;
+}
+template <bool kFloat32>
+RESIDENT_DEVICE void RmsNormResidualInPartsOf(const Block& block, const Args& args,
+                                              const LongRows& cut) {
+  const Tensor<const Any> input = args.tensor<const Any>(0);
+  const Elements<kFloat32> x(input);
+  const Elements<kFloat32> r(args.tensor<const Any>(1));
+  const Elements<kFloat32> w(args.tensor<const Any>(2));
+  const Elements<kFloat32> out(args.tensor<Any>(3));
+  const Elements<kFloat32> h(args.tensor<Any>(4));
+  const auto sum = [&](i64 i) { return x.Load(i) + r.Load(i); };
+  RmsNormParts(block, cut, input.size() / cut.columns, sum, w, args.scalar<float>(5), out,
+               [&](i64 i) { h.Store(i, sum(i)); });
+}
+RESIDENT_NOINLINE bool RmsNormResidualInParts(const Block& shared, const Args& args) {
+  const LongRows cut = CutOf<double>(args.tensor<const Any>(0));
+  if (!cut.any()) return false;
+  const Block block = shared;
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
+                 args.tensor<Any>(3), args.tensor<Any>(4))) {
+    RmsNormResidualInPartsOf<true>(block, args, cut);
+  } else {
+    RmsNormResidualInPartsOf<false>(block, args, cut);
+  }
+  return true;
+}
+
+// --- layernorm ----------------------------------------------------------------------------------
+
 constexpr u16 kBadBias = 1;
+
+// Whether argument 2 is a bias of the rows of argument 0, or none.
+RESIDENT_DEVICE bool IsBiasOfRows(const Args& args) {
+  const Tensor<const Any> x = args.tensor<const Any>(0);
+  const Tensor<const Any> b = args.tensor<const Any>(2);
+  return b.size() == 0 || (b.rank() == 1 && b.shape(0) == x.shape(x.rank() - 1));
+}
+
+// The mean of values, high + low, and the sum of the squares of their differences from it.
+struct Moments {
+  float high;
+  float low;
+  double squares;
+
+  // The difference of a value from the mean.
+  RESIDENT_DEVICE float Center(float value) const { return value - high - low; }
+};
+
+// (collective) Those of value(0) to value(count - 1).
+template <typename F>
+RESIDENT_DEVICE Moments MomentsOf(const Block& block, const Team& team, i64 count, F value) {
+  // The mean in two parts: the second one is the mean of the differences from the first one, which
+  // is accurate also if the mean is large.
+  const double n = static_cast<double>(count);
+  const double about = resident::Sum(block, team, count, value) / n;
+  Moments moments;
+  moments.high = static_cast<float>(about);
+  const double rest =
+      resident::Sum(block, team, count, [&](i64 c) { return value(c) - moments.high; }) / n;
+  moments.low = static_cast<float>(rest);
+  moments.squares = resident::Sum(block, team, count, [&](i64 c) {
+    const float v = moments.Center(value(c));
+    return v * v;
+  });
+  return moments;
+}
+
+template <bool kFloat32>
+RESIDENT_DEVICE void LayerNormInPartsOf(const Block& block, const Args& args, const LongRows& cut) {
+  const Tensor<const Any> input = args.tensor<const Any>(0);
+  const Elements<kFloat32> x(input);
+  const Elements<kFloat32> w(args.tensor<const Any>(1));
+  const Elements<kFloat32> b(args.tensor<const Any>(2));
+  const Elements<kFloat32> out(args.tensor<Any>(3));
+  const bool biased = args.tensor<const Any>(2).size() > 0;
+  const float eps = args.scalar<float>(4);
+  const double columns = static_cast<double>(cut.columns);
+  const auto add = [](double a, double c) { return a + c; };
+  resident::InTwoSteps<Moments>(
+      block, cut, input.size() / cut.columns,
+      [&](i64 p) {
+        const Range part = cut.ColumnsOf(p);
+        const i64 at = cut.RowOf(p) * cut.columns + part.begin;
+        return MomentsOf(block, Team(block, part.size(), 1), part.size(),
+                         [&](i64 c) { return x.Load(at + c); });
+      },
+      [&](i64 p, const Moments* parts) {
+        const auto size = [&](i64 i) { return static_cast<double>(cut.ColumnsOf(i).size()); };
+        const auto mean_of = [&](i64 i) {
+          return static_cast<double>(parts[i].high) + static_cast<double>(parts[i].low);
+        };
+        const double mean =
+            resident::CombineParts(
+                block, cut.of_row, 0.0, [&](i64 i) { return size(i) * mean_of(i); }, add) /
+            columns;
+        Moments all;
+        all.high = static_cast<float>(mean);
+        all.low = static_cast<float>(mean - static_cast<double>(all.high));
+        all.squares = resident::CombineParts(
+            block, cut.of_row, 0.0,
+            [&](i64 i) {
+              const double apart = mean_of(i) - mean;
+              return parts[i].squares + size(i) * apart * apart;
+            },
+            add);
+        const float scale = 1.0f / math::sqrt(static_cast<float>(all.squares / columns) + eps);
+        const Range part = cut.ColumnsOf(p);
+        const i64 row = cut.RowOf(p) * cut.columns;
+        RESIDENT_UNROLL(1)
+        for (i64 c = part.begin + block.thread(); c < part.end; c += block.threads()) {
+          const float normal = all.Center(x.Load(row + c)) * scale * w.Load(c);
+          out.Store(row + c, biased ? normal + b.Load(c) : normal);
+        }
+      });
+}
+RESIDENT_NOINLINE bool LayerNormInParts(const Block& shared, const Args& args) {
+  const LongRows cut = CutOf<Moments>(args.tensor<const Any>(0));
+  if (!cut.any()) return false;
+  const Block block = shared;
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
+                 args.tensor<Any>(3))) {
+    LayerNormInPartsOf<true>(block, args, cut);
+  } else {
+    LayerNormInPartsOf<false>(block, args, cut);
+  }
+  return true;
+}
 
 template <bool kFloat32>
 RESIDENT_NOINLINE void LayerNorm(Block block, Args args) {
@@ -430,25 +621,12 @@ RESIDENT_NOINLINE void LayerNorm(Block block, Args args) {
   const bool biased = args.tensor<const Any>(2).size() > 0;
   const float eps = args.scalar<float>(4);
   ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
-    // The mean in two parts: the second one is the mean of the differences from the first one,
-    // which is accurate also if the mean is large.
-    const double count = static_cast<double>(columns);
-    const double about =
-        resident::Sum(block, team, columns, [&](i64 c) { return x.Load(at + c); }) / count;
-    const float high = static_cast<float>(about);
-    const double rest =
-        resident::Sum(block, team, columns, [&](i64 c) { return x.Load(at + c) - high; }) / count;
-    const float low = static_cast<float>(rest);
-    const auto centered = [&](i64 c) { return x.Load(at + c) - high - low; };
-    const double squares = resident::Sum(block, team, columns, [&](i64 c) {
-      const float v = centered(c);
-      return v * v;
-    });
-    const float variance = static_cast<float>(squares / count);
+    const Moments moments = MomentsOf(block, team, columns, [&](i64 c) { return x.Load(at + c); });
+    const float variance = static_cast<float>(moments.squares / static_cast<double>(columns));
     const float scale = 1.0f / math::sqrt(variance + eps);
     RESIDENT_UNROLL(1)
     for (i64 c = team.rank; c < columns; c += team.size) {
-      const float normal = centered(c) * scale * w.Load(c);
+      const float normal = moments.Center(x.Load(at + c)) * scale * w.Load(c);
       out.Store(at + c, biased ? normal + b.Load(c) : normal);
     }
   });
@@ -462,6 +640,7 @@ RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(bl
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
   if (resident::RmsNormOfFloats<false>(block, args) || !block.await_inputs()) return;
+  if (HasLongRows(args) && RmsNormInParts(block, args)) return;
   if (resident::RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
@@ -472,6 +651,7 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
   if (resident::RmsNormOfFloats<true>(block, args) || !block.await_inputs()) return;
+  if (HasLongRows(args) && RmsNormResidualInParts(block, args)) return;
   if (resident::RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args))
     return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
@@ -483,13 +663,13 @@ RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(layernorm)(Block& block, const Args& args) {
-  const auto x = args.tensor<const Any>(0);
-  const auto b = args.tensor<const Any>(2);
-  if (b.size() != 0 && (b.rank() != 1 || b.shape(0) != x.shape(x.rank() - 1))) {
+  if (!IsBiasOfRows(args)) {
     block.fail(CompletionStatus::kInvalidArgument, kBadBias);
     return;
   }
-  if (AreFloat32(x, args.tensor<const Any>(1), b, args.tensor<Any>(3))) {
+  if (HasLongRows(args) && LayerNormInParts(block, args)) return;
+  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
+                 args.tensor<Any>(3))) {
     LayerNorm<true>(block, args);
   } else {
     LayerNorm<false>(block, args);

@@ -1,11 +1,7 @@
 // softmax and log_softmax of few long rows, which are cut into parts (long_rows.h).
 // normalization.cc has other rows.
 //
-// There are two steps: the sums of all parts, then the outputs, for which the sums of a whole row
-// must be known. If the chunks of a task share its rows, the first half of them computes the sums,
-// and the second half waits for these and writes the outputs. Chunks start in the order of their
-// numbers, and those of the first half do not wait, so that the wait ends. A block that has ended a
-// chunk of the first half usually takes one of the second half then.
+// The first step computes the sums of the parts, the second one the outputs.
 #ifndef RESIDENT_KERNELS_OPS_SOFTMAX_PARTS_H_
 #define RESIDENT_KERNELS_OPS_SOFTMAX_PARTS_H_
 
@@ -15,13 +11,6 @@
 #include "kernels/ops/softmax_stream.h"
 
 namespace resident {
-
-// A row of at least this many columns is cut into parts of at least kLeastSoftmaxPart. The split
-// rule gives a task of one such row eight chunks; they may be more than the parts.
-inline constexpr i64 kLongSoftmaxRow = 64 << 10;
-inline constexpr i64 kLeastSoftmaxPart = 8 << 10;
-// Fewer chunks do not share their rows: a half would be one chunk, for which the others wait.
-inline constexpr i64 kLeastSoftmaxChunks = 4;
 
 // --- One thread ---------------------------------------------------------------------------------
 
@@ -239,48 +228,24 @@ RESIDENT_NOINLINE bool SoftmaxInParts(const Block& shared, const Args& args, boo
   if (x.size() == 0) return false;
   const i64 columns = x.shape(x.rank() - 1);
   const i64 rows = Quotient(x.size(), columns);
-  const LongRows cut(rows, columns, kLongSoftmaxRow, kLeastSoftmaxPart);
+  const LongRows cut(rows, columns, kLongStepsRow, kLeastStepsPart);
   if (!cut.any()) return false;
   const Block block = shared;
   const SoftmaxTask task = {AddressOf(x), AddressOf(out), x.dtype(), out.dtype(), log};
-  const PartValues<SoftmaxSum, 0> sums(block, cut, rows, kLeastSoftmaxChunks);
-  // The parts of each step.
-  const i64 first_half = block.chunk_count() / 2;
-  const bool is_first = block.chunk() < first_half;
-  Range to_sum = sums.parts;
-  Range to_store = sums.parts;
-  if (sums.shared) {
-    const Range own =
-        ShareOfParts(sums.parts.end, is_first ? block.chunk() : block.chunk() - first_half,
-                     is_first ? first_half : block.chunk_count() - first_half);
-    to_sum = is_first ? own : Range{0, 0};
-    to_store = is_first ? Range{0, 0} : own;
-  }
   VisitFloat(task.x_dtype, [&](auto element) {
     using T = decltype(element);
-    RESIDENT_UNROLL(1)
-    for (i64 p = to_sum.begin; p < to_sum.end; ++p) {
-      const Range part = cut.ColumnsOf(p);
-      const SoftmaxSum sum =
-          SumOfPart<T>(block, task, cut.RowOf(p) * columns + part.begin, part.size());
-      if (block.thread() == 0) sums[p] = sum;
-    }
-    if (!sums.shared) {
-      block.barrier();
-    } else if (is_first) {
-      block.arrive();
-      return;
-    } else {
-      block.await_arrivals(static_cast<u32>(first_half));
-    }
-    RESIDENT_UNROLL(1)
-    for (i64 p = to_store.begin; p < to_store.end; ++p) {
-      const i64 row = cut.RowOf(p);
-      const SoftmaxRow known = CombineSums(block, cut.of_row, &sums[cut.FirstOfRow(row)]);
-      const Range part = cut.ColumnsOf(p);
-      StorePart<T>(block, task, row * columns + part.begin, part.size(), known, sums[p]);
-    }
-    if (sums.shared) block.arrive();
+    InTwoSteps<SoftmaxSum>(
+        block, cut, rows,
+        [&](i64 p) {
+          const Range part = cut.ColumnsOf(p);
+          return SumOfPart<T>(block, task, cut.RowOf(p) * columns + part.begin, part.size());
+        },
+        [&](i64 p, const SoftmaxSum* sums) {
+          const i64 row = cut.RowOf(p);
+          const Range part = cut.ColumnsOf(p);
+          StorePart<T>(block, task, row * columns + part.begin, part.size(),
+                       CombineSums(block, cut.of_row, sums), sums[p - cut.FirstOfRow(row)]);
+        });
   });
   return true;
 }
