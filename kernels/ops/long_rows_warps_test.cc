@@ -27,6 +27,7 @@ void resident_operator_rmsnorm(resident::Block& block, const resident::Args& arg
 void resident_operator_rmsnorm_residual(resident::Block& block, const resident::Args& args);
 void resident_operator_softmax(resident::Block& block, const resident::Args& args);
 void resident_operator_sum(resident::Block& block, const resident::Args& args);
+void resident_operator_sum_rows(resident::Block& block, const resident::Args& args);
 }
 
 namespace resident {
@@ -98,12 +99,17 @@ std::vector<Way> WaysOfTwoSteps(std::mt19937& random) {
           {40, {shuffled(40), true}}, {5, {{}, false}}};
 }
 
+bool IsSum(OperatorFunction op) {
+  return op == resident_operator_sum || op == resident_operator_sum_rows ||
+         op == resident_operator_mean;
+}
+
 template <typename T>
 double Reference(OperatorFunction op, Memory<T>& x, i64 first, i64 count) {
-  if (op == resident_operator_sum || op == resident_operator_mean) {
+  if (IsSum(op)) {
     double sum = 0;
     for (i64 i = 0; i < count; ++i) sum += static_cast<double>(static_cast<float>(x[first + i]));
-    return op == resident_operator_sum ? sum : sum / static_cast<double>(count);
+    return op == resident_operator_mean ? sum / static_cast<double>(count) : sum;
   }
   double best = NAN;
   i64 index = 0;
@@ -126,11 +132,10 @@ void Check(OperatorFunction op, Memory<T>& x, i64 rows, i64 columns, std::mt1993
   std::vector<i64> one(static_cast<size_t>(rows), -1);
   const auto run = [&](std::vector<i64>& out, u64 chunks, const EmulatedChunks& how) {
     std::fill(out.begin(), out.end(), -1);
-    EXPECT_EQ(RunEmulated(op,
-                          {DenseArgument(x.data(), kDType<T>, {rows, columns}),
-                           DenseArgument(out.data(), out_dtype, {rows}), ScalarArgument(2)},
-                          chunks, nullptr, how),
-              0u);
+    std::vector<Argument> arguments = {DenseArgument(x.data(), kDType<T>, {rows, columns}),
+                                       DenseArgument(out.data(), out_dtype, {rows})};
+    if (op != resident_operator_sum_rows) arguments.push_back(ScalarArgument(2));
+    EXPECT_EQ(RunEmulated(op, arguments, chunks, nullptr, how), 0u);
   };
   run(one, 1, {});
   for (i64 row = 0; row < rows; ++row) {
@@ -143,8 +148,7 @@ void Check(OperatorFunction op, Memory<T>& x, i64 rows, i64 columns, std::mt1993
         EXPECT_EQ(got, want) << "row " << row;
       }
     } else {
-      const bool sums = op == resident_operator_sum || op == resident_operator_mean;
-      EXPECT_NEAR(got, want, sums ? 1e-6 * std::abs(want) : 0) << "row " << row;
+      EXPECT_NEAR(got, want, IsSum(op) ? 1e-6 * std::abs(want) : 0) << "row " << row;
     }
   }
   for (const Way& way : Ways(random)) {
@@ -168,6 +172,10 @@ void CheckReductions(i64 rows, i64 columns, i64 shift, std::mt19937& random) {
     x[i] = T(std::uniform_real_distribution<float>(0.0f, 4.0f)(random));
   }
   for (const OperatorFunction op : kReductions) Check(op, x, rows, columns, random);
+  // sum_rows has other rows in an order of its own.
+  if (std::is_same_v<T, float> && columns >= kLongRow) {
+    Check(resident_operator_sum_rows, x, rows, columns, random);
+  }
 }
 
 TEST(LongRowsTest, ReductionsAroundTheThreshold) {

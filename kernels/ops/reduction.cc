@@ -325,25 +325,21 @@ RESIDENT_NOINLINE typename R::Part ReducePart(const Block& shared, const R& of_t
                         [&](i64 k) { return reducer.Load(static_cast<float>(x[offset + k])); });
 }
 
-// False: the rows are not long, or too many.
-template <typename R>
-RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, const R& of_task,
-                                      const Tensor<const Any>& x, const Tensor<Any>& out) {
-  const i64 outputs = plan.outputs.size();
-  const LongRows cut(outputs, plan.elements.size(), kLongRow, kLeastPart);
-  if (!cut.any()) return false;
-  const Block block = shared;
-  const R reducer = of_task;
+// Reduces rows that are cut into parts: row r begins at element begin(r) of x, and store(r, result)
+// is called for it by one thread.
+template <typename R, typename B, typename S>
+RESIDENT_DEVICE void ReduceParts(const Block& block, const LongRows& cut, i64 rows,
+                                 const R& reducer, u64 x, DType dtype, B begin, S store) {
   using Part = typename R::Part;
-  const resident::PartValues<Part, kValuesAt> values(block, cut, outputs, 2);
+  const resident::PartValues<Part, kValuesAt> values(block, cut, rows, 2);
   const Range own = values.shared ? block.share(values.parts.end) : values.parts;
   RESIDENT_UNROLL(1)
   for (i64 p = own.begin; p < own.end; ++p) {
     const Range columns = cut.ColumnsOf(p);
-    const i64 offset = Offset(plan.outputs, cut.RowOf(p)) + columns.begin;
+    const i64 offset = begin(cut.RowOf(p)) + columns.begin;
     Part part{};
-    resident::VisitFloat(x.dtype(), [&](auto element) {
-      const auto* const data = ElementAt<const decltype(element)>(AddressOf(x), 0);
+    resident::VisitFloat(dtype, [&](auto element) {
+      const auto* const data = ElementAt<const decltype(element)>(x, 0);
       part = ReducePart(block, reducer, data, offset, columns.size());
     });
     if (block.thread() == 0) values[p] = part;
@@ -351,7 +347,7 @@ RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, con
   if (!values.shared) {
     block.barrier();
   } else if (!block.arrive()) {
-    return true;
+    return;
   }
   const u32 lanes = block.threads() < 32 ? block.threads() : 32;
   RESIDENT_UNROLL(1)
@@ -362,8 +358,23 @@ RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, con
         block, cut.of_row, R::None(),
         [&](i64 p) { return R::FromPart(values[first + p], p * cut.width); },
         [](const auto& a, const auto& b) { return R::Merge(a, b); });
-    if (block.thread() % lanes == 0) StoreResult(out, row, reducer.Finish(value, cut.columns));
+    if (block.thread() % lanes == 0) store(row, reducer.Finish(value, cut.columns));
   }
+}
+
+// False: the rows are not long, or too many.
+template <typename R>
+RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, const R& of_task,
+                                      const Tensor<const Any>& x, const Tensor<Any>& out) {
+  const i64 outputs = plan.outputs.size();
+  const LongRows cut(outputs, plan.elements.size(), kLongRow, kLeastPart);
+  if (!cut.any()) return false;
+  const Block block = shared;
+  const R reducer = of_task;
+  ReduceParts(
+      block, cut, outputs, reducer, AddressOf(x), x.dtype(),
+      [&](i64 row) { return Offset(plan.outputs, row); },
+      [&](i64 row, auto result) { StoreResult(out, row, result); });
   return true;
 }
 
@@ -522,6 +533,20 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
   }
 }
 
+// sum_rows. False: the rows are not long, or too many.
+RESIDENT_NOINLINE bool SumLongRows(const Block& shared, const Args& args) {
+  const Tensor<const float> x = args.tensor<const float>(0);
+  const Tensor<float> out = args.tensor<float>(1);
+  const LongRows cut(x.shape(0), x.shape(1), kLongRow, kLeastPart);
+  if (!cut.any()) return false;
+  const Block block = shared;
+  ReduceParts(
+      block, cut, x.shape(0), Sum{/*mean=*/false}, AddressOf(x), DType::kF32,
+      [&](i64 row) { return row * cut.columns; },
+      [&](i64 row, float sum) { out.data()[row] = sum; });
+  return true;
+}
+
 // --- argmax of one row --------------------------------------------------------------------------
 
 #if RESIDENT_WARPS
@@ -656,6 +681,7 @@ RESIDENT_OPERATOR(sum_rows)(Block& block, const Args& args) {
   auto x = args.tensor<const float>(0);
   auto out = args.tensor<float>(1);
   const i64 columns = x.shape(1);
+  if (columns >= kLongRow && SumLongRows(block, args)) return;
   const resident::Range rows = block.share(out.size());
   for (i64 row = rows.begin; row < rows.end; ++row) {
     const float* from = x.data() + row * columns;

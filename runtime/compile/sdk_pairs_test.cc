@@ -53,6 +53,9 @@ constexpr Use kUses[] = {
     {"memory", "float* m = block.memory<float>(0, 8); m[block.thread()] = 1; sink[7] = m[1];"},
     {"memory at an offset", "float* m = block.memory<float>(64, 8); m[0] = 1; sink[8] = m[1];"},
     {"scratch", "float* m = block.scratch<float>(0, 8); m[block.thread()] = 1; sink[9] = m[1];"},
+    {"task_memory",
+     "float* m = block.task_memory<float>(64, 8); if (m != nullptr) m[0] = sink[27] = m[1];"},
+    {"arrive", "if (block.arrive()) sink[28] = 1;"},
     {"fail", "if (sink[0] < 0) block.fail(resident::CompletionStatus::kInvalidArgument, 3);"},
     {"set_result", "if (block.thread() == 0) block.set_result(sink[0]);"},
     {"compact", "sink[10] = args.compact();"},
@@ -64,6 +67,7 @@ constexpr Use kUses[] = {
 // Each is paired with each of kAround.
 constexpr Use kMoreUses[] = {
     {"await_inputs", "if (!block.await_inputs()) return; sink[14] = 1;"},
+    {"await_arrivals", "block.await_arrivals(3); sink[29] = 1;"},
     {"reduce", "sink[15] = block.reduce(sink[0], [](float a, float b) { return a * b; });"},
     {"data, read", "sink[16] = args.tensor<const float>(1).data()[1];"},
     {"data, written", "args.tensor<float>(0).data()[1] = 1;"},

@@ -88,8 +88,12 @@ std::vector<Case> MakeCases() {
       {"sum_rows", {Whole(kF32, {64, 4097}, -9, 9), Out(kF32, {64})}},
       {"max", {Whole(kBF16, {16, 500}, -99, 99), Out(kBF16, {500}), int64_t{1}}},
       {"argmax", {Whole(kF32, {1000, 300}, -99, 99), Out(kI64, {1000}), int64_t{2}}},
-      // Normalization: rows of 64 equal elements.
+      {"sum", {Whole(kF32, {2, 140'001}, -9, 9), Out(kF32, {2}), int64_t{2}}, "of long rows"},
+      {"sum_rows", {Whole(kF32, {1, 300'000}, -9, 9), Out(kF32, {1})}, "of a long row"},
+      {"argmax", {Whole(kF32, {1, 400'003}, -99, 99), Out(kI64, {1}), int64_t{2}}, "of a long row"},
+      // Normalization: rows of equal elements, whose number is a power of two.
       {"softmax", {Whole(kF32, {300, 64}, 5, 5), Out(kF32, {300, 64})}},
+      {"softmax", {Whole(kF32, {1, 1 << 17}, 5, 5), Out(kF32, {1, 1 << 17})}, "of a long row"},
       // Products of matrices.
       {"gemm",
        {Whole(kF32, {65, 130}, -5, 5), Whole(kF32, {130, 70}, -5, 5, 2),

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kExamples[] = {"hinge",    "scaled_gelu",  "softmax_rows",
                                      "outer",    "reverse_rows", "normalize_rows",
-                                     "add_rows", "matmul_bf16"};
+                                     "add_rows", "dot",          "matmul_bf16"};
 
 std::string ReadFile(const std::string& path) {
   std::ostringstream text;
@@ -200,6 +200,24 @@ TEST_P(ExamplesTest, ScatterAdd) {
     refused.Tensor(1, index.data(), DType::kI64, {1});
     refused.Tensor(2, src.data(), DType::kF32, {1, kColumns});
     EXPECT_FALSE(refused.Run(function_));
+  }
+}
+
+TEST_P(ExamplesTest, Dot) {
+  ASSERT_NO_FATAL_FAILURE(Load("dot"));
+  const std::vector<float> x = Random(1000), y = Random(1000);
+  double want = 0;
+  for (size_t i = 0; i < x.size(); ++i) want += double{x[i]} * y[i];
+  for (const bool share_memory : {true, false}) {
+    for (const int64_t chunks : {1, 4, 256}) {
+      float out = NAN;
+      HostCall call(3);
+      call.Tensor(0, x.data(), DType::kF32, {1000});
+      call.Tensor(1, y.data(), DType::kF32, {1000});
+      call.Tensor(2, &out, DType::kF32, {1});
+      ASSERT_TRUE(call.Run(function_, chunks, share_memory));
+      EXPECT_NEAR(out, want, 1e-4) << chunks << " chunks";
+    }
   }
 }
 

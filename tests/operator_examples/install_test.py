@@ -95,6 +95,11 @@ def add_rows():
     return {"inputs": {"dst": dst, "index": index, "src": src}, "outputs": {"dst": want}}
 
 
+def dot():
+    x, y = vector(5000), vector(5000)
+    return {"inputs": {"x": x, "y": y}, "outputs": {"out": [sum(a * b for a, b in zip(x, y))]}}
+
+
 def matmul_bf16():
     a, b = matrix(50, 37, step=1 / 16), matrix(37, 91, step=1 / 16)
     out = [[sum(v * b[k][n] for k, v in enumerate(row)) for n in range(91)] for row in a]
@@ -102,7 +107,7 @@ def matmul_bf16():
 
 
 EXAMPLES = [hinge, scaled_gelu, softmax_rows, outer, reverse_rows, normalize_rows, add_rows,
-            matmul_bf16]
+            dot, matmul_bf16]
 
 
 class ExamplesTest(daemons.DaemonTest):

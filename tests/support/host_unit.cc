@@ -62,8 +62,10 @@ void HostCall::Compact(int64_t n, const std::vector<uint64_t>& words) {
   for (u32 i = 0; i < words.size(); ++i) state_->descriptor.set_compact_argument(i, words[i]);
 }
 
-bool HostCall::Run(OperatorFunction function, int64_t chunks) {
+bool HostCall::Run(OperatorFunction function, int64_t chunks, bool share_memory) {
   state_->status_and_detail = 0;
+  state_->task_memory = share_memory ? &task_memory_ : nullptr;
+  task_memory_.arrived = 0;
   state_->chunk_count = static_cast<u64>(chunks);
   for (int64_t chunk = chunks; chunk-- > 0;) {
     state_->chunk = static_cast<u64>(chunk);

@@ -55,13 +55,15 @@ class HostCall {
   // Sends the task in compact form: `tensors` tensors of `n` floats come before the scalars.
   void Compact(int64_t n, const std::vector<uint64_t>& words);
 
-  // Runs all chunks, the last one first. False: the operator reported a failure.
-  bool Run(OperatorFunction function, int64_t chunks = 1);
+  // Runs all chunks, the last one first. False: the operator reported a failure. `share_memory`: as
+  // those of a wide task of the ring.
+  bool Run(OperatorFunction function, int64_t chunks = 1, bool share_memory = true);
   const BlockState& state() const { return *state_; }
 
  private:
   std::unique_ptr<BlockState> state_;
   std::vector<unsigned char> scratch_;
+  TaskMemory task_memory_{};
 };
 
 }  // namespace resident::testing
