@@ -1,14 +1,16 @@
 // LongRows: few long rows, which are cut into parts, so that many blocks work on a row.
 //
-//   const LongRows cut(rows, columns, kLeastRow, kLeastPart);
+//   const LongRows cut = CutRows(rows, columns, kLeastRow, kLeastPart, kMostPartsOf<float>);
 //   if (!cut.any()) ... rows as a whole ...
-//   const PartsOfChunk<float> mine(block, cut);
-//   for (i64 p = mine.parts.begin; p < mine.parts.end; ++p) {
-//     ... the value of part p, then, in one thread: mine.value(p) = ...
-//   }
-//   if (!mine.Finish(block)) return;  // Another chunk is the last one, and combines the values.
-//   for (i64 row = mine.rows.begin; ...) ... the values cut.FirstOfRow(row), + 1, ... of the row
-//   ...
+//   const PartValues<float, 0> values(block, cut, rows, 2);
+//   const Range own = values.OfChunk(block.chunk(), block.chunk_count());
+//   ForEachPart(cut, own, [&](i64 p, i64 row, i64 index) {
+//     ... the value of columns cut.ColumnsOf(index) of the row ...
+//     if (block.thread() == 0) values[p] = ...
+//   });
+//   if (values.shared && !block.arrive()) return;  // The last chunk combines the values.
+//   if (!values.shared) block.barrier();
+//   for (i64 row = values.rows.begin; row < values.rows.end; ++row) ... CombineParts ...
 //
 // The parts depend only on the shape, and the values of a row are combined in the order of its
 // parts by one warp: the bits of a result are the same for any number of chunks, also if the chunks
@@ -40,36 +42,57 @@ struct LongRows {
   i64 of_row;  // Parts of a row; 0: rows are not cut.
   i64 width;   // Columns of a part; the last one of a row may be shorter.
 
-  // Rows of at least `least_row` columns are cut into parts of at least `least_part`, unless there
-  // are so many rows that each has a block.
-  RESIDENT_DEVICE LongRows(i64 rows, i64 row_columns, i64 least_row, i64 least_part,
-                           i64 most_parts = kMostParts)
-      : columns(row_columns), of_row(0), width(row_columns) {
-    if (row_columns < least_row || rows < 1 || rows > most_parts / 2) return;
-    const i64 most = Quotient(most_parts, rows);
-    i64 parts = Quotient(row_columns, least_part);
-    if (parts > most) parts = most;
-    if (parts < 2) return;
-    width = (Quotient(row_columns - 1, parts) + kPartStep) / kPartStep * kPartStep;
-    of_row = Quotient(row_columns - 1, width) + 1;
-  }
-
   RESIDENT_DEVICE bool any() const { return of_row != 0; }
-  RESIDENT_DEVICE i64 RowOf(i64 part) const { return Quotient(part, of_row); }
   RESIDENT_DEVICE i64 FirstOfRow(i64 row) const { return row * of_row; }
-  // The columns of a part, in its row.
-  RESIDENT_DEVICE Range ColumnsOf(i64 part) const {
-    const i64 begin = (part - FirstOfRow(RowOf(part))) * width;
+  // The columns of the part with this index in its row.
+  RESIDENT_DEVICE Range ColumnsOf(i64 index) const {
+    const i64 begin = index * width;
     return {begin, begin + width < columns ? begin + width : columns};
   }
 };
 
-// The share of one of `count` chunks of n parts.
+// Cuts rows of at least `least_row` columns into parts of at least `least_part`, unless there are
+// so many rows that each has a block.
+RESIDENT_NOINLINE LongRows CutRows(i64 rows, i64 columns, i64 least_row, i64 least_part,
+                                   i64 most_parts) {
+  LongRows cut = {columns, 0, columns};
+  if (columns < least_row || rows < 1 || rows > most_parts / 2) return cut;
+  const i64 most = Quotient(most_parts, rows);
+  i64 parts = Quotient(columns, least_part);
+  if (parts > most) parts = most;
+  if (parts < 2) return cut;
+  cut.width = (Quotient(columns - 1, parts) + kPartStep) / kPartStep * kPartStep;
+  cut.of_row = Quotient(columns - 1, cut.width) + 1;
+  return cut;
+}
+
+// Calls f(p, row, index) for each part p of [parts.begin, parts.end), the part with this index in
+// its row.
+template <typename F>
+RESIDENT_DEVICE void ForEachPart(const LongRows& cut, Range parts, F f) {
+  if (parts.begin >= parts.end) return;
+  i64 row = Quotient(parts.begin, cut.of_row);
+  i64 index = parts.begin - cut.FirstOfRow(row);
+  RESIDENT_UNROLL(1)
+  for (i64 p = parts.begin; p < parts.end; ++p) {
+    f(p, row, index);
+    if (++index < cut.of_row) continue;
+    index = 0;
+    ++row;
+  }
+}
+
+// The share of one of `count` chunks of n parts, of which there are at most kMostParts.
 RESIDENT_DEVICE Range ShareOfParts(i64 n, i64 chunk, i64 count) {
-  const i64 base = Quotient(n, count);
-  const i64 more = n - base * count;
-  const i64 begin = chunk * base + (chunk < more ? chunk : more);
-  return {begin, begin + base + (chunk < more ? 1 : 0)};
+  if (chunk >= n) return {n, n};
+  if (count >= n) return {chunk, chunk + 1};
+  const u32 parts = static_cast<u32>(n);
+  const u32 chunks = static_cast<u32>(count);
+  const u32 base = parts / chunks;
+  const u32 more = parts - base * chunks;
+  const u32 c = static_cast<u32>(chunk);
+  const u32 begin = c * base + (c < more ? c : more);
+  return {begin, begin + base + (c < more ? 1 : 0)};
 }
 
 // The values of a task's parts: in the task's memory, if its chunks share the rows, else those of
@@ -93,14 +116,17 @@ struct PartValues {
                       : block.memory<T>(kAt, kMostPartsOf<T>)) {}
 
   RESIDENT_DEVICE T& operator[](i64 part) const { return values[part - parts.begin]; }
+  // The parts that one of `count` chunks computes: all, if the chunks do not share them.
+  RESIDENT_DEVICE Range OfChunk(i64 chunk, i64 count) const {
+    return shared ? ShareOfParts(parts.end, chunk, count) : parts;
+  }
 };
 
 #if RESIDENT_WARPS
 
 // Calls f(v) with the values data[0] to data[count - 1], of which the calling thread has every
-// threads()'th 16 bytes: kThreadElements<T> values at a time. Those that do not exist are `none`.
-// REQUIRES: data is at a multiple of 16 bytes.
-// f may change them.
+// threads()'th 16 bytes: kThreadElements<T> values at a time, which f may change. Those that do not
+// exist are `none`. REQUIRES: data is at a multiple of 16 bytes.
 template <typename T, typename F>
 RESIDENT_DEVICE void ForEachGroup(const Block& block, const T* data, i64 count, float none, F f) {
   constexpr i64 kElements = kChunkBytes / sizeof(T);
@@ -189,9 +215,9 @@ inline constexpr i64 kLeastStepsPart = 8 << 10;
 inline constexpr i64 kLeastStepsChunks = 4;
 
 // Runs an operator whose outputs need the values of all parts of their row: first (collective)
-// value(p) for each part, which returns its value, then store(p, values) for each part, which
-// writes its outputs; `values` are those of the parts of its row. Values are in the block's memory,
-// from byte 0 on.
+// value(row, columns) for each part, which returns its value, then store(row, columns, values,
+// index) for each part, which writes its outputs; `values` are those of the parts of its row, among
+// which the part has this index. Values are in the block's memory, from byte 0 on.
 //
 // If the chunks of a task share its rows, the first half of them computes the values, and the
 // second half waits for these. Chunks start in the order of their numbers, and those of the first
@@ -203,17 +229,13 @@ RESIDENT_DEVICE void InTwoSteps(const Block& block, const LongRows& cut, i64 row
   const PartValues<T, 0> values(block, cut, rows, kLeastStepsChunks);
   const i64 first_half = block.chunk_count() / 2;
   const bool is_first = block.chunk() < first_half;
-  Range own = values.parts;
-  if (values.shared) {
-    own = ShareOfParts(values.parts.end, is_first ? block.chunk() : block.chunk() - first_half,
-                       is_first ? first_half : block.chunk_count() - first_half);
-  }
+  const Range own = values.OfChunk(is_first ? block.chunk() : block.chunk() - first_half,
+                                   is_first ? first_half : block.chunk_count() - first_half);
   if (!values.shared || is_first) {
-    RESIDENT_UNROLL(1)
-    for (i64 p = own.begin; p < own.end; ++p) {
-      const T of_part = value(p);
+    ForEachPart(cut, own, [&](i64 p, i64 row, i64 index) {
+      const T of_part = value(row, cut.ColumnsOf(index));
       if (block.thread() == 0) values[p] = of_part;
-    }
+    });
   }
   if (!values.shared) {
     block.barrier();
@@ -223,10 +245,9 @@ RESIDENT_DEVICE void InTwoSteps(const Block& block, const LongRows& cut, i64 row
   } else {
     block.await_arrivals(static_cast<u32>(first_half));
   }
-  RESIDENT_UNROLL(1)
-  for (i64 p = own.begin; p < own.end; ++p) {
-    store(p, &values[cut.FirstOfRow(cut.RowOf(p))]);
-  }
+  ForEachPart(cut, own, [&](i64, i64 row, i64 index) {
+    store(row, cut.ColumnsOf(index), &values[cut.FirstOfRow(row)], index);
+  });
   if (values.shared) block.arrive();
 }
 

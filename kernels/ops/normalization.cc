@@ -430,8 +430,8 @@ template <typename T>
 RESIDENT_DEVICE LongRows CutOf(const Tensor<const Any>& x) {
   const i64 columns = x.shape(x.rank() - 1);
   const i64 rows = columns == 0 ? 0 : resident::Quotient(x.size(), columns);
-  return LongRows(rows, columns, resident::kLongStepsRow, resident::kLeastStepsPart,
-                  resident::kMostPartsOf<T>);
+  return resident::CutRows(rows, columns, resident::kLongStepsRow, resident::kLeastStepsPart,
+                           resident::kMostPartsOf<T>);
 }
 
 // rmsnorm of value(i), element i of the rows; `store_sum` is called with each i, too.
@@ -441,25 +441,23 @@ RESIDENT_DEVICE void RmsNormParts(const Block& block, const LongRows& cut, i64 r
                                   const Elements<kFloat32>& out, G store_sum) {
   resident::InTwoSteps<double>(
       block, cut, rows,
-      [&](i64 p) {
-        const Range part = cut.ColumnsOf(p);
-        const i64 at = cut.RowOf(p) * cut.columns + part.begin;
+      [&](i64 row, Range part) {
+        const i64 at = row * cut.columns + part.begin;
         return resident::Sum(block, Team(block, part.size(), 1), part.size(), [&](i64 c) {
           const float v = value(at + c);
           return v * v;
         });
       },
-      [&](i64 p, const double* squares) {
+      [&](i64 row, Range part, const double* squares, i64) {
         const double sum = resident::CombineParts(
             block, cut.of_row, 0.0, [&](i64 i) { return squares[i]; },
             [](double a, double b) { return a + b; });
         const float scale = RmsScale(sum, cut.columns, eps);
-        const Range part = cut.ColumnsOf(p);
-        const i64 row = cut.RowOf(p) * cut.columns;
+        const i64 at = row * cut.columns;
         RESIDENT_UNROLL(1)
         for (i64 c = part.begin + block.thread(); c < part.end; c += block.threads()) {
-          out.Store(row + c, value(row + c) * scale * w.Load(c));
-          store_sum(row + c);
+          out.Store(at + c, value(at + c) * scale * w.Load(c));
+          store_sum(at + c);
         }
       });
 }
@@ -478,8 +476,10 @@ RESIDENT_NOINLINE bool RmsNormInParts(const Block& shared, const Args& args) {
   const LongRows cut = CutOf<double>(args.tensor<const Any>(0));
   if (!cut.any()) return false;
   const Block block = shared;
-  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
-    RmsNormInPartsOf<true>(block, args, cut);
+  // For GPUs one function suffices.
+  if (kOneThread &&
+      AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
+    RmsNormInPartsOf<kOneThread>(block, args, cut);
   } else {
     RmsNormInPartsOf<false>(block, args, cut);
   }
@@ -502,9 +502,11 @@ RESIDENT_NOINLINE bool RmsNormResidualInParts(const Block& shared, const Args& a
   const LongRows cut = CutOf<double>(args.tensor<const Any>(0));
   if (!cut.any()) return false;
   const Block block = shared;
-  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
+  // For GPUs one function suffices.
+  if (kOneThread &&
+      AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
                  args.tensor<Any>(3), args.tensor<Any>(4))) {
-    RmsNormResidualInPartsOf<true>(block, args, cut);
+    RmsNormResidualInPartsOf<kOneThread>(block, args, cut);
   } else {
     RmsNormResidualInPartsOf<false>(block, args, cut);
   }
@@ -564,13 +566,12 @@ RESIDENT_DEVICE void LayerNormInPartsOf(const Block& block, const Args& args, co
   const auto add = [](double a, double c) { return a + c; };
   resident::InTwoSteps<Moments>(
       block, cut, input.size() / cut.columns,
-      [&](i64 p) {
-        const Range part = cut.ColumnsOf(p);
-        const i64 at = cut.RowOf(p) * cut.columns + part.begin;
+      [&](i64 row, Range part) {
+        const i64 at = row * cut.columns + part.begin;
         return MomentsOf(block, Team(block, part.size(), 1), part.size(),
                          [&](i64 c) { return x.Load(at + c); });
       },
-      [&](i64 p, const Moments* parts) {
+      [&](i64 row, Range part, const Moments* parts, i64) {
         const auto size = [&](i64 i) { return static_cast<double>(cut.ColumnsOf(i).size()); };
         const auto mean_of = [&](i64 i) {
           return static_cast<double>(parts[i].high) + static_cast<double>(parts[i].low);
@@ -590,12 +591,11 @@ RESIDENT_DEVICE void LayerNormInPartsOf(const Block& block, const Args& args, co
             },
             add);
         const float scale = 1.0f / math::sqrt(static_cast<float>(all.squares / columns) + eps);
-        const Range part = cut.ColumnsOf(p);
-        const i64 row = cut.RowOf(p) * cut.columns;
+        const i64 at = row * cut.columns;
         RESIDENT_UNROLL(1)
         for (i64 c = part.begin + block.thread(); c < part.end; c += block.threads()) {
-          const float normal = all.Center(x.Load(row + c)) * scale * w.Load(c);
-          out.Store(row + c, biased ? normal + b.Load(c) : normal);
+          const float normal = all.Center(x.Load(at + c)) * scale * w.Load(c);
+          out.Store(at + c, biased ? normal + b.Load(c) : normal);
         }
       });
 }
@@ -603,9 +603,10 @@ RESIDENT_NOINLINE bool LayerNormInParts(const Block& shared, const Args& args) {
   const LongRows cut = CutOf<Moments>(args.tensor<const Any>(0));
   if (!cut.any()) return false;
   const Block block = shared;
-  if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
-                 args.tensor<Any>(3))) {
-    LayerNormInPartsOf<true>(block, args, cut);
+  // For GPUs one function suffices.
+  if (kOneThread && AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1),
+                               args.tensor<const Any>(2), args.tensor<Any>(3))) {
+    LayerNormInPartsOf<kOneThread>(block, args, cut);
   } else {
     LayerNormInPartsOf<false>(block, args, cut);
   }

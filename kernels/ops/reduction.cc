@@ -332,18 +332,17 @@ RESIDENT_DEVICE void ReduceParts(const Block& block, const LongRows& cut, i64 ro
                                  const R& reducer, u64 x, DType dtype, B begin, S store) {
   using Part = typename R::Part;
   const resident::PartValues<Part, kValuesAt> values(block, cut, rows, 2);
-  const Range own = values.shared ? block.share(values.parts.end) : values.parts;
-  RESIDENT_UNROLL(1)
-  for (i64 p = own.begin; p < own.end; ++p) {
-    const Range columns = cut.ColumnsOf(p);
-    const i64 offset = begin(cut.RowOf(p)) + columns.begin;
+  const Range own = values.OfChunk(block.chunk(), block.chunk_count());
+  resident::ForEachPart(cut, own, [&](i64 p, i64 row, i64 index) {
+    const Range columns = cut.ColumnsOf(index);
+    const i64 offset = begin(row) + columns.begin;
     Part part{};
     resident::VisitFloat(dtype, [&](auto element) {
       const auto* const data = ElementAt<const decltype(element)>(x, 0);
       part = ReducePart(block, reducer, data, offset, columns.size());
     });
     if (block.thread() == 0) values[p] = part;
-  }
+  });
   if (!values.shared) {
     block.barrier();
   } else if (!block.arrive()) {
@@ -367,7 +366,8 @@ template <typename R>
 RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, const R& of_task,
                                       const Tensor<const Any>& x, const Tensor<Any>& out) {
   const i64 outputs = plan.outputs.size();
-  const LongRows cut(outputs, plan.elements.size(), kLongRow, kLeastPart);
+  const LongRows cut =
+      resident::CutRows(outputs, plan.elements.size(), kLongRow, kLeastPart, resident::kMostParts);
   if (!cut.any()) return false;
   const Block block = shared;
   const R reducer = of_task;
@@ -537,7 +537,8 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
 RESIDENT_NOINLINE bool SumLongRows(const Block& shared, const Args& args) {
   const Tensor<const float> x = args.tensor<const float>(0);
   const Tensor<float> out = args.tensor<float>(1);
-  const LongRows cut(x.shape(0), x.shape(1), kLongRow, kLeastPart);
+  const LongRows cut =
+      resident::CutRows(x.shape(0), x.shape(1), kLongRow, kLeastPart, resident::kMostParts);
   if (!cut.any()) return false;
   const Block block = shared;
   ReduceParts(

@@ -228,25 +228,27 @@ RESIDENT_NOINLINE bool SoftmaxInParts(const Block& shared, const Args& args, boo
   if (x.size() == 0) return false;
   const i64 columns = x.shape(x.rank() - 1);
   const i64 rows = Quotient(x.size(), columns);
-  const LongRows cut(rows, columns, kLongStepsRow, kLeastStepsPart);
+  const LongRows cut =
+      CutRows(rows, columns, kLongStepsRow, kLeastStepsPart, kMostPartsOf<SoftmaxSum>);
   if (!cut.any()) return false;
   const Block block = shared;
   const SoftmaxTask task = {AddressOf(x), AddressOf(out), x.dtype(), out.dtype(), log};
-  VisitFloat(task.x_dtype, [&](auto element) {
-    using T = decltype(element);
-    InTwoSteps<SoftmaxSum>(
-        block, cut, rows,
-        [&](i64 p) {
-          const Range part = cut.ColumnsOf(p);
-          return SumOfPart<T>(block, task, cut.RowOf(p) * columns + part.begin, part.size());
-        },
-        [&](i64 p, const SoftmaxSum* sums) {
-          const i64 row = cut.RowOf(p);
-          const Range part = cut.ColumnsOf(p);
-          StorePart<T>(block, task, row * columns + part.begin, part.size(),
-                       CombineSums(block, cut.of_row, sums), sums[p - cut.FirstOfRow(row)]);
+  InTwoSteps<SoftmaxSum>(
+      block, cut, rows,
+      [&](i64 row, Range part) {
+        SoftmaxSum sum{};
+        VisitFloat(task.x_dtype, [&](auto element) {
+          sum = SumOfPart<decltype(element)>(block, task, row * columns + part.begin, part.size());
         });
-  });
+        return sum;
+      },
+      [&](i64 row, Range part, const SoftmaxSum* sums, i64 index) {
+        const SoftmaxRow known = CombineSums(block, cut.of_row, sums);
+        VisitFloat(task.x_dtype, [&](auto element) {
+          StorePart<decltype(element)>(block, task, row * columns + part.begin, part.size(), known,
+                                       sums[index]);
+        });
+      });
   return true;
 }
 

@@ -308,8 +308,8 @@ class Block {
 
   // (collective) Counts the chunk among those that have written what they write for others. Returns
   // whether all chunks of the task have: exactly one of them gets true, in which what the others
-  // wrote before is visible. If one chunk calls it, each one must, once. REQUIRES: task_memory() is
-  // not null.
+  // wrote before is visible. If one chunk calls it, each one must, once; if one that fails does
+  // not, none gets true. REQUIRES: task_memory() is not null.
   RESIDENT_HOST_DEVICE bool arrive() const {
     barrier();
     u32 before = 0;
