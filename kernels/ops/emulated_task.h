@@ -8,6 +8,8 @@
 #ifndef RESIDENT_KERNELS_OPS_EMULATED_TASK_H_
 #define RESIDENT_KERNELS_OPS_EMULATED_TASK_H_
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -82,6 +84,11 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
     state->chunk = chunk;
     std::memset(state->memory, 0xff, sizeof(state->memory));
     emulated::RunBlock(Block::kMaxThreads, [&] { function(state.get()); });
+  }
+  if (state->status_and_detail == 0 && task_memory.arrived != 0) {
+    std::fprintf(stderr, "the chunks have left the counter of arrivals at %u\n",
+                 task_memory.arrived);
+    std::abort();
   }
   return state->status_and_detail;
 }

@@ -248,7 +248,6 @@ RESIDENT_DEVICE void InTwoSteps(const Block& block, const LongRows& cut, i64 row
   ForEachPart(cut, own, [&](i64, i64 row, i64 index) {
     store(row, cut.ColumnsOf(index), &values[cut.FirstOfRow(row)], index);
   });
-  if (values.shared) block.arrive();
 }
 
 }  // namespace resident

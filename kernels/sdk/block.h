@@ -320,7 +320,8 @@ class Block {
 
   // (collective) Waits until `chunks` chunks have arrived; what they wrote before is visible.
   // Chunks are started in the order of their numbers, so that one may wait for others with lower
-  // numbers that do not wait themselves. REQUIRES: as arrive(), which the caller calls later.
+  // numbers that do not wait themselves. A chunk that has waited has arrived, and does not call
+  // arrive(). REQUIRES: task_memory() is not null.
   RESIDENT_HOST_DEVICE void await_arrivals(u32 chunks) const {
     if (thread() == 0) AwaitArrivals(&state()->task_memory->arrived, chunks);
     barrier();
@@ -377,7 +378,8 @@ class Block {
 #endif
     return before;
   }
-  RESIDENT_HOST_DEVICE static void AwaitArrivals(const u32* arrived, u32 chunks) {
+  // Counts the chunk after the wait, so that the counter becomes 0 after all waits have ended.
+  RESIDENT_HOST_DEVICE void AwaitArrivals(u32* arrived, u32 chunks) const {
 #if defined(__CUDA_ARCH__)
     u32 now;
     while (true) {
@@ -389,11 +391,13 @@ class Block {
       asm volatile("nanosleep.u32 32;");
     }
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    atomicInc(arrived, static_cast<u32>(chunk_count()) - 1);
 #elif !RESIDENT_GPU
     for (u32 polls = 1; __atomic_load_n(arrived, __ATOMIC_ACQUIRE) < chunks; ++polls) {
       // Another chunk may need the processor.
       if (polls % 64 == 0) sched_yield();
     }
+    CountArrival(arrived);
 #endif
   }
 
