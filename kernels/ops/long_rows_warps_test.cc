@@ -17,17 +17,17 @@
 #include "kernels/sdk/operator.h"
 
 extern "C" {
-void resident_operator_argmax(resident::Block& block, const resident::Args& args);
-void resident_operator_layernorm(resident::Block& block, const resident::Args& args);
-void resident_operator_log_softmax(resident::Block& block, const resident::Args& args);
-void resident_operator_max(resident::Block& block, const resident::Args& args);
-void resident_operator_mean(resident::Block& block, const resident::Args& args);
-void resident_operator_min(resident::Block& block, const resident::Args& args);
-void resident_operator_rmsnorm(resident::Block& block, const resident::Args& args);
-void resident_operator_rmsnorm_residual(resident::Block& block, const resident::Args& args);
-void resident_operator_softmax(resident::Block& block, const resident::Args& args);
-void resident_operator_sum(resident::Block& block, const resident::Args& args);
-void resident_operator_sum_rows(resident::Block& block, const resident::Args& args);
+void resident_operator_argmax(resident::BlockState* state);
+void resident_operator_layernorm(resident::BlockState* state);
+void resident_operator_log_softmax(resident::BlockState* state);
+void resident_operator_max(resident::BlockState* state);
+void resident_operator_mean(resident::BlockState* state);
+void resident_operator_min(resident::BlockState* state);
+void resident_operator_rmsnorm(resident::BlockState* state);
+void resident_operator_rmsnorm_residual(resident::BlockState* state);
+void resident_operator_softmax(resident::BlockState* state);
+void resident_operator_sum(resident::BlockState* state);
+void resident_operator_sum_rows(resident::BlockState* state);
 }
 
 namespace resident {

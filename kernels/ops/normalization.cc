@@ -472,10 +472,9 @@ RESIDENT_DEVICE void RmsNormInPartsOf(const Block& block, const Args& args, cons
       block, cut, input.size() / cut.columns, [&](i64 i) { return x.Load(i); }, w,
       args.scalar<float>(3), out, [](i64) {});
 }
-RESIDENT_NOINLINE bool RmsNormInParts(const Block& shared, const Args& args) {
+RESIDENT_NOINLINE bool RmsNormInParts(Block block, Args args) {
   const LongRows cut = CutOf<double>(args.tensor<const Any>(0));
   if (!cut.any()) return false;
-  const Block block = shared;
   // For GPUs one function suffices.
   if (kOneThread &&
       AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
@@ -498,10 +497,9 @@ RESIDENT_DEVICE void RmsNormResidualInPartsOf(const Block& block, const Args& ar
   RmsNormParts(block, cut, input.size() / cut.columns, sum, w, args.scalar<float>(5), out,
                [&](i64 i) { h.Store(i, sum(i)); });
 }
-RESIDENT_NOINLINE bool RmsNormResidualInParts(const Block& shared, const Args& args) {
+RESIDENT_NOINLINE bool RmsNormResidualInParts(Block block, Args args) {
   const LongRows cut = CutOf<double>(args.tensor<const Any>(0));
   if (!cut.any()) return false;
-  const Block block = shared;
   // For GPUs one function suffices.
   if (kOneThread &&
       AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
@@ -599,10 +597,9 @@ RESIDENT_DEVICE void LayerNormInPartsOf(const Block& block, const Args& args, co
         }
       });
 }
-RESIDENT_NOINLINE bool LayerNormInParts(const Block& shared, const Args& args) {
+RESIDENT_NOINLINE bool LayerNormInParts(Block block, Args args) {
   const LongRows cut = CutOf<Moments>(args.tensor<const Any>(0));
   if (!cut.any()) return false;
-  const Block block = shared;
   // For GPUs one function suffices.
   if (kOneThread && AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1),
                                args.tensor<const Any>(2), args.tensor<Any>(3))) {

@@ -306,9 +306,8 @@ constexpr i64 kLeastPart = 16 << 10;
 
 // (collective) The Part of x[offset] to x[offset + count - 1].
 template <typename R, typename T>
-RESIDENT_NOINLINE typename R::Part ReducePart(const Block& shared, const R& of_task, const T* x,
-                                              i64 offset, i64 count) {
-  const Block block = shared;
+RESIDENT_NOINLINE typename R::Part ReducePart(Block block, const R& of_task, const T* x, i64 offset,
+                                              i64 count) {
   const R reducer = of_task;
 #if RESIDENT_WARPS
   if constexpr (R::kGroups) {
@@ -363,13 +362,12 @@ RESIDENT_DEVICE void ReduceParts(const Block& block, const LongRows& cut, i64 ro
 
 // False: the rows are not long, or too many.
 template <typename R>
-RESIDENT_NOINLINE bool ReduceLongRows(const Block& shared, const Plan& plan, const R& of_task,
+RESIDENT_NOINLINE bool ReduceLongRows(Block block, const Plan& plan, const R& of_task,
                                       const Tensor<const Any>& x, const Tensor<Any>& out) {
   const i64 outputs = plan.outputs.size();
   const LongRows cut =
       resident::CutRows(outputs, plan.elements.size(), kLongRow, kLeastPart, resident::kMostParts);
   if (!cut.any()) return false;
-  const Block block = shared;
   const R reducer = of_task;
   ReduceParts(
       block, cut, outputs, reducer, AddressOf(x), x.dtype(),
@@ -534,13 +532,12 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
 }
 
 // sum_rows. False: the rows are not long, or too many.
-RESIDENT_NOINLINE bool SumLongRows(const Block& shared, const Args& args) {
+RESIDENT_NOINLINE bool SumLongRows(Block block, Args args) {
   const Tensor<const float> x = args.tensor<const float>(0);
   const Tensor<float> out = args.tensor<float>(1);
   const LongRows cut =
       resident::CutRows(x.shape(0), x.shape(1), kLongRow, kLeastPart, resident::kMostParts);
   if (!cut.any()) return false;
-  const Block block = shared;
   ReduceParts(
       block, cut, x.shape(0), Sum{/*mean=*/false}, AddressOf(x), DType::kF32,
       [&](i64 row) { return row * cut.columns; },
@@ -608,8 +605,7 @@ RESIDENT_DEVICE void StoreIndex(const Block& block, u64 out, u64 part) {
 }
 
 // The same as IndexOfLargestOfAll, if the chunks share memory: each has a share of the row.
-RESIDENT_NOINLINE void IndexOfLargestOfLongRow(const Block& shared, u64 x, u64 out, u32 size) {
-  const Block block = shared;
+RESIDENT_NOINLINE void IndexOfLargestOfLongRow(Block block, u64 x, u64 out, u32 size) {
   u64* const parts = block.task_memory<u64>(0, resident::kMostParts);
   const u32 count = static_cast<u32>(resident::Smallest(block.chunk_count(), resident::kMostParts));
   const u32 chunk = static_cast<u32>(block.chunk());
@@ -633,8 +629,7 @@ RESIDENT_NOINLINE void IndexOfLargestOfLongRow(const Block& shared, u64 x, u64 o
 
 // argmax of all elements of a dense float32 tensor, such as a model's logits. False: the tensors
 // have another form.
-RESIDENT_NOINLINE bool IndexOfLargestOfAll(const Block& shared, const Args& args) {
-  const Block block = shared;
+RESIDENT_NOINLINE bool IndexOfLargestOfAll(Block block, Args args) {
   if (!resident::kReadsDirectly || args.compact()) return false;
   const TensorArgument& x = args.described(0);
   const TensorArgument& out = args.described(1);

@@ -89,9 +89,8 @@ struct SoftmaxRow {
 
 // (collective) Of `count` columns, from element `at` on.
 template <typename T>
-RESIDENT_NOINLINE SoftmaxSum SumOfPart(const Block& shared, const SoftmaxTask& of_block, i64 at,
+RESIDENT_NOINLINE SoftmaxSum SumOfPart(Block block, const SoftmaxTask& of_block, i64 at,
                                        i64 count) {
-  const Block block = shared;
   const SoftmaxTask task = of_block;
   const T* const x = ElementAt<const T>(task.x, 0);
 #if RESIDENT_WARPS
@@ -120,7 +119,7 @@ RESIDENT_NOINLINE SoftmaxSum SumOfPart(const Block& shared, const SoftmaxTask& o
 }
 
 // (warp) The row whose parts have these sums.
-RESIDENT_NOINLINE SoftmaxRow CombineSums(const Block& block, i64 count, const SoftmaxSum* sums) {
+RESIDENT_NOINLINE SoftmaxRow CombineSums(Block block, i64 count, const SoftmaxSum* sums) {
   const float largest = CombineParts(
       block, count, -math::infinity(), [&](i64 p) { return sums[p].largest; },
       [](float a, float b) { return LargerOf(a, b); });
@@ -185,9 +184,8 @@ RESIDENT_DEVICE void StoreGroups(const Block& block, const T* x, T* out, i64 cou
 
 // Writes the outputs of `count` columns, from element `at` on. `part`: their sum.
 template <typename T>
-RESIDENT_NOINLINE void StorePart(const Block& shared, const SoftmaxTask& of_block, i64 at,
-                                 i64 count, const SoftmaxRow& of_part, const SoftmaxSum& part) {
-  const Block block = shared;
+RESIDENT_NOINLINE void StorePart(Block block, const SoftmaxTask& of_block, i64 at, i64 count,
+                                 const SoftmaxRow& of_part, const SoftmaxSum& part) {
   const SoftmaxTask task = of_block;
   const SoftmaxRow row = of_part;
   const T* const data = ElementAt<const T>(task.x, at);
@@ -222,7 +220,7 @@ RESIDENT_NOINLINE void StorePart(const Block& shared, const SoftmaxTask& of_bloc
 }
 
 // False: the rows are not long, or too many.
-RESIDENT_NOINLINE bool SoftmaxInParts(const Block& shared, const Args& args, bool log) {
+RESIDENT_NOINLINE bool SoftmaxInParts(Block block, Args args, bool log) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> out = args.tensor<const Any>(1);
   if (x.size() == 0) return false;
@@ -231,7 +229,6 @@ RESIDENT_NOINLINE bool SoftmaxInParts(const Block& shared, const Args& args, boo
   const LongRows cut =
       CutRows(rows, columns, kLongStepsRow, kLeastStepsPart, kMostPartsOf<SoftmaxSum>);
   if (!cut.any()) return false;
-  const Block block = shared;
   const SoftmaxTask task = {AddressOf(x), AddressOf(out), x.dtype(), out.dtype(), log};
   InTwoSteps<SoftmaxSum>(
       block, cut, rows,
