@@ -568,6 +568,46 @@ class Attention(Conformance):
             self.client.run("rope", self.input(x, "f32"), freqs, out, 5, layout)
             self.check(out, want)
 
+    def test_attention_decode(self):
+        """Beside rope, kv_append and attention of one position, in float64."""
+        for heads, kv_heads, head, length, pos, parts, layout in (
+            (8, 2, 64, 300, 0, 4, 1), (8, 2, 64, 300, 31, 4, 1), (6, 3, 64, 300, 299, 4, 0),
+            (12, 1, 128, 500, 437, 16, 1), (4, 4, 80, 90, 77, 3, 1), (5, 1, 16, 70, 69, 2, 0)):
+            dtype = self.random.choice(FLOATS)
+            q, k, v = (self.stored(self.normal(shape), "f32")
+                       for shape in ((heads, head), (kv_heads, head), (kv_heads, head)))
+            angles = self.stored(self.numbers.random(head // 2) * pos, "f32")
+            stored = [self.stored(self.normal((kv_heads, length, head)), dtype) for _ in range(2)]
+            keys, values = (self.input(a, dtype) for a in stored)
+            parted = [self.client.output(shape, "f32")
+                      for shape in ((heads, parts, head), (heads, parts), (heads, parts))]
+            arrived = self.client.tensor(numpy.zeros(kv_heads), "i32")
+            out, scale = self.client.output((heads, head), "f32"), numpy.float32(1 / math.sqrt(head))
+
+            def rotated(x):
+                pair = (x[:, 0::2], x[:, 1::2]) if layout == 0 else (x[:, :head // 2], x[:, head // 2:])
+                a = pair[0] * numpy.cos(angles) - pair[1] * numpy.sin(angles)
+                b = pair[0] * numpy.sin(angles) + pair[1] * numpy.cos(angles)
+                if layout == 0:
+                    return numpy.stack((a, b), axis=-1).reshape(x.shape)
+                return numpy.concatenate((a, b), axis=-1)
+
+            with self.subTest(heads=heads, head=head, pos=pos, dtype=dtype, seed=self.seed):
+                self.client.run("attention_decode", self.input(q, "f32"), self.input(k, "f32"),
+                                self.input(v, "f32"), self.client.tensor(angles, "f32"), keys, values,
+                                *parted, arrived, out, pos, float(scale), layout)
+                numpy.testing.assert_array_equal(self.client.read(arrived), 0)
+                cache = [self.client.read(tensor) for tensor in (keys, values)]
+                for got, before, new in zip(cache, stored, (rotated(k), v)):
+                    error = numpy.linalg.norm(got[:, pos] - new) / numpy.linalg.norm(new)
+                    self.assertLessEqual(error, max(TOLERANCE[dtype], 1e-5))
+                    got = got.copy()
+                    got[:, pos] = before[:, pos]
+                    numpy.testing.assert_array_equal(got, before)
+                want = self.reference(rotated(q)[None, :, None], cache[0][None], cache[1][None], scale,
+                                      0, numpy.zeros((1, 1, 1, length)), pos + 1)
+                self.check(out, want[0, :, 0], 1e-5)
+
     def test_embedding(self):
         table, ids = self.stored(self.normal((100, 33)), "bf16"), self.numbers.integers(0, 100, (4, 7))
         out = self.client.output((4, 7, 33), "f16")

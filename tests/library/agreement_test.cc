@@ -123,6 +123,12 @@ std::vector<Case> MakeCases() {
        {Whole(kF32, {1, 4, 3, 32}, -2, 2), Whole(kF32, {1, 2, 1, 32}, -2, 2),
         Whole(kF32, {1, 2, 1, 32}, -99, 99), Whole(kF32, {0}, 0, 0), Out(kF32, {1, 4, 3, 32}),
         0.25}},
+      // Position 0: its own key has all of the weight, so that the result is the value.
+      {"attention_decode",
+       {Whole(kF32, {4, 64}, -2, 2), Whole(kF32, {2, 64}, -2, 2), Whole(kF32, {2, 64}, -99, 99),
+        Whole(kF32, {0}, 0, 0), Whole(kBF16, {2, 16, 64}, -9, 9),
+        Whole(kBF16, {2, 16, 64}, -9, 9, 2), Out(kF32, {4, 2, 64}), Out(kF32, {4, 2}),
+        Out(kF32, {4, 2}), Whole(kI32, {2}, 0, 0), Out(kF32, {4, 64}), int64_t{0}, 0.25}},
       // Training.
       {"scatter_add",
        {Whole(kF32, {50, 64}, -9, 9), Whole(kI64, {2000}, 0, 49), Whole(kF32, {2000, 64}, -9, 9)}},
