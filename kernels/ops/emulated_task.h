@@ -39,11 +39,6 @@ inline Argument ScalarArgument(u64 bits) {
   return argument;
 }
 
-// Block::ahead_bytes() of emulated blocks.
-struct EmulatedAhead {
-  static inline u32 bytes = 64 * 1024;
-};
-
 // How the chunks of a task are run.
 struct EmulatedChunks {
   // Their numbers, one after the other; empty: in ascending order.
@@ -71,9 +66,6 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
   for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
   state->chunk_count = chunks;
   state->status_and_detail = 0;
-  std::vector<u64> ahead(EmulatedAhead::bytes / sizeof(u64));
-  state->ahead = reinterpret_cast<unsigned char*>(ahead.data());
-  state->ahead_bytes = EmulatedAhead::bytes;
   if (how.share_memory) state->task_memory = &task_memory;
   std::vector<u64> order = how.order;
   if (order.empty()) {

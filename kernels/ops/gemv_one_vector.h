@@ -7,8 +7,9 @@
 // A warp has adjacent rows, two at a time: of gemv_silu_mul a row of each matrix. A lane always has
 // eight loads of 16 bytes of weights under way, also from two rows to the next two, and the first
 // ones start before the vector may be read (Block::await_inputs). So each block has 32 KiB on their
-// way. If the block has memory for it (Block::ahead_bytes), the 32 KiB behind these are on their
-// way to it, and further weights reach the registers through it.
+// way. If x leaves room in the block's memory, the 32 KiB behind these are on their way to it, and
+// further weights reach the registers through it. More memory for that was tried: it is taken from
+// the L1 cache, so that other tasks took 1.2 times as long.
 //
 // The products are added in float32, so that x is not rounded, and the warps need nothing of each
 // other: a row is the work of one warp, and its bits depend neither on the number of chunks nor on
@@ -134,11 +135,12 @@ class StepRing {
  public:
   static constexpr u32 kSteps = 2;
 
-  RESIDENT_DEVICE explicit StepRing(const Block& block) {
+  // The block's memory is used from `begin` on, a multiple of 16.
+  RESIDENT_DEVICE StepRing(const Block& block, u32 begin) {
     const u32 warps = block.threads() / kWarpThreads;
-    exists_ = block.ahead_bytes() >= warps * kRingBytes;
-    first_ = AddressInMemory(block.ahead<unsigned char>()) + WarpOf(block) * kRingBytes +
-             LaneOf(block) * sizeof(Bytes16);
+    exists_ = begin + warps * kRingBytes <= kBlockMemoryBytes;
+    first_ = AddressInMemory(block.memory<unsigned char>()) + begin + WarpOf(block) * kRingBytes +
+             LaneOf(block) * static_cast<u32>(sizeof(Bytes16));
   }
 
   RESIDENT_DEVICE bool exists() const { return exists_; }
@@ -238,7 +240,7 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   StepWeights ahead[2];
   weights.template Load<kRows>(ahead[0]);
   weights.template Load<kRows>(ahead[1]);
-  StepRing ring(block);
+  StepRing ring(block, 2 * padded * static_cast<u32>(sizeof(Quad<float>)));
   if (ring.exists()) ring.template Fill<kRows>(weights);
   // Quads of x that a thread requests before it stores the first of them. There may be more.
   constexpr u32 kFirst = 2;

@@ -33,8 +33,6 @@ struct Handover {
 };
 
 __shared__ BlockState block_state;
-// What the launch gives to a block beside that: BlockState::ahead.
-extern __shared__ __align__(16) unsigned char ahead_memory[];
 __shared__ Handover handover;
 // What the poller knows of the graph workers; see graph_worker.cuh. Times are in cycles.
 struct MailState {

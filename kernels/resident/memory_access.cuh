@@ -131,13 +131,6 @@ __device__ __forceinline__ u64 NanosecondClock() {
   return ns;
 }
 
-// Bytes of shared memory that the launch gives to each block, beside those that are declared.
-__device__ __forceinline__ u32 DynamicSharedBytes() {
-  u32 bytes;
-  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-  return bytes;
-}
-
 // Named barriers for all threads of a block. (1 is Block::barrier(), for the threads that run
 // operators.) Both instructions specify the number of threads: if only one of them does, a GPU
 // reports a mismatch (an illegal instruction).

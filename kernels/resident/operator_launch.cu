@@ -49,7 +49,6 @@ __device__ __forceinline__ void TakeLaunch(const OperatorLaunch& launch) {
   launch_state.scratch = launch.scratch + blockIdx.x * kScratchBytes;
   launch_state.status_and_detail = 0;
   launch_state.inputs = InputState::kReady;
-  launch_state.ahead_bytes = 0;
   launch_state.task_memory = launch.task_memory;
   launch_state.barrier_arrivals = 0;
 }

@@ -703,8 +703,6 @@ extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
     prepared.mail = MailState{};
     block_state.scratch = parameters.scratch + blockIdx.x * kScratchBytes;
     block_state.inputs = InputState::kReady;
-    block_state.ahead = ahead_memory;
-    block_state.ahead_bytes = DynamicSharedBytes();
     block_state.task_memory = nullptr;
   }
   if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;

@@ -82,8 +82,6 @@ struct alignas(128) BlockState {
   u8 result[kResultBytes];
   u64 reduce[34];  // Scratch of the reductions: one word for each warp, and the result.
   InputState inputs;
-  u32 ahead_bytes;  // Of `ahead`: see Block::ahead_bytes().
-  unsigned char* ahead;
   // Null: the chunks of the task share no memory.
   TaskMemory* task_memory;
   alignas(128) unsigned char memory[kBlockMemoryBytes];
@@ -274,14 +272,6 @@ class Block {
     if (!Fits(ViolationKind::kBlockMemory, offset, count, sizeof(T), kBlockMemoryBytes)) offset = 0;
 #endif
     return reinterpret_cast<T*>(state()->memory + offset);
-  }
-
-  // More fast memory, for what an operator requests long before it uses it. How much there is
-  // depends on the GPU, and on the blocks that share an SM; a CPU has none. Not initialised.
-  RESIDENT_HOST_DEVICE u32 ahead_bytes() const { return state()->ahead_bytes; }
-  template <typename T>
-  RESIDENT_HOST_DEVICE T* ahead() const {
-    return reinterpret_cast<T*>(state()->ahead);
   }
 
   // Device memory of the block, kScratchBytes. Not initialised. `count` as above.

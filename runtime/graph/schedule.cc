@@ -28,21 +28,25 @@ uint32_t CountRanks(const NodeEstimate& node, uint32_t gang) {
 // node costs beside its traffic is then small, and so may be what a wrong estimate costs.
 constexpr double kMaxSharedNs = 20'000;
 
-// The number of nodes, from the first one on, that could divide the gang among themselves: wide
-// nodes that wait for the same nodes. At least 1.
+// The number of nodes, from node `first` on, that could divide the gang among themselves: wide
+// nodes that wait for none of each other, and for the same latest node. At least 1. `predecessors`:
+// of these nodes.
 size_t CountSiblings(absl::Span<const NodeEstimate> nodes, absl::Span<const uint32_t> predecessors,
-                     uint32_t gang) {
-  const uint32_t waits = nodes[0].predecessors;
+                     size_t first, uint32_t gang) {
+  const auto latest = [](absl::Span<const uint32_t> of) -> int64_t {
+    return of.empty() ? -1 : int64_t{*std::max_element(of.begin(), of.end())};
+  };
+  const int64_t awaited = latest(predecessors.first(nodes[first].predecessors));
   size_t count = 0;
-  while (count < nodes.size()) {
-    const NodeEstimate& node = nodes[count];
-    // A node that waits for one of them has another list: that one is not in its own.
-    if (node.chunks == 1 || node.predecessors != waits ||
-        DurationNs(node, CountRanks(node, gang)) > kMaxSharedNs ||
-        !std::equal(predecessors.begin(), predecessors.begin() + waits,
-                    predecessors.begin() + static_cast<ptrdiff_t>(count * waits))) {
+  size_t at = 0;
+  while (first + count < nodes.size()) {
+    const NodeEstimate& node = nodes[first + count];
+    const int64_t own = latest(predecessors.subspan(at, node.predecessors));
+    if (node.chunks == 1 || own != awaited || own >= static_cast<int64_t>(first) ||
+        DurationNs(node, CountRanks(node, gang)) > kMaxSharedNs) {
       break;
     }
+    at += node.predecessors;
     ++count;
   }
   return std::max<size_t>(count, 1);
@@ -203,7 +207,7 @@ Schedule ComputeSchedule(absl::Span<const NodeEstimate> nodes,
   Placer placer(nodes.size(), gang);
   size_t first = 0;
   for (size_t i = 0; i < nodes.size();) {
-    const size_t siblings = CountSiblings(nodes.subspan(i), predecessors.subspan(first), gang);
+    const size_t siblings = CountSiblings(nodes, predecessors.subspan(first), i, gang);
     for (const uint32_t each : CountRanksOfSiblings(nodes.subspan(i, siblings), gang)) {
       placer.Place(nodes[i], predecessors.subspan(first, nodes[i].predecessors), each);
       first += nodes[i].predecessors;

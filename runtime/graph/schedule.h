@@ -5,8 +5,9 @@
 // node of one chunk is placed where it can end first, on estimated durations: on the member of the
 // predecessor that ends last, unless that member is busy for longer than a signal to another member
 // takes. The chunks of a wide node are placed on consecutive members, beginning after those of the
-// wide node before it. Short wide nodes that wait for the same nodes, such as the projections of
-// queries, keys and values, divide the gang among themselves. The estimates affect only how long the steps take.
+// wide node before it. Short wide nodes that wait for the same latest node, such as the projections
+// of queries, keys and values, divide the gang among themselves. The estimates affect only how long
+// the steps take.
 //
 // Thread safety: a pure function. For 131,072 nodes and 132 workers it takes about 10 ms if the
 // nodes are a chain, 20 ms if they are independent, and 170 ms if all are wide

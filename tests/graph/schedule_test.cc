@@ -118,22 +118,23 @@ TEST(ScheduleTest, RandomGraphs) {
 // The projections of a layer: queries, keys and values.
 TEST(ScheduleTest, ShortWideNodesThatWaitForTheSameDivideTheGang) {
   Nodes nodes;
-  const uint32_t before = nodes.Add({}, 132, 1e6);
+  const uint32_t earlier = nodes.Add({}, 132, 1e6);
+  const uint32_t before = nodes.Add({earlier}, 132, 1e6);
   nodes.Add({before}, 256, 8e6);
-  nodes.Add({before}, 64, 2e6);
+  nodes.Add({earlier, before}, 64, 2e6);
   const uint32_t last = nodes.Add({before}, 64, 2e6);
   nodes.Add({last}, 64, 2e6);  // Waits for another one.
   const Schedule schedule = nodes.Compute(132);
   ExpectExecutable(nodes, schedule, 132);
-  EXPECT_EQ(schedule.nodes[1].ranks, 88u);
-  EXPECT_EQ(schedule.nodes[2].ranks, 22u);
+  EXPECT_EQ(schedule.nodes[2].ranks, 88u);
   EXPECT_EQ(schedule.nodes[3].ranks, 22u);
+  EXPECT_EQ(schedule.nodes[4].ranks, 22u);
   std::vector<int> uses(132);
-  for (uint32_t i = 1; i <= 3; ++i) {
+  for (uint32_t i = 2; i <= 4; ++i) {
     for (const uint32_t rank : RanksOf(schedule, schedule.nodes[i])) ++uses[rank];
   }
   EXPECT_EQ(uses, std::vector<int>(132, 1));
-  EXPECT_EQ(schedule.nodes[4].ranks, 64u);
+  EXPECT_EQ(schedule.nodes[5].ranks, 64u);
 }
 
 TEST(ScheduleTest, WideNodesDoNotDivideTheGangWithoutNeed) {

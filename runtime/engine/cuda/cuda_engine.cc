@@ -297,8 +297,8 @@ absl::Status CudaEngine::ChooseLaunch() {
   int registers = 0, shared = 0, fit = 0;
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
-  BlockFootprint block = {compute_threads_ + kControlThreads, static_cast<uint32_t>(registers),
-                          static_cast<uint32_t>(shared)};
+  const BlockFootprint block = {compute_threads_ + kControlThreads,
+                                static_cast<uint32_t>(registers), static_cast<uint32_t>(shared)};
   RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_,
                        static_cast<int>(block.threads), 0);
   const auto sm = ReadSmResources();
@@ -308,10 +308,6 @@ absl::Status CudaEngine::ChooseLaunch() {
   const auto per_sm = BlocksPerSm(options_.blocks_per_sm, static_cast<uint32_t>(fit), block, *sm);
   RETURN_IF_ERROR(per_sm.status());
   RETURN_IF_ERROR(CheckSmsFree(options_.sms_free, static_cast<uint32_t>(*sms)));
-  ahead_bytes_ = AheadBytes(*per_sm, block, *sm);
-  block.shared_bytes += ahead_bytes_;
-  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                       static_cast<int>(ahead_bytes_));
   RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_,
                        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                        static_cast<int>(SharedMemoryPercent(*per_sm, block, *sm)));
@@ -322,8 +318,8 @@ absl::Status CudaEngine::ChooseLaunch() {
   blocks_ = *blocks;
   graph_blocks_ = GraphBlocks(blocks_, *per_sm);
   info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", compute_threads_, " + ",
-                              kControlThreads, " threads, ", registers, " registers, ",
-                              block.shared_bytes, " bytes of shared memory");
+                              kControlThreads, " threads, ", registers, " registers, ", shared,
+                              " bytes of shared memory");
   return absl::OkStatus();
 }
 
@@ -445,7 +441,7 @@ absl::Status CudaEngine::Launch() {
   RETURN_IF_CUDA_ERROR(cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(parameters_.gangs), 0,
                        sizeof(GangTable), stream_);
   RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, compute_threads_ + kControlThreads,
-                       1, 1, ahead_bytes_, stream_, arguments, nullptr);
+                       1, 1, 0, stream_, arguments, nullptr);
   resident_ = true;
   return absl::OkStatus();
 }

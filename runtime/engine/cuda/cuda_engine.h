@@ -144,7 +144,6 @@ class CudaEngine : public Engine {
   uint32_t blocks_ = 0;
   uint32_t graph_blocks_ = 0;     // Blocks that execute graphs.
   uint32_t compute_threads_ = 0;  // Threads of a block without its control warp.
-  uint32_t ahead_bytes_ = 0;      // Of shared memory that a block's operators have beside the rest.
   KernelParameters parameters_{};
   absl::Mutex preloaded_mu_;
   std::optional<Preloaded> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);

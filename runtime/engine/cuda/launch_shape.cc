@@ -70,11 +70,6 @@ uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm) {
   return std::min({(blocks - 1 + per_sm - 1) / per_sm, blocks / 2, kMaxGraphWorkers});
 }
 
-uint32_t AheadBytes(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm) {
-  const uint64_t each = uint64_t{block.shared_bytes} + kReservedSharedBytes + kAheadBytes;
-  return each * per_sm <= sm.shared_bytes ? kAheadBytes : 0;
-}
-
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm) {
   const uint64_t bytes = uint64_t{per_sm} * (block.shared_bytes + kReservedSharedBytes);
   return static_cast<uint32_t>(

@@ -18,7 +18,7 @@ namespace resident {
 struct BlockFootprint {
   uint32_t threads = 0;       // Including the control warp.
   uint32_t registers = 0;     // For each thread.
-  uint32_t shared_bytes = 0;  // Of the kernel; the driver takes kReservedSharedBytes more.
+  uint32_t shared_bytes = 0;  // As declared; the driver takes kReservedSharedBytes more.
 };
 struct SmResources {
   uint32_t threads = 0;
@@ -52,11 +52,6 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
 // each SM of the blocks that work, and at most half of all, so that the others execute tasks
 // meanwhile. 0: the kernel has too few. At most kMaxGraphWorkers.
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
-
-// Bytes of shared memory that the launch gives to each of `per_sm` blocks, beside those of the
-// kernel: BlockState::ahead. All or nothing: kAheadBytes, or 0 if they do not fit.
-inline constexpr uint32_t kAheadBytes = 32 * 1024;
-uint32_t AheadBytes(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm);
 
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,
 // which a wide task's loads in flight need.

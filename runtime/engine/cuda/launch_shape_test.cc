@@ -92,12 +92,5 @@ TEST(LaunchShapeTest, SharedMemoryIsAsMuchAsTheBlocksNeed) {
   EXPECT_EQ(SharedMemoryPercent(30, kBlock, kSm), 100u);
 }
 
-TEST(LaunchShapeTest, BlocksHaveMemoryAheadIfItFitsForAll) {
-  EXPECT_EQ(AheadBytes(1, kBlock, kSm), kAheadBytes);
-  EXPECT_EQ(AheadBytes(2, kBlock, kSm), kAheadBytes);  // 220,208 of 233,472 bytes.
-  EXPECT_EQ(AheadBytes(3, kBlock, kSm), 0u);
-  EXPECT_EQ(AheadBytes(5, kBlock, kSm), 0u);
-}
-
 }  // namespace
 }  // namespace resident
