@@ -22,6 +22,7 @@ inline constexpr EarlyOperator kEarlyOperators[] = {
     {"attention_decode", 0},
     {"attention_partial", 0},
     {"gemv", 1u << 1},
+    {"gemv_quant", 1u << 1 | 1u << 2 | 1u << 3},
     {"gemv_silu_mul", 1u << 1 | 1u << 2},
     {"kv_append", 0},
     {"rmsnorm", 1u << 1},

@@ -21,6 +21,7 @@
   X(attention_decode)               \
   X(attention_partial)              \
   X(gemv)                           \
+  X(gemv_quant)                     \
   X(gemv_silu_mul)                  \
   X(kv_append)                      \
   X(rmsnorm)                        \
@@ -52,9 +53,13 @@ class EarlyTask {
   EarlyTask(const EarlyTask&) = delete;  // The arguments have addresses of its tensors.
   EarlyTask& operator=(const EarlyTask&) = delete;
 
-  // Random values from 0 to 1, whose sums and roots are finite.
+  // Random values from 0 to 1, whose sums and roots are finite; or random bytes.
   EarlyTask& In(DType dtype, const std::vector<i64>& shape) {
     Tensor& tensor = Add(dtype, shape);
+    if (dtype == DType::kI8 || dtype == DType::kU8) {
+      for (unsigned char& byte : tensor.bytes) byte = static_cast<unsigned char>(random_());
+      return *this;
+    }
     std::uniform_real_distribution<float> value(0, 1);
     for (size_t i = 0; i < tensor.bytes.size() / SizeOf(dtype); ++i) {
       StoreFloat(reinterpret_cast<u64>(tensor.bytes.data()), dtype, static_cast<i64>(i),
@@ -212,6 +217,36 @@ std::deque<EarlyTask> Tasks() {
   add("gemv").In(kF32, {1, 1024}).In(kBF16, {40, 1024}).In(kF32, {40}).Out(kF32, {1, 40});
   add("gemv").In(kF32, {2, 7}).In(kF32, {5, 7}).In(kF32, {0}).Out(kBF16, {2, 5});
   add("gemv").In(kBF16, {3, 64}).In(kBF16, {32, 64}).In(kF32, {0}).Out(kBF16, {3, 32});
+  for (const i64 bits : {8, 4}) {
+    add("gemv_quant")
+        .In(kF32, {1, 1024})
+        .In(DType::kU8, {40, 1024 * bits / 8})
+        .In(DType::kF16, {40, 8})
+        .In(DType::kF16, {40, 8})
+        .Out(kF32, {1, 40})
+        .Scalar(i64{128});
+    add("gemv_quant")
+        .In(kBF16, {1, 2048})
+        .In(DType::kI8, {40, 2048 * bits / 8})
+        .In(DType::kF16, {40, 1})
+        .In(DType::kF16, {0})
+        .Out(kF32, {1, 40})
+        .Scalar(i64{2048});
+  }
+  add("gemv_quant")
+      .In(kF32, {2, 7})
+      .In(DType::kI8, {5, 7})
+      .In(DType::kF16, {5, 2})
+      .In(DType::kF16, {0})
+      .Out(kBF16, {2, 5})
+      .Scalar(i64{4});
+  add("gemv_quant")
+      .In(kBF16, {2, 128})
+      .In(DType::kU8, {5, 64})
+      .In(DType::kF16, {5, 1})
+      .In(DType::kF16, {5, 1})
+      .Out(kBF16, {2, 5})
+      .Scalar(i64{128});
   add("gemv_silu_mul")
       .In(kF32, {1, 1024})
       .In(kBF16, {40, 1024})

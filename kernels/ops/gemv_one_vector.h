@@ -1,6 +1,6 @@
 // gemv and gemv_silu_mul of one vector and 16-bit weights, whose rows are as long as those of a
 // model's layers, and the same with the normalization of the vector in front (rmsnorm_gemv,
-// rmsnorm_gemv_silu_mul). matrix.cc has other products.
+// rmsnorm_gemv_silu_mul). vector_products.h and gemv_tensor_cores.h have other products.
 //
 //   if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args)) return;
 //
@@ -93,33 +93,37 @@ struct WeightSteps {
   // kRows: of the result, of a step.
   template <u32 kRows>
   RESIDENT_DEVICE void Load(StepWeights& to) {
-    TakeStep<kRows>([&](u32 r, u32 k, u64 from, bool exists) {
-      to.runs[r][k] = {{0, 0, 0, 0}};
-      if (exists) to.runs[r][k] = LoadRun(from, policy);
-    });
+    for (u32 k = 0; k < kStepPieces; ++k) {
+      TakePiece<kRows>(k, [&](u32 r, u64 from, bool exists) {
+        to.runs[r][k] = {{0, 0, 0, 0}};
+        if (exists) to.runs[r][k] = LoadRun(from, policy);
+      });
+    }
+    Advance<kRows>();
   }
 
-  // Starts copies of the lane's runs. `to`: where the first one is to be; the next ones are behind
-  // those of the other lanes.
+  // Starts copies of the lane's runs of a piece. `to`: where that of the first piece and row is to
+  // be; the next ones are behind those of the other lanes.
   template <u32 kRows>
-  RESIDENT_DEVICE void Copy(MemoryAddress to) {
-    TakeStep<kRows>([&](u32 r, u32 k, u64 from, bool exists) {
-      CopyAsyncFor(policy, to + (r * kStepPieces + k) * kPieceBytes, from,
+  RESIDENT_DEVICE void Copy(u32 piece, MemoryAddress to) const {
+    TakePiece<kRows>(piece, [&](u32 r, u64 from, bool exists) {
+      CopyAsyncFor(policy, to + (r * kStepPieces + piece) * kPieceBytes, from,
                    exists ? sizeof(Bytes16) : 0);
     });
-    CommitCopies();
   }
 
- private:
-  // Calls take(row, piece, address, exists) for the lane's runs of the next step.
+  // Calls take(row, address, exists) for the lane's runs of a piece of the next step.
   template <u32 kRows, typename F>
-  RESIDENT_DEVICE void TakeStep(F take) {
-    for (u32 k = 0; k < kStepPieces; ++k) {
-      const bool exists = rows > 0 && run + k * kWarpThreads < runs;
-      const u64 from = at + k * kPieceBytes;
-      take(0, k, from, exists);
-      take(1, k, from + second, exists && (kRows == 1 || rows > 1));
-    }
+  RESIDENT_DEVICE void TakePiece(u32 piece, F take) const {
+    const bool exists = (rows > 0) & (run + piece * kWarpThreads < runs);
+    const u64 from = at + piece * kPieceBytes;
+    take(0, from, exists);
+    take(1, from + second, exists & ((kRows == 1) | (rows > 1)));
+  }
+
+  // The pieces of the next step have been taken.
+  template <u32 kRows>
+  RESIDENT_DEVICE void Advance() {
     at += kStepRuns * sizeof(Bytes16);
     run += kStepRuns;
     if (run < padded) return;
@@ -149,22 +153,35 @@ class StepRing {
   template <u32 kRows>
   RESIDENT_DEVICE void Fill(WeightSteps& weights) {
     for (u32 step = 0; step < kSteps; ++step) {
-      weights.template Copy<kRows>(first_ + step * kStepBytes);
+      for (u32 k = 0; k < kStepPieces; ++k) weights.Copy<kRows>(k, first_ + step * kStepBytes);
+      weights.Advance<kRows>();
+      CommitCopies();
     }
   }
 
   // Takes the oldest step, and requests another one in its place.
   template <u32 kRows>
   RESIDENT_DEVICE void Exchange(WeightSteps& weights, StepWeights& to) {
+    Await();
+    for (u32 k = 0; k < kStepPieces; ++k) ExchangePiece<kRows>(weights, k, to);
+    Advance<kRows>(weights);
+  }
+
+  // The same in parts: Await, all pieces, and Advance.
+  RESIDENT_DEVICE void Await() const { WaitForCopies<kSteps - 1>(); }
+  template <u32 kRows>
+  RESIDENT_DEVICE void ExchangePiece(const WeightSteps& weights, u32 piece, StepWeights& to) const {
     const MemoryAddress place = first_ + place_;
-    WaitForCopies<kSteps - 1>();
     for (u32 r = 0; r < kStepRows; ++r) {
-      for (u32 k = 0; k < kStepPieces; ++k) {
-        to.runs[r][k] =
-            *PointerInMemory<const Bytes16>(place + (r * kStepPieces + k) * kPieceBytes);
-      }
+      to.runs[r][piece] =
+          *PointerInMemory<const Bytes16>(place + (r * kStepPieces + piece) * kPieceBytes);
     }
-    weights.template Copy<kRows>(place);
+    weights.Copy<kRows>(piece, place);
+  }
+  template <u32 kRows>
+  RESIDENT_DEVICE void Advance(WeightSteps& weights) {
+    weights.Advance<kRows>();
+    CommitCopies();
     place_ = (place_ + kStepBytes) % kRingBytes;
   }
 

@@ -1,6 +1,6 @@
 // Products of a matrix of weights with a few vectors on tensor cores, for vectors of Half or
-// BFloat16, and for vectors of float with weights of BFloat16. matrix.cc has the same for other
-// vectors and for rows that are not aligned.
+// BFloat16, and for vectors of float with weights of BFloat16. vector_products.h has the same for
+// other vectors and for rows that are not aligned.
 //
 //   TensorTask& task = TensorTask::Read<5>(block, args);
 //   if (block.thread() == 0) ...  // Sets the operands, then task.Prepare<kBits>(block).

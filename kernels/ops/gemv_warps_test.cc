@@ -513,14 +513,15 @@ TEST(GemvWarpsTest, BytesAndNibbles) {
 TEST(GemvWarpsTest, GroupsAndDepths) {
   for (const i64 group : {64, 128, 256, 100000}) {
     for (const i64 depth : {64, 192, 1344}) {
-      Case c = {DType::kI8, 16, depth};
+      // One long vector has another form.
+      Case c = {DType::kI8, 16, depth, depth < 1024 ? 1 : 2};
       c.group = group;
       Check(c);
     }
   }
   for (const i64 group : {128, 256, 384, 100000}) {
     for (const i64 depth : {128, 384, 2432}) {
-      Case c = {DType::kU8, 15, depth};
+      Case c = {DType::kU8, 15, depth, depth < 1024 ? 1 : 2};
       c.bits = 4;
       c.group = group;
       c.zeros = true;
@@ -528,10 +529,245 @@ TEST(GemvWarpsTest, GroupsAndDepths) {
     }
   }
   // 8 scales of a row are read at once.
-  Case c = {DType::kU8, 33, 128 * 8 * 3};
+  Case c = {DType::kU8, 33, 128 * 8 * 3, 2};
   c.bits = 4;
   c.zeros = true;
   Check(c);
+}
+
+// gemv_quant_one_vector.h: rows that warps have in twos, and one of them alone; warps without a
+// row; depths with whole steps, and such that leave runs of the last one empty; groups of one run,
+// of several, and whole rows.
+TEST(GemvWarpsTest, QuantizedLongVector) {
+  struct Form {
+    DType weights;
+    i32 bits;
+    DType x;
+    DType out;
+  };
+  const std::vector<i64> all_rows =
+      kLargeBlock ? std::vector<i64>{17} : std::vector<i64>{1, 2, 7, 33};
+  const std::vector<i64> depths =
+      kLargeBlock ? std::vector<i64>{3104} : std::vector<i64>{1024, 1056, 3104};
+  for (const auto& [weights, bits, x, out] : {Form{DType::kI8, 8, DType::kF32, DType::kF32},
+                                              Form{DType::kU8, 8, DType::kBF16, DType::kF32},
+                                              Form{DType::kU8, 4, DType::kF32, DType::kF32},
+                                              Form{DType::kI8, 4, DType::kF16, DType::kF16},
+                                              Form{DType::kU8, 4, DType::kBF16, DType::kBF16}}) {
+    for (const i64 rows : all_rows) {
+      for (const i64 depth : depths) {
+        for (const i64 group : {i64{128 / bits}, i64{128}, depth, depth + 1}) {
+          for (const bool zeros : {false, true}) {
+            Case c = {weights, rows, depth, 1, x, out};
+            c.bits = bits;
+            c.group = group;
+            c.zeros = zeros;
+            c.tensor_cores = false;
+            c.any_chunks = group == 128;
+            Check(c);
+            if (::testing::Test::HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What the form of one long vector does not have: groups that are no power of two of runs, or
+// smaller than a run, other depths, and more elements of x than the block's memory has space for.
+TEST(GemvWarpsTest, QuantizedLongVectorOfAnotherForm) {
+  for (const i32 bits : {8, 4}) {
+    Case c = {DType::kU8, 9, 1536, 1, DType::kF32};
+    c.bits = bits;
+    c.tensor_cores = false;
+    for (const i64 group : {8, 24, 96, 100, 384}) {
+      c.group = group;
+      c.zeros = group != 96;
+      Check(c);
+    }
+    c.group = 128;
+    for (const i64 depth : {1000, 1026, 1028, 1040}) {
+      c.depth = depth;
+      Check(c);
+    }
+    // With x of bfloat16 these have tensor cores.
+    c.x = DType::kBF16;
+    c.rows = 3;
+    for (const bool zeros : {false, true}) {
+      c.zeros = zeros;
+      const i64 most = !zeros ? 10240 : bits == 8 ? 9216 : 8192;
+      c.depth = most;
+      c.tensor_cores = false;
+      Check(c);
+      c.depth = most + 128;
+      c.tensor_cores = true;
+      Check(c);
+    }
+    c.depth = 1536;
+    c.group = 384;
+    Check(c);
+    c.group = 128;
+    c.depth = 896;
+    Check(c);
+  }
+}
+
+// The details of refusals, for operands whose other forms are those of one long vector.
+TEST(GemvWarpsTest, QuantizedLongVectorRefusals) {
+  constexpr i64 kRows = 3;
+  constexpr i64 kDepth = 2048;
+  const auto status = [&](i64 packed, std::vector<i64> scales, std::vector<i64> zeros, i64 group) {
+    const Operand x(DType::kF32, {kDepth});
+    const Operand q(DType::kU8, {kRows, packed});
+    const Operand s(DType::kF16, std::move(scales));
+    const Operand z(DType::kF16, std::move(zeros));
+    Operand out(DType::kF32, {kRows});
+    for (i64 i = 0; i < kRows; ++i) out.Set(i, 12345.0f);
+    const u32 result = RunEmulated(resident_operator_gemv_quant,
+                                   {x.AsArgument(), q.AsArgument(), s.AsArgument(), z.AsArgument(),
+                                    out.AsArgument(), ScalarArgument(static_cast<u64>(group))},
+                                   2);
+    for (i64 i = 0; i < kRows; ++i) EXPECT_EQ(out.Get(i) == 12345.0f, result != 0);
+    return result;
+  };
+  const auto refused = [](u32 detail) {
+    return static_cast<u32>(CompletionStatus::kInvalidArgument) | detail << 16;
+  };
+  for (const i64 packed : {kDepth, kDepth / 2}) {
+    EXPECT_EQ(status(packed, {kRows, 16}, {0}, 128), 0u);
+    EXPECT_EQ(status(packed, {kRows, 16}, {0, 5}, 128), 0u);
+    EXPECT_EQ(status(packed, {kRows, 16}, {kRows, 16}, 128), 0u);
+    EXPECT_EQ(status(packed, {kRows, 1}, {0}, kDepth), 0u);
+    EXPECT_EQ(status(packed, {kRows, 1}, {0}, i64{1} << 62), 0u);
+    for (const i64 group : {0, -1, -128}) {
+      EXPECT_EQ(status(packed, {kRows, 16}, {0}, group), refused(2));
+      EXPECT_EQ(status(packed, {kRows, 1}, {0}, group), refused(2));
+    }
+    EXPECT_EQ(status(packed, {kRows, 15}, {0}, 128), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 17}, {0}, 128), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 1}, {0}, kDepth - 1), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 1}, {0}, 1024), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 2}, {0}, kDepth), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 0}, {0}, 128), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 16}, {kRows, 15}, 128), refused(4));
+    EXPECT_EQ(status(packed, {kRows, 16}, {kRows + 1, 16}, 128), refused(4));
+    EXPECT_EQ(status(packed, {kRows, 16}, {kRows * 16}, 128), refused(4));
+    EXPECT_EQ(status(packed, {kRows, 16}, {kRows, 16, 1}, 128), refused(4));
+  }
+  for (const i64 packed : {kDepth / 4, kDepth / 2 + 16, 2 * kDepth}) {
+    EXPECT_EQ(status(packed, {kRows, 16}, {0}, 128), refused(1));
+  }
+}
+
+// Elements, scales and zeros that are not finite make a result what the reference makes of them,
+// and change no other one.
+TEST(GemvWarpsTest, QuantizedLongVectorThatIsNotFinite) {
+  for (const i32 bits : {8, 4}) {
+    for (const bool zeros : {false, true}) {
+      Case c = {DType::kU8, 9, 2080, 1, DType::kF32};
+      c.bits = bits;
+      c.group = 32;
+      c.zeros = zeros;
+      const auto check = [&](Product& product) {
+        product.Multiply(7);
+        const std::vector<u8> first(product.out.bytes(),
+                                    product.out.bytes() + product.out.byte_count());
+        product.Multiply(1);
+        EXPECT_EQ(std::memcmp(first.data(), product.out.bytes(), first.size()), 0);
+        for (i64 row = 0; row < c.rows; ++row) {
+          const float got = product.out.Get(row);
+          const double exact = product.Want(0, row);
+          const float want = static_cast<float>(exact);
+          if (want != want) {
+            EXPECT_NE(got, got) << row;
+          } else if (want - want != 0.0f) {
+            EXPECT_EQ(got, want) << row;
+          } else {
+            EXPECT_NEAR(got, want, 1e-2f + 1e-4f * std::abs(want)) << row;
+          }
+        }
+      };
+      for (const float special : {kInfinity, -kInfinity, std::nanf("")}) {
+        Product product(c);
+        product.x.Set(77, special);
+        check(product);
+        Product scaled(c);
+        scaled.scales.Set(3 * 65 + 7, special);
+        check(scaled);
+        if (!zeros) continue;
+        Product shifted(c);
+        shifted.zeros.Set(4 * 65 + 7, special);
+        check(shifted);
+      }
+    }
+  }
+}
+
+// The sums without the scale are out of range, those with it are not; and results that are out of
+// the range of the output only.
+TEST(GemvWarpsTest, QuantizedLongVectorOutOfRange) {
+  for (const i32 bits : {4, 8}) {
+    for (const bool zeros : {false, true}) {
+      Case c = {DType::kU8, 9, 1056, 1, DType::kF32};
+      c.bits = bits;
+      c.group = 32;
+      c.zeros = zeros;
+      Product product(c);
+      for (i64 i = 0; i < c.depth; ++i) product.x.Set(i, i % 2 == 0 ? 2e38f : 1e38f);
+      for (i64 i = 0; i < product.scales.size(); ++i) product.scales.Set(i, 0x1p-14f);
+      for (i64 i = 0; i < product.zeros.size(); ++i)
+        product.zeros.Set(i, bits == 8 ? 120.0f : 7.0f);
+      product.Multiply(3);
+      for (i64 row = 0; row < c.rows; ++row) {
+        EXPECT_NEAR(product.out.Get(row), product.Want(0, row), 1e-5 * 2e38) << row;
+      }
+      c.out = DType::kF16;
+      Product narrow(c);
+      for (i64 i = 0; i < narrow.scales.size(); ++i) narrow.scales.Set(i, 1000.0f);
+      std::vector<float> first;
+      for (const u64 chunks : {1, 3, 7}) {
+        narrow.Multiply(chunks);
+        for (i64 row = 0; row < c.rows; ++row) {
+          const float got = narrow.out.Get(row);
+          const float want = Half(static_cast<float>(narrow.Want(0, row)));
+          EXPECT_TRUE(got == want || std::abs(got - want) <= 1e-2f * std::abs(want)) << row;
+          if (chunks == 1) {
+            first.push_back(got);
+          } else {
+            EXPECT_EQ(got, first[static_cast<size_t>(row)]) << row;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Each product is exact but for the rounding of x * scale: x is not rounded, and weights that are
+// the zero of their group are 0.
+TEST(GemvWarpsTest, QuantizedLongVectorKeepsAllBitsOfX) {
+  for (const i32 bits : {4, 8}) {
+    for (const bool zeros : {false, true}) {
+      Case c = {DType::kU8, 5, 1056, 1, DType::kF32};
+      c.bits = bits;
+      c.group = 32;
+      c.zeros = zeros;
+      Product product(c);
+      Numbers numbers;
+      for (i64 i = 0; i < product.zeros.size(); ++i) product.zeros.Set(i, 3.0f);
+      for (i64 i = 0; i < product.scales.size(); ++i) product.scales.Set(i, 0.25f);
+      for (const i64 position : {0, 1, 33, 1024, 1055}) {
+        for (i64 k = 0; k < c.depth; ++k) {
+          product.x.Set(k, k == position ? 1.0f + 0x1p-20f * numbers.Next() : 0.0f);
+        }
+        product.Multiply(1);
+        for (i64 row = 0; row < c.rows; ++row) {
+          const double want = product.Want(0, row);
+          // With zeros two products are subtracted, each of which is rounded.
+          EXPECT_NEAR(product.out.Get(row), want, zeros ? 128 * 0x1p-23 : 0x1p-23 * std::abs(want));
+        }
+      }
+    }
+  }
 }
 
 TEST(GemvWarpsTest, Vectors) {
