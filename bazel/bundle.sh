@@ -71,11 +71,13 @@ for script in "${scripts[@]}" tests/cli/daemon.py; do
 done
 mkdir -p "$dist/deploy" "$dist/tests/flux" "$dist/docs/examples"
 install -m 644 docs/examples/*.cc "$dist/docs/examples/"
+# The tutorials that tests run.
+install -m 644 docs/graphs.md docs/graph_format.md "$dist/docs/"
 install -m 755 deploy/demo.sh "$dist/deploy/"
 install -m 644 tests/flux/vectors.jsonl "$dist/tests/flux/"
 mkdir "$dist/python"
 install -m 644 "$bin"/client/python/*.whl "$dist/python/"
-for module in inference/open_inference_pb2.py resident/v1/{buffers,executor,types}_pb2.py; do
+for module in inference/open_inference_pb2.py resident/v1/{buffers,executor,graphs,types}_pb2.py; do
   install -D -m 644 "$bin/proto/$module" "$dist/tests/proto/$module"
 done
 bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}" "$bin/library/libresident_ops.so"
