@@ -192,6 +192,23 @@ def rows(name, scale, dtype, columns, function):
             2 * count * columns * BYTES[dtype], "bytes/s", COPY, {}, case)
 
 
+def reduction(name, scale, columns, function):
+    count = 256 * MIB // scale // 4 // columns
+
+    def case(bench):
+        x, out = bench.normal((count, columns), "f32"), bench.rd.empty((count,), "f32")
+        operator = bench.rd.op(name)
+
+        def check():
+            want = [function(bench.read(x[row])) for row in range(count)]
+            bench.compare(bench.read(out), bench.np.array(want), "f32")
+
+        return [lambda: operator.run(x, out=out, axes=2).device_ns], [out], check
+
+    return ("{} of 256 MiB f32, rows of {:,}".format(name, columns) if scale == 1 else name,
+            4 * count * columns, "bytes/s", COPY, {}, case)
+
+
 WEIGHTS = 8  # Different matrices take turns, so that none is in a cache.
 
 
@@ -365,6 +382,12 @@ def all_cases(scale):
         yield rows("rmsnorm", scale, dtype, 4096, rmsnorm)
         yield rows("softmax", scale, dtype, 4096, softmax)
         yield rows("softmax", scale, dtype, 32768, softmax)
+    # Few rows, which the chunks of a task share.
+    long_row = 16 * MIB // scale
+    yield rows("rmsnorm", scale, "f32", long_row, rmsnorm)
+    yield rows("softmax", scale, "f32", long_row, softmax)
+    yield reduction("sum", scale, long_row, lambda x: x.sum())
+    yield reduction("max", scale, long_row, lambda x: x.max())
     yield gemv(scale)
     yield gemv_quant(scale, 8)
     yield gemv_quant(scale, 4)
