@@ -11,8 +11,8 @@
 // them. With LlamaOptions::quantization, the matrices of the layers and the head have 8 or 4 bits
 // and another tensor with their scales; WriteQuantizedLlama (llama_quantize.h) writes a file with
 // all weights of such a graph. Activations are float32; the cache has the dtype of the weights.
-// With a context of 512 and more, attention is computed for parts of the keys, which are then
-// combined. What a run sets:
+// In a step that decodes, attention is computed for parts of the keys, which are then combined.
+// What a run sets:
 //
 //   prompt      input, i64[context]: the tokens of the first positions
 //   prompt_len  scalar: their number, at least 1

@@ -1,9 +1,11 @@
 #include "client/commands/graph_llama.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,12 +51,34 @@ absl::Status ReadQuantization(LlamaCommand& command) {
   return absl::OkStatus();
 }
 
+// The file of the weights is written beside its path, and then replaces what is there.
+absl::Status CheckReplaceable(const LlamaCommand& command) {
+  const std::string& path = command.weights_out;
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) {
+    if (!path.empty() && path == command.out) {
+      return errors::BadModelOption("--weights_out", "is the file of --out, too",
+                                    "give another file");
+    }
+    return absl::OkStatus();
+  }
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return errors::BadModelOption("--weights_out", "is not a file", "give a file");
+  }
+  if (!command.out.empty() && std::filesystem::equivalent(path, command.out, error)) {
+    return errors::BadModelOption("--weights_out", "is the file of --out, too",
+                                  "give another file");
+  }
+  return absl::OkStatus();
+}
+
 int Convert(const std::string& folder, LlamaCommand command) {
   command.options.cache = CacheDType(command.cache);
   if (absl::Status status = ReadQuantization(command); !status.ok()) return UsageError(status);
   for (const std::string& path : {command.out, command.weights_out}) {
     if (absl::Status status = CheckWritable(path); !status.ok()) return UsageError(status);
   }
+  if (absl::Status status = CheckReplaceable(command); !status.ok()) return UsageError(status);
   const absl::StatusOr<LlamaGraph> imported = ImportLlama(folder, command.options);
   if (!imported.ok()) return UsageError(imported.status());
   const absl::StatusOr<std::string> json = GraphJson(imported->graph);

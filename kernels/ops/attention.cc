@@ -502,6 +502,7 @@ RESIDENT_NOINLINE void ReadShapes(Args args, u32 scalars, i64 parts, AttentionTa
   task.kv_heads = k.shape(1);
   task.keys = kv_len == -1 ? length : kv_len;
   task.parts = parts;
+  task.used_parts = parts > 0 ? parts : 1;
   task.scale = args.scalar<float>(scalars);
   task.causal = args.scalar<i32>(scalars + 1);
   task.depth = static_cast<i32>(q.shape(3));
@@ -643,12 +644,11 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
     PlanTiles(block.threads(), task);
   }
   block.barrier();
-  const i64 parts = CountDecodeParts(args);
-  const i64 kv_head = Quotient(item, parts);
-  const i64 part = item - kv_head * parts;
+  const i64 kv_head = Quotient(item, task.parts);
+  const i64 part = item - kv_head * task.parts;
   RESIDENT_UNROLL(1)
   for (i64 tile = 0; tile < task.tiles; ++tile) {
-    const i64 first = (kv_head * task.tiles + tile) * parts + part;
+    const i64 first = (kv_head * task.tiles + tile) * task.parts + part;
     AttendItems(block, task, {first, first + 1});
   }
   block.barrier();
@@ -660,20 +660,21 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
 RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
 #if RESIDENT_WARPS
   if (CanDecodeAtOnce(block, args)) {
-    const Range items = block.share(args.described(kDecodeKeys).shape[0] * CountDecodeParts(args));
-    if (items.size() == 0) return;
-    if (block.thread() == 0) ReadPosition(args, *block.memory<PositionTask>());
-    block.barrier();
-    const u32 end = static_cast<u32>(items.end);
+    const u32 parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
+    const Range items = block.share(args.described(kDecodeKeys).shape[0] * i64{parts});
     RESIDENT_UNROLL(1)
-    for (u32 item = static_cast<u32>(items.begin); item < end; ++item) {
-      item = DecodeAtOnce(block, args, item, end);
-      if (item == end) return;
-      // One of its results is not finite.
-      DecodeItem(block, args, item);
-      block.barrier();
+    for (u32 item = static_cast<u32>(items.begin); item < static_cast<u32>(items.end); ++item) {
+      if (item % parts >= CountDecodeParts(args)) {
+        if (!block.await_inputs()) return;
+        ClearItem(block, args, item);
+        continue;
+      }
+      block.barrier();  // No thread uses the memory for an item before.
       if (block.thread() == 0) ReadPosition(args, *block.memory<PositionTask>());
       block.barrier();
+      // Otherwise one of its results is not finite.
+      if (DecodeAtOnce(block, args, item)) continue;
+      DecodeItem(block, args, item);
     }
     return;
   }
@@ -683,12 +684,17 @@ RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
     block.fail(CompletionStatus::kInvalidArgument, detail);
     return;
   }
-  const auto out = args.tensor<const Any>(kDecodeOut);
-  if (out.size() == 0) return;
+  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
   const i64 kv_heads = args.tensor<const Any>(kDecodeKeys).shape(0);
-  const Range items = block.share(kv_heads * CountDecodeParts(args));
+  const Range items = block.share(kv_heads * parts);
   RESIDENT_UNROLL(1)
-  for (i64 item = items.begin; item < items.end; ++item) DecodeItem(block, args, item);
+  for (i64 item = items.begin; item < items.end; ++item) {
+    if (item - Quotient(item, parts) * parts < CountDecodeParts(args)) {
+      DecodeItem(block, args, item);
+    } else {
+      ClearItem(block, args, item);
+    }
+  }
 }
 
 }  // namespace
@@ -721,6 +727,7 @@ RESIDENT_OPERATOR(attention_combine)(Block& block, const Args& args) {
                                                  args.tensor<const float>(2).data(),
                                                  AddressOf(out),
                                                  out.dtype(),
+                                                 acc.shape(3),
                                                  acc.shape(3),
                                                  columns};
   const resident::Range rows = block.share(resident::Quotient(out.size(), columns));

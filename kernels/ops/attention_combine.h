@@ -14,7 +14,8 @@ struct CombineTask {
   const float* sums;
   u64 out;
   DType dtype;
-  i64 parts;
+  i64 parts;  // That are merged, the first ones of a row,
+  i64 pitch;  // and those that it has.
   i64 columns;
 };
 
@@ -59,7 +60,7 @@ RESIDENT_DEVICE void CombineRowsBy(const Block& block, const CombineTask& of_blo
   const Index lane = LaneOf(block);
   RESIDENT_UNROLL(1)
   for (i64 row = rows.begin + WarpOf(block); row < rows.end; row += block.threads() / 32) {
-    const i64 first_of_row = row * parts;
+    const i64 first_of_row = row * task.pitch;
     const float* const largest = task.largest + first_of_row;
     const float* const sums = task.sums + first_of_row;
     // The lane's parts of a row with at most 32 parts are read once.
@@ -138,8 +139,8 @@ RESIDENT_DEVICE void CombineRows(const Block& block, const CombineTask& task, Ra
   const auto larger = [](float a, float b) { return Larger(a, b); };
   RESIDENT_UNROLL(1)
   for (i64 row = rows.begin; row < rows.end; ++row) {
-    const float* const row_largest = task.largest + row * parts;
-    const float* const row_sums = task.sums + row * parts;
+    const float* const row_largest = task.largest + row * task.pitch;
+    const float* const row_sums = task.sums + row * task.pitch;
     const auto empty = [=](i64 p) {
       return row_sums[p] == 0.0f || row_largest[p] == -math::infinity();
     };
@@ -157,7 +158,7 @@ RESIDENT_DEVICE void CombineRows(const Block& block, const CombineTask& task, Ra
       sum += empty(p) ? 0.0f : w * row_sums[p];
     });
     sum = block.reduce_sum(sum);  // The weights have been stored.
-    const float* const values = task.acc + row * parts * columns;
+    const float* const values = task.acc + row * task.pitch * columns;
     ForEach(block, columns, [&](i64 column) {
       float total = 0.0f;
       RESIDENT_UNROLL(1)

@@ -3,10 +3,11 @@
 // all keys so far (attention_partial, attention_combine). In a graph these would be four nodes,
 // each of which takes longer to hand over than to compute.
 //
-// An item is a head of keys with one of its parts, which have kKeysOfPart keys or more. The item
-// that has the last key, the new one, appends it. The parts of a head count their arrivals in
-// `arrived`; the last one combines them, in their order, so that the result does not depend on who
-// is last, and sets the count to 0 for the next task.
+// An item is a head of keys with one of its parts. Few keys are divided into fewer parts than there
+// could be; the others are empty. The item that has the last key, the new one, appends it. The
+// parts of a head that are not empty count their arrivals in `arrived`; the last one combines them,
+// in their order, so that the result does not depend on who is last, and sets the count to 0 for
+// the next task.
 //
 //   AttendOnePositionBy  (attention_one_position.h)  16-bit keys and values of 64 or 128 elements
 //   DecodeItem           (attention.cc)              any tensors
@@ -47,8 +48,9 @@ constexpr u16 kDecodeBadLayout = 4;
 constexpr u16 kDecodeBadAngles = 5;
 constexpr u16 kDecodeBadParts = 6;
 constexpr u16 kDecodeTooManyHeads = 7;
+constexpr u16 kDecodeBadArrivals = 8;
 
-// Fewer keys are not divided further: the groups of a block have one each.
+// A part more for each 32 keys: the groups of a block then have one each.
 constexpr i64 kKeysOfPart = 32;
 
 // Elements of the heads of q that share a head of k: the general form has them in scratch memory,
@@ -56,9 +58,9 @@ constexpr i64 kKeysOfPart = 32;
 constexpr u64 kDecodeQueriesAt = kScratchBytes / 2;
 constexpr i64 kMostSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(float);
 
-// Parts into which the keys are divided; 1: they are not.
+// Parts that have keys.
 RESIDENT_DEVICE i64 CountDecodeParts(const Args& args) {
-  return Smallest(args.scalar<i64>(kDecodePos) / kKeysOfPart + 1,
+  return Smallest((args.scalar<i64>(kDecodePos) + kKeysOfPart) / kKeysOfPart,
                   args.tensor<const Any>(kDecodeAcc).shape(1));
 }
 
@@ -73,7 +75,7 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
   const i32 layout = args.scalar<i32>(kDecodeLayout);
   const i64 angles = args.tensor<const Any>(kDecodeAngles).size();
   if (dim > kMaxHeadDim) return kDecodeHeadDimTooLarge;
-  if (kv_heads == 0 ? heads != 0 : Quotient(heads, kv_heads) * kv_heads != heads) {
+  if (heads == 0 || kv_heads == 0 || Quotient(heads, kv_heads) * kv_heads != heads) {
     return kDecodeHeadsDoNotDivide;
   }
   if (pos < 0 || pos >= keys.shape(1)) return kDecodeBadPosition;
@@ -81,24 +83,45 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
   if (angles != 0 && 2 * angles != dim) return kDecodeBadAngles;
   const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
   if (parts == 0 || parts >> 31 != 0) return kDecodeBadParts;
-  if (kv_heads != 0 && Quotient(heads, kv_heads) * dim > kMostSharedElements) {
-    return kDecodeTooManyHeads;
-  }
+  if (Quotient(heads, kv_heads) * dim > kMostSharedElements) return kDecodeTooManyHeads;
   return 0;
+}
+
+// Writes the results of an item without keys: those of an empty part.
+RESIDENT_NOINLINE void ClearItem(Block block, Args args, i64 item) {
+  const auto acc = args.tensor<float>(kDecodeAcc);
+  const i64 parts = acc.shape(1);
+  const i64 dim = acc.shape(2);
+  const i64 kv_head = Quotient(item, parts);
+  const i64 part = item - kv_head * parts;
+  const i64 shared = Quotient(acc.shape(0), args.tensor<const Any>(kDecodeKeys).shape(0));
+  float* const largest = args.tensor<float>(kDecodeLargest).data();
+  float* const sums = args.tensor<float>(kDecodeSum).data();
+  ForEachInRows(
+      block, {0, shared}, dim, [=](i64 h) { return (kv_head * shared + h) * parts + part; },
+      [=](i64 at, i64 d) {
+        acc.data()[at * dim + d] = 0.0f;
+        if (d != 0) return;
+        largest[at] = -math::infinity();
+        sums[at] = 0.0f;
+      });
 }
 
 // (collective, behind a barrier that follows the item's stores) Counts the item as finished, and
 // calls combine(task, rows) for its head if it is the last one.
 template <typename F>
 RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, i64 item, F combine) {
-  const i64 parts = CountDecodeParts(args);
-  if (parts == 1) return;
   const auto acc = args.tensor<const float>(kDecodeAcc);
-  const i64 kv_head = Quotient(item, parts);
+  const i64 used = CountDecodeParts(args);
+  const i64 kv_head = Quotient(item, acc.shape(1));
   u32 last = 0;
   if (block.thread() == 0) {
     i32* const arrived = args.tensor<i32>(kDecodeArrived).data() + kv_head;
-    last = atomic_arrive(arrived) + 1 == parts ? 1 : 0;
+    const i32 before = atomic_arrive(arrived);
+    if (before < 0 || before >= used) {
+      block.fail(CompletionStatus::kInvalidArgument, kDecodeBadArrivals);
+    }
+    last = before + 1 == used ? 1 : 0;
     if (last != 0) *arrived = 0;
   }
   last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
@@ -107,7 +130,7 @@ RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, i64 item, 
   const i64 shared = Quotient(out.shape(0), args.tensor<const Any>(kDecodeKeys).shape(0));
   combine(CombineTask{acc.data(), args.tensor<const float>(kDecodeLargest).data(),
                       args.tensor<const float>(kDecodeSum).data(), AddressOf(out), out.dtype(),
-                      parts, acc.shape(2)},
+                      used, acc.shape(1), acc.shape(2)},
           Range{kv_head * shared, (kv_head + 1) * shared});
 }
 
@@ -119,7 +142,7 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
   const auto q = args.tensor<const Any>(kDecodeQ);
   const auto angles = args.tensor<const float>(kDecodeAngles);
   const auto keys = args.tensor<const Any>(kDecodeKeys);
-  const i64 parts = CountDecodeParts(args);
+  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
   const i64 dim = q.shape(1);
   const i64 kv_head = Quotient(item, parts);
   const i64 shared = Quotient(q.shape(0), keys.shape(0));
@@ -147,9 +170,7 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
       [&](i64 h, i64 d) {
         queries[h * dim + d] = rotated(q, (kv_head * shared + h) * q.stride(0), d);
       });
-  // The parts are as equal as possible, so that the last one with keys is the one that has pos.
-  const i64 last = pos + 1 < parts ? pos : parts - 1;
-  if (item - kv_head * parts != last) return;
+  if (item - kv_head * parts + 1 != CountDecodeParts(args)) return;
   const auto k = args.tensor<const Any>(kDecodeK);
   const auto v = args.tensor<const Any>(kDecodeV);
   const auto values = args.tensor<const Any>(kDecodeValues);
@@ -163,16 +184,15 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
   });
 }
 
-// (one thread) The attention of an item as a task of attention, or of attention_partial, but for
-// PlanTiles.
+// (one thread) The attention of an item as a task of attention_partial, but for PlanTiles.
 RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, AttentionTask& task) {
   const auto q = args.tensor<const Any>(kDecodeQ);
-  const auto out = args.tensor<const Any>(kDecodeOut);
-  const i64 parts = CountDecodeParts(args);
+  const auto acc = args.tensor<const Any>(kDecodeAcc);
   task.batches = task.queries = 1;
   task.heads = q.shape(0);
   task.keys = args.scalar<i64>(kDecodePos) + 1;
-  task.parts = parts > 1 ? parts : 0;
+  task.parts = acc.shape(1);
+  task.used_parts = CountDecodeParts(args);
   task.scale = args.scalar<float>(kDecodeScale);
   task.causal = 0;
   task.depth = task.columns = static_cast<i32>(q.shape(1));
@@ -186,16 +206,13 @@ RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, Attentio
   read(kDecodeKeys, task.k);
   read(kDecodeValues, task.v);
   // The scratch memory has the heads of the item's head of keys only.
-  const i64 first = Quotient(item, parts) * Quotient(task.heads, task.kv_heads);
+  const i64 first = Quotient(item, task.parts) * Quotient(task.heads, task.kv_heads);
   task.q = {reinterpret_cast<u64>(block.scratch<float>(kDecodeQueriesAt)) -
                 static_cast<u64>(first * task.depth) * sizeof(float),
             {0, task.depth, 0, 1},
             DType::kF32};
   task.mask = {0, {0, 0, 0, 0}, DType::kF32};
-  task.out = {AddressOf(out), {0, task.depth, 0, 1}, out.dtype()};
-  if (parts > 1) {
-    task.out = {AddressOf(args.tensor<const Any>(kDecodeAcc)), {0, 0, 0, 0}, DType::kF32};
-  }
+  task.out = {AddressOf(acc), {0, 0, 0, 0}, DType::kF32};
   task.largest = AddressOf(args.tensor<const Any>(kDecodeLargest));
   task.sum = AddressOf(args.tensor<const Any>(kDecodeSum));
 }
@@ -251,14 +268,7 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.q = q.address;
   task.k = keys.address;
   task.v = values.address;
-  const TensorArgument& out = args.described(kDecodeOut);
-  const i64 parts = CountDecodeParts(args);
-  const bool divided = parts > 1;
-  task.out = divided ? args.described(kDecodeAcc).address : out.address;
-  task.out_dtype = out.dtype;
-  task.out_strides[0] = 0;
-  task.out_strides[1] = q.shape[1];
-  task.out_strides[2] = 1;
+  task.out = args.described(kDecodeAcc).address;
   task.largest = args.described(kDecodeLargest).address;
   task.sum = args.described(kDecodeSum).address;
   task.q_strides[0] = task.k_strides[0] = task.v_strides[0] = 0;
@@ -272,31 +282,33 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.kv_heads = static_cast<u32>(keys.shape[0]);
   task.shared_heads = task.heads / task.kv_heads;
   task.keys = static_cast<u32>(args.scalar<i64>(kDecodePos)) + 1;
-  task.parts = divided ? static_cast<u32>(parts) : 0;
+  task.parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
+  task.used_parts = static_cast<u32>(CountDecodeParts(args));
   task.scale = args.scalar<float>(kDecodeScale);
   task.added = {k.address,    v.address,    angles.shape[0] == 0 ? 0 : angles.address,
                 k.strides[0], v.strides[0], args.scalar<i32>(kDecodeLayout) == 0};
 }
 
-// Awaits the inputs and computes items of the task in the block's memory: see AttendOnePositionBy.
+// Awaits the inputs, and computes an item of the task in the block's memory. False: a result is not
+// finite (see AttendOnePositionBy).
 template <typename T, u32 kDim>
-RESIDENT_DEVICE u32 DecodeAtOnceBy(const Block& block, const Args& args, u32 first, u32 end) {
-  const auto finish = [&](u32 item) {
+RESIDENT_DEVICE bool DecodeAtOnceBy(const Block& block, const Args& args, u32 item) {
+  const auto finish = [&](u32) {
     FinishItem(block, args, item, [&](const CombineTask& task, const Range& rows) {
       CombineRowsBy<kDim / kWarpThreads, u32>(block, task, rows);
     });
   };
   return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(
-      block, first, end, [&] { return block.await_inputs(); }, finish);
+             block, item, item + 1, [&] { return block.await_inputs(); }, finish) != item;
 }
-RESIDENT_DEVICE u32 DecodeAtOnce(const Block& block, const Args& args, u32 first, u32 end) {
+RESIDENT_DEVICE bool DecodeAtOnce(const Block& block, const Args& args, u32 item) {
   const bool half = args.described(kDecodeKeys).dtype == DType::kF16;
   if (args.described(kDecodeQ).shape[1] == 64) {
-    return half ? DecodeAtOnceBy<Half, 64>(block, args, first, end)
-                : DecodeAtOnceBy<BFloat16, 64>(block, args, first, end);
+    return half ? DecodeAtOnceBy<Half, 64>(block, args, item)
+                : DecodeAtOnceBy<BFloat16, 64>(block, args, item);
   }
-  return half ? DecodeAtOnceBy<Half, 128>(block, args, first, end)
-              : DecodeAtOnceBy<BFloat16, 128>(block, args, first, end);
+  return half ? DecodeAtOnceBy<Half, 128>(block, args, item)
+              : DecodeAtOnceBy<BFloat16, 128>(block, args, item);
 }
 
 #endif  // RESIDENT_WARPS

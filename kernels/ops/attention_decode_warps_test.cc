@@ -185,6 +185,13 @@ void Check(const Case& c, u64 chunks) {
   decode.CheckCache();
   decode.CheckOut();
   EXPECT_EQ(decode.arrived, std::vector<i32>(decode.arrived.size(), 0));
+  // Parts without keys are empty.
+  const i64 used = std::min(c.parts, (c.pos + 32) / 32);
+  for (i64 row = 0; row < c.heads * c.parts; ++row) {
+    EXPECT_EQ(decode.sum.Get(row) == 0.0f, row % c.parts >= used) << row;
+    if (row % c.parts < used) continue;
+    EXPECT_EQ(decode.acc.Get(row * c.dim), 0.0f) << row;
+  }
 }
 
 TEST(AttentionDecodeTest, PositionsAndParts) {
@@ -262,6 +269,9 @@ TEST(AttentionDecodeTest, Refusals) {
   EXPECT_EQ(detail({2, 2, 64, 4, -1, 1}), 3u);
   EXPECT_EQ(detail({2, 2, 64, 4, 0, 1, /*layout=*/2}), 4u);
   EXPECT_EQ(detail({2, 2, 64, 4, 0, 0}), 6u);
+  Decode counted({2, 2, 64, 4, 0, 1}, 12);
+  counted.arrived[1] = 1;
+  EXPECT_EQ(counted.Run(1) >> 16, 8u);
   Decode decode({2, 2, 64, 4, 0, 1}, 11);
   decode.angles = Elements(DType::kF32, {31});
   EXPECT_EQ(decode.Run(1) >> 16, 5u);

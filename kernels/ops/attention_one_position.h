@@ -54,7 +54,8 @@ struct PositionTask {
   u32 kv_heads;
   u32 shared_heads;  // Heads of q for each head of k.
   u32 keys;
-  u32 parts;  // 0: the operator attention.
+  u32 parts;       // 0: the operator attention.
+  u32 used_parts;  // Those that have keys, or 1; the first ones.
   float scale;
   NewPosition added;  // attention_decode only. Its key is the last one.
 };
@@ -348,8 +349,8 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
     const u32 part = item - all_heads * parts;
     const u32 batch = all_heads / task.kv_heads;
     const u32 kv_head = all_heads - batch * task.kv_heads;
-    const u32 size = task.keys / parts;
-    const u32 larger = task.keys - size * parts;  // Parts that have one more.
+    const u32 size = task.keys / task.used_parts;
+    const u32 larger = task.keys - size * task.used_parts;  // Parts that have one more.
     const u32 begin = part * size + (part < larger ? part : larger);
     u32 count = size + (part < larger ? 1 : 0);
     // The new key is used last, by the first group.
@@ -530,6 +531,7 @@ RESIDENT_DEVICE u32 AttendOnePosition(const Block& block, const Args& args, u32 
     task.shared_heads = task.heads / task.kv_heads;
     task.keys = static_cast<u32>(kv_len == -1 ? k.shape[2] : kv_len);
     task.parts = kPartial ? static_cast<u32>(out.shape[3]) : 0;
+    task.used_parts = kPartial ? task.parts : 1;
     task.scale = args.scalar<float>(kScalars);
   }
   if (!block.await_inputs()) return end;

@@ -41,6 +41,7 @@ struct AttentionTask {
   i64 shared_heads;  // Heads of q that share a head of k.
   i64 keys;          // The first ones of each head, which are used.
   i64 parts;         // 0: the operator attention.
+  i64 used_parts;    // Those that have keys, or 1; the first ones.
   i64 rows;          // Of a group.
   i64 tiles;         // Of a group.
   i64 items;         // All tiles of all parts.
@@ -119,9 +120,9 @@ RESIDENT_DEVICE i64 VisibleKeys(const AttentionTask& task, const Query& query) {
                      : task.keys;
 }
 
-// Where part `part` of the keys begins.
+// Where part `part` of the keys begins, one of the parts that are used or the one behind them.
 RESIDENT_DEVICE i64 PartBegin(const AttentionTask& task, i64 part) {
-  const i64 parts = task.parts > 0 ? task.parts : 1;
+  const i64 parts = task.used_parts;
   const i64 size = Quotient(task.keys, parts);
   return part * size + Smallest(part, task.keys - size * parts);
 }

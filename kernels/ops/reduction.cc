@@ -55,9 +55,8 @@ constexpr u16 kNoElements = 3;
 //   PartOf         (collective) As Row, by all threads.
 //   FromPart       The Value of a part whose first element has the index `begin`.
 //   None           The Value of no elements.
-//   kGroups        Whether PartOf can be computed from groups of values (ForEachGroup): Absent is
-//   the
-//                  element that changes nothing, Add adds values to a Value.
+//   kGroups        Whether PartOf can be computed from groups of values (ForEachGroup): Absent
+//                  is the element that changes nothing, Add adds values to a Value.
 
 // sum and mean.
 struct Sum {

@@ -2,7 +2,8 @@
 // operators without the daemon (library/resident_ops.h). Shared by host and device.
 //
 // A launch has up to one block for each chunk. Block b runs the chunks b, b + blocks, ... A GPU
-// starts the blocks of a launch in the order of their numbers, and so the chunks of a task. A block
+// starts the blocks of a launch in the order of their numbers: if each has one chunk, these are
+// started in their order, so that the chunks may share memory (Block::task_memory). A block
 // has the same threads as one of the resident kernel: up to kMaxComputeThreads that run the
 // operator, and kControlThreads, which wait here for the end of the block.
 #ifndef RESIDENT_KERNELS_RESIDENT_OPERATOR_LAUNCH_H_

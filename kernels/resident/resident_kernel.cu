@@ -232,7 +232,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
   __syncwarp();
   if (LaneId() == 0) {
     *wide = WideProgress{};
-    // Otherwise it is 0 already: some chunks have arrived, and one has failed before that.
+    // The last chunk to arrive has set it to 0, unless one failed before it arrived.
     task_memory->arrived = 0;
   }
   FenceSystem();

@@ -291,7 +291,9 @@ class Block {
     TaskMemory* const shared = state()->task_memory;
     if (chunk_count() == 1 || shared == nullptr) return nullptr;
 #if RESIDENT_CHECKED
-    if (!Fits(ViolationKind::kScratch, offset, count, sizeof(T), kTaskMemoryBytes)) offset = 0;
+    if (!Fits(ViolationKind::kTaskMemory, offset, count, sizeof(T), kTaskMemoryBytes)) {
+      return scratch<T>();  // The memory behind it is that of other tasks.
+    }
 #endif
     return reinterpret_cast<T*>(shared->bytes + offset);
   }
@@ -310,7 +312,8 @@ class Block {
 
   // (collective) Waits until `chunks` chunks have arrived; what they wrote before is visible.
   // Chunks are started in the order of their numbers, so that one may wait for others with lower
-  // numbers that do not wait themselves. A chunk that has waited has arrived, and does not call
+  // numbers that do not wait themselves, and must arrive also if they fail: the wait has no other
+  // end. A chunk that has waited has arrived, and does not call
   // arrive(). REQUIRES: task_memory() is not null.
   RESIDENT_HOST_DEVICE void await_arrivals(u32 chunks) const {
     if (thread() == 0) AwaitArrivals(&state()->task_memory->arrived, chunks);
@@ -551,6 +554,9 @@ using OperatorFunction = void (*)(BlockState* state);
 // functions that keep none but their return address. The caller and the function must agree on
 // this: the registers of parameters differ too.
 #if RESIDENT_GPU
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
+#error "operators are compiled with CUDA 13 or later: older compilers do not know #pragma nv_abi"
+#endif
 #define RESIDENT_OPERATOR_ABI _Pragma("nv_abi preserve_n_data(2)")
 #else
 #define RESIDENT_OPERATOR_ABI

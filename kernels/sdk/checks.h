@@ -58,6 +58,8 @@ enum class ViolationKind : u8 {
   kResult = 10,
   // Only `index` of `limit` threads reached a barrier in time.
   kBarrier = 11,
+  // As kBlockMemory, of the memory of a task.
+  kTaskMemory = 12,
 };
 
 struct Violation {

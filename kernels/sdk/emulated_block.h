@@ -1,7 +1,7 @@
 // Blocks of several threads on the host, for tests of operators: the code that a GPU's threads
 // share runs with real threads, barriers and shared memory, also under ThreadSanitizer.
 //
-//   emulated::RunBlock(threads, [&] { function(block, args); });
+//   emulated::RunBlock(threads, [&] { function(state); });
 //
 // Thread safety: one block at a time in a process.
 #ifndef RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_

@@ -12,6 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/sdk/operator.h"
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
@@ -33,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Increase it when compiler options, inspection or the format of an entry change.
-constexpr char kCacheVersion[] = "3";
+constexpr char kCacheVersion[] = "4";
 // Two processes, because the checked and the plain build are compiled at the same time.
 constexpr size_t kAhead = 2;
 
@@ -259,6 +260,7 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
   const std::string key = Sha256()
                               .Field(kCacheVersion)
                               .Field("object")
+                              .Field(absl::StrCat(RESIDENT_SDK_VERSION))
                               .Field(job.target)
                               .Field(*tool)
                               .Field(job.bytes)

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/inspect_names.h"
+#include "runtime/compile/inspect_ptx.h"
 #include "runtime/engine/image/link.h"
 #include "runtime/engine/image/operator_module.h"
 
@@ -49,6 +50,7 @@ absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::str
     return absl::InvalidArgumentError(
         "the object is neither PTX nor a cubin. Fix: compile with nvcc -rdc=true -ptx or -cubin");
   }
+  RETURN_IF_ERROR(CheckPtxFunctions(request.object));
   const std::set<std::string> functions = VisibleFunctions(request.object);
   ASSIGN_OR_RETURN(const auto symbol, FindEntry(request, functions));
   for (const std::string& name : functions) {

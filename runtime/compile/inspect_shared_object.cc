@@ -23,7 +23,9 @@ namespace {
 const std::set<std::string>& OfferedFunctions() {
   static const auto* const offered = [] {
     auto* const names =
-        new std::set<std::string>{"memcpy", "memmove", "memset", "memcmp", "_GLOBAL_OFFSET_TABLE_"};
+        new std::set<std::string>{"memcpy", "memmove", "memset", "memcmp", "_GLOBAL_OFFSET_TABLE_",
+                                  // Of Block::await_arrivals().
+                                  "sched_yield"};
     for (const char* function :
          {"acos",  "acosh", "asin",  "asinh",     "atan",      "atan2",  "atanh",     "cbrt",
           "ceil",  "cos",   "cosh",  "copysign",  "erf",       "erfc",   "exp",       "exp2",

@@ -4,7 +4,7 @@
 // f16: the weight is about q * scale. With 8 bits q is from -127 to 127 and stored as an i8; with 4
 // bits it is from -7 to 7, and q + 8 is half of a byte, that of an even column the low one. A scale
 // is the smallest f16 with which no weight of its group is out of range. So the error of a weight
-// is at most half of its scale.
+// is at most about half of its scale.
 //
 // Thread safety: pure functions.
 //

@@ -71,11 +71,13 @@ class CudaLauncher : public OperatorLauncher {
   absl::Status Launch(OperatorLaunch& launch, void* stream) override {
     launch.outcome = device_outcome_;
     launch.scratch = std::bit_cast<unsigned char*>(scratch_);
-    launch.task_memory = std::bit_cast<TaskMemory*>(task_memory_);
     const CurrentContext current(driver_, context_);
     RETURN_IF_ERROR(current.status());
     void* arguments[] = {&launch};
     const auto blocks = static_cast<unsigned>(std::min<uint64_t>(launch.chunks, blocks_));
+    // A chunk must not wait for one of a block that does not run yet.
+    launch.task_memory =
+        launch.chunks > blocks ? nullptr : std::bit_cast<TaskMemory*>(task_memory_);
     RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks, 1, 1,
                          kMaxComputeThreads + kControlThreads, 1, 1, 0,
                          static_cast<CUstream>(stream), arguments, nullptr);

@@ -63,6 +63,8 @@ std::string ViolationText(const Violation& violation, const Signature& signature
       return MemoryText("memory()", violation);
     case ViolationKind::kScratch:
       return MemoryText("scratch()", violation);
+    case ViolationKind::kTaskMemory:
+      return MemoryText("task_memory()", violation);
     case ViolationKind::kResult:
       return MemoryText("set_result()", violation);
     case ViolationKind::kBarrier:
