@@ -444,19 +444,22 @@ class GangWalk {
     for (u32 group = 0; group < memory_.next.waits; group += Platform::kLanes) {
       if (group != 0) ReadWait(memory_.next, group + Platform::Lane());
       bool reached = wait_node_ == kNoNode;
+      // Different signs: the counter has not reached the target.
+      const auto has_target = [&](u32 value) {
+        return static_cast<i32>(value - wait_target_) >= 0;
+      };
+      if (!reached) reached = has_target(Platform::LoadAcquire(&ended()[wait_node_]));
       if (Platform::All(reached)) continue;
       for (u32 polls = 0;; ++polls) {
         const bool leave = Platform::Load(&state().leave) != 0;
-        // Different signs: the counter has not reached the target.
-        if (!reached) {
-          reached =
-              static_cast<i32>(Platform::LoadAcquire(&ended()[wait_node_]) - wait_target_) >= 0;
-        }
+        if (!reached) reached = has_target(Platform::Load(&ended()[wait_node_]));
         if (Platform::All(reached)) break;
         if (Platform::First(leave)) return false;
         if (rank() == 0) LookForEnd();
         platform_.Wait(polls);
       }
+      // On a GPU each load with acquire empties the L1 cache, which other tasks use meanwhile.
+      if (wait_node_ != kNoNode) (void)Platform::LoadAcquire(&ended()[wait_node_]);
     }
     Platform::Sync();
     return true;

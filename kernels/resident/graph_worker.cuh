@@ -284,7 +284,9 @@ class GraphWorker {
     if (LaneId() == 0) atomicAdd(&p_.gangs->entered, 1);
     while (true) {
       if (RunMail()) continue;
-      if (__shfl_sync(kAllLanes, AcquireDevice(&p_.gangs->open), 0) != 0) continue;
+      // As long as they are open, without acquire: see GangWalk::AwaitPredecessors.
+      if (__shfl_sync(kAllLanes, LoadDevice(&p_.gangs->open), 0) != 0) continue;
+      FenceDevice();
       if (!RunMail()) break;
     }
     if (LaneId() == 0) atomicSub(&p_.gangs->entered, 1);
