@@ -208,6 +208,13 @@ Schedule ComputeSchedule(absl::Span<const NodeEstimate> nodes,
   size_t first = 0;
   for (size_t i = 0; i < nodes.size();) {
     const size_t siblings = CountSiblings(nodes, predecessors.subspan(first), i, gang);
+    if (siblings == 1) {
+      placer.Place(nodes[i], predecessors.subspan(first, nodes[i].predecessors),
+                   CountRanks(nodes[i], gang));
+      first += nodes[i].predecessors;
+      ++i;
+      continue;
+    }
     for (const uint32_t each : CountRanksOfSiblings(nodes.subspan(i, siblings), gang)) {
       placer.Place(nodes[i], predecessors.subspan(first, nodes[i].predecessors), each);
       first += nodes[i].predecessors;
