@@ -31,10 +31,11 @@ SEED = int(os.environ.get("RESIDENT_SEED") or random.randrange(1 << 31))
 # ||logits - reference|| / ||reference|| of a step: the bounds of the operator library for products,
 # by the dtype of the cache.
 TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
-# The same for a prompt in one step with weights of bfloat16 and a cache of f32: x of each product is
-# two bfloat16 parts, 16 bits, so that a product has an error of up to 2^-17, and those of the layers
+# The same for a prompt in one step with weights of bfloat16 and a cache of f32, and on a GPU for short
+# rows of such weights in any step: x of each product is two bfloat16 parts, 16 bits, so that a product has an error of up to 2^-17, and those of the layers
 # add up. 20 random models had at most 1.5e-5.
 TOLERANCE_OF_TWO_PARTS = 3e-5
+ON_GPU = os.environ.get("RESIDENT_TEST_ENGINE") == "cuda"
 # One-sided 95 % quantiles of Student's t for 7 degrees of freedom.
 QUANTILE_OF_8 = 1.895
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -135,9 +136,11 @@ class LlamaTest(daemons.DaemonTest):
         exact = reference.logits(model, prompt + made[:-1], cache)
         lengths = np.linalg.norm(exact, axis=1)
         wrong = np.linalg.norm(run.logits - exact, axis=1) / lengths
-        self.assertLess(wrong.max(), TOLERANCE[cache])
+        in_parts = ON_GPU and model.dtype == "bf16" and cache == "f32"
+        tolerance = TOLERANCE_OF_TWO_PARTS if in_parts else TOLERANCE[cache]
+        self.assertLess(wrong.max(), tolerance)
         ordered = np.sort(exact, axis=1)
-        certain = ordered[:, -1] - ordered[:, -2] > TOLERANCE[cache] * lengths
+        certain = ordered[:, -1] - ordered[:, -2] > tolerance * lengths
         best = run.logits.argmax(1)
         np.testing.assert_array_equal(best[certain], exact.argmax(1)[certain])
         np.testing.assert_array_equal(made, best[len(prompt) - 1:])

@@ -55,8 +55,7 @@ u32 ExecuteChunk(u32 operator_slot, u32 argument_count, const ArgumentBlock& arg
   state->chunk = chunk;
   state->chunk_count = chunks;
   state->status_and_detail = 0;
-  Block block(state.get());
-  FindBuiltinFunction(operator_slot, /*test_operators=*/false)(block, Args(state.get()));
+  FindBuiltinFunction(operator_slot, /*test_operators=*/false)(state.get());
   return state->status_and_detail;
 }
 
