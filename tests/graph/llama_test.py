@@ -32,8 +32,8 @@ SEED = int(os.environ.get("RESIDENT_SEED") or random.randrange(1 << 31))
 # by the dtype of the cache.
 TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
 # The same for a prompt in one step with weights of bfloat16 and a cache of f32, and on a GPU for short
-# rows of such weights in any step: x of each product is two bfloat16 parts, 16 bits, so that a product has an error of up to 2^-17, and those of the layers
-# add up. 20 random models had at most 1.5e-5.
+# rows of such weights in any step: x of each product is two bfloat16 parts, 16 bits, so that a product
+# has an error of up to 2^-17, and those of the layers add up. 20 random models had at most 1.5e-5.
 TOLERANCE_OF_TWO_PARTS = 3e-5
 ON_GPU = os.environ.get("RESIDENT_TEST_ENGINE") == "cuda"
 # One-sided 95 % quantiles of Student's t for 7 degrees of freedom.
