@@ -67,6 +67,11 @@ class EarlyTask {
     }
     return *this;
   }
+  EarlyTask& Zeros(DType dtype, const std::vector<i64>& shape) {
+    Tensor& tensor = Add(dtype, shape);
+    tensor.bytes.assign(tensor.bytes.size(), 0);
+    return *this;
+  }
   EarlyTask& Out(DType dtype, const std::vector<i64>& shape) {
     Add(dtype, shape).output = true;
     return *this;
@@ -192,7 +197,6 @@ std::deque<EarlyTask> Tasks() {
         .Scalar(0.125f)
         .Scalar(i64{0})
         .Scalar(i64{17});
-    // One part, so that the counts of arrivals may have any value.
     add("attention_decode")
         .In(kF32, {4, 64})
         .In(kF32, {2, 64})
@@ -203,7 +207,7 @@ std::deque<EarlyTask> Tasks() {
         .Out(kF32, {4, 1, 64})
         .Out(kF32, {4, 1})
         .Out(kF32, {4, 1})
-        .In(kF32, {2})
+        .Zeros(DType::kI32, {2})
         .Out(kF32, {4, 64})
         .Scalar(i64{16})
         .Scalar(0.125f)

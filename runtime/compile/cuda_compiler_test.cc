@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadUnit{"DynamicSharedMemory", "",
                 "extern __shared__ float s[]; s[block.thread()] = 1; block.barrier(); "
                 "args.tensor<float>(1)[0] = s[255 - block.thread()];",
-                "'s'"},
+                "::s'"},
         BadUnit{"Variable", "static int counter;", "args.tensor<float>(1)[0] = ++counter;",
                 "counter"},
         BadUnit{"VariableOfFunction", "",

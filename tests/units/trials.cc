@@ -17,10 +17,23 @@
 #define TRIAL_SYMBOL(name) resident_op_##name
 #endif
 #if RESIDENT_GPU
-#define TRIAL(name) extern "C" __device__ void TRIAL_SYMBOL(name)
+#define TRIAL_EXPORT extern "C" __device__
 #else
-#define TRIAL(name) extern "C" void TRIAL_SYMBOL(name)
+#define TRIAL_EXPORT extern "C"
 #endif
+// RESIDENT_OPERATOR with the symbol of a unit.
+#define TRIAL(name)                                                                          \
+  namespace {                                                                                \
+  struct Trial_##name {                                                                      \
+    static RESIDENT_DEVICE void Run(resident::Block& block, const resident::Args& args);     \
+  };                                                                                         \
+  }                                                                                          \
+  RESIDENT_OPERATOR_ABI TRIAL_EXPORT void TRIAL_SYMBOL(name)(resident::BlockState * state) { \
+    resident::Block block(state);                                                            \
+    const resident::Args args(state);                                                        \
+    if (state != nullptr) Trial_##name::Run(block, args);                                    \
+  }                                                                                          \
+  RESIDENT_DEVICE void Trial_##name::Run
 
 using resident::Args;
 using resident::Block;

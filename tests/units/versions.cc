@@ -20,10 +20,12 @@ RESIDENT_DEVICE void Answer(resident::Block& block, const resident::Args& args, 
 
 }  // namespace
 
-#define VERSION(k)                                                            \
-  VERSION_FUNCTION void resident_op_version_##k(resident::Block& block,       \
-                                                const resident::Args& args) { \
-    Answer(block, args, k##.0f);                                              \
+#define VERSION(k)                                                     \
+  RESIDENT_OPERATOR_ABI VERSION_FUNCTION void resident_op_version_##k( \
+      resident::BlockState* state) {                                   \
+    resident::Block block(state);                                      \
+    const resident::Args args(state);                                  \
+    Answer(block, args, k##.0f);                                       \
   }
 #define EIGHT(d) \
   VERSION(d##0)  \
