@@ -15,8 +15,8 @@ using v1::GraphTensor;
 namespace {
 
 // The most parts into which a step's attention divides the keys of a head: one for each 32 keys
-// (kernels/ops/attention_decode.h), but those of all heads together are about as many as a large GPU
-// has multiprocessors.
+// (kernels/ops/attention_decode.h), but those of all heads together are about as many as a large
+// GPU has multiprocessors.
 int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
   constexpr int64_t kAllParts = 128;
   constexpr int64_t kLeastKeys = 32;

@@ -562,8 +562,7 @@ class Poller {
     // For an operator that may fault, the breadcrumb is written first, because the host needs it
     // after a fault. Otherwise it is written later, so that it does not delay the round trip.
     const bool may_fault = !(flags & kTaskDeviceOutputs);
-    if (may_fault && LaneId() == 0)
-      WriteBreadcrumb(static_cast<u32>(next_), OperatorSlotOf(word1));
+    if (may_fault && LaneId() == 0) WriteBreadcrumb(static_cast<u32>(next_), OperatorSlotOf(word1));
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
     if (!may_fault && LaneId() == 0)

@@ -3,8 +3,8 @@
 //
 //   resident::atomic_add(&out[bin], 1);   // T: float, double, i32, u32, i64, u64.
 //
-// Only atomic_arrive orders other memory accesses; the others are relaxed. The sum of floats depends
-// on the order of the additions. All of them return the previous value.
+// Only atomic_arrive orders other memory accesses; the others are relaxed. The sum of floats
+// depends on the order of the additions. All of them return the previous value.
 #ifndef RESIDENT_KERNELS_SDK_ATOMIC_H_
 #define RESIDENT_KERNELS_SDK_ATOMIC_H_
 

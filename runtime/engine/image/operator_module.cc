@@ -28,10 +28,10 @@ absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& s
                                     "  .reg .b64 %x;\n  ld.param.b64 %x, [x];\n");
   for (const std::string& symbol : symbols) {
     absl::StrAppend(&entries, ".extern .func ", symbol,
-                    "(.param .b64 state) .abi_preserve 2;\n.visible .global .align 8 .u64 ",
-                    symbol, kEntrySuffix, " = ", symbol, ";\n");
-    absl::StrAppend(&kernel, "  { .param .b64 state; st.param.b64 [state], %x;\n", "  call ", symbol,
-                    ", (state); }\n");
+                    "(.param .b64 state) .abi_preserve 2;\n.visible .global .align 8 .u64 ", symbol,
+                    kEntrySuffix, " = ", symbol, ";\n");
+    absl::StrAppend(&kernel, "  { .param .b64 state; st.param.b64 [state], %x;\n", "  call ",
+                    symbol, ", (state); }\n");
   }
   absl::StrAppend(&entries, kernel, "  ret;\n}\n");
   return LinkImage({{"unit", unit, IsPtx(unit)}, {"entries", entries, /*is_ptx=*/true}},
