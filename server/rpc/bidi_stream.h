@@ -17,7 +17,7 @@
 // Invariants:
 //   1. At most one read and one write are under way. Responses are written in the order of Write.
 //   2. The transport gets exactly one Finish, when no write is under way, and no operation after
-//      it. A read may be under way at that time.
+//      it except Cancel. A read may be under way at that time.
 //   3. The first Conclude decides the status.
 //   4. Each Write is followed by exactly one OnWritten, also if its response is dropped. The
 //      memory charged for the response is released before it.
@@ -74,7 +74,7 @@ class StreamTransport {
   virtual void SendHeaders() = 0;
   // OnDone follows, after the ends of all other operations.
   virtual void Finish(const absl::Status& status) = 0;
-  // Aborts the call: operations under way fail.
+  // Aborts the call: operations under way fail. Allowed after Finish, too, until OnDone.
   virtual void Cancel() = 0;
 };
 
@@ -122,7 +122,13 @@ class BidiStream : public LiveStream,
     HandleCancel();
   }
   // The call is over: all operations have ended, and the transport must not be used any more.
-  virtual void OnDone() {}
+  void OnCallDone() ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      done_ = true;
+    }
+    OnDone();
+  }
 
   // LiveStream: ends the stream from outside.
   void End(const absl::Status& status) final ABSL_LOCKS_EXCLUDED(mu_) {
@@ -160,6 +166,8 @@ class BidiStream : public LiveStream,
   virtual bool Busy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return false; }
   // The status is about to be sent.
   virtual void OnFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {}
+  // See OnCallDone.
+  virtual void OnDone() {}
 
   // Operations.
 
@@ -204,9 +212,12 @@ class BidiStream : public LiveStream,
     }
   }
   // For a stream that ends early: drops the queued responses, and aborts the call if its client
-  // does not read the one that is being written soon, because gRPC sends no status before it.
+  // does not read soon what was written, because gRPC sends no status before it. That can be the
+  // response that is being written, and the end of one whose write has ended: gRPC ends a write
+  // when the rest of the response fits into its own buffer.
   void DropUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     DropQueued();
+    may_be_unread_ = true;
     if (!writing_ || cancelled_) return;
     CallAfter(unread_alarm_, kLastWrite,
               [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { CancelCall(); });
@@ -229,6 +240,7 @@ class BidiStream : public LiveStream,
       finished_ = true;
       OnFinish();
       transport_.Finish(*end_);
+      if (may_be_unread_) CancelUnlessDone();
     }
   }
   // Aborts the call.
@@ -279,7 +291,18 @@ class BidiStream : public LiveStream,
     Advance();
   }
 
-  // How long DropUnread waits.
+  // Aborts the finished call if its client does not receive the status soon.
+  void CancelUnlessDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    status_alarm_.Set(std::chrono::system_clock::now() + kLastWrite,
+                      [weak = this->weak_from_this()](bool passed) {
+                        const std::shared_ptr<BidiStream> self = weak.lock();
+                        if (!passed || self == nullptr) return;
+                        absl::MutexLock lock(&self->mu_);
+                        if (!self->done_) self->transport_.Cancel();
+                      });
+  }
+
+  // How long DropUnread waits for the client, before the status is sent and after it.
   static constexpr std::chrono::milliseconds kLastWrite{500};
 
   Transport& transport_;
@@ -289,8 +312,11 @@ class BidiStream : public LiveStream,
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  bool may_be_unread_ ABSL_GUARDED_BY(mu_) = false;  // See DropUnread.
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   grpc::Alarm unread_alarm_;
+  grpc::Alarm status_alarm_;
 };
 
 }  // namespace resident

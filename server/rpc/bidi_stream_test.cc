@@ -72,6 +72,11 @@ class TestStream final : public BidiStream<Int64Value, Int64Value> {
     busy = now;
     Advance();
   }
+  void EndEarly(const absl::Status& status) {
+    absl::MutexLock lock(&mu_);
+    DropUnread();
+    Conclude(status);
+  }
   void Drop() {
     absl::MutexLock lock(&mu_);
     DropQueued();
@@ -421,6 +426,29 @@ TEST_F(BidiStreamTest, DaemonEndsTheStreamsThatAreRegistered) {
   EXPECT_EQ(unchecked.finished(), absl::UnavailableError("stopping"));
   for (auto* call : {&refused, &let_in, &unchecked}) call->Done();
   core_.streams.EndAll(absl::UnavailableError("again"));  // All streams have been destroyed.
+}
+
+// gRPC ends a write before the client has read all of the response, and sends the status after it.
+TEST_F(BidiStreamTest, ACallWhoseClientDoesNotReadTheStatusIsAborted) {
+  FakeCall<TestStream> call(core_);
+  call->Write1(1);
+  call.EndWrite();
+  call->EndEarly(absl::UnavailableError("stopping"));
+  EXPECT_EQ(call.finished(), absl::UnavailableError("stopping"));
+  EXPECT_FALSE(call.aborted());
+  EXPECT_TRUE(Eventually([&] { return call.aborted(); }));
+  call.Done();
+}
+
+TEST_F(BidiStreamTest, ACallThatEndsEarlyAndIsOverIsNotAborted) {
+  FakeCall<TestStream> call(core_), unread(core_);
+  const std::shared_ptr<TestStream> work = call.stream();  // Outlives the call.
+  call->EndEarly(absl::UnavailableError("stopping"));
+  call.Done();
+  unread->EndEarly(absl::UnavailableError("stopping"));  // After `call`.
+  EXPECT_TRUE(Eventually([&] { return unread.aborted(); }));
+  EXPECT_FALSE(call.aborted());
+  unread.Done();
 }
 
 TEST_F(BidiStreamTest, WorkKeepsTheStreamAliveAfterTheCall) {

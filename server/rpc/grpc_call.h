@@ -35,7 +35,7 @@ class GrpcCall : public Reactor, public Stream::Transport {
 
   void OnCancel() final { stream_->OnCancel(); }
   void OnDone() final {
-    stream_->OnDone();
+    stream_->OnCallDone();
     delete this;
   }
 
