@@ -54,18 +54,13 @@ absl::Status ReadQuantization(LlamaCommand& command) {
 // The file of the weights is written beside its path, and then replaces what is there.
 absl::Status CheckReplaceable(const LlamaCommand& command) {
   const std::string& path = command.weights_out;
-  std::error_code error;
-  if (path.empty() || !std::filesystem::exists(path, error)) {
-    if (!path.empty() && path == command.out) {
-      return errors::BadModelOption("--weights_out", "is the file of --out, too",
-                                    "give another file");
-    }
-    return absl::OkStatus();
-  }
-  if (!std::filesystem::is_regular_file(path, error)) {
+  const std::string& out = command.out;
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;  // Such as that a file does not exist.
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
     return errors::BadModelOption("--weights_out", "is not a file", "give a file");
   }
-  if (!command.out.empty() && std::filesystem::equivalent(path, command.out, error)) {
+  if (path == out || (!out.empty() && std::filesystem::equivalent(path, out, error))) {
     return errors::BadModelOption("--weights_out", "is the file of --out, too",
                                   "give another file");
   }

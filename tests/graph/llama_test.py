@@ -635,6 +635,14 @@ class ImportTest(daemons.CommandTest):
                     flags=["--weights=int8", f"--weights_out={model}"])
         self.assertEqual(model.read_bytes(), before)
         self.refuse("128", "--prefix", flags=["--weights=int8", "--prefix=" + "p" * 85])
+        # A file that is replaced by a rename must be a file, and not that of the graph.
+        self.refuse("--weights_out is not a file", flags=["--weights=int8", "--weights_out=/dev/null"])
+        graph = self.folder / "graph.json"
+        for same in (graph, self.folder / "." / "other" / ".." / "graph.json"):
+            (self.folder / "other").mkdir(exist_ok=True)
+            self.refuse("--weights_out is the file of --out, too",
+                        flags=["--weights=int8", f"--weights_out={same}", f"--out={graph}"])
+            graph.write_text("exists")
         self.assertFalse(path.exists())
         result = self.check(self.convert("--weights=int8", f"--weights_out={self.folder}/none/file"), USAGE)
         self.assertIn("none", result.err)
