@@ -2,10 +2,12 @@
 //
 // An item is a head of keys, or one of its parts, with the heads of q that share it, up to four at
 // a time. The keys are distributed over the groups of lanes of all warps: a lane has 8 elements of
-// a key and of its value, and a group has the whole key, so that a warp computes the scores of 4
-// keys of 64 elements, or of 2 of 128, at the same time. Each group has its own largest score, sum
-// and weighted values, which are merged once at the end: those of a warp by exchanges between its
-// lanes, then those of the warps. The products are added in float32.
+// a key and of its value, so that 8 or 16 lanes have a whole key of 64 or 128 elements, and a group
+// has four keys in each step. Their 16 scores, of four keys and four heads, are added and exchanged
+// in such a way that a lane gets one score, or two: it then computes the weight of this score, of
+// which all lanes need a copy. Each group has its own largest scores, sums and weighted values,
+// which are merged once at the end: those of a warp by exchanges between its lanes, then those of
+// the warps. The products are added in float32.
 //
 // For attention_decode (attention_decode.h) it also rotates the queries, and appends the new key,
 // which is not read back, to the cache.
@@ -90,50 +92,55 @@ struct PositionMemory {
 static_assert(kPositionOffset + sizeof(PositionMemory<64>) <= kBlockMemoryBytes, "");
 static_assert(kPositionOffset + sizeof(PositionMemory<128>) <= kBlockMemoryBytes, "");
 
-// Scores and sums of a group, for some heads.
+// Keys of a group in a step.
+inline constexpr u32 kKeysAtOnce = 4;
+inline constexpr u32 kScoresAtOnce = kHeadsAtOnce * kKeysAtOnce;
+
+// What a group knows of its keys so far. Score s = head * kKeysAtOnce + key of a step belongs to
+// lane s / kScores of the group, which has what follows for this head: the largest score, and the
+// sum of the weights of its own scores.
 struct GroupRows {
-  float largest[kHeadsAtOnce];
-  float sum[kHeadsAtOnce];
+  float largest;
+  float sum;
   float total[kHeadsAtOnce][kLaneElements];
 };
 
-// The lane's elements of a key, and of its value.
-struct KeyAndValue {
-  Bytes16 key;
-  Bytes16 value;
+// The lane's elements of the keys of a step, or of their values. What does not exist is 0.
+struct StepRuns {
+  Bytes16 runs[kKeysAtOnce];
 };
 
-// The keys of a group, one in each step. While a key is used, the next one is on its way to the
-// registers, and those of three further steps to the L2 cache: registers for these would be too
-// many.
-struct KeysOfGroup {
-  static constexpr u32 kStepsAhead = 3;
+// The keys, or the values, of a group. The keys of a step are `groups` positions from each other.
+// Registers for the next step would be too many: it is on its way to the L2 cache, from which a
+// step is read while other warps compute.
+struct RunsOfGroup {
+  u64 at;      // Of the next step's first key.
+  u32 stride;  // Bytes between two keys of a step.
 
-  u64 key;
-  u64 value;
-  // Bytes between two steps.
-  u32 key_step;
-  u32 value_step;
-  u32 groups;
-  u32 left;  // Keys from that of the next step on.
-
-  RESIDENT_DEVICE KeyAndValue Load() {
-    KeyAndValue run = {{{0, 0, 0, 0}}, {{0, 0, 0, 0}}};
-    if (left > 0) {
-      run.key = LoadOnce(reinterpret_cast<const Bytes16*>(key));
-      run.value = LoadOnce(reinterpret_cast<const Bytes16*>(value));
+  // The next step, of which `left` keys exist, and those behind it.
+  RESIDENT_DEVICE StepRuns Load(u32 left, u32 groups) {
+    StepRuns step;
+    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+      step.runs[j] = {{0, 0, 0, 0}};
+      if (left > j * groups) step.runs[j] = LoadOnce(reinterpret_cast<const Bytes16*>(Address(j)));
     }
-    if (left > kStepsAhead * groups) {
-      PrefetchToL2(key + u64{kStepsAhead} * key_step);
-      PrefetchToL2(value + u64{kStepsAhead} * value_step);
+    at = Address(kKeysAtOnce);
+    Prefetch(KeysBehind(left, groups), groups);
+    return step;
+  }
+  // Requests the next step, of which `left` keys exist.
+  RESIDENT_DEVICE void Prefetch(u32 left, u32 groups) const {
+    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+      if (left > j * groups) PrefetchToL2(Address(j));
     }
-    left = left > groups ? left - groups : 0;
-    key += key_step;
-    value += value_step;
-    return run;
+  }
+  // How many keys exist from the step behind one on of which `left` exist.
+  static RESIDENT_DEVICE u32 KeysBehind(u32 left, u32 groups) {
+    return left > kKeysAtOnce * groups ? left - kKeysAtOnce * groups : 0;
   }
 
  private:
+  RESIDENT_DEVICE u64 Address(u32 j) const { return at + u64{j} * stride; }
   static RESIDENT_DEVICE void PrefetchToL2([[maybe_unused]] u64 address) {
 #if RESIDENT_GPU
     asm volatile("prefetch.global.L2 [%0];" ::"l"(
@@ -147,29 +154,93 @@ RESIDENT_DEVICE float ElementOf(const Bytes16& run, u32 i) {
   return T::Widen(static_cast<u16>(run.words[i / 2] >> (i % 2 * 16)));
 }
 
-// (group) Adds a key, if `exists`.
-template <typename T, u32 kDim>
-RESIDENT_DEVICE void AddKey(const PositionMemory<kDim>& memory, u32 lane_of_key,
-                            const KeyAndValue& run, bool exists, GroupRows& rows) {
-  constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
-  for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-    const Quad<float> low = memory.queries[h][0][lane_of_key];
-    const Quad<float> high = memory.queries[h][1][lane_of_key];
-    float score = 0.0f;
-    for (u32 i = 0; i < kLaneElements; ++i) {
-      score += ElementOf<T>(run.key, i) * (i < 4 ? low.v[i % 4] : high.v[i % 4]);
+// (group of kLanes lanes) Adds each of kCount values over the lanes. Lane l gets the sums of the
+// values from l * kCount / kLanes on, as the first ones of `values`.
+template <u32 kLanes, u32 kCount>
+RESIDENT_DEVICE void AddOverLanes(u32 lane_of_key, float (&values)[kCount]) {
+  static_assert(kCount % kLanes == 0, "");
+  u32 count = kCount;
+  RESIDENT_UNROLL(4)
+  for (u32 mask = kLanes / 2; mask > 0; mask /= 2) {
+    count /= 2;
+    const bool upper = (lane_of_key & mask) != 0;
+    for (u32 i = 0; i < count; ++i) {
+      const float sent = upper ? values[i] : values[i + count];
+      const float kept = upper ? values[i + count] : values[i];
+      values[i] = kept + ShuffleXor(sent, mask);
     }
-    RESIDENT_UNROLL(4)
-    for (u32 mask = kLanes / 2; mask > 0; mask /= 2) score += ShuffleXor(score, mask);
-    if (!exists) score = -math::infinity();
-    const float largest = Larger(rows.largest[h], score);
-    const float base = BaseOf(largest);
-    const float growth = ExponentialOf(rows.largest[h] - base);
-    const float weight = ExponentialOf(score - base);
-    rows.largest[h] = largest;
-    rows.sum[h] = rows.sum[h] * growth + weight;
-    for (u32 i = 0; i < kLaneElements; ++i) {
-      rows.total[h][i] = rows.total[h][i] * growth + weight * ElementOf<T>(run.value, i);
+  }
+}
+
+// (group) Adds the keys of a step, of which `left` exist if the group's keys are `groups` positions
+// from each other. load_values() returns their values, and is called when the keys are no longer
+// needed.
+template <typename T, u32 kDim, typename F>
+RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane, const StepRuns& keys,
+                             F load_values, u32 left, u32 groups, GroupRows& rows) {
+  constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
+  constexpr u32 kScores = kScoresAtOnce / kLanes;  // Of a lane.
+  const u32 lane_of_key = lane % kLanes;
+  const u32 first_lane = lane - lane_of_key;
+  // Pair by pair: the elements of all keys as floats would be too many for the registers.
+  struct alignas(8) Pair {
+    float v[2];
+  };
+  float scores[kScoresAtOnce] = {};
+  for (u32 pair = 0; pair < kLaneElements / 2; ++pair) {
+    Pair queries[kHeadsAtOnce];
+    for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+      const Quad<float>& quad = memory.queries[h][pair / 2][lane_of_key];
+      queries[h] = reinterpret_cast<const Pair*>(&quad)[pair % 2];
+    }
+    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+      for (u32 i = 0; i < 2; ++i) {
+        const float element = ElementOf<T>(keys.runs[j], 2 * pair + i);
+        for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+          scores[h * kKeysAtOnce + j] += element * queries[h].v[i];
+        }
+      }
+    }
+  }
+  const StepRuns values = load_values();
+  AddOverLanes<kLanes>(lane_of_key, scores);
+
+  float largest = rows.largest;
+  for (u32 s = 0; s < kScores; ++s) {
+    const u32 key = (lane_of_key * kScores + s) % kKeysAtOnce;
+    if (key * groups >= left) scores[s] = -math::infinity();
+    largest = Larger(largest, scores[s]);
+  }
+  RESIDENT_UNROLL(2)
+  for (u32 mask = kKeysAtOnce / kScores / 2; mask > 0; mask /= 2) {
+    largest = Larger(largest, ShuffleXor(largest, mask));
+  }
+  const float base = BaseOf(largest);
+  const float growth = ExponentialOf(rows.largest - base);
+  rows.largest = largest;
+  rows.sum *= growth;
+  float weights[kScores];
+  for (u32 s = 0; s < kScores; ++s) {
+    weights[s] = ExponentialOf(scores[s] - base);
+    rows.sum += weights[s];
+  }
+
+  float growths[kHeadsAtOnce];
+  float all_weights[kHeadsAtOnce][kKeysAtOnce];
+  for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+    const u32 lane_of_head = first_lane + h * kKeysAtOnce / kScores;
+    growths[h] = Shuffle(growth, lane_of_head);
+    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+      all_weights[h][j] = Shuffle(weights[j % kScores], lane_of_head + j / kScores);
+    }
+  }
+  for (u32 i = 0; i < kLaneElements; ++i) {
+    float elements[kKeysAtOnce];
+    for (u32 j = 0; j < kKeysAtOnce; ++j) elements[j] = ElementOf<T>(values.runs[j], i);
+    for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+      float total = rows.total[h][i] * growths[h];
+      for (u32 j = 0; j < kKeysAtOnce; ++j) total += all_weights[h][j] * elements[j];
+      rows.total[h][i] = total;
     }
   }
 }
@@ -177,22 +248,28 @@ RESIDENT_DEVICE void AddKey(const PositionMemory<kDim>& memory, u32 lane_of_key,
 // Merges the groups of a warp, whose results the memory has then.
 template <u32 kDim>
 RESIDENT_DEVICE void MergeGroups(PositionMemory<kDim>& memory, u32 warp, u32 lane,
-                                 GroupRows& rows) {
+                                 const GroupRows& rows) {
   constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
+  constexpr u32 kLanesOfHead = kLanes / kHeadsAtOnce;
+  float sums = rows.sum;  // Of the lane's head.
+  RESIDENT_UNROLL(2)
+  for (u32 mask = kLanesOfHead / 2; mask > 0; mask /= 2) sums += ShuffleXor(sums, mask);
   for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-    float top = rows.largest[h];
+    const u32 lane_of_head = lane / kLanes * kLanes + h * kLanesOfHead;
+    const float largest = Shuffle(rows.largest, lane_of_head);
+    float top = largest;
     RESIDENT_UNROLL(4)
     for (u32 mask = kLanes; mask < kWarpThreads; mask *= 2)
       top = Larger(top, ShuffleXor(top, mask));
     // 0 for a group without keys, whose sums are 0 too.
-    const float factor = ExponentialOf(rows.largest[h] - BaseOf(top));
+    const float factor = ExponentialOf(largest - BaseOf(top));
     const auto merge = [&](float value) {
       value *= factor;
       RESIDENT_UNROLL(4)
       for (u32 mask = kLanes; mask < kWarpThreads; mask *= 2) value += ShuffleXor(value, mask);
       return value;
     };
-    const float sum = merge(rows.sum[h]);
+    const float sum = merge(Shuffle(sums, lane_of_head));
     Quad<float> quads[2];
     for (u32 i = 0; i < kLaneElements; ++i) quads[i / 4].v[i % 4] = merge(rows.total[h][i]);
     if (lane >= kLanes) continue;
@@ -365,19 +442,18 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       const u32 head = kv_head * task.shared_heads + first;
       const u32 heads =
           task.shared_heads - first < kHeadsAtOnce ? task.shared_heads - first : kHeadsAtOnce;
-      KeysOfGroup keys = {
-          task.k + 2 * static_cast<u64>(batch * task.k_strides[0] + kv_head * task.k_strides[1] +
-                                        (begin + group) * task.k_strides[2] +
-                                        lane_of_key * kLaneElements),
-          task.v + 2 * static_cast<u64>(batch * task.v_strides[0] + kv_head * task.v_strides[1] +
-                                        (begin + group) * task.v_strides[2] +
-                                        lane_of_key * kLaneElements),
-          static_cast<u32>(2 * groups * task.k_strides[2]),
-          static_cast<u32>(2 * groups * task.v_strides[2]),
-          groups,
-          count > group ? count - group : 0};
+      u32 left = count > group ? count - group : 0;  // Keys of the group, from those of a step on.
+      const auto runs_of = [&](u64 address, const i64(&strides)[3]) {
+        const i64 offset = batch * strides[0] + kv_head * strides[1] +
+                           (begin + group) * strides[2] + lane_of_key * kLaneElements;
+        return RunsOfGroup{address + 2 * static_cast<u64>(offset),
+                           static_cast<u32>(2 * groups * strides[2])};
+      };
+      RunsOfGroup keys = runs_of(task.k, task.k_strides);
+      RunsOfGroup values = runs_of(task.v, task.v_strides);
       if (item == first_item && first == 0 && !await()) return end_item;
-      KeyAndValue ahead = keys.Load();
+      StepRuns step = keys.Load(left, groups);
+      values.Prefetch(left, groups);
       [[maybe_unused]] NewRows<T, kDim> rows_of_item{task, kv_head, head, heads, has_new, {}, {}};
       if constexpr (kDecode) {
         rows_of_item.Load(block.thread(), block.threads());
@@ -411,26 +487,31 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       }
       block.barrier();
       GroupRows rows;
-      for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-        rows.largest[h] = -math::infinity();
-        rows.sum[h] = 0.0f;
-        for (float& total : rows.total[h]) total = 0.0f;
+      rows.largest = -math::infinity();
+      rows.sum = 0.0f;
+      for (auto& total : rows.total) {
+        for (float& element : total) element = 0.0f;
       }
       // The lanes of a warp make the same number of steps.
       const u32 first_group = WarpOf(block) * Memory::kGroupsOfWarp;
       bool adds_new = has_new && first_group == 0;
       RESIDENT_UNROLL(1)
-      for (u32 done = first_group; done < count || adds_new; done += groups) {
-        KeyAndValue run = ahead;
-        bool exists = done - first_group + group < count;
-        if (kDecode && done >= count) {
+      for (u32 done = first_group; done < count || adds_new; done += kKeysAtOnce * groups) {
+        const bool is_new = kDecode && done >= count;
+        if (is_new) {
           adds_new = false;
-          run = {memory.new_key[lane_of_key], memory.new_value[lane_of_key]};
-          exists = group == 0;
-        } else {
-          ahead = keys.Load();
+          step.runs[0] = memory.new_key[lane_of_key];
         }
-        AddKey<T, kDim>(memory, lane_of_key, run, exists, rows);
+        AddKeys<T, kDim>(
+            memory, LaneOf(block), step,
+            [&] {
+              StepRuns of_step = values.Load(left, groups);
+              if (is_new) of_step.runs[0] = memory.new_value[lane_of_key];
+              return of_step;
+            },
+            is_new ? u32{group == 0} : left, groups, rows);
+        left = RunsOfGroup::KeysBehind(left, groups);
+        step = keys.Load(left, groups);
       }
       if (WarpOf(block) < warps) MergeGroups<kDim>(memory, WarpOf(block), LaneOf(block), rows);
       block.barrier();
