@@ -124,43 +124,6 @@ struct PartValues {
 
 #if RESIDENT_WARPS
 
-// Calls f(v) with the values data[0] to data[count - 1], of which the calling thread has every
-// threads()'th 16 bytes: kThreadElements<T> values at a time, which f may change. Those that do not
-// exist are `none`. REQUIRES: data is at a multiple of 16 bytes.
-template <typename T, typename F>
-RESIDENT_DEVICE void ForEachGroup(const Block& block, const T* data, i64 count, float none, F f) {
-  constexpr i64 kElements = kChunkBytes / sizeof(T);
-  constexpr u32 kGroups = 2;  // That are requested before the first of them is used.
-  const Bytes16* const from = reinterpret_cast<const Bytes16*>(data);
-  const i64 chunks = count / kElements;
-  const u32 word = WordOf<T>(none);
-  float v[kThreadElements<T>];
-  RESIDENT_UNROLL(1)
-  for (i64 first = block.thread(); first < chunks;
-       first += i64{kGroups * kThreadChunks} * block.threads()) {
-    Bytes16 loaded[kGroups][kThreadChunks];
-    RESIDENT_UNROLL(2)
-    for (u32 g = 0; g < kGroups; ++g) {
-      RESIDENT_UNROLL(4)
-      for (u32 c = 0; c < kThreadChunks; ++c) {
-        const i64 at = first + (g * kThreadChunks + c) * block.threads();
-        loaded[g][c] = {{word, word, word, word}};
-        if (at < chunks) loaded[g][c] = LoadOnce(from + at);
-      }
-    }
-    RESIDENT_UNROLL(2)
-    for (u32 g = 0; g < kGroups; ++g) {
-      Unpack<T>(loaded[g], v);
-      f(v);
-    }
-  }
-  const i64 rest = chunks * kElements + block.thread();
-  if (rest >= count) return;
-  for (float& value : v) value = none;
-  v[0] = static_cast<float>(data[rest]);
-  f(v);
-}
-
 // ShuffleXor of up to 16 bytes.
 template <typename T>
 RESIDENT_DEVICE T ShuffleXorOf(const T& value, u32 mask) {

@@ -8,6 +8,7 @@
 //          (long_rows.h).
 //   tiles  Any strides: a thread has kTile outputs, and some of the elements of each. Adjacent
 //          threads read adjacent elements, whether these belong to one output or to several.
+#include "kernels/ops/groups.h"
 #include "kernels/ops/long_rows.h"
 #include "kernels/ops/rows.h"
 
@@ -55,8 +56,9 @@ constexpr u16 kNoElements = 3;
 //   PartOf         (collective) As Row, by all threads.
 //   FromPart       The Value of a part whose first element has the index `begin`.
 //   None           The Value of no elements.
-//   kGroups        Whether PartOf can be computed from groups of values (ForEachGroup): Absent
-//                  is the element that changes nothing, Add adds values to a Value.
+//
+// By several threads, where a Value needs no index (kGroups): Absent is the element that changes
+// nothing, Add adds a group of values (groups.h) to a Value.
 
 // sum and mean.
 struct Sum {
@@ -281,9 +283,11 @@ RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, i64 value) {
   out.as<i64>().data()[i] = value;
 }
 
-template <typename R, typename Elements>
+// Calls row(team, offset, count) for each output of the chunk: the Value of the elements of x from
+// `offset` on, of which a team without an output has none.
+template <typename R, typename F>
 RESIDENT_DEVICE void ReduceRows(const Block& block, const Plan& plan, const R& reducer,
-                                const Elements& x, const Tensor<Any>& out) {
+                                const Tensor<Any>& out, F row) {
   const i64 count = plan.elements.size();
   const Team team(block, count, plan.outputs.size());
   const Range range = block.share(plan.outputs.size());
@@ -292,11 +296,33 @@ RESIDENT_DEVICE void ReduceRows(const Block& block, const Plan& plan, const R& r
     const i64 i = first + team.index;
     const bool active = i < range.end;
     const i64 offset = active ? Offset(plan.outputs, i) : 0;
-    const auto value = reducer.Row(block, team, active ? count : 0,
-                                   [&](i64 k) { return reducer.Load(x.Load(offset + k)); });
+    const auto value = row(team, offset, active ? count : 0);
     if (active && team.rank == 0) StoreResult(out, i, reducer.Finish(value, count));
   }
 }
+
+#if RESIDENT_WARPS
+
+// (collective) The Value of data[0] to data[count - 1], by a team.
+template <typename R, typename T>
+RESIDENT_DEVICE typename R::Value ReduceGroups(const Block& block, const Team& team,
+                                               const R& reducer, const T* data, i64 count) {
+  typename R::Value value = R::None();
+  resident::ForEachValue(team, data, count, reducer.Absent(),
+                         [&](const auto& v) { reducer.Add(v, value); });
+  return resident::Combine(block, team, value, [](auto a, auto b) { return R::Merge(a, b); });
+}
+
+template <typename R, typename T>
+RESIDENT_NOINLINE void ReduceRowsOf(Block block, const Plan& plan, const R& of_task, const T* x,
+                                    const Tensor<Any>& out) {
+  const R reducer = of_task;
+  ReduceRows(block, plan, reducer, out, [&](const Team& team, i64 offset, i64 count) {
+    return ReduceGroups(block, team, reducer, x + offset, count);
+  });
+}
+
+#endif  // RESIDENT_WARPS
 
 // A row of at least this many elements is cut into parts of at least kLeastPart. The split rule
 // gives a task of one such row two chunks; they may be more than the parts.
@@ -308,18 +334,13 @@ template <typename R, typename T>
 RESIDENT_NOINLINE typename R::Part ReducePart(Block block, const R& of_task, const T* x, i64 offset,
                                               i64 count) {
   const R reducer = of_task;
+  const Team all(block, count, /*rows=*/1);
 #if RESIDENT_WARPS
   if constexpr (R::kGroups) {
-    const T* const data = x + offset;
-    if (reinterpret_cast<u64>(data) % resident::kChunkBytes == 0) {
-      typename R::Value value = R::None();
-      resident::ForEachGroup(block, data, count, reducer.Absent(),
-                             [&](const auto& v) { reducer.Add(v, value); });
-      return block.reduce(value, [](auto a, auto b) { return R::Merge(a, b); });
-    }
+    return ReduceGroups(block, all, reducer, x + offset, count);
   }
 #endif
-  return reducer.PartOf(block, Team(block, count, 1), count,
+  return reducer.PartOf(block, all, count,
                         [&](i64 k) { return reducer.Load(static_cast<float>(x[offset + k])); });
 }
 
@@ -519,14 +540,27 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
   if (plan->elements.size() < 2 || !plan->elements.dense()) {
     const bool by_output =
         Distance(plan->outputs) < Distance(plan->elements) || plan->elements.size() < 2;
-    ReduceTiles<R>(block, *plan, reducer, by_output, x, out);
-  } else if (plan->elements.size() >= kLongRow &&
-             ReduceLongRows<R>(block, *plan, reducer, x, out)) {
-    return;
-  } else if (x.dtype() == DType::kF32) {
-    ReduceRows<R>(block, *plan, reducer, resident::Elements<true>(x), out);
+    return ReduceTiles<R>(block, *plan, reducer, by_output, x, out);
+  }
+  if (plan->elements.size() >= kLongRow && ReduceLongRows<R>(block, *plan, reducer, x, out)) return;
+#if RESIDENT_WARPS
+  if constexpr (R::kGroups) {
+    return resident::VisitFloat(x.dtype(), [&](auto element) {
+      const auto* const data = ElementAt<const decltype(element)>(AddressOf(x), 0);
+      ReduceRowsOf(block, *plan, reducer, data, out);
+    });
+  }
+#endif
+  const auto reduce = [&](const auto& elements) {
+    ReduceRows(block, *plan, reducer, out, [&](const Team& team, i64 offset, i64 count) {
+      return reducer.Row(block, team, count,
+                         [&](i64 k) { return reducer.Load(elements.Load(offset + k)); });
+    });
+  };
+  if (x.dtype() == DType::kF32) {
+    reduce(resident::Elements</*kFloat32=*/true>(x));
   } else {
-    ReduceRows<R>(block, *plan, reducer, resident::Elements<false>(x), out);
+    reduce(resident::Elements</*kFloat32=*/false>(x));
   }
 }
 

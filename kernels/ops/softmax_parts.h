@@ -5,6 +5,7 @@
 #ifndef RESIDENT_KERNELS_OPS_SOFTMAX_PARTS_H_
 #define RESIDENT_KERNELS_OPS_SOFTMAX_PARTS_H_
 
+#include "kernels/ops/groups.h"
 #include "kernels/ops/long_rows.h"
 #include "kernels/ops/numbers.h"
 #include "kernels/ops/rows.h"
@@ -93,17 +94,15 @@ RESIDENT_NOINLINE SoftmaxSum SumOfPart(Block block, const SoftmaxTask& of_block,
                                        i64 count) {
   const SoftmaxTask task = of_block;
   const T* const x = ElementAt<const T>(task.x, 0);
+  const Team all(block, count, /*rows=*/1);
 #if RESIDENT_WARPS
-  if (reinterpret_cast<u64>(x + at) % kChunkBytes == 0) {
-    float own = -math::infinity();
-    double sum = 0;
-    ForEachGroup(block, x + at, count, own, [&](auto& v) { AddExponentials<T>(v, own, sum); });
-    const float largest = block.reduce(own, [](float a, float b) { return LargerOf(a, b); });
-    sum *= static_cast<double>(ExpOf<T>(own - BaseOf(largest)));
-    return {largest, static_cast<float>(block.reduce_sum(sum))};
-  }
-#endif
-  const Team all(block, count, 1);
+  float own = -math::infinity();
+  double sum = 0;
+  ForEachValue(all, x + at, count, own, [&](auto& v) { AddExponentials<T>(v, own, sum); });
+  const float largest = block.reduce(own, [](float a, float b) { return LargerOf(a, b); });
+  sum *= static_cast<double>(ExpOf<T>(own - BaseOf(largest)));
+  return {largest, static_cast<float>(block.reduce_sum(sum))};
+#else
   const float largest =
       Largest(block, all, count, [&](i64 c) { return static_cast<float>(x[at + c]); });
   const float base = BaseOf(largest);
@@ -116,6 +115,7 @@ RESIDENT_NOINLINE SoftmaxSum SumOfPart(Block block, const SoftmaxTask& of_block,
               [&](i64 c) { return math::exp(static_cast<float>(x[at + c]) - base); });
   }
   return {largest, static_cast<float>(sum)};
+#endif
 }
 
 // (warp) The row whose parts have these sums.
@@ -140,43 +140,24 @@ RESIDENT_NOINLINE SoftmaxRow CombineSums(Block block, i64 count, const SoftmaxSu
 template <typename T>
 RESIDENT_DEVICE void StoreGroups(const Block& block, const T* x, T* out, i64 count,
                                  const SoftmaxRow& row, bool log) {
-  constexpr i64 kElements = kChunkBytes / sizeof(T);
-  constexpr u32 kGroups = 2;  // That are requested before the first of them is used.
-  const Bytes16* const from = reinterpret_cast<const Bytes16*>(x);
-  const i64 chunks = count / kElements;
   const float base = BaseOf(row.largest);
   const auto result = [=](float value) {
     return log ? value - row.largest - row.log_sum : ExpOf<T>(value - base) * row.scale;
   };
-  RESIDENT_UNROLL(1)
-  for (i64 first = block.thread(); first < chunks;
-       first += i64{kGroups * kThreadChunks} * block.threads()) {
-    Bytes16 loaded[kGroups][kThreadChunks];
-    RESIDENT_UNROLL(2)
-    for (u32 g = 0; g < kGroups; ++g) {
-      RESIDENT_UNROLL(4)
-      for (u32 c = 0; c < kThreadChunks; ++c) {
-        const i64 at = first + (g * kThreadChunks + c) * block.threads();
-        loaded[g][c] = {{0, 0, 0, 0}};
-        if (at < chunks) loaded[g][c] = LoadOnce(from + at);
-      }
-    }
-    RESIDENT_UNROLL(2)
-    for (u32 g = 0; g < kGroups; ++g) {
-      float v[kThreadElements<T>];
-      Unpack<T>(loaded[g], v);
-      for (float& value : v) value = result(value);
-      RESIDENT_UNROLL(4)
-      for (u32 c = 0; c < kThreadChunks; ++c) {
-        const i64 at = first + (g * kThreadChunks + c) * block.threads();
-        if (at < chunks) {
-          StoreOnce(reinterpret_cast<u64>(out) + static_cast<u64>(at) * kChunkBytes,
-                    PackChunk<T>(v, c));
+  const i64 groups = count / kGroupElements<T>;
+  ForEachGroup</*kAligned=*/true>(
+      Team(block, count, /*rows=*/1), x, count, 0.0f, [&](auto& v, i64 first) {
+        for (float& value : v) value = result(value);
+        RESIDENT_UNROLL(4)
+        for (u32 c = 0; c < kThreadChunks; ++c) {
+          const i64 at = first + c * block.threads();
+          if (at < groups) {
+            StoreOnce(reinterpret_cast<u64>(out) + static_cast<u64>(at) * kChunkBytes,
+                      PackChunk<T>(v, c));
+          }
         }
-      }
-    }
-  }
-  const i64 rest = chunks * kElements + block.thread();
+      });
+  const i64 rest = groups * kGroupElements<T> + block.thread();
   if (rest < count) out[rest] = T(result(static_cast<float>(x[rest])));
 }
 
