@@ -514,11 +514,14 @@ class GangWalk {
     } else if (!UpdateScalars()) {
       end = GraphEnd::kScalarRange;
     } else {
-      LookForAbort(now);
       // A further step would exceed the time, if it takes as long as this one.
-      leave = quantum_steps >= memory_.max_steps ||
-              now + (now - memory_.step_begin_ns) > memory_.start_ns + memory_.budget_ns ||
-              Platform::First(Platform::Load(&state().leave)) != 0;
+      leave = Platform::First(
+          quantum_steps >= memory_.max_steps ||
+          now + (now - memory_.step_begin_ns) > memory_.start_ns + memory_.budget_ns);
+      // The host, whose memory takes more than 1 us to read, begins no other quantum of a run that
+      // it has aborted.
+      if (!leave) LookForAbort(now);
+      leave = leave || Platform::First(Platform::Load(&state().leave)) != 0;
     }
     leave = Platform::First(leave || end != GraphEnd::kNone);
     memory_.step_begin_ns = now;
