@@ -92,13 +92,43 @@ struct PositionMemory {
 static_assert(kPositionOffset + sizeof(PositionMemory<64>) <= kBlockMemoryBytes, "");
 static_assert(kPositionOffset + sizeof(PositionMemory<128>) <= kBlockMemoryBytes, "");
 
-// Keys of a group in a step.
+// Keys of a group in a step: of attention and attention_partial, and of attention_decode, whose
+// items have few keys.
 inline constexpr u32 kKeysAtOnce = 4;
-inline constexpr u32 kScoresAtOnce = kHeadsAtOnce * kKeysAtOnce;
+inline constexpr u32 kDecodedKeysAtOnce = 2;
 
-// What a group knows of its keys so far. Score s = head * kKeysAtOnce + key of a step belongs to
-// lane s / kScores of the group, which has what follows for this head: the largest score, and the
-// sum of the weights of its own scores.
+// How the scores of a step, of kHeadsAtOnce heads for each of kKeys keys, are distributed over the
+// kLanes lanes of a group. A lane has kScores of them, or kCopies lanes have the same one.
+template <u32 kLanes, u32 kKeys>
+struct ScoresOfLanes {
+  static constexpr u32 kAll = kHeadsAtOnce * kKeys;  // Score h * kKeys + j: of head h and key j.
+  static constexpr u32 kScores = kAll > kLanes ? kAll / kLanes : 1;
+  static constexpr u32 kCopies = kAll > kLanes ? 1 : kLanes / kAll;
+  static constexpr u32 kLanesOfHead = kLanes / kHeadsAtOnce;
+
+  // The key of a lane's score.
+  static RESIDENT_DEVICE u32 KeyOf(u32 lane, u32 score) {
+    return lane % kLanesOfHead / kCopies * kScores + score;
+  }
+  // The first lane that has this score, as its score j % kScores.
+  static RESIDENT_DEVICE u32 LaneOf(u32 h, u32 j) {
+    return h * kLanesOfHead + j / kScores * kCopies;
+  }
+
+  // (group) Combines the values of the lanes that have different scores of a head.
+  template <typename F>
+  static RESIDENT_DEVICE float CombineHead(float value, F f) {
+    RESIDENT_UNROLL(2)
+    for (u32 mask = kLanesOfHead / 2; mask >= kCopies; mask /= 2) {
+      value = f(value, ShuffleXor(value, mask));
+    }
+    return value;
+  }
+};
+
+// What a group knows of its keys so far: the largest score and the sum of the weights of the head
+// whose scores the lane has, where a lane has the weights of its own scores only, and the weighted
+// values of all heads.
 struct GroupRows {
   float largest;
   float sum;
@@ -106,37 +136,41 @@ struct GroupRows {
 };
 
 // The lane's elements of the keys of a step, or of their values. What does not exist is 0.
+template <u32 kKeys>
 struct StepRuns {
-  Bytes16 runs[kKeysAtOnce];
+  Bytes16 runs[kKeys];
 };
 
 // The keys, or the values, of a group. The keys of a step are `groups` positions from each other.
-// Registers for the next step would be too many: it is on its way to the L2 cache, from which a
-// step is read while other warps compute.
+// Registers for the next steps would be too many: they are on their way to the L2 cache, from which
+// a step is read while other warps compute.
+template <u32 kKeys>
 struct RunsOfGroup {
+  static constexpr u32 kStepsAhead = 2;
+
   u64 at;      // Of the next step's first key.
   u32 stride;  // Bytes between two keys of a step.
 
-  // The next step, of which `left` keys exist, and those behind it.
-  RESIDENT_DEVICE StepRuns Load(u32 left, u32 groups) {
-    StepRuns step;
-    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+  // The next step. `left`: keys that exist from its first one on.
+  RESIDENT_DEVICE StepRuns<kKeys> Load(u32 left, u32 groups) {
+    StepRuns<kKeys> step;
+    for (u32 j = 0; j < kKeys; ++j) {
       step.runs[j] = {{0, 0, 0, 0}};
       if (left > j * groups) step.runs[j] = LoadOnce(reinterpret_cast<const Bytes16*>(Address(j)));
     }
-    at = Address(kKeysAtOnce);
-    Prefetch(KeysBehind(left, groups), groups);
+    Request(kStepsAhead, left, groups);
+    at = Address(kKeys);
     return step;
   }
-  // Requests the next step, of which `left` keys exist.
-  RESIDENT_DEVICE void Prefetch(u32 left, u32 groups) const {
-    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+  // Brings the step so many behind the next one to the L2 cache.
+  RESIDENT_DEVICE void Request(u32 steps, u32 left, u32 groups) const {
+    for (u32 j = steps * kKeys; j < (steps + 1) * kKeys; ++j) {
       if (left > j * groups) PrefetchToL2(Address(j));
     }
   }
   // How many keys exist from the step behind one on of which `left` exist.
   static RESIDENT_DEVICE u32 KeysBehind(u32 left, u32 groups) {
-    return left > kKeysAtOnce * groups ? left - kKeysAtOnce * groups : 0;
+    return left > kKeys * groups ? left - kKeys * groups : 0;
   }
 
  private:
@@ -158,10 +192,13 @@ RESIDENT_DEVICE float ElementOf(const Bytes16& run, u32 i) {
 // values from l * kCount / kLanes on, as the first ones of `values`.
 template <u32 kLanes, u32 kCount>
 RESIDENT_DEVICE void AddOverLanes(u32 lane_of_key, float (&values)[kCount]) {
-  static_assert(kCount % kLanes == 0, "");
   u32 count = kCount;
   RESIDENT_UNROLL(4)
   for (u32 mask = kLanes / 2; mask > 0; mask /= 2) {
+    if (count == 1) {
+      values[0] += ShuffleXor(values[0], mask);
+      continue;
+    }
     count /= 2;
     const bool upper = (lane_of_key & mask) != 0;
     for (u32 i = 0; i < count; ++i) {
@@ -175,87 +212,82 @@ RESIDENT_DEVICE void AddOverLanes(u32 lane_of_key, float (&values)[kCount]) {
 // (group) Adds the keys of a step, of which `left` exist if the group's keys are `groups` positions
 // from each other. load_values() returns their values, and is called when the keys are no longer
 // needed.
-template <typename T, u32 kDim, typename F>
-RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane, const StepRuns& keys,
-                             F load_values, u32 left, u32 groups, GroupRows& rows) {
+template <typename T, u32 kDim, u32 kKeys, typename F>
+RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane,
+                             const StepRuns<kKeys>& keys, F load_values, u32 left, u32 groups,
+                             GroupRows& rows) {
   constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
-  constexpr u32 kScores = kScoresAtOnce / kLanes;  // Of a lane.
+  using Scores = ScoresOfLanes<kLanes, kKeys>;
   const u32 lane_of_key = lane % kLanes;
   const u32 first_lane = lane - lane_of_key;
   // Pair by pair: the elements of all keys as floats would be too many for the registers.
   struct alignas(8) Pair {
     float v[2];
   };
-  float scores[kScoresAtOnce] = {};
+  float scores[Scores::kAll] = {};
   for (u32 pair = 0; pair < kLaneElements / 2; ++pair) {
     Pair queries[kHeadsAtOnce];
     for (u32 h = 0; h < kHeadsAtOnce; ++h) {
       const Quad<float>& quad = memory.queries[h][pair / 2][lane_of_key];
       queries[h] = reinterpret_cast<const Pair*>(&quad)[pair % 2];
     }
-    for (u32 j = 0; j < kKeysAtOnce; ++j) {
+    for (u32 j = 0; j < kKeys; ++j) {
       for (u32 i = 0; i < 2; ++i) {
         const float element = ElementOf<T>(keys.runs[j], 2 * pair + i);
         for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-          scores[h * kKeysAtOnce + j] += element * queries[h].v[i];
+          scores[h * kKeys + j] += element * queries[h].v[i];
         }
       }
     }
   }
-  const StepRuns values = load_values();
+  const StepRuns<kKeys> values = load_values();
   AddOverLanes<kLanes>(lane_of_key, scores);
 
   float largest = rows.largest;
-  for (u32 s = 0; s < kScores; ++s) {
-    const u32 key = (lane_of_key * kScores + s) % kKeysAtOnce;
-    if (key * groups >= left) scores[s] = -math::infinity();
+  for (u32 s = 0; s < Scores::kScores; ++s) {
+    if (Scores::KeyOf(lane_of_key, s) * groups >= left) scores[s] = -math::infinity();
     largest = Larger(largest, scores[s]);
   }
-  RESIDENT_UNROLL(2)
-  for (u32 mask = kKeysAtOnce / kScores / 2; mask > 0; mask /= 2) {
-    largest = Larger(largest, ShuffleXor(largest, mask));
-  }
+  largest = Scores::CombineHead(largest, [](float a, float b) { return Larger(a, b); });
   const float base = BaseOf(largest);
   const float growth = ExponentialOf(rows.largest - base);
   rows.largest = largest;
   rows.sum *= growth;
-  float weights[kScores];
-  for (u32 s = 0; s < kScores; ++s) {
+  float weights[Scores::kScores];
+  for (u32 s = 0; s < Scores::kScores; ++s) {
     weights[s] = ExponentialOf(scores[s] - base);
     rows.sum += weights[s];
   }
 
   float growths[kHeadsAtOnce];
-  float all_weights[kHeadsAtOnce][kKeysAtOnce];
+  float all_weights[kHeadsAtOnce][kKeys];
   for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-    const u32 lane_of_head = first_lane + h * kKeysAtOnce / kScores;
-    growths[h] = Shuffle(growth, lane_of_head);
-    for (u32 j = 0; j < kKeysAtOnce; ++j) {
-      all_weights[h][j] = Shuffle(weights[j % kScores], lane_of_head + j / kScores);
+    growths[h] = Shuffle(growth, first_lane + Scores::LaneOf(h, 0));
+    for (u32 j = 0; j < kKeys; ++j) {
+      all_weights[h][j] = Shuffle(weights[j % Scores::kScores], first_lane + Scores::LaneOf(h, j));
     }
   }
   for (u32 i = 0; i < kLaneElements; ++i) {
-    float elements[kKeysAtOnce];
-    for (u32 j = 0; j < kKeysAtOnce; ++j) elements[j] = ElementOf<T>(values.runs[j], i);
+    float elements[kKeys];
+    for (u32 j = 0; j < kKeys; ++j) elements[j] = ElementOf<T>(values.runs[j], i);
     for (u32 h = 0; h < kHeadsAtOnce; ++h) {
       float total = rows.total[h][i] * growths[h];
-      for (u32 j = 0; j < kKeysAtOnce; ++j) total += all_weights[h][j] * elements[j];
+      for (u32 j = 0; j < kKeys; ++j) total += all_weights[h][j] * elements[j];
       rows.total[h][i] = total;
     }
   }
 }
 
 // Merges the groups of a warp, whose results the memory has then.
-template <u32 kDim>
+template <u32 kDim, u32 kKeys>
 RESIDENT_DEVICE void MergeGroups(PositionMemory<kDim>& memory, u32 warp, u32 lane,
                                  const GroupRows& rows) {
   constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
-  constexpr u32 kLanesOfHead = kLanes / kHeadsAtOnce;
-  float sums = rows.sum;  // Of the lane's head.
-  RESIDENT_UNROLL(2)
-  for (u32 mask = kLanesOfHead / 2; mask > 0; mask /= 2) sums += ShuffleXor(sums, mask);
+  using Scores = ScoresOfLanes<kLanes, kKeys>;
+  // Of all scores of the lane's head.
+  const float sums = Scores::CombineHead(rows.sum, [](float a, float b) { return a + b; });
   for (u32 h = 0; h < kHeadsAtOnce; ++h) {
-    const u32 lane_of_head = lane / kLanes * kLanes + h * kLanesOfHead;
+    const u32 lane_of_head = lane / kLanes * kLanes + Scores::LaneOf(h, 0);
     const float largest = Shuffle(rows.largest, lane_of_head);
     float top = largest;
     RESIDENT_UNROLL(4)
@@ -413,6 +445,8 @@ template <typename T, u32 kDim, bool kDecode, typename Await, typename End>
 RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item,
                                         Await await, End end) {
   using Memory = PositionMemory<kDim>;
+  constexpr u32 kKeys = kDecode ? kDecodedKeysAtOnce : kKeysAtOnce;
+  using Runs = RunsOfGroup<kKeys>;
   const PositionTask& task = *block.memory<PositionTask>();
   Memory& memory = *block.memory<Memory>(kPositionOffset);
   const u32 lane_of_key = block.thread() % Memory::kLanesOfKey;
@@ -446,14 +480,19 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       const auto runs_of = [&](u64 address, const i64(&strides)[3]) {
         const i64 offset = batch * strides[0] + kv_head * strides[1] +
                            (begin + group) * strides[2] + lane_of_key * kLaneElements;
-        return RunsOfGroup{address + 2 * static_cast<u64>(offset),
-                           static_cast<u32>(2 * groups * strides[2])};
+        return Runs{address + 2 * static_cast<u64>(offset),
+                    static_cast<u32>(2 * groups * strides[2])};
       };
-      RunsOfGroup keys = runs_of(task.k, task.k_strides);
-      RunsOfGroup values = runs_of(task.v, task.v_strides);
+      Runs keys = runs_of(task.k, task.k_strides);
+      Runs values = runs_of(task.v, task.v_strides);
       if (item == first_item && first == 0 && !await()) return end_item;
-      StepRuns step = keys.Load(left, groups);
-      values.Prefetch(left, groups);
+      StepRuns<kKeys> step = keys.Load(left, groups);
+      values.Request(0, left, groups);
+      for (u32 ahead = 1; ahead < Runs::kStepsAhead; ++ahead) {
+        // The keys are one step ahead.
+        keys.Request(ahead - 1, Runs::KeysBehind(left, groups), groups);
+        values.Request(ahead, left, groups);
+      }
       [[maybe_unused]] NewRows<T, kDim> rows_of_item{task, kv_head, head, heads, has_new, {}, {}};
       if constexpr (kDecode) {
         rows_of_item.Load(block.thread(), block.threads());
@@ -496,24 +535,25 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       const u32 first_group = WarpOf(block) * Memory::kGroupsOfWarp;
       bool adds_new = has_new && first_group == 0;
       RESIDENT_UNROLL(1)
-      for (u32 done = first_group; done < count || adds_new; done += kKeysAtOnce * groups) {
+      for (u32 done = first_group; done < count || adds_new; done += kKeys * groups) {
         const bool is_new = kDecode && done >= count;
         if (is_new) {
           adds_new = false;
           step.runs[0] = memory.new_key[lane_of_key];
         }
-        AddKeys<T, kDim>(
+        AddKeys<T, kDim, kKeys>(
             memory, LaneOf(block), step,
             [&] {
-              StepRuns of_step = values.Load(left, groups);
+              StepRuns<kKeys> of_step = values.Load(left, groups);
               if (is_new) of_step.runs[0] = memory.new_value[lane_of_key];
               return of_step;
             },
             is_new ? u32{group == 0} : left, groups, rows);
-        left = RunsOfGroup::KeysBehind(left, groups);
+        left = Runs::KeysBehind(left, groups);
         step = keys.Load(left, groups);
       }
-      if (WarpOf(block) < warps) MergeGroups<kDim>(memory, WarpOf(block), LaneOf(block), rows);
+      if (WarpOf(block) < warps)
+        MergeGroups<kDim, kKeys>(memory, WarpOf(block), LaneOf(block), rows);
       block.barrier();
       finite = MergeWarps<kDim>(block, task, memory, warps, batch, head, heads, part) && finite;
     }
