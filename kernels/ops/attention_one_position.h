@@ -22,6 +22,7 @@
 
 #include "kernels/ops/attention_task.h"
 #include "kernels/ops/rotation.h"
+#include "kernels/ops/tensor_cores.h"
 #include "kernels/ops/warp.h"
 
 namespace resident::attention {
@@ -68,6 +69,11 @@ inline constexpr u32 kLaneElements = 8;
 // Keys of an item, at most.
 inline constexpr i64 kMostKeys = 2048;
 
+// Keys of a group in a step: of attention and attention_partial, and of attention_decode, whose
+// items have few keys.
+inline constexpr u32 kKeysAtOnce = 4;
+inline constexpr u32 kDecodedKeysAtOnce = 2;
+
 // The block's memory: the task in front of it.
 inline constexpr u32 kPositionOffset = 256;
 static_assert(sizeof(PositionTask) <= kPositionOffset, "");
@@ -87,15 +93,15 @@ struct PositionMemory {
   // Of each warp.
   float largest[kWarps][kHeadsAtOnce];
   float sums[kWarps][kHeadsAtOnce];
-  Quad<float> totals[kWarps][kHeadsAtOnce][2][kLanesOfKey];
+  // The runs of keys and of values of its next step, and then, in their place, its weighted values.
+  union OfWarp {
+    Bytes16 runs[2][kKeysAtOnce][kWarpThreads];
+    Quad<float> totals[kHeadsAtOnce][2][kLanesOfKey];
+  };
+  OfWarp of_warp[kWarps];
 };
 static_assert(kPositionOffset + sizeof(PositionMemory<64>) <= kBlockMemoryBytes, "");
 static_assert(kPositionOffset + sizeof(PositionMemory<128>) <= kBlockMemoryBytes, "");
-
-// Keys of a group in a step: of attention and attention_partial, and of attention_decode, whose
-// items have few keys.
-inline constexpr u32 kKeysAtOnce = 4;
-inline constexpr u32 kDecodedKeysAtOnce = 2;
 
 // How the scores of a step, of kHeadsAtOnce heads for each of kKeys keys, are distributed over the
 // kLanes lanes of a group. A lane has kScores of them, or kCopies lanes have the same one.
@@ -142,31 +148,29 @@ struct StepRuns {
 };
 
 // The keys, or the values, of a group. The keys of a step are `groups` positions from each other.
-// Registers for the next steps would be too many: they are on their way to the L2 cache, from which
-// a step is read while other warps compute.
+// While a step is used, the next one is on its way to the lane's part of the block's memory:
+// registers for it would be too many, and its way to the L2 cache only would be requested twice.
 template <u32 kKeys>
 struct RunsOfGroup {
-  static constexpr u32 kStepsAhead = 2;
-
   u64 at;      // Of the next step's first key.
   u32 stride;  // Bytes between two keys of a step.
+  MemoryAddress place;
 
-  // The next step. `left`: keys that exist from its first one on.
-  RESIDENT_DEVICE StepRuns<kKeys> Load(u32 left, u32 groups) {
-    StepRuns<kKeys> step;
+  // Requests the next step. `left`: keys that exist from its first one on.
+  RESIDENT_DEVICE void Start(u32 left, u32 groups) {
     for (u32 j = 0; j < kKeys; ++j) {
-      step.runs[j] = {{0, 0, 0, 0}};
-      if (left > j * groups) step.runs[j] = LoadOnce(reinterpret_cast<const Bytes16*>(Address(j)));
+      CopyAsync(place + j * kPlaceBytes, at + u64{j} * stride,
+                left > j * groups ? sizeof(Bytes16) : 0);
     }
-    Request(kStepsAhead, left, groups);
-    at = Address(kKeys);
-    return step;
+    CommitCopies();
+    at += u64{kKeys} * stride;
   }
-  // Brings the step so many behind the next one to the L2 cache.
-  RESIDENT_DEVICE void Request(u32 steps, u32 left, u32 groups) const {
-    for (u32 j = steps * kKeys; j < (steps + 1) * kKeys; ++j) {
-      if (left > j * groups) PrefetchToL2(Address(j));
-    }
+  // The step that was requested, if one other request was made behind it.
+  RESIDENT_DEVICE StepRuns<kKeys> Take() const {
+    WaitForCopies<1>();
+    StepRuns<kKeys> step;
+    for (u32 j = 0; j < kKeys; ++j) step.runs[j] = Load16(place + j * kPlaceBytes);
+    return step;
   }
   // How many keys exist from the step behind one on of which `left` exist.
   static RESIDENT_DEVICE u32 KeysBehind(u32 left, u32 groups) {
@@ -174,13 +178,7 @@ struct RunsOfGroup {
   }
 
  private:
-  RESIDENT_DEVICE u64 Address(u32 j) const { return at + u64{j} * stride; }
-  static RESIDENT_DEVICE void PrefetchToL2([[maybe_unused]] u64 address) {
-#if RESIDENT_GPU
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(
-        __cvta_generic_to_global(reinterpret_cast<const void*>(address))));
-#endif
-  }
+  static constexpr u32 kPlaceBytes = kWarpThreads * sizeof(Bytes16);
 };
 
 template <typename T>
@@ -305,7 +303,7 @@ RESIDENT_DEVICE void MergeGroups(PositionMemory<kDim>& memory, u32 warp, u32 lan
     Quad<float> quads[2];
     for (u32 i = 0; i < kLaneElements; ++i) quads[i / 4].v[i % 4] = merge(rows.total[h][i]);
     if (lane >= kLanes) continue;
-    for (u32 half = 0; half < 2; ++half) memory.totals[warp][h][half][lane] = quads[half];
+    for (u32 half = 0; half < 2; ++half) memory.of_warp[warp].totals[h][half][lane] = quads[half];
     if (lane != 0) continue;
     memory.largest[warp][h] = top;
     memory.sums[warp][h] = sum;
@@ -333,7 +331,7 @@ RESIDENT_DEVICE bool MergeWarps(const Block& block, const PositionTask& task,
       const float factor = ExponentialOf(memory.largest[w][h] - base);
       sum += factor * memory.sums[w][h];
       const u32 quad = column / 4;
-      total += factor * memory.totals[w][h][quad % 2][quad / 2].v[column % 4];
+      total += factor * memory.of_warp[w].totals[h][quad % 2][quad / 2].v[column % 4];
     }
     finite = finite && total - total == 0.0f && sum - sum == 0.0f;
     const i64 row = i64{batch} * task.heads + head + h;
@@ -477,22 +475,19 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       const u32 heads =
           task.shared_heads - first < kHeadsAtOnce ? task.shared_heads - first : kHeadsAtOnce;
       u32 left = count > group ? count - group : 0;  // Keys of the group, from those of a step on.
-      const auto runs_of = [&](u64 address, const i64(&strides)[3]) {
+      const auto runs_of = [&](u64 address, const i64(&strides)[3], u32 which) {
         const i64 offset = batch * strides[0] + kv_head * strides[1] +
                            (begin + group) * strides[2] + lane_of_key * kLaneElements;
         return Runs{address + 2 * static_cast<u64>(offset),
-                    static_cast<u32>(2 * groups * strides[2])};
+                    static_cast<u32>(2 * groups * strides[2]),
+                    AddressInMemory(&memory.of_warp[WarpOf(block)].runs[which][0][LaneOf(block)])};
       };
-      Runs keys = runs_of(task.k, task.k_strides);
-      Runs values = runs_of(task.v, task.v_strides);
+      Runs keys = runs_of(task.k, task.k_strides, 0);
+      Runs values = runs_of(task.v, task.v_strides, 1);
       if (item == first_item && first == 0 && !await()) return end_item;
-      StepRuns<kKeys> step = keys.Load(left, groups);
-      values.Request(0, left, groups);
-      for (u32 ahead = 1; ahead < Runs::kStepsAhead; ++ahead) {
-        // The keys are one step ahead.
-        keys.Request(ahead - 1, Runs::KeysBehind(left, groups), groups);
-        values.Request(ahead, left, groups);
-      }
+      if (first != 0) block.barrier();  // The totals of the heads before have been used.
+      keys.Start(left, groups);
+      values.Start(left, groups);
       [[maybe_unused]] NewRows<T, kDim> rows_of_item{task, kv_head, head, heads, has_new, {}, {}};
       if constexpr (kDecode) {
         rows_of_item.Load(block.thread(), block.threads());
@@ -502,8 +497,8 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
           }
         }
       }
-      block.barrier();  // What was in the memory has been used.
       if constexpr (kDecode) {
+        block.barrier();
         RESIDENT_UNROLL(1)
         for (u32 at = block.thread();;) {
           rows_of_item.Store(memory, at, block.threads(), /*appends=*/first == 0);
@@ -537,6 +532,9 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       RESIDENT_UNROLL(1)
       for (u32 done = first_group; done < count || adds_new; done += kKeys * groups) {
         const bool is_new = kDecode && done >= count;
+        const u32 behind = Runs::KeysBehind(left, groups);
+        StepRuns<kKeys> step = keys.Take();
+        keys.Start(behind, groups);
         if (is_new) {
           adds_new = false;
           step.runs[0] = memory.new_key[lane_of_key];
@@ -544,14 +542,15 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
         AddKeys<T, kDim, kKeys>(
             memory, LaneOf(block), step,
             [&] {
-              StepRuns<kKeys> of_step = values.Load(left, groups);
+              StepRuns<kKeys> of_step = values.Take();
+              values.Start(behind, groups);
               if (is_new) of_step.runs[0] = memory.new_value[lane_of_key];
               return of_step;
             },
             is_new ? u32{group == 0} : left, groups, rows);
-        left = Runs::KeysBehind(left, groups);
-        step = keys.Load(left, groups);
+        left = behind;
       }
+      WaitForCopies<0>();
       if (WarpOf(block) < warps)
         MergeGroups<kDim, kKeys>(memory, WarpOf(block), LaneOf(block), rows);
       block.barrier();
