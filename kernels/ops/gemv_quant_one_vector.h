@@ -46,6 +46,9 @@ struct QuantizedArguments {
   static constexpr bool kGated = gated;
   static constexpr bool kNormalized = normalized;
   static constexpr bool kBiased = biased;
+  // Only gemv_quant has code for x of any type, and for weights with zeros: it is about as much for
+  // each form.
+  static constexpr bool kAnyForm = !gated && !normalized && !biased;
   static constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   static constexpr u32 kSecond = kMatrix + 3;  // The second matrix, or the bias.
   static constexpr u32 kOut = kSecond + (kGated ? 3 : kBiased ? 1 : 0);
@@ -285,29 +288,25 @@ struct FactorRows {
   }
 };
 
-// Computes the warp's results that are not finite again.
-template <typename Arguments>
-RESIDENT_NOINLINE void ReplaceRows(Block block, Args args) {
+// Computes the warp's results that are not finite again. `bias`: the number of that argument of
+// gemv_quant_bias; 0: the operator is gemv_quant.
+RESIDENT_NOINLINE void ReplaceRows(Block block, Args args, u32 bias) {
+  constexpr u32 kMatrix = GemvQuant::kMatrix;
+  const u32 last = bias != 0 ? GemvQuantBias::kOut : GemvQuant::kOut;
   const TensorArgument& x = args.described(0);
-  const TensorArgument& q = args.described(Arguments::kMatrix);
-  const TensorArgument& bias = args.described(Arguments::kSecond);
-  const TensorArgument& out = args.described(Arguments::kOut);
+  const TensorArgument& q = args.described(kMatrix);
+  const TensorArgument& out = args.described(last);
   const i64 rows = q.shape[0];
   const i64 depth = x.shape[x.rank - 1];
   const WarpRows own(block, static_cast<u32>(rows));
   const u32 lane = LaneOf(block);
-  const bool has_bias = Arguments::kBiased && bias.shape[0] != 0;
-  const VectorProduct p = {x.address,
-                           has_bias ? bias.address : 0,
-                           out.address,
-                           x.dtype,
-                           has_bias ? bias.dtype : DType::kF32,
-                           out.dtype,
-                           1,
-                           rows,
-                           depth};
-  VisitWeights(args, q.shape[1] == depth ? 8 : 4, Arguments::kMatrix, depth,
-               args.scalar<i64>(Arguments::kGroup), [&](const auto& weights) {
+  VectorProduct p = {x.address, 0, out.address, x.dtype, DType::kF32, out.dtype, 1, rows, depth};
+  if (bias != 0 && args.described(bias).shape[0] != 0) {
+    p.bias = args.described(bias).address;
+    p.bias_dtype = args.described(bias).dtype;
+  }
+  VisitWeights(args, q.shape[1] == depth ? 8 : 4, kMatrix, depth, args.scalar<i64>(last + 1),
+               [&](const auto& weights) {
                  SynchronizeWarp();
                  RESIDENT_UNROLL(1)
                  for (u32 row = own.first; row < own.first + own.count; ++row) {
@@ -392,10 +391,12 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
     } else {
       read(BFloat16(0.0f));
     }
-  } else {
+  } else if constexpr (Arguments::kAnyForm) {
     VisitFloat(x_argument.dtype, [&](auto element) {
       x.template Read<decltype(element)>(block, x_argument.address, runs * X::kWeights);
     });
+  } else {
+    x.template Read<float>(block, x_argument.address, runs * X::kWeights);
   }
 
   [[maybe_unused]] const TensorArgument& bias = args.described(Arguments::kSecond);
@@ -484,7 +485,7 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
   }
   ring.Drain();
   if constexpr (!kNormalized) {
-    if (AnyLane(replace)) ReplaceRows<Arguments>(block, args);
+    if (AnyLane(replace)) ReplaceRows(block, args, Arguments::kBiased ? Arguments::kSecond : 0);
   }
 }
 
@@ -499,8 +500,6 @@ RESIDENT_DEVICE bool MultiplyQuantizedVectorIn(const Block& block, const Args& a
 template <typename Arguments>
 RESIDENT_DEVICE bool MultiplyQuantizedVectorOf(const Block& block, const Args& args) {
   if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
-  // Other forms would need as much code again.
-  constexpr bool kPlain = !Arguments::kBiased && !Arguments::kGated;
   constexpr u32 kMatrix = Arguments::kMatrix;
   const TensorArgument& x = args.described(0);
   const TensorArgument& q = args.described(kMatrix);
@@ -523,14 +522,14 @@ RESIDENT_DEVICE bool MultiplyQuantizedVectorOf(const Block& block, const Args& a
              (rows >> 31 == 0) & (depth >= kLeastDepth) & (depth <= kMostDepth) &
              (depth % run == 0) & (bytes | (2 * pitch == depth)) &
              (q.address % sizeof(Bytes16) == 0) & (x.address % quad == 0) &
-             (none | (kPlain & has_zeros));
+             (none | (Arguments::kAnyForm & has_zeros));
   if (groups == 1) {
     can = can & (static_cast<i64>(group) >= static_cast<i64>(depth));
   } else {
     can = can & (group >= run) & (group < depth) & ((group & (group - 1)) == 0) &
           (groups >> 31 == 0) & ((groups - 1) * group < depth) & (groups * group >= depth);
   }
-  if constexpr (!kPlain) can = can & (x.dtype == DType::kF32);
+  if constexpr (!Arguments::kAnyForm) can = can & (x.dtype == DType::kF32);
   if constexpr (Arguments::kBiased) {
     const TensorArgument& bias = args.described(Arguments::kSecond);
     can = can & (bias.rank == 1) & ((bias.shape[0] == 0) | (bias.shape[0] == q.shape[0]));
@@ -551,10 +550,12 @@ RESIDENT_DEVICE bool MultiplyQuantizedVectorOf(const Block& block, const Args& a
   const u32 padded = (runs + kStepRuns - 1) / kStepRuns * kStepRuns;
   if (bytes) {
     if (none) return MultiplyQuantizedVectorIn<8, false, Arguments>(block, args, padded);
-    if constexpr (kPlain) return MultiplyQuantizedVectorIn<8, true, Arguments>(block, args, padded);
+    if constexpr (Arguments::kAnyForm)
+      return MultiplyQuantizedVectorIn<8, true, Arguments>(block, args, padded);
   } else {
     if (none) return MultiplyQuantizedVectorIn<4, false, Arguments>(block, args, padded);
-    if constexpr (kPlain) return MultiplyQuantizedVectorIn<4, true, Arguments>(block, args, padded);
+    if constexpr (Arguments::kAnyForm)
+      return MultiplyQuantizedVectorIn<4, true, Arguments>(block, args, padded);
   }
   return false;
 }
