@@ -209,6 +209,10 @@ absl::StatusOr<Importer::QuantizedWeight> Importer::Quantized(const Projection& 
   return QuantizedWeight{Whole(full), Whole(scales)};
 }
 
+v1::GraphArgument Importer::Group() const {
+  return Integer(static_cast<int64_t>(options_.quantization->group));
+}
+
 absl::StatusOr<v1::GraphArgument> Importer::Bias(const Projection& projection) {
   if (!projection.bias) return None();
   return Weight(StrCat(projection.tensor, ".bias"), {projection.rows}, projection.because);

@@ -72,7 +72,7 @@ class Importer {
     const char* because;  // The keys of config.json from which the weight's shape follows.
   };
 
-  // A weight of few bits, as gemv_quant and dequant take it.
+  // A weight of few bits, as gemv_quant, its relatives, and dequant take it.
   struct QuantizedWeight {
     v1::GraphArgument q;
     v1::GraphArgument scales;
@@ -100,6 +100,8 @@ class Importer {
   bool Quantizes(int64_t columns) const { return options_.quantization.has_value() && columns > 1; }
   // That of a projection for which Quantizes(columns).
   absl::StatusOr<QuantizedWeight> Quantized(const Projection& projection, int64_t columns);
+  // Columns of a group of quantized weights.
+  v1::GraphArgument Group() const;
   // The bias of a projection, or none.
   absl::StatusOr<v1::GraphArgument> Bias(const Projection& projection);
   // The rows of the step's tokens in a tensor with this number of columns.
@@ -123,17 +125,13 @@ class Importer {
   };
   // `normed` from the residual.
   absl::Status AddNorm(const Norm& norm);
-  // Whether all weights of projections with `columns` columns have one dtype of 16 bits and are
-  // multiplied with one vector, for which a GPU has operators of several steps.
+  // Whether all weights of projections with `columns` columns have one dtype of 16 bits, or are
+  // quantized, and are multiplied with one vector, for which a GPU has operators of several steps.
   absl::StatusOr<bool> CanCombine(const std::vector<Projection>& projections, int64_t columns);
   // Whether the operators of the projections can contain the norm.
   absl::StatusOr<bool> CanContain(const Norm& norm, const std::vector<Projection>& projections);
   // A projection of one vector of float32.
   absl::Status AddProjection(const v1::GraphArgument& in, int64_t columns, Projection projection);
-  // The same with a quantized weight. With a bias, the product is written to the elements of
-  // `unbiased` from `unbiased_at` on.
-  absl::Status AddQuantizedProjection(const v1::GraphArgument& in, int64_t columns,
-                                      Projection projection, int64_t unbiased_at);
   // Projections of one tensor.
   absl::Status AddProjections(const std::string& in, int64_t columns,
                               std::vector<Projection> projections);

@@ -1,6 +1,7 @@
 // The layers of a model: for one token, whose products are those of a vector, or for the tokens of
 // a prompt, with products of matrices.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,8 @@ using absl::StrCat;
 namespace {
 
 // Longer vectors (kMostDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
-// as separate steps on a GPU.
+// as separate steps on a GPU. So are quantized weights in other groups than those of
+// kernels/ops/gemv_quant_one_vector.h.
 constexpr int64_t kMaxColumns = 10240;
 
 constexpr const char* kOfNorm = "hidden_size";
@@ -40,7 +42,8 @@ absl::Status Importer::AddNorm(const Norm& norm) {
 
 absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& projections,
                                           int64_t columns) {
-  if (reads_prompt() || Quantizes(columns)) return false;
+  if (reads_prompt()) return false;
+  if (Quantizes(columns)) return true;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   for (const Projection& each : projections) {
     ASSIGN_OR_RETURN(const v1::GraphArgument w,
@@ -60,6 +63,13 @@ absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
   ASSIGN_OR_RETURN(const bool can, CanCombine(projections, config_.hidden));
   if (!can) return false;
   ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
+  if (Quantizes(config_.hidden)) {
+    const uint64_t group = options_.quantization->group;
+    const uint64_t least = options_.quantization->bits == 8 ? 16 : 32;
+    const bool fast_groups = group >= static_cast<uint64_t>(config_.hidden) ||
+                             (group >= least && std::has_single_bit(group));
+    return fast_groups && declared_.at(w.tensor().name()).dtype != v1::DTYPE_F32;
+  }
   const std::string projected = StrCat(options_.prefix, projections[0].tensor, ".weight");
   return declared_.at(w.tensor().name()).dtype == declared_.at(projected).dtype;
 }
@@ -67,50 +77,31 @@ absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
 absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
                                       std::vector<Projection> projections) {
   if (reads_prompt()) return AddProducts(in, columns, projections);
-  // Products to which biases are added have memory of their own, so that none waits for another
-  // one.
-  int64_t unbiased = 0;
   for (Projection& each : projections) {
-    const int64_t rows = each.rows;
-    if (Quantizes(columns)) {
-      RETURN_IF_ERROR(AddQuantizedProjection(Whole(in), columns, std::move(each), unbiased));
-    } else {
-      RETURN_IF_ERROR(AddProjection(Whole(in), columns, std::move(each)));
-    }
-    unbiased += rows;
+    RETURN_IF_ERROR(AddProjection(Whole(in), columns, std::move(each)));
   }
   return absl::OkStatus();
 }
 
 absl::Status Importer::AddProjection(const v1::GraphArgument& in, int64_t columns,
                                      Projection projection) {
+  if (Quantizes(columns)) {
+    ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));
+    Arguments arguments = {in, std::move(w.q), std::move(w.scales), None()};
+    if (projection.bias) {
+      ASSIGN_OR_RETURN(v1::GraphArgument bias, Bias(projection));
+      arguments.push_back(std::move(bias));
+    }
+    arguments.push_back(std::move(projection.out));
+    arguments.push_back(Group());
+    Call(projection.node, projection.bias ? "gemv_quant_bias" : "gemv_quant", std::move(arguments));
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(
       const v1::GraphArgument w,
       Weight(StrCat(projection.tensor, ".weight"), {projection.rows, columns}, projection.because));
   ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(projection));
   Call(projection.node, "gemv", {in, w, bias, std::move(projection.out)});
-  return absl::OkStatus();
-}
-
-absl::Status Importer::AddQuantizedProjection(const v1::GraphArgument& in, int64_t columns,
-                                              Projection projection, int64_t unbiased_at) {
-  ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));
-  ASSIGN_OR_RETURN(v1::GraphArgument bias, Bias(projection));
-  const v1::GraphArgument group = Integer(static_cast<int64_t>(options_.quantization->group));
-  if (!projection.bias) {
-    Call(projection.node, "gemv_quant",
-         {in, std::move(w.q), std::move(w.scales), None(), std::move(projection.out), group});
-    return absl::OkStatus();
-  }
-  if (!declared_.contains("unbiased")) {
-    const int64_t widest = std::max({(config_.heads + 2 * config_.kv_heads) * config_.head_dim,
-                                     2 * config_.intermediate, config_.hidden});
-    Activation("unbiased", v1::DTYPE_F32, {widest});
-  }
-  const v1::GraphArgument product = View("unbiased", {1, projection.rows}, unbiased_at);
-  Call(projection.node, "gemv_quant",
-       {in, std::move(w.q), std::move(w.scales), None(), product, group});
-  Call(projection.node + ".bias", "add", {product, std::move(bias), std::move(projection.out)});
   return absl::OkStatus();
 }
 
@@ -122,6 +113,14 @@ absl::Status Importer::AddNormedProjections(const Norm& norm, std::vector<Projec
   }
   for (Projection& each : projections) {
     ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
+    if (Quantizes(config_.hidden)) {
+      ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(each, config_.hidden));
+      Call(each.node, "rmsnorm_gemv_quant",
+           {Whole(Residual()), Whole(options_.prefix + norm.weight), std::move(w.q),
+            std::move(w.scales), None(), bias, std::move(each.out), Group(),
+            Real(config_.norm_epsilon)});
+      continue;
+    }
     Call(each.node, "rmsnorm_gemv",
          {Whole(Residual()), Whole(options_.prefix + norm.weight),
           Whole(StrCat(options_.prefix, each.tensor, ".weight")), bias, std::move(each.out),
@@ -141,6 +140,13 @@ absl::Status Importer::AddBranch(const std::string& in, int64_t columns, Project
   // The residual is what the product is added to.
   const v1::GraphArgument residual = View(Residual(), {config_.hidden});
   residual_ = 1 - residual_;
+  if (Quantizes(columns)) {
+    ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));
+    Call(projection.node, "gemv_quant_bias",
+         {Whole(in), std::move(w.q), std::move(w.scales), None(), residual, Whole(Residual()),
+          Group()});
+    return absl::OkStatus();
+  }
   Call(projection.node, "gemv",
        {Whole(in), Whole(StrCat(options_.prefix, projection.tensor, ".weight")), residual,
         Whole(Residual())});
@@ -153,6 +159,21 @@ absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const
   ASSIGN_OR_RETURN(const bool can, CanCombine({gate, up}, config_.hidden));
   if (!can) return false;
   ASSIGN_OR_RETURN(const bool contain, CanContain(norm, {gate, up}));
+  if (Quantizes(config_.hidden)) {
+    if (!contain) return false;  // There is no such operator.
+    Arguments arguments = {Whole(Residual()), Whole(options_.prefix + norm.weight)};
+    for (const Projection* const each : {&gate, &up}) {
+      ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(*each, config_.hidden));
+      arguments.push_back(std::move(w.q));
+      arguments.push_back(std::move(w.scales));
+      arguments.push_back(None());
+    }
+    arguments.push_back(gate.out);
+    arguments.push_back(Group());
+    arguments.push_back(Real(config_.norm_epsilon));
+    Call(node, "rmsnorm_gemv_quant_silu_mul", std::move(arguments));
+    return true;
+  }
   if (!contain) RETURN_IF_ERROR(AddNorm(norm));
   Arguments arguments = {Whole(contain ? Residual() : "normed")};
   if (contain) arguments.push_back(Whole(options_.prefix + norm.weight));

@@ -110,8 +110,7 @@ absl::StatusOr<Importer::RightSide> Importer::AddRightSide(const Projection& pro
   }
   Call(projection.node + ".weight", "dequant",
        {std::move(w.q), std::move(w.scales), None(),
-        View(matrix, {projection.rows, columns}, 0, {columns, 1}),
-        Integer(static_cast<int64_t>(options_.quantization->group))});
+        View(matrix, {projection.rows, columns}, 0, {columns, 1}), Group()});
   return RightSide{View(matrix, {columns, projection.rows}, 0, {1, columns}), dtype};
 }
 
@@ -156,9 +155,7 @@ absl::Status Importer::EndPrompt() {
   Call("ends", "kv_append",
        {View("normed", {1, 1, rows_, config_.hidden}), Whole("ends"),
         Scalar("prompt_len", -1, static_cast<double>(most_rows_))});
-  RETURN_IF_ERROR(Quantizes(config_.hidden)
-                      ? AddQuantizedProjection(last, config_.hidden, Head(), /*unbiased_at=*/0)
-                      : AddProjection(last, config_.hidden, Head()));
+  RETURN_IF_ERROR(AddProjection(last, config_.hidden, Head()));
   AddStepLogits();
   const v1::GraphArgument next = View("text", {1}, context_ - 1);
   // Of the position of the prompt's last token, as when it is read by a step of its own.

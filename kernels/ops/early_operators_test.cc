@@ -22,10 +22,13 @@
   X(attention_partial)              \
   X(gemv)                           \
   X(gemv_quant)                     \
+  X(gemv_quant_bias)                \
   X(gemv_silu_mul)                  \
   X(kv_append)                      \
   X(rmsnorm)                        \
   X(rmsnorm_gemv)                   \
+  X(rmsnorm_gemv_quant)             \
+  X(rmsnorm_gemv_quant_silu_mul)    \
   X(rmsnorm_gemv_silu_mul)          \
   X(rmsnorm_residual)               \
   X(rope)
@@ -251,6 +254,65 @@ std::deque<EarlyTask> Tasks() {
       .In(DType::kF16, {5, 1})
       .Out(kBF16, {2, 5})
       .Scalar(i64{128});
+  // With x of bfloat16, or a norm of float32, not the form of a decoding step.
+  for (const i64 bits : {8, 4}) {
+    for (const DType x : {kF32, kBF16}) {
+      add("gemv_quant_bias")
+          .In(x, {1, 1024})
+          .In(DType::kU8, {40, 1024 * bits / 8})
+          .In(DType::kF16, {40, 8})
+          .In(DType::kF16, {0})
+          .In(kF32, {40})
+          .Out(kF32, {1, 40})
+          .Scalar(i64{128});
+    }
+    for (const DType norm : {kBF16, kF32}) {
+      add("rmsnorm_gemv_quant")
+          .In(kF32, {1, 4128})
+          .In(norm, {4128})
+          .In(DType::kU8, {9, 4128 * bits / 8})
+          .In(DType::kF16, {9, 129})
+          .In(DType::kF16, {0})
+          .In(kF32, {9})
+          .Out(kF32, {1, 9})
+          .Scalar(i64{32})
+          .Scalar(1e-6f);
+      add("rmsnorm_gemv_quant_silu_mul")
+          .In(kF32, {1024})
+          .In(norm, {1024})
+          .In(DType::kI8, {40, 1024 * bits / 8})
+          .In(DType::kF16, {40, 1})
+          .In(DType::kF16, {0})
+          .In(DType::kI8, {40, 1024 * bits / 8})
+          .In(DType::kF16, {40, 1})
+          .In(DType::kF16, {0})
+          .Out(kF32, {40})
+          .Scalar(i64{1024})
+          .Scalar(1e-6f);
+    }
+  }
+  add("rmsnorm_gemv_quant")
+      .In(kBF16, {2, 7})
+      .In(kF32, {7})
+      .In(DType::kI8, {5, 4})
+      .In(DType::kF16, {5, 2})
+      .In(DType::kF16, {5, 2})
+      .In(kF32, {0})
+      .Out(kBF16, {2, 5})
+      .Scalar(i64{4})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv_quant_silu_mul")
+      .In(kBF16, {2, 7})
+      .In(kF32, {7})
+      .In(DType::kI8, {5, 7})
+      .In(DType::kF16, {5, 2})
+      .In(DType::kF16, {5, 2})
+      .In(DType::kU8, {5, 4})
+      .In(DType::kF16, {5, 2})
+      .In(DType::kF16, {0})
+      .Out(kBF16, {2, 5})
+      .Scalar(i64{4})
+      .Scalar(1e-6f);
   add("gemv_silu_mul")
       .In(kF32, {1, 1024})
       .In(kBF16, {40, 1024})

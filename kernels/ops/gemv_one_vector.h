@@ -197,6 +197,31 @@ class StepRing {
   bool exists_;
 };
 
+// The rows of a warp: its share among the warps of all chunks.
+struct WarpRows {
+  u32 first;
+  u32 count;
+
+  RESIDENT_DEVICE WarpRows(const Block& block, u32 all_rows) {
+    const u32 warps = block.threads() / kWarpThreads;
+    const u32 all_warps = static_cast<u32>(block.chunk_count()) * warps;
+    const u32 warp = static_cast<u32>(block.chunk()) * warps + WarpOf(block);
+    const u32 each = all_rows / all_warps;
+    const u32 more = all_rows - each * all_warps;
+    first = warp * each + (warp < more ? warp : more);
+    count = each + (warp < more ? 1 : 0);
+  }
+};
+
+// (warp) The sums of a step's rows over all lanes: in lanes below 16 that of the first row, in the
+// others that of the second one.
+RESIDENT_DEVICE float SumOverLanes(const float (&sums)[kStepRows], bool second) {
+  float sum = ShuffleXor(second ? sums[0] : sums[1], kWarpThreads / 2);
+  sum += second ? sums[1] : sums[0];
+  return CombineLanes(
+      sum, [](float a, float b) { return a + b; }, kWarpThreads / 2);
+}
+
 // Four elements of a vector of `depth` elements, which is filled up with zeros.
 template <typename X>
 RESIDENT_DEVICE Quad<X> LoadQuad(u64 vector, u32 quad, u32 depth) {
@@ -227,16 +252,9 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   constexpr u32 kRows = kGated ? 1 : kStepRows;
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   const u32 lane = LaneOf(block);
-  // The warp's rows: its share among the warps of all chunks.
   const TensorArgument& w = args.described(kMatrix);
-  const u32 all_rows = static_cast<u32>(w.shape[0]);
-  const u32 warps = block.threads() / kWarpThreads;
-  const u32 all_warps = static_cast<u32>(block.chunk_count()) * warps;
-  const u32 warp = static_cast<u32>(block.chunk()) * warps + WarpOf(block);
-  const u32 each = all_rows / all_warps;
-  const u32 more = all_rows - each * all_warps;
-  const u32 rows = each + (warp < more ? 1 : 0);
-  u32 row = warp * each + (warp < more ? warp : more);
+  const WarpRows own(block, static_cast<u32>(w.shape[0]));
+  u32 row = own.first;
 
   const u32 depth = static_cast<u32>(w.shape[1]);
   const u32 runs = depth / kRunWeights;
@@ -250,7 +268,7 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
       lane,
       runs,
       padded,
-      rows,
+      own.count,
       kGated ? args.described(kMatrix + 1).address - w.address : u64{runs} * sizeof(Bytes16)};
   // The division needs registers that ahead[] has later.
   [[maybe_unused]] const float per_column = 1.0f / static_cast<float>(depth);
@@ -317,7 +335,7 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   const Quad<float>* at = x + lane;
   float sums[kStepRows] = {};
   u32 step_of_rows = 0;
-  u32 left = rows;
+  u32 left = own.count;
   const auto add = [&](StepWeights& next) {
     const StepWeights step = next;
     if (ring.exists()) {
@@ -344,10 +362,7 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
     at = x + lane;
     // Lanes below 16 have the sum of the first row, the others that of the second one.
     const bool second = lane >= kWarpThreads / 2;
-    float sum = ShuffleXor(second ? sums[0] : sums[1], kWarpThreads / 2);
-    sum += second ? sums[1] : sums[0];
-    sum = CombineLanes(
-        sum, [](float a, float b) { return a + b; }, kWarpThreads / 2);
+    float sum = SumOverLanes(sums, second);
     if constexpr (kNormalized) sum *= scale;
     if constexpr (kGated) {
       const float up = ShuffleXor(sum, kWarpThreads / 2);

@@ -1,8 +1,8 @@
-// gemv_quant of one vector whose rows are as long as those of a model's layers, and whose groups
-// are a power of two of runs of 16 bytes, or whole rows. vector_products.h and gemv_tensor_cores.h
-// have other products.
+// gemv_quant and its relatives of one vector whose rows are as long as those of a model's layers,
+// and whose groups are a power of two of runs of 16 bytes, or whole rows. vector_products.h and
+// gemv_tensor_cores.h have other products.
 //
-//   if (resident::MultiplyQuantizedVector(block, args)) return;
+//   if (resident::MultiplyQuantizedVector<resident::GemvQuant>(block, args)) return;
 //
 // The warps have rows, and read them, as those of gemv_one_vector.h. What takes time here are the
 // instructions for each weight, so there are three: one that makes the weight's bits the last ones
@@ -20,6 +20,10 @@
 //
 // A sum that is not finite, or whose result is not, is computed again, as vector_products.h does.
 // That includes sums which are out of range only as long as they are not multiplied with the scale.
+// With a normalization it is not: x * norm has the size of a model's activations.
+//
+// A normalization is that of gemv_one_vector.h: the factor of the vector is multiplied with the
+// sums. Only the forms that a model needs have code: x of float32 and weights without zeros.
 #ifndef RESIDENT_KERNELS_OPS_GEMV_QUANT_ONE_VECTOR_H_
 #define RESIDENT_KERNELS_OPS_GEMV_QUANT_ONE_VECTOR_H_
 
@@ -33,6 +37,29 @@
 #include "kernels/sdk/operator.h"
 
 namespace resident {
+
+// The arguments of an operator. kGated: silu_mul of two products, with q, scales and zeros of the
+// gates, and then those of what they are multiplied with. kNormalized: argument 1 has the weights
+// of x's normalization, and the last one is eps. kBiased: a bias in front of the result.
+template <bool gated, bool normalized, bool biased>
+struct QuantizedArguments {
+  static constexpr bool kGated = gated;
+  static constexpr bool kNormalized = normalized;
+  static constexpr bool kBiased = biased;
+  // Only gemv_quant has code for x of any type, and for weights with zeros: it is about as much for
+  // each form.
+  static constexpr bool kAnyForm = !gated && !normalized && !biased;
+  static constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
+  static constexpr u32 kSecond = kMatrix + 3;  // The second matrix, or the bias.
+  static constexpr u32 kOut = kSecond + (kGated ? 3 : kBiased ? 1 : 0);
+  static constexpr u32 kGroup = kOut + 1;
+  static constexpr u32 kEpsilon = kOut + 2;
+};
+using GemvQuant = QuantizedArguments</*gated=*/false, /*normalized=*/false, /*biased=*/false>;
+using GemvQuantBias = QuantizedArguments</*gated=*/false, /*normalized=*/false, /*biased=*/true>;
+using RmsNormGemvQuant = QuantizedArguments</*gated=*/false, /*normalized=*/true, /*biased=*/true>;
+using RmsNormGemvQuantSiluMul =
+    QuantizedArguments</*gated=*/true, /*normalized=*/true, /*biased=*/false>;
 
 #if RESIDENT_WARPS
 
@@ -66,6 +93,10 @@ struct QuantizedX {
     sums = reinterpret_cast<float*>(quads + kQuads * pitch);
   }
 
+  RESIDENT_DEVICE Quad<float>& QuadAt(u32 quad) const {
+    return quads[quad % kQuads * pitch + quad / kQuads];
+  }
+
   // (collective) Reads a vector of `depth` elements; the rest of the runs is filled up with zeros.
   template <typename X>
   RESIDENT_DEVICE void Read(const Block& block, u64 vector, u32 depth) const {
@@ -84,7 +115,7 @@ struct QuantizedX {
         Quad<float> values;
         for (u32 k = 0; k < 4; ++k) values.v[k] = stored[i].v[k];
         const u32 run = quad / kQuads;
-        quads[quad % kQuads * pitch + run] = values;
+        QuadAt(quad) = values;
         if constexpr (kZeros) {
           const float sum = CombineLanes((values.v[0] + values.v[1]) + (values.v[2] + values.v[3]),
                                          [](float a, float b) { return a + b; }, kQuads);
@@ -93,6 +124,41 @@ struct QuantizedX {
       }
     }
     block.barrier();
+  }
+
+  // Quads of the weights of a normalization that a thread has before x may be read.
+  static constexpr u32 kFirstNorms = 2;
+
+  // (collective) The same for a vector of float32 that is normalized. `norm`: where the weights
+  // are, of the type T, and the thread's first ones. Returns what the products are multiplied by.
+  template <typename T>
+  RESIDENT_DEVICE float ReadNormalized(const Block& block, u64 vector, u64 norm,
+                                       const Quad<u16> (&first_norms)[kFirstNorms], u32 depth,
+                                       float per_column, float eps) const {
+    static_assert(!kZeros, "");
+    const u32 count = kQuads * runs;
+    float mean = 0.0f;
+    const auto place = [&](u32 quad, Quad<float> values, const Quad<u16>& stored) {
+      float partial = 0.0f;
+      for (u32 k = 0; k < 4; ++k) partial += values.v[k] * values.v[k];
+      mean += partial * per_column;
+      for (u32 k = 0; k < 4; ++k) values.v[k] *= T::Widen(stored.v[k]);
+      if (quad < count) QuadAt(quad) = values;
+    };
+    Quad<float> first[kFirstNorms];
+    for (u32 k = 0; k < kFirstNorms; ++k) {
+      first[k] = LoadQuad<float>(vector, block.thread() + k * block.threads(), depth);
+    }
+    for (u32 k = 0; k < kFirstNorms; ++k) {
+      place(block.thread() + k * block.threads(), first[k], first_norms[k]);
+    }
+    RESIDENT_UNROLL(2)
+    for (u32 quad = block.thread() + kFirstNorms * block.threads(); quad < count;
+         quad += block.threads()) {
+      place(quad, LoadQuad<float>(vector, quad, depth), LoadQuad<u16>(norm, quad, depth));
+    }
+    // Its barriers are behind the stores.
+    return math::rsqrt(block.reduce_sum(mean) + eps);
   }
 };
 
@@ -176,13 +242,17 @@ struct PieceFactors {
   Half zeros[kZeros ? kStepRows : 1];
 };
 
-// Where the scales and zeros of a warp's rows are.
-template <bool kZeros>
+// Where the scales and zeros of a warp's rows are. kGated: the rows of a step are rows of two
+// matrices, whose scales are `second` bytes apart.
+template <bool kZeros, bool kGated>
 struct FactorRows {
+  static_assert(!kZeros || !kGated, "");
+
   u64 scales;  // Of the first row of a step.
   u64 zeros;   // From the scales, in bytes.
-  u32 shift;   // A group has 2 to the power of this runs.
-  u32 pitch;   // Bytes of a row.
+  u64 second;
+  u32 shift;  // A group has 2 to the power of this runs.
+  u32 pitch;  // Bytes of a row.
 
   // Reads those of a run and of as many of the rows as there are. If the run does not exist, they
   // remain those of a run of the same rows, for weights that are multiplied by 0: the bits of a row
@@ -190,9 +260,10 @@ struct FactorRows {
   RESIDENT_DEVICE void Load(bool exists, u32 run, u32 rows, PieceFactors<kZeros>& to) const {
     const u64 from = scales + (run >> shift) * u32{sizeof(Half)};
     for (u32 r = 0; r < kStepRows; ++r) {
-      const bool row_exists = exists & (r < rows);
-      LoadFactorIf(row_exists, from + r * pitch, to.scales[r]);
-      if constexpr (kZeros) LoadFactorIf(row_exists, from + r * pitch + zeros, to.zeros[r]);
+      const bool row_exists = exists & ((kGated ? 0 : r) < rows);
+      const u64 of_row = from + (kGated ? r * second : r * pitch);
+      LoadFactorIf(row_exists, of_row, to.scales[r]);
+      if constexpr (kZeros) LoadFactorIf(row_exists, of_row + zeros, to.zeros[r]);
     }
   }
 
@@ -210,40 +281,31 @@ struct FactorRows {
             __cvta_generic_to_global(reinterpret_cast<const void*>(from))));
       };
       request(scales + offset);
+      if constexpr (kGated) request(scales + second + offset);
       if constexpr (kZeros) request(scales + zeros + offset);
     }
 #endif
   }
 };
 
-// The rows of a warp: its share among the warps of all chunks.
-struct WarpRows {
-  u32 first;
-  u32 count;
-
-  RESIDENT_DEVICE WarpRows(const Block& block, u32 all_rows) {
-    const u32 warps = block.threads() / kWarpThreads;
-    const u32 all_warps = static_cast<u32>(block.chunk_count()) * warps;
-    const u32 warp = static_cast<u32>(block.chunk()) * warps + WarpOf(block);
-    const u32 each = all_rows / all_warps;
-    const u32 more = all_rows - each * all_warps;
-    first = warp * each + (warp < more ? warp : more);
-    count = each + (warp < more ? 1 : 0);
-  }
-};
-
-// Computes the warp's results that are not finite again.
-RESIDENT_NOINLINE void ReplaceRows(Block block, Args args) {
+// Computes the warp's results that are not finite again. `bias`: the number of that argument of
+// gemv_quant_bias; 0: the operator is gemv_quant.
+RESIDENT_NOINLINE void ReplaceRows(Block block, Args args, u32 bias) {
+  constexpr u32 kMatrix = GemvQuant::kMatrix;
+  const u32 last = bias != 0 ? GemvQuantBias::kOut : GemvQuant::kOut;
   const TensorArgument& x = args.described(0);
-  const TensorArgument& q = args.described(1);
-  const TensorArgument& out = args.described(4);
+  const TensorArgument& q = args.described(kMatrix);
+  const TensorArgument& out = args.described(last);
   const i64 rows = q.shape[0];
   const i64 depth = x.shape[x.rank - 1];
   const WarpRows own(block, static_cast<u32>(rows));
   const u32 lane = LaneOf(block);
-  const VectorProduct p = {x.address, 0, out.address, x.dtype, DType::kF32,
-                           out.dtype, 1, rows,        depth};
-  VisitWeights(args, q.shape[1] == depth ? 8 : 4, 1, depth, args.scalar<i64>(5),
+  VectorProduct p = {x.address, 0, out.address, x.dtype, DType::kF32, out.dtype, 1, rows, depth};
+  if (bias != 0 && args.described(bias).shape[0] != 0) {
+    p.bias = args.described(bias).address;
+    p.bias_dtype = args.described(bias).dtype;
+  }
+  VisitWeights(args, q.shape[1] == depth ? 8 : 4, kMatrix, depth, args.scalar<i64>(last + 1),
                [&](const auto& weights) {
                  SynchronizeWarp();
                  RESIDENT_UNROLL(1)
@@ -257,40 +319,59 @@ RESIDENT_NOINLINE void ReplaceRows(Block block, Args args) {
                });
 }
 
-template <u32 kBits, bool kZeros>
+template <u32 kBits, bool kZeros, typename Arguments>
 RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& args) {
   using X = QuantizedX<kBits, kZeros>;
+  constexpr bool kGated = Arguments::kGated;
+  constexpr bool kNormalized = Arguments::kNormalized;
+  constexpr u32 kRows = kGated ? 1 : kStepRows;
+  constexpr u32 kMatrix = Arguments::kMatrix;
   const u32 lane = LaneOf(block);
-  const TensorArgument& q = args.described(1);
-  const TensorArgument& scales = args.described(2);
+  const TensorArgument& q = args.described(kMatrix);
+  const TensorArgument& scales = args.described(kMatrix + 1);
+  // Of the second matrix, if there is one.
+  [[maybe_unused]] const TensorArgument& second_q = args.described(Arguments::kSecond);
+  [[maybe_unused]] const TensorArgument& second_scales = args.described(Arguments::kSecond + 1);
   const WarpRows own(block, static_cast<u32>(q.shape[0]));
 
   const u32 runs = static_cast<u32>(q.shape[1]) / sizeof(Bytes16);
   const u32 steps = (runs + kStepRuns - 1) / kStepRuns;
   const u32 padded = steps * kStepRuns;
 
-  WeightSteps weights = {LastUse(), q.address + (u64{own.first} * runs + lane) * sizeof(Bytes16),
-                         lane,      lane,
-                         runs,      padded,
-                         own.count, u64{runs} * sizeof(Bytes16)};
+  WeightSteps weights = {
+      LastUse(), q.address + (u64{own.first} * runs + lane) * sizeof(Bytes16),
+      lane,      lane,
+      runs,      padded,
+      own.count, kGated ? second_q.address - q.address : u64{runs} * sizeof(Bytes16)};
+  // The division needs registers that ahead[] has later.
+  [[maybe_unused]] const float per_column = 1.0f / static_cast<float>(runs * X::kWeights);
   StepWeights ahead[2];
-  weights.template Load<kStepRows>(ahead[0]);
-  weights.template Load<kStepRows>(ahead[1]);
+  weights.template Load<kRows>(ahead[0]);
+  weights.template Load<kRows>(ahead[1]);
 
   const u32 groups = static_cast<u32>(scales.shape[1]);
   u32 shift = 31;  // A group is the whole row.
   if (groups > 1) {
-    const u32 group_runs = static_cast<u32>(args.scalar<i64>(5)) / X::kWeights;
+    const u32 group_runs = static_cast<u32>(args.scalar<i64>(Arguments::kGroup)) / X::kWeights;
     for (shift = 0; group_runs >> shift > 1;) ++shift;
   }
-  FactorRows<kZeros> factors = {scales.address + u64{own.first} * groups * sizeof(Half),
-                                kZeros ? args.described(3).address - scales.address : 0, shift,
-                                groups * u32{sizeof(Half)}};
+  FactorRows<kZeros, kGated> factors = {
+      scales.address + u64{own.first} * groups * sizeof(Half),
+      kZeros ? args.described(kMatrix + 2).address - scales.address : 0,
+      kGated ? second_scales.address - scales.address : 0, shift, groups * u32{sizeof(Half)}};
   PieceFactors<kZeros> of_piece = {};
   factors.Load(lane < runs, lane, own.count, of_piece);
   StepRing ring(block, X::EndOf(padded));
-  if (ring.exists()) ring.template Fill<kStepRows>(weights);
+  if (ring.exists()) ring.template Fill<kRows>(weights);
   factors.Prefetch(own.count, lane);
+  [[maybe_unused]] const TensorArgument& norm = args.described(1);
+  Quad<u16> first_norms[X::kFirstNorms];
+  if constexpr (kNormalized) {
+    for (u32 k = 0; k < X::kFirstNorms; ++k) {
+      first_norms[k] =
+          LoadQuad<u16>(norm.address, block.thread() + k * block.threads(), runs * X::kWeights);
+    }
+  }
   if (!block.await_inputs()) {
     ring.Drain();
     return;
@@ -298,15 +379,32 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
 
   const TensorArgument& x_argument = args.described(0);
   const X x(block, padded);
-  VisitFloat(x_argument.dtype, [&](auto element) {
-    x.template Read<decltype(element)>(block, x_argument.address, runs * X::kWeights);
-  });
+  [[maybe_unused]] float scale = 1.0f;
+  if constexpr (kNormalized) {
+    const auto read = [&](auto element) {
+      scale = x.template ReadNormalized<decltype(element)>(
+          block, x_argument.address, norm.address, first_norms, runs * X::kWeights, per_column,
+          args.scalar<float>(Arguments::kEpsilon));
+    };
+    if (norm.dtype == DType::kF16) {
+      read(Half(0.0f));
+    } else {
+      read(BFloat16(0.0f));
+    }
+  } else if constexpr (Arguments::kAnyForm) {
+    VisitFloat(x_argument.dtype, [&](auto element) {
+      x.template Read<decltype(element)>(block, x_argument.address, runs * X::kWeights);
+    });
+  } else {
+    x.template Read<float>(block, x_argument.address, runs * X::kWeights);
+  }
 
-  const TensorArgument& out = args.described(4);
+  [[maybe_unused]] const TensorArgument& bias = args.described(Arguments::kSecond);
+  const TensorArgument& out = args.described(Arguments::kOut);
   const bool is_signed = kBits == 8 && q.dtype == DType::kI8;
   const WordNumbers<kBits> numbers(is_signed);
   [[maybe_unused]] const float centre = is_signed ? 0.0f : WordNumbers<kBits>::kHalf;
-  bool replace = false;
+  [[maybe_unused]] bool replace = false;
   u32 at = lane;  // The lane's first run of a step.
   float sums[kStepRows] = {};
   const u32 end = own.first + own.count;
@@ -315,7 +413,7 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
     if (ring.exists()) ring.Await();
     const bool last = at + kStepRuns >= padded;  // Step of the rows.
     const u32 next = last ? lane : at + kStepRuns;
-    const u32 next_left = last ? (left > kStepRows ? left - kStepRows : 0) : left;
+    const u32 next_left = last ? (left > kRows ? left - kRows : 0) : left;
     RESIDENT_UNROLL(2)
     for (u32 k = 0; k < kStepPieces; ++k) {
       const u32 run = at + k * kWarpThreads;
@@ -337,9 +435,9 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
       }
       // What follows takes the place of what has been used.
       if (ring.exists()) {
-        ring.template ExchangePiece<kStepRows>(weights, k, step);
+        ring.template ExchangePiece<kRows>(weights, k, step);
       } else {
-        weights.template TakePiece<kStepRows>(k, [&](u32 r, u64 from, bool exists) {
+        weights.template TakePiece<kRows>(k, [&](u32 r, u64 from, bool exists) {
           LoadRunIf(exists, from, weights.policy, step.runs[r][k]);
         });
       }
@@ -347,29 +445,34 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
         const u32 next_run = run + kWarpThreads;
         factors.Load(next_run < runs, next_run, left, of_piece);
       } else {
-        if (last) factors.scales += kStepRows * factors.pitch;
+        if (last) factors.scales += kRows * factors.pitch;
         factors.Load(next < runs, next, next_left, of_piece);
       }
     }
     if (ring.exists()) {
-      ring.template Advance<kStepRows>(weights);
+      ring.template Advance<kRows>(weights);
     } else {
-      weights.template Advance<kStepRows>();
+      weights.template Advance<kRows>();
     }
     at = next;
     if (!last) return;
     // Lanes below 16 have the sum of the first row, the others that of the second one.
     const bool second = lane >= kWarpThreads / 2;
-    float sum = ShuffleXor(second ? sums[0] : sums[1], kWarpThreads / 2);
-    sum += second ? sums[1] : sums[0];
-    sum = CombineLanes(
-        sum, [](float a, float b) { return a + b; }, kWarpThreads / 2);
-    if (u32{second} < left) {
-      const float most = out.dtype == DType::kF16 ? 65504.0f : 0x1p127f;
-      replace = replace || !(sum < most && sum > -most);
-      if (lane % (kWarpThreads / 2) == 0) {
-        StoreFloat(out.address, out.dtype, end - left + u32{second}, sum);
+    float sum = SumOverLanes(sums, second);
+    if constexpr (kNormalized) sum *= scale;
+    if constexpr (kGated) {
+      const float up = ShuffleXor(sum, kWarpThreads / 2);
+      if (lane == 0) StoreFloat(out.address, out.dtype, end - left, math::silu_mul(sum, up));
+    } else if (u32{second} < left) {
+      const u32 row = end - left + u32{second};
+      if constexpr (Arguments::kBiased) {
+        if (bias.shape[0] != 0) sum += LoadFloat(bias.address, bias.dtype, row);
       }
+      if constexpr (!kNormalized) {
+        const float most = out.dtype == DType::kF16 ? 65504.0f : 0x1p127f;
+        replace = replace || !(sum < most && sum > -most);
+      }
+      if (lane % (kWarpThreads / 2) == 0) StoreFloat(out.address, out.dtype, row, sum);
     }
     sums[0] = sums[1] = 0.0f;
     left = next_left;
@@ -381,29 +484,33 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
     add(ahead[1]);
   }
   ring.Drain();
-  if (AnyLane(replace)) ReplaceRows(block, args);
+  if constexpr (!kNormalized) {
+    if (AnyLane(replace)) ReplaceRows(block, args, Arguments::kBiased ? Arguments::kSecond : 0);
+  }
 }
 
 // `padded`: runs with which a row is filled up. False: x has no space in the memory.
-template <u32 kBits, bool kZeros>
+template <u32 kBits, bool kZeros, typename Arguments>
 RESIDENT_DEVICE bool MultiplyQuantizedVectorIn(const Block& block, const Args& args, u32 padded) {
   if (padded > QuantizedX<kBits, kZeros>::kMostRuns) return false;
-  MultiplyQuantizedVectorBy<kBits, kZeros>(block, args);
+  MultiplyQuantizedVectorBy<kBits, kZeros, Arguments>(block, args);
   return true;
 }
 
+template <typename Arguments>
 RESIDENT_DEVICE bool MultiplyQuantizedVectorOf(const Block& block, const Args& args) {
   if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
+  constexpr u32 kMatrix = Arguments::kMatrix;
   const TensorArgument& x = args.described(0);
-  const TensorArgument& q = args.described(1);
-  const TensorArgument& scales = args.described(2);
-  const TensorArgument& zeros = args.described(3);
-  const TensorArgument& out = args.described(4);
+  const TensorArgument& q = args.described(kMatrix);
+  const TensorArgument& scales = args.described(kMatrix + 1);
+  const TensorArgument& zeros = args.described(kMatrix + 2);
+  const TensorArgument& out = args.described(Arguments::kOut);
   // All members are read at the same time. The shapes must be those that CheckWeights accepts.
   const u64 rows = static_cast<u64>(q.shape[0]);
   const u64 pitch = static_cast<u64>(q.shape[1]);
   const u64 groups = static_cast<u64>(scales.shape[1]);
-  const u64 group = static_cast<u64>(args.scalar<i64>(5));
+  const u64 group = static_cast<u64>(args.scalar<i64>(Arguments::kGroup));
   const u64 depth = static_cast<u64>(out.rank == 1 ? x.shape[0] : x.shape[1]);
   const bool none = (zeros.rank == 1) & (zeros.shape[0] == 0);
   const bool has_zeros =
@@ -414,32 +521,54 @@ RESIDENT_DEVICE bool MultiplyQuantizedVectorOf(const Block& block, const Args& a
   bool can = ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1))) & (rows > 0) &
              (rows >> 31 == 0) & (depth >= kLeastDepth) & (depth <= kMostDepth) &
              (depth % run == 0) & (bytes | (2 * pitch == depth)) &
-             (q.address % sizeof(Bytes16) == 0) & (x.address % quad == 0) & (none | has_zeros);
+             (q.address % sizeof(Bytes16) == 0) & (x.address % quad == 0) &
+             (none | (Arguments::kAnyForm & has_zeros));
   if (groups == 1) {
     can = can & (static_cast<i64>(group) >= static_cast<i64>(depth));
   } else {
     can = can & (group >= run) & (group < depth) & ((group & (group - 1)) == 0) &
           (groups >> 31 == 0) & ((groups - 1) * group < depth) & (groups * group >= depth);
   }
+  if constexpr (!Arguments::kAnyForm) can = can & (x.dtype == DType::kF32);
+  if constexpr (Arguments::kBiased) {
+    const TensorArgument& bias = args.described(Arguments::kSecond);
+    can = can & (bias.rank == 1) & ((bias.shape[0] == 0) | (bias.shape[0] == q.shape[0]));
+  }
+  if constexpr (Arguments::kGated) {
+    const TensorArgument& second = args.described(Arguments::kSecond);
+    const TensorArgument& second_zeros = args.described(Arguments::kSecond + 2);
+    can = can & (second.shape[1] == q.shape[1]) & (second.dtype == q.dtype) &
+          (second.address % sizeof(Bytes16) == 0) & (second_zeros.rank == 1) &
+          (second_zeros.shape[0] == 0);
+  }
+  if constexpr (Arguments::kNormalized) {
+    const TensorArgument& norm = args.described(1);
+    can = can & (norm.dtype != DType::kF32) & (norm.address % sizeof(Quad<u16>) == 0);
+  }
   if (!can) return false;
   const u32 runs = static_cast<u32>(pitch / sizeof(Bytes16));
   const u32 padded = (runs + kStepRuns - 1) / kStepRuns * kStepRuns;
   if (bytes) {
-    return none ? MultiplyQuantizedVectorIn<8, false>(block, args, padded)
-                : MultiplyQuantizedVectorIn<8, true>(block, args, padded);
+    if (none) return MultiplyQuantizedVectorIn<8, false, Arguments>(block, args, padded);
+    if constexpr (Arguments::kAnyForm)
+      return MultiplyQuantizedVectorIn<8, true, Arguments>(block, args, padded);
+  } else {
+    if (none) return MultiplyQuantizedVectorIn<4, false, Arguments>(block, args, padded);
+    if constexpr (Arguments::kAnyForm)
+      return MultiplyQuantizedVectorIn<4, true, Arguments>(block, args, padded);
   }
-  return none ? MultiplyQuantizedVectorIn<4, false>(block, args, padded)
-              : MultiplyQuantizedVectorIn<4, true>(block, args, padded);
+  return false;
 }
 
 #endif  // RESIDENT_WARPS
 
-// (collective) The operator gemv_quant, which awaits its inputs. False: the operands have another
-// form, or must be refused, and nothing was awaited.
+// (collective) The operator with these arguments, which awaits its inputs. False: the operands have
+// another form, or must be refused, and nothing was awaited.
+template <typename Arguments>
 RESIDENT_DEVICE bool MultiplyQuantizedVector([[maybe_unused]] const Block& block,
                                              [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS
-  return MultiplyQuantizedVectorOf(block, args);
+  return MultiplyQuantizedVectorOf<Arguments>(block, args);
 #else
   return false;
 #endif

@@ -18,6 +18,9 @@ extern "C" void resident_operator_gemv_silu_mul(resident::BlockState* state);
 extern "C" void resident_operator_rmsnorm_gemv(resident::BlockState* state);
 extern "C" void resident_operator_rmsnorm_gemv_silu_mul(resident::BlockState* state);
 extern "C" void resident_operator_gemv_quant(resident::BlockState* state);
+extern "C" void resident_operator_gemv_quant_bias(resident::BlockState* state);
+extern "C" void resident_operator_rmsnorm_gemv_quant(resident::BlockState* state);
+extern "C" void resident_operator_rmsnorm_gemv_quant_silu_mul(resident::BlockState* state);
 
 namespace resident {
 namespace {
@@ -85,8 +88,8 @@ struct Case {
   i64 vectors = 1;
   DType x = DType::kBF16;
   DType out = DType::kF32;
-  bool bias = false;  // Dense weights.
-  i32 bits = 8;       // Quantized weights.
+  bool bias = false;
+  i32 bits = 8;  // Quantized weights.
   i64 group = 128;
   bool zeros = false;
   bool tensor_cores = true;
@@ -148,9 +151,12 @@ class Product {
     if (case_.quantized()) {
       Argument group{};
       group.scalar_bits = static_cast<u64>(case_.group);
-      Run(resident_operator_gemv_quant,
-          {x.AsArgument(), weights.AsArgument(), scales.AsArgument(), zeros.AsArgument(),
-           out.AsArgument(), group},
+      std::vector<Argument> arguments = {x.AsArgument(), weights.AsArgument(), scales.AsArgument(),
+                                         zeros.AsArgument()};
+      if (case_.bias) arguments.push_back(bias.AsArgument());
+      arguments.push_back(out.AsArgument());
+      arguments.push_back(group);
+      Run(case_.bias ? resident_operator_gemv_quant_bias : resident_operator_gemv_quant, arguments,
           chunks);
     } else {
       Run(resident_operator_gemv,
@@ -176,9 +182,10 @@ std::string Name(const Case& c) {
   return std::to_string(c.rows) + " x " + std::to_string(c.depth) + ", vectors " +
          std::to_string(c.vectors) + ", weights " + std::to_string(static_cast<i32>(c.weights)) +
          ", x " + std::to_string(static_cast<i32>(c.x)) +
-         (c.quantized() ? ", bits " + std::to_string(c.bits) + ", group " +
-                              std::to_string(c.group) + (c.zeros ? ", zeros" : "")
-                        : "");
+         (c.quantized()
+              ? ", bits " + std::to_string(c.bits) + ", group " + std::to_string(c.group) +
+                    (c.zeros ? ", zeros" : "") + (c.bias ? ", bias" : "")
+              : "");
 }
 
 void Check(const Case& c) {
@@ -573,6 +580,42 @@ TEST(GemvWarpsTest, QuantizedLongVector) {
   }
 }
 
+// gemv_quant_bias, in the form of one long vector and in the general one: other types of x, zeros,
+// several vectors, and groups and depths of any size.
+TEST(GemvWarpsTest, QuantizedVectorWithABias) {
+  const std::vector<i64> all_rows = kLargeBlock ? std::vector<i64>{17} : std::vector<i64>{1, 7, 33};
+  for (const i32 bits : {8, 4}) {
+    for (const i64 rows : all_rows) {
+      Case c = {bits == 8 ? DType::kI8 : DType::kU8, rows, 1056, 1, DType::kF32};
+      c.bits = bits;
+      c.bias = true;
+      c.group = 32;
+      c.tensor_cores = false;
+      c.any_chunks = true;
+      Check(c);
+      c.group = 2000;
+      c.out = DType::kBF16;
+      Check(c);
+      c.group = 96;
+      c.out = DType::kF32;
+      Check(c);
+      c.group = 32;
+      c.zeros = true;
+      Check(c);
+      c.zeros = false;
+      c.x = DType::kBF16;
+      Check(c);
+      c.x = DType::kF32;
+      c.vectors = 2;
+      Check(c);
+      c.vectors = 1;
+      c.depth = 70;
+      Check(c);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 // What the form of one long vector does not have: groups that are no power of two of runs, or
 // smaller than a run, other depths, and more elements of x than the block's memory has space for.
 TEST(GemvWarpsTest, QuantizedLongVectorOfAnotherForm) {
@@ -616,17 +659,23 @@ TEST(GemvWarpsTest, QuantizedLongVectorOfAnotherForm) {
 TEST(GemvWarpsTest, QuantizedLongVectorRefusals) {
   constexpr i64 kRows = 3;
   constexpr i64 kDepth = 2048;
-  const auto status = [&](i64 packed, std::vector<i64> scales, std::vector<i64> zeros, i64 group) {
+  const auto status = [&](i64 packed, std::vector<i64> scales, std::vector<i64> zeros, i64 group,
+                          std::vector<i64> biases = {}) {
     const Operand x(DType::kF32, {kDepth});
     const Operand q(DType::kU8, {kRows, packed});
     const Operand s(DType::kF16, std::move(scales));
     const Operand z(DType::kF16, std::move(zeros));
     Operand out(DType::kF32, {kRows});
     for (i64 i = 0; i < kRows; ++i) out.Set(i, 12345.0f);
-    const u32 result = RunEmulated(resident_operator_gemv_quant,
-                                   {x.AsArgument(), q.AsArgument(), s.AsArgument(), z.AsArgument(),
-                                    out.AsArgument(), ScalarArgument(static_cast<u64>(group))},
-                                   2);
+    std::vector<Argument> arguments = {x.AsArgument(), q.AsArgument(), s.AsArgument(),
+                                       z.AsArgument()};
+    const bool has_bias = !biases.empty();
+    const Operand bias(DType::kF16, std::move(biases));
+    if (has_bias) arguments.push_back(bias.AsArgument());
+    arguments.push_back(out.AsArgument());
+    arguments.push_back(ScalarArgument(static_cast<u64>(group)));
+    const u32 result = RunEmulated(
+        has_bias ? resident_operator_gemv_quant_bias : resident_operator_gemv_quant, arguments, 2);
     for (i64 i = 0; i < kRows; ++i) EXPECT_EQ(out.Get(i) == 12345.0f, result != 0);
     return result;
   };
@@ -653,6 +702,15 @@ TEST(GemvWarpsTest, QuantizedLongVectorRefusals) {
     EXPECT_EQ(status(packed, {kRows, 16}, {kRows + 1, 16}, 128), refused(4));
     EXPECT_EQ(status(packed, {kRows, 16}, {kRows * 16}, 128), refused(4));
     EXPECT_EQ(status(packed, {kRows, 16}, {kRows, 16, 1}, 128), refused(4));
+    EXPECT_EQ(status(packed, {kRows, 16}, {0}, 128, {0}), 0u);
+    EXPECT_EQ(status(packed, {kRows, 16}, {0}, 128, {kRows}), 0u);
+    EXPECT_EQ(status(packed, {kRows, 16}, {0}, 0, {kRows}), refused(2));
+    EXPECT_EQ(status(packed, {kRows, 15}, {0}, 128, {kRows}), refused(3));
+    EXPECT_EQ(status(packed, {kRows, 16}, {kRows}, 128, {kRows}), refused(4));
+    for (const std::vector<i64>& wrong :
+         std::vector<std::vector<i64>>{{kRows + 1}, {1}, {kRows, 1}, {1, kRows}}) {
+      EXPECT_EQ(status(packed, {kRows, 16}, {0}, 128, wrong), refused(5));
+    }
   }
   for (const i64 packed : {kDepth / 4, kDepth / 2 + 16, 2 * kDepth}) {
     EXPECT_EQ(status(packed, {kRows, 16}, {0}, 128), refused(1));
@@ -668,6 +726,7 @@ TEST(GemvWarpsTest, QuantizedLongVectorThatIsNotFinite) {
       c.bits = bits;
       c.group = 32;
       c.zeros = zeros;
+      c.bias = !zeros;
       const auto check = [&](Product& product) {
         product.Multiply(7);
         const std::vector<u8> first(product.out.bytes(),
@@ -712,6 +771,7 @@ TEST(GemvWarpsTest, QuantizedLongVectorOutOfRange) {
       c.bits = bits;
       c.group = 32;
       c.zeros = zeros;
+      c.bias = !zeros;
       Product product(c);
       for (i64 i = 0; i < c.depth; ++i) product.x.Set(i, i % 2 == 0 ? 2e38f : 1e38f);
       for (i64 i = 0; i < product.scales.size(); ++i) product.scales.Set(i, 0x1p-14f);
@@ -767,6 +827,296 @@ TEST(GemvWarpsTest, QuantizedLongVectorKeepsAllBitsOfX) {
         }
       }
     }
+  }
+}
+
+// rmsnorm_gemv_quant and rmsnorm_gemv_quant_silu_mul, of any form.
+struct NormalizedQuantizedCase {
+  i64 rows;
+  i64 depth;
+  i32 bits = 8;
+  i64 group = 128;
+  DType q = DType::kU8;
+  bool zeros = false;
+  i64 vectors = 1;
+  DType x = DType::kF32;
+  DType norm = DType::kBF16;
+  DType out = DType::kF32;
+  bool bias = false;
+  float eps = 1e-5f;
+  float size = 1.0f;  // Of the elements of x.
+  i32 up_bits = 0;    // Of the second matrix; 0: as of the first one.
+};
+
+class NormalizedQuantizedProduct {
+ public:
+  explicit NormalizedQuantizedProduct(const NormalizedQuantizedCase& c)
+      : case_(c),
+        gate_(Weights(c, c.bits)),
+        up_(Weights(c, c.up_bits == 0 ? c.bits : c.up_bits)),
+        x(c.x, {c.vectors, c.depth}),
+        norm(c.norm, {c.depth}),
+        bias(DType::kF32, {c.bias ? c.rows : 0}),
+        out(c.out, {c.vectors, c.rows}) {
+    Numbers numbers;
+    for (i64 i = 0; i < x.size(); ++i) x.Set(i, c.size * numbers.Next());
+    norm.Fill(numbers);
+    bias.Fill(numbers);
+    // Products of the size of 1, for which silu is not 0.
+    for (i64 i = 0; i < gate_.scales.size(); ++i) {
+      gate_.scales.Set(i, gate_.scales.Get(i) * (c.bits == 8 ? 0x1p-11f : 0x1p-7f));
+    }
+    // Otherwise the second matrix would be the first one.
+    for (u64 i = 0; i < up_.weights.byte_count(); ++i) {
+      up_.weights.bytes()[i] = static_cast<u8>(numbers.Bits());
+    }
+  }
+
+  u32 Run(bool gated, u64 chunks) {
+    for (i64 i = 0; i < out.size(); ++i) out.Set(i, 12345.0f);
+    std::vector<Argument> arguments = {x.AsArgument(), norm.AsArgument()};
+    const auto add = [&](const Product& w) {
+      for (const Operand* const each : {&w.weights, &w.scales, &w.zeros}) {
+        arguments.push_back(each->AsArgument());
+      }
+    };
+    add(gate_);
+    if (gated) {
+      add(up_);
+    } else {
+      arguments.push_back(bias.AsArgument());
+    }
+    arguments.push_back(out.AsArgument());
+    arguments.push_back(ScalarArgument(static_cast<u64>(case_.group)));
+    arguments.push_back(ScalarArgument(bit_cast<u32>(case_.eps)));
+    return RunEmulated(gated ? resident_operator_rmsnorm_gemv_quant_silu_mul
+                             : resident_operator_rmsnorm_gemv_quant,
+                       arguments, chunks);
+  }
+
+  // The results of any number of chunks have the same bits.
+  void Check(bool gated) {
+    SCOPED_TRACE(std::to_string(case_.rows) + " x " + std::to_string(case_.depth) + ", bits " +
+                 std::to_string(case_.bits) + ", group " + std::to_string(case_.group) +
+                 ", vectors " + std::to_string(case_.vectors) + (case_.zeros ? ", zeros" : "") +
+                 (gated ? ", gated" : ""));
+    std::vector<float> results;
+    for (const u64 chunks : {1, 3, 7}) {
+      EXPECT_EQ(Run(gated, chunks), 0u);
+      for (i64 i = 0; i < out.size(); ++i) {
+        if (chunks == 1) {
+          results.push_back(out.Get(i));
+        } else {
+          EXPECT_EQ(out.Get(i), results[static_cast<size_t>(i)]) << i;
+        }
+      }
+    }
+    double error = 0;
+    double length = 0;
+    for (i64 vector = 0; vector < case_.vectors; ++vector) {
+      for (i64 row = 0; row < case_.rows; ++row) {
+        double want = Want(vector, gate_, row);
+        if (gated) {
+          want *= Want(vector, up_, row) / (1 + std::exp(-want));
+        } else if (case_.bias) {
+          want += bias.Get(row);
+        }
+        const double got = results[static_cast<size_t>(vector * case_.rows + row)];
+        error += (got - want) * (got - want);
+        length += want * want;
+      }
+    }
+    const double limit = case_.out == DType::kF32 ? 1e-5 : case_.out == DType::kF16 ? 2e-3 : 1e-2;
+    EXPECT_LE(std::sqrt(error), limit * std::sqrt(length));
+  }
+
+ private:
+  static Product Weights(const NormalizedQuantizedCase& c, i32 bits) {
+    Case of_weights = {c.q, c.rows, c.depth};
+    of_weights.bits = bits;
+    of_weights.group = c.group;
+    of_weights.zeros = c.zeros;
+    return Product(of_weights);
+  }
+  // The product of a normalized vector with a row of a matrix.
+  double Want(i64 vector, const Product& weights, i64 row) const {
+    const i64 depth = case_.depth;
+    double mean = 0;
+    double sum = 0;
+    for (i64 k = 0; k < depth; ++k) {
+      const double value = x.Get(vector * depth + k);
+      mean += value * value / static_cast<double>(depth);
+      sum += value * norm.Get(k) * weights.Weight(row, k);
+    }
+    return sum / std::sqrt(mean + case_.eps);
+  }
+
+  const NormalizedQuantizedCase case_;
+  Product gate_;
+  Product up_;
+
+ public:
+  Operand x;
+  Operand norm;
+  Operand bias;
+  Operand out;
+};
+
+void CheckNormalized(NormalizedQuantizedCase c) {
+  NormalizedQuantizedProduct(c).Check(/*gated=*/true);
+  NormalizedQuantizedProduct(c).Check(/*gated=*/false);
+  c.bias = true;
+  NormalizedQuantizedProduct(c).Check(/*gated=*/false);
+}
+
+// One vector of float32 and weights without zeros: gemv_quant_one_vector.h.
+TEST(GemvWarpsTest, NormalizedQuantizedLongVector) {
+  const std::vector<i64> all_rows =
+      kLargeBlock ? std::vector<i64>{9, 17} : std::vector<i64>{2, 7, 33};
+  const std::vector<i64> depths =
+      kLargeBlock ? std::vector<i64>{1056, 4128} : std::vector<i64>{1024, 1056, 3104, 10240};
+  for (const i64 rows : all_rows) {
+    for (const i64 depth : depths) {
+      for (const i32 bits : {8, 4}) {
+        NormalizedQuantizedCase c = {rows, depth, bits};
+        c.group = rows % 2 == 0 ? 32 : 128;
+        CheckNormalized(c);
+        c.q = DType::kI8;
+        c.norm = DType::kF16;
+        c.group = depth + 1;
+        c.out = DType::kBF16;
+        CheckNormalized(c);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Squares whose sum is out of range, while their mean is not; and elements that are small beside
+// eps.
+TEST(GemvWarpsTest, NormalizedQuantizedLongVectorOfAnySize) {
+  for (const float size : {5e18f, 1e-12f}) {
+    NormalizedQuantizedCase c = {17, 1568, 4};
+    c.group = 32;
+    c.size = size;
+    c.eps = 1e-6f;
+    CheckNormalized(c);
+    c.norm = DType::kF32;  // The general way.
+    CheckNormalized(c);
+  }
+}
+
+// The general way: other types, zeros, several vectors, matrices of two forms, and other depths
+// and groups.
+TEST(GemvWarpsTest, NormalizedQuantizedVectorsOfAnyForm) {
+  for (const i32 bits : {8, 4}) {
+    NormalizedQuantizedCase c = {5, 1056, bits};
+    c.group = 32;
+    c.up_bits = 12 - bits;
+    CheckNormalized(c);
+    c.up_bits = 0;
+    c.zeros = true;
+    CheckNormalized(c);
+    c.x = DType::kBF16;
+    CheckNormalized(c);
+    c.zeros = false;
+    CheckNormalized(c);
+    c.x = DType::kF32;
+    c.norm = DType::kF32;
+    CheckNormalized(c);
+    c.norm = DType::kBF16;
+    c.vectors = 2;
+    CheckNormalized(c);
+    c.vectors = 1;
+    c.group = 96;
+    CheckNormalized(c);
+    c.rows = 9;
+    for (const i64 depth : {2, 34, 768}) {
+      c.depth = depth;
+      CheckNormalized(c);
+    }
+    c.depth = 10272;
+    c.rows = 3;
+    c.group = 128;
+    CheckNormalized(c);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// An element of x that is not finite makes all results NaN, as the reference does.
+TEST(GemvWarpsTest, NormalizedQuantizedLongVectorThatIsNotFinite) {
+  for (const float special : {kInfinity, -kInfinity, std::nanf("")}) {
+    for (const i32 bits : {8, 4}) {
+      for (const DType norm : {DType::kBF16, DType::kF32}) {
+        NormalizedQuantizedCase c = {5, 1056, bits, 32};
+        c.norm = norm;
+        NormalizedQuantizedProduct product(c);
+        product.x.Set(77, special);
+        for (const bool gated : {false, true}) {
+          EXPECT_EQ(product.Run(gated, 2), 0u);
+          for (i64 i = 0; i < c.rows; ++i) EXPECT_NE(product.out.Get(i), product.out.Get(i));
+        }
+      }
+    }
+  }
+}
+
+// The details of refusals, for operands whose other forms are those of one long vector.
+TEST(GemvWarpsTest, NormalizedQuantizedRefusals) {
+  constexpr i64 kRows = 3;
+  constexpr i64 kDepth = 2048;
+  struct Shapes {
+    std::vector<i64> q = {kRows, kDepth};
+    std::vector<i64> zeros = {0};
+  };
+  const auto status = [&](bool gated, const Shapes& first, const Shapes& second,
+                          std::vector<i64> biases, i64 groups, i64 group) {
+    const Operand x(DType::kF32, {kDepth});
+    const Operand norm(DType::kBF16, {kDepth});
+    const Operand q(DType::kU8, first.q);
+    const Operand scales(DType::kF16, {kRows, groups});
+    const Operand zeros(DType::kF16, first.zeros);
+    const Operand second_q(DType::kU8, second.q);
+    const Operand second_zeros(DType::kF16, second.zeros);
+    const Operand bias(DType::kF32, std::move(biases));
+    Operand out(DType::kF32, {kRows});
+    for (i64 i = 0; i < kRows; ++i) out.Set(i, 12345.0f);
+    std::vector<Argument> arguments = {x.AsArgument(), norm.AsArgument(), q.AsArgument(),
+                                       scales.AsArgument(), zeros.AsArgument()};
+    if (gated) {
+      arguments.push_back(second_q.AsArgument());
+      arguments.push_back(scales.AsArgument());
+      arguments.push_back(second_zeros.AsArgument());
+    } else {
+      arguments.push_back(bias.AsArgument());
+    }
+    arguments.push_back(out.AsArgument());
+    arguments.push_back(ScalarArgument(static_cast<u64>(group)));
+    arguments.push_back(ScalarArgument(bit_cast<u32>(1e-5f)));
+    const u32 result = RunEmulated(gated ? resident_operator_rmsnorm_gemv_quant_silu_mul
+                                         : resident_operator_rmsnorm_gemv_quant,
+                                   arguments, 2);
+    for (i64 i = 0; i < kRows; ++i) EXPECT_EQ(out.Get(i) == 12345.0f, result != 0);
+    return result;
+  };
+  const auto refused = [](u32 detail) {
+    return static_cast<u32>(CompletionStatus::kInvalidArgument) | detail << 16;
+  };
+  const Shapes narrow = {.q = {kRows, kDepth / 2 - 16}};
+  const Shapes bad_zeros = {.zeros = {kRows, 15}};
+  for (const bool gated : {false, true}) {
+    EXPECT_EQ(status(gated, {}, {}, {0}, 16, 128), 0u);
+    EXPECT_EQ(status(gated, {}, {}, {kRows}, 16, 128), 0u);
+    EXPECT_EQ(status(gated, narrow, {}, {0}, 16, 128), refused(1));
+    EXPECT_EQ(status(gated, {}, {}, {0}, 16, 0), refused(2));
+    EXPECT_EQ(status(gated, {}, {}, {0}, 15, 128), refused(3));
+    EXPECT_EQ(status(gated, bad_zeros, {}, {0}, 16, 128), refused(4));
+  }
+  EXPECT_EQ(status(true, {}, narrow, {0}, 16, 128), refused(1));
+  EXPECT_EQ(status(true, {}, bad_zeros, {0}, 16, 128), refused(4));
+  for (const std::vector<i64>& wrong :
+       std::vector<std::vector<i64>>{{kRows + 1}, {1}, {kRows, 1}, {1, kRows}}) {
+    EXPECT_EQ(status(false, {}, {}, wrong, 16, 128), refused(5));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/ops/gemv_one_vector.h"
 #include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/ops/matrix_rows.h"
+#include "kernels/ops/normalized_vector.h"
 #include "kernels/ops/numbers.h"
 #include "kernels/ops/vector_products.h"
 #include "kernels/ops/warp.h"
@@ -31,8 +32,11 @@ using resident::GroupsOfRows;
 using resident::Half;
 using resident::i32;
 using resident::i64;
+using resident::kMostNormalized;
+using resident::kNormalizedBytes;
 using resident::MultiplyByBlocks;
 using resident::MultiplyVectors;
+using resident::NormalizeVector;
 using resident::Range;
 using resident::Smallest;
 using resident::StoreFloat;
@@ -55,53 +59,6 @@ namespace {
 constexpr u16 kBadBias = 1;
 constexpr u16 kMixedWeights = 1;
 constexpr u16 kLongVector = 2;
-
-// Argument 0, normalized with argument 1: one vector at a time, in the first half of the block's
-// scratch memory.
-constexpr u64 kNormalizedBytes = resident::kScratchBytes / 2;
-constexpr i64 kMostNormalized = static_cast<i64>(kNormalizedBytes / sizeof(float));
-
-// Returns the address of the normalized vector, which all threads may read.
-RESIDENT_NOINLINE u64 NormalizeVector(Block block, Args args, i64 vector, float eps) {
-  const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> norm = args.tensor<const Any>(1);
-  const i64 depth = norm.shape(0);
-  const float per_column = 1.0f / static_cast<float>(depth);
-  float* const to = block.scratch<float>(0, static_cast<u64>(depth));
-  // Few additions one after the other, also where the block has one thread.
-  constexpr i32 kPartials = 16;
-  float partial[kPartials] = {};
-  VisitFloat(x.dtype(), [&](auto element) {
-    const auto* const from = ElementAt<const decltype(element)>(AddressOf(x), vector * depth);
-    const i64 threads = block.threads();
-    const auto add = [&](i64 k, float& sum) {
-      const float value = from[k];
-      sum += value * value * per_column;
-    };
-    i64 k = block.thread();
-    RESIDENT_UNROLL(1)
-    for (; k + (kPartials - 1) * threads < depth; k += kPartials * threads) {
-      for (i32 p = 0; p < kPartials; ++p) add(k + p * threads, partial[p]);
-    }
-    RESIDENT_UNROLL(1)
-    for (; k < depth; k += threads) add(k, partial[0]);
-  });
-  for (i32 width = kPartials / 2; width > 0; width /= 2) {
-    for (i32 p = 0; p < width; ++p) partial[p] += partial[p + width];
-  }
-  const float scale = 1.0f / resident::math::sqrt(block.reduce_sum(partial[0]) + eps);
-  VisitFloat(x.dtype(), [&](auto element) {
-    const auto* const from = ElementAt<const decltype(element)>(AddressOf(x), vector * depth);
-    block.for_each({0, depth}, [&](i64 k) { to[k] = from[k] * scale; });
-  });
-  // A thread has the same elements as before.
-  VisitFloat(norm.dtype(), [&](auto element) {
-    const auto* const weights = ElementAt<const decltype(element)>(AddressOf(norm), 0);
-    block.for_each({0, depth}, [&](i64 k) { to[k] *= weights[k]; });
-  });
-  block.barrier();
-  return reinterpret_cast<u64>(to);
-}
 
 // gemv, with kNormalized rmsnorm_gemv.
 template <bool kNormalized>

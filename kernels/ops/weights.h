@@ -135,6 +135,15 @@ struct QuantizedWeights {
   // which then would need another one for the number of the byte.
   u32 power;
 
+  // The rows from `row` on.
+  RESIDENT_DEVICE QuantizedWeights From(i64 row) const {
+    QuantizedWeights rest = *this;
+    rest.data += row * pitch;
+    rest.scales += row * groups;
+    if constexpr (kZeros) rest.zeros += row * groups;
+    return rest;
+  }
+
   // Weights of a run.
   static constexpr i32 kRun = 8 * sizeof(WeightRun) / kBits;
 

@@ -1032,9 +1032,9 @@ class QuantizedTest : public MatrixTest {
     std::vector<double> values;
   };
 
-  // Random weights. bits: 4 or 8.
+  // Random weights. bits: 4 or 8. positive: all weights are above 0.
   Weights RandomWeights(int bits, DType dtype, bool with_zeros, int64_t rows, int64_t depth,
-                        int64_t group) {
+                        int64_t group, bool positive = false) {
     Weights weights;
     const int64_t pitch = bits == 8 ? depth : (depth + 1) / 2;
     const int64_t groups = (depth + group - 1) / group;
@@ -1042,12 +1042,21 @@ class QuantizedTest : public MatrixTest {
     std::vector<double> stored;
     for (int& byte : bytes) {
       byte = static_cast<int>(random_() % 256);
+      if (positive) {
+        // Above the zero of weights that have none of their own.
+        byte = bits == 4 ? byte % 7 + 9 + 16 * (byte / 16 % 7 + 9)
+                         : byte % 127 + (dtype == DType::kI8 ? 1 : 129);
+      }
       stored.push_back(dtype == DType::kI8 && byte > 127 ? byte - 256 : byte);
     }
     weights.q = TestTensor::Input(dtype, {rows, pitch}, stored);
     weights.scales = Random(DType::kF16, {rows, groups}, 0.1);
     weights.zeros =
         with_zeros ? Random(DType::kF16, {rows, groups}, 5) : TestTensor::Output(DType::kF16, {0});
+    if (positive) {
+      weights.scales = Absolute(weights.scales);
+      if (with_zeros) weights.zeros = Absolute(weights.zeros, -1);
+    }
     const std::vector<double> scales = weights.scales.Values();
     const std::vector<double> zeros = weights.zeros.Values();
     for (int64_t n = 0; n < rows; ++n) {
@@ -1091,6 +1100,15 @@ class QuantizedTest : public MatrixTest {
                   .status,
               CompletionStatus::kOk);
     ExpectNear(out, VectorProduct(x.Values(), weights.values, {}, vectors, rows, depth),
+               /*products=*/true);
+    const TestTensor bias = Random(AnyFloat(), {random_() % 4 == 0 ? 0 : rows});
+    out = TestTensor::Output(AnyFloat(), {vectors, rows});
+    ASSERT_EQ(
+        RunOperator("gemv_quant_bias",
+                    {x, weights.q, weights.scales, weights.zeros, bias, out, I64(group)}, chunks)
+            .status,
+        CompletionStatus::kOk);
+    ExpectNear(out, VectorProduct(x.Values(), weights.values, bias.Values(), vectors, rows, depth),
                /*products=*/true);
   }
 };
@@ -1252,6 +1270,210 @@ TEST_F(QuantizedTest, WrongShapesAreRefused) {
   refused(4, {2, 8}, {2, 2}, {2}, 8, 4);
   refused(4, {2, 8}, {2, 2}, {4}, 8, 4);
   refused(4, {2, 8}, {2, 2}, {1, 2, 2}, 8, 4);
+}
+
+TEST_F(QuantizedTest, BiasesOfOtherShapesAreRefused) {
+  const Weights w = RandomWeights(8, DType::kI8, false, 3, 8, 4);
+  const TestTensor x = Random(DType::kF32, {8});
+  for (const Dims& shape : {Dims{2}, Dims{1}, Dims{3, 1}, Dims{1, 3}, Dims{}}) {
+    const TestTensor out = TestTensor::Output(DType::kF32, {3});
+    const Outcome outcome = RunOperator(
+        "gemv_quant_bias", {x, w.q, w.scales, w.zeros, Random(DType::kF32, shape), out, I64(4)});
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, 5);
+    EXPECT_EQ(out.CheckWritten(), "element 0 was not written");
+  }
+}
+
+// --- rmsnorm_gemv_quant, rmsnorm_gemv_quant_silu_mul
+
+class NormalizedQuantizedTest : public QuantizedTest {
+ protected:
+  struct Form {
+    int bits = 8;
+    DType q = DType::kI8;
+    bool zeros = false;
+    int64_t group = 128;
+  };
+
+  Weights PositiveWeights(const Form& form, int64_t rows, int64_t depth) {
+    return RandomWeights(form.bits, form.q, form.zeros, rows, depth, form.group, true);
+  }
+  Outcome Run(const TestTensor& x, const TestTensor& norm, const Weights& w, const TestTensor& bias,
+              const TestTensor& out, int64_t group, uint32_t chunks = 1) {
+    return RunOperator("rmsnorm_gemv_quant",
+                       {x, norm, w.q, w.scales, w.zeros, bias, out, I64(group), F32(kEpsilon)},
+                       chunks);
+  }
+  Outcome RunGated(const TestTensor& x, const TestTensor& norm, const Weights& gate,
+                   const Weights& up, const TestTensor& out, int64_t group, uint32_t chunks = 1) {
+    return RunOperator("rmsnorm_gemv_quant_silu_mul",
+                       {x, norm, gate.q, gate.scales, gate.zeros, up.q, up.scales, up.zeros, out,
+                        I64(group), F32(kEpsilon)},
+                       chunks);
+  }
+
+  // Both operators on random operands of one sign, as of NormalizedMatrixTest. `up`: of the second
+  // matrix; its group is that of `form`.
+  void Check(const Form& form, Form up, int64_t depth, int64_t rows, int64_t vectors, DType x_dtype,
+             DType norm_dtype, DType out_dtype) {
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", " + std::to_string(form.bits) + " bits, " +
+                 std::to_string(vectors) + " x " + std::to_string(rows) + " x " +
+                 std::to_string(depth) + ", groups of " + std::to_string(form.group) +
+                 (form.zeros ? ", zeros" : ""));
+    up.group = form.group;
+    const TestTensor x =
+        Absolute(Random(x_dtype, vectors == 1 ? Dims{depth} : Dims{vectors, depth}));
+    const TestTensor norm = Absolute(Random(norm_dtype, {depth}));
+    const Weights gate_weights = PositiveWeights(form, rows, depth);
+    const Weights up_weights = PositiveWeights(up, rows, depth);
+    const TestTensor bias = Absolute(Random(AnyFloat(), {random_() % 2 == 0 ? rows : 0}));
+    const Dims shape = vectors == 1 ? Dims{rows} : Dims{vectors, rows};
+    const TestTensor out = TestTensor::Output(out_dtype, shape);
+    const TestTensor gated = TestTensor::Output(DType::kF32, shape);
+    const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
+    const std::vector<double> normalized = Normalized(x.Values(), norm.Values(), vectors, depth);
+    ASSERT_EQ(Run(x, norm, gate_weights, bias, out, form.group, chunks).status,
+              CompletionStatus::kOk);
+    ExpectNear(out,
+               VectorProduct(normalized, gate_weights.values, bias.Values(), vectors, rows, depth),
+               /*products=*/true);
+    ASSERT_EQ(RunGated(x, norm, gate_weights, up_weights, gated, form.group, chunks).status,
+              CompletionStatus::kOk);
+    ExpectNear(
+        gated,
+        GatedProduct(normalized, gate_weights.values, up_weights.values, vectors, rows, depth),
+        /*products=*/true);
+  }
+  Form AnyForm() {
+    // P = 1 with K = 1 is a byte for each weight.
+    return {random_() % 2 == 0 ? 8 : 4, random_() % 2 == 0 ? DType::kI8 : DType::kU8,
+            random_() % 2 == 0,
+            std::vector<int64_t>{1, 7, 32, 96, 128, 20000}[static_cast<size_t>(Below(6))]};
+  }
+};
+
+TEST_F(NormalizedQuantizedTest, AnyShapesAndForms) {
+  const std::vector<int64_t> depths =
+      Emulated() ? std::vector<int64_t>{0, 2, 33, 1024, 1184, 8193}
+                 : std::vector<int64_t>{0, 2, 4, 31, 32, 257, 1024, 1056, 2048, 4100, 8192, 10272};
+  for (const int64_t depth : depths) {
+    for (const int64_t rows : {0, 1, 7, 8, 33}) {
+      for (const int64_t vectors : {0, 1, 3}) {
+        // float16 does not have the sums of many large weights.
+        Check(AnyForm(), AnyForm(), depth, rows, vectors, AnyFloat(), AnyFloat(),
+              random_() % 2 == 0 ? DType::kF32 : DType::kBF16);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// The forms of a model's layers, in which a GPU reads the weights before x.
+TEST_F(NormalizedQuantizedTest, OneVectorAndWeightsWithoutZeros) {
+  for (const DType norm : {DType::kF16, DType::kBF16}) {
+    for (const int64_t depth : {1024, 1056, 2048, 4096, 10240}) {
+      if (Emulated() && depth > 2048) continue;
+      for (const int64_t rows : {1, 9, 67}) {
+        for (const int64_t group : {int64_t{32}, int64_t{128}, depth}) {
+          const Form bytes = {8, DType::kI8, false, group};
+          const Form nibbles = {4, DType::kU8, false, group};
+          Check(bytes, bytes, depth, rows, 1, DType::kF32, norm, DType::kF32);
+          Check(nibbles, nibbles, depth, rows, 1, DType::kF32, norm, DType::kF32);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// x of both signs, most of which cancel each other.
+TEST_F(NormalizedQuantizedTest, ElementsOfBothSigns) {
+  const int64_t rows = Emulated() ? 67 : 513;
+  for (const int bits : {8, 4}) {
+    for (const int64_t depth : {100, 1024, 2048}) {
+      SCOPED_TRACE("seed " + std::to_string(seed_));
+      const TestTensor x = Random(DType::kF32, {depth}, 100);
+      const TestTensor norm = Random(DType::kBF16, {depth});
+      const Weights w = RandomWeights(bits, DType::kU8, false, rows, depth, 32);
+      const TestTensor bias = Random(DType::kF32, {rows});
+      const TestTensor out = TestTensor::Output(DType::kF32, {rows});
+      ASSERT_EQ(Run(x, norm, w, bias, out, 32, 3).status, CompletionStatus::kOk);
+      ExpectNear(out,
+                 VectorProduct(Normalized(x.Values(), norm.Values(), 1, depth), w.values,
+                               bias.Values(), 1, rows, depth),
+                 /*products=*/true);
+    }
+  }
+}
+
+TEST_F(NormalizedQuantizedTest, AnyChunks) {
+  for (const int bits : {8, 4}) {
+    for (const int64_t depth : {40, 1024}) {
+      const TestTensor x = Random(DType::kF32, {depth});
+      const TestTensor norm = Random(DType::kBF16, {depth});
+      const Weights w = RandomWeights(bits, DType::kU8, false, 70, depth, 32);
+      const Weights up = RandomWeights(bits, DType::kU8, false, 70, depth, 32);
+      const TestTensor bias = Random(DType::kF32, {70});
+      for (const bool gated : {false, true}) {
+        std::vector<double> first;
+        for (const uint32_t chunks : {1u, 2u, 7u, 100u}) {
+          const TestTensor out = TestTensor::Output(DType::kF32, {70});
+          const Outcome outcome = gated ? RunGated(x, norm, w, up, out, 32, chunks)
+                                        : Run(x, norm, w, bias, out, 32, chunks);
+          ASSERT_EQ(outcome.status, CompletionStatus::kOk);
+          if (first.empty()) first = out.Values();
+          ExpectEqual(out, first);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(NormalizedQuantizedTest, LongestVector) {
+  constexpr int64_t kMax = 65536;
+  const Form form = {4, DType::kU8, false, 128};
+  Check(form, form, kMax, 3, 2, DType::kF32, DType::kF32, DType::kF32);
+  const TestTensor x = Random(DType::kBF16, {kMax + 1});
+  const Weights w = RandomWeights(8, DType::kI8, false, 2, kMax + 1, kMax + 1);
+  const TestTensor out = TestTensor::Output(DType::kF32, {2});
+  for (const bool gated : {false, true}) {
+    const Outcome outcome = gated
+                                ? RunGated(x, x, w, w, out, kMax + 1)
+                                : Run(x, x, w, TestTensor::Output(DType::kF32, {0}), out, kMax + 1);
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, 6);
+    EXPECT_EQ(out.CheckWritten(), "element 0 was not written");
+  }
+}
+
+TEST_F(NormalizedQuantizedTest, WrongShapesAreRefused) {
+  const TestTensor x = Random(DType::kF32, {8});
+  const TestTensor none = TestTensor::Output(DType::kF32, {0});
+  const Weights good = RandomWeights(8, DType::kI8, false, 3, 8, 4);
+  Weights packed = good;
+  packed.q = Random(DType::kU8, {3, 7}, 0);
+  Weights zeros = good;
+  zeros.zeros = Random(DType::kF16, {3, 1});
+  const auto refused = [&](const Outcome& outcome, const TestTensor& out, uint16_t detail) {
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, detail);
+    EXPECT_EQ(out.CheckWritten(), "element 0 was not written");
+  };
+  const TestTensor out = TestTensor::Output(DType::kF32, {3});
+  refused(Run(x, x, packed, none, out, 4), out, 1);
+  refused(Run(x, x, good, none, out, 0), out, 2);
+  refused(Run(x, x, good, none, out, 8), out, 3);
+  refused(Run(x, x, zeros, none, out, 4), out, 4);
+  for (const Dims& shape : {Dims{2}, Dims{3, 1}, Dims{1, 3}}) {
+    refused(Run(x, x, good, Random(DType::kF32, shape), out, 4), out, 5);
+  }
+  refused(RunGated(x, x, packed, good, out, 4), out, 1);
+  refused(RunGated(x, x, good, packed, out, 4), out, 1);
+  refused(RunGated(x, x, good, good, out, -1), out, 2);
+  refused(RunGated(x, x, good, good, out, 3), out, 3);
+  refused(RunGated(x, x, zeros, good, out, 4), out, 4);
+  refused(RunGated(x, x, good, zeros, out, 4), out, 4);
 }
 
 }  // namespace

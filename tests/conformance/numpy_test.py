@@ -454,6 +454,37 @@ class Matrices(Conformance):
             out = self.client.output((2, n), "f32")
             self.client.run("gemv_quant", self.client.tensor(x, "f32"), *arguments, out, group)
             self.check(out, x @ weights.T, 1e-5)
+            bias = self.stored(self.normal((n,)), "f32")
+            out = self.client.output((2, n), "f32")
+            self.client.run("gemv_quant_bias", self.client.tensor(x, "f32"), *arguments,
+                            self.client.tensor(bias, "f32"), out, group)
+            self.check(out, x @ weights.T + bias, 1e-5)
+
+    def test_rmsnorm_of_quantized(self):
+        # The last ones have the form of a model's layers.
+        for k, n, group, leading in ((64, 19, 16, (3,)), (96, 33, 32, ()), (2048, 65, 128, (1,))):
+            def weights():
+                """Arguments, and the weights that they are: of one sign, so that no sum is close to 0."""
+                scales = self.stored(abs(self.normal((n, k // group))) / 64, "f16")
+                q = self.numbers.integers(1, 128, (n, k))
+                arguments = ((q, "i8"), (scales, "f16"), (numpy.zeros(0), "f16"))
+                return ([self.client.tensor(*t) for t in arguments],
+                        q * scales[:, numpy.arange(k) // group])
+
+            (first, w), (second, up) = weights(), weights()
+            x = self.stored(abs(self.normal(leading + (k,))), "f32")
+            norm = self.stored(abs(self.normal((k,))), "bf16")
+            bias = self.stored(abs(self.normal((n,))), "f32")
+            normalized = x * norm / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+            product = normalized @ w.T
+            inputs = [self.client.tensor(x, "f32"), self.client.tensor(norm, "bf16")]
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("rmsnorm_gemv_quant", *inputs, *first, self.client.tensor(bias, "f32"),
+                            out, group, 1e-5)
+            self.check(out, product + bias, 1e-5)
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("rmsnorm_gemv_quant_silu_mul", *inputs, *first, *second, out, group, 1e-5)
+            self.check(out, product / (1 + numpy.exp(-product)) * (normalized @ up.T), 1e-5)
 
 
 class Attention(Conformance):

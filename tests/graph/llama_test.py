@@ -38,6 +38,7 @@ TOLERANCE_OF_TWO_PARTS = 3e-5
 ON_GPU = os.environ.get("RESIDENT_TEST_ENGINE") == "cuda"
 # One-sided 95 % quantiles of Student's t for 7 degrees of freedom.
 QUANTILE_OF_8 = 1.895
+QUANTIZED_PRODUCTS = ("gemv_quant", "gemv_quant_bias", "rmsnorm_gemv_quant", "rmsnorm_gemv_quant_silu_mul")
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
 
@@ -194,8 +195,10 @@ class LlamaTest(daemons.DaemonTest):
                 graph = self.graph(model, "--max_context=72", "--logits", "--cache=f32")
                 operators = [node.operator for node in graph.nodes]
                 layers = model.config["num_hidden_layers"]
-                self.assertEqual((operators.count("gemv_quant"), operators.count("gemv")),
-                                 (7 * layers + 1, 0))
+                # One of them multiplies with two matrices.
+                products = operators.count("rmsnorm_gemv_quant_silu_mul") + sum(
+                    operators.count(each) for each in QUANTIZED_PRODUCTS)
+                self.assertEqual((products, operators.count("gemv")), (7 * layers + 1, 0))
                 prompt = self.random_text(model, 48)
                 run = self.client.run(graph, prompt)
                 self.assertEqual((run.steps, run.end), (72, "END_STEPS"))
@@ -331,6 +334,34 @@ class LlamaTest(daemons.DaemonTest):
                         ("rmsnorm", norms), ("rmsnorm_residual", sums), ("rmsnorm_gemv", products),
                         ("rmsnorm_gemv_silu_mul", gated)):
                     self.assertEqual(operators.count(operator), once + of_layer * layers, operator)
+
+    def test_quantized_graphs_have_the_nodes_of_those_of_16_bits(self):
+        """One for each, where norms are separate as well. Only gemv_silu_mul, which has a norm in front,
+        are several. Norms of f32, and groups that are no power of two, leave norms and silu_mul separate."""
+        same = {"gemv": ("gemv_quant", "gemv_quant_bias"), "rmsnorm_gemv": ("rmsnorm_gemv_quant",),
+                "rmsnorm_gemv_silu_mul": ("rmsnorm_gemv_quant_silu_mul",)}
+        several = {"gemv_silu_mul": ["gemv_quant", "gemv_quant", "silu_mul"]}
+        for variant in ("qkv_bias", "tied_wide_heads", "mistral", "bias_of_attention", "all_biases_of_16_bits"):
+            values = {"dtype": "bf16", **VARIANTS[variant]}
+            model = self.load(llama_model.random_model(self.rng, **values))
+            expected = [part for node in self.graph(model, "--max_context=40").nodes
+                        for part in several.get(node.operator, [node.operator])]
+            for bits, group in ((8, 128), (4, 32), (8, 1 << 20)):
+                with self.subTest(variant=variant, bits=bits, group=group):
+                    graph = self.graph(model, "--max_context=40", f"--weights=int{bits}", f"--group={group}")
+                    found = [node.operator for node in graph.nodes]
+                    self.assertEqual(len(found), len(expected))
+                    for operator, quantized in zip(expected, found):
+                        self.assertIn(quantized, same.get(operator, (operator,)))
+        for dtype, group in (("f32", 128), ("bf16", 48), ("bf16", 16)):
+            with self.subTest(dtype=dtype, group=group):
+                model = self.load(llama_model.random_model(self.rng, dtype=dtype))
+                graph = self.graph(model, "--max_context=40", "--weights=int4", f"--group={group}")
+                operators = [node.operator for node in graph.nodes]
+                layers = model.config["num_hidden_layers"]
+                self.assertEqual([operators.count(each) for each in (
+                    "rmsnorm", "rmsnorm_residual", "silu_mul", "gemv_quant_bias", "gemv_quant")],
+                    [2 * layers + 1, 0, layers, 2 * layers, 5 * layers + 1])
 
     def check_prompt(self, model, length, cache, *flags, tolerance=None):
         """A prompt that is read in one step, and a decode that continues after it, beside the reference
