@@ -2,12 +2,18 @@
 // in one member must not make the compiler drop the code of the other. NvrtcCompile refuses a
 // function whose code was dropped (inspect_ptx.h). Members that read the state of the block are
 // paired with each other, the others with those that return memory of the block or read its chunk.
+// A member that is in neither list fails the test.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "runtime/compile/nvrtc.h"
 #include "runtime/compile/sdk_headers.h"
 
@@ -112,6 +118,50 @@ absl::Status Compile(const std::string& statements, bool checked) {
   std::string log;
   const absl::Status status = NvrtcCompile(source, &log).status();
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat(status.message(), log));
+}
+
+// The names of the public functions of a class of the SDK, except its constructors, by the form of
+// the project's sources: "  RESIDENT_HOST_DEVICE T name(" in the public part of the class.
+std::set<std::string> PublicMembers(const std::string& header, const std::string& name) {
+  std::set<std::string> members;
+  bool in_class = false;
+  bool is_public = false;
+  for (absl::string_view line : absl::StrSplit(SdkHeaders().at(header), '\n')) {
+    if (line == absl::StrCat("class ", name, " {")) in_class = true;
+    if (!in_class) continue;
+    if (line == "};") break;
+    if (absl::EndsWith(line, ":") && absl::StartsWith(line, " p")) is_public = line == " public:";
+    if (!is_public || !absl::ConsumePrefix(&line, "  RESIDENT_HOST_DEVICE ")) continue;
+    absl::string_view member = line.substr(0, line.find('('));
+    member.remove_prefix(member.find_last_of(" *&") + 1);
+    (void)absl::ConsumePrefix(&member, "operator");
+    if (member != name) members.emplace(member);
+  }
+  return members;
+}
+
+TEST(SdkPairsTest, EveryPublicMemberIsListed) {
+  std::set<std::string> listed;
+  const auto list = [&](absl::string_view member) {
+    // "memory at an offset" and "data, read" are uses of memory and data.
+    listed.emplace(member.substr(0, member.find_first_of(" ,")));
+  };
+  for (const Use& use : kUses) list(use.member);
+  for (const Use& use : kMoreUses) list(use.member);
+  const struct {
+    const char* header;
+    const char* name;
+    size_t least;
+  } kClasses[] = {{"kernels/sdk/block.h", "Block", 18},
+                  {"kernels/sdk/block.h", "Args", 4},
+                  {"kernels/sdk/tensor.h", "Tensor", 10}};
+  for (const auto& [header, name, least] : kClasses) {
+    const std::set<std::string> members = PublicMembers(header, name);
+    EXPECT_GE(members.size(), least) << name;
+    for (const std::string& member : members) {
+      EXPECT_TRUE(listed.contains(member)) << name << "::" << member;
+    }
+  }
 }
 
 TEST(SdkPairsTest, NoMemberMakesTheCompilerDropAnother) {

@@ -218,9 +218,7 @@ class BidiStream : public LiveStream,
   void DropUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     DropQueued();
     may_be_unread_ = true;
-    if (!writing_ || cancelled_) return;
-    CallAfter(unread_alarm_, kLastWrite,
-              [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { CancelCall(); });
+    if (writing_ && !cancelled_) AbortUnlessRead();
   }
   void SendHeaders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!finished_) transport_.SendHeaders();
@@ -240,7 +238,7 @@ class BidiStream : public LiveStream,
       finished_ = true;
       OnFinish();
       transport_.Finish(*end_);
-      if (may_be_unread_) CancelUnlessDone();
+      if (may_be_unread_) AbortUnlessRead();
     }
   }
   // Aborts the call.
@@ -291,15 +289,17 @@ class BidiStream : public LiveStream,
     Advance();
   }
 
-  // Aborts the finished call if its client does not receive the status soon.
-  void CancelUnlessDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    status_alarm_.Set(std::chrono::system_clock::now() + kLastWrite,
-                      [weak = this->weak_from_this()](bool passed) {
-                        const std::shared_ptr<BidiStream> self = weak.lock();
-                        if (!passed || self == nullptr) return;
-                        absl::MutexLock lock(&self->mu_);
-                        if (!self->done_) self->transport_.Cancel();
-                      });
+  // Aborts the call if its client does not read soon. Before the status was sent: unless it is sent
+  // in time; afterwards: unless the call is over in time.
+  void AbortUnlessRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    unread_alarm_ = std::make_unique<grpc::Alarm>();  // Cancels the earlier one.
+    unread_alarm_->Set(std::chrono::system_clock::now() + kLastWrite,
+                       [weak = this->weak_from_this(), finished = finished_](bool passed) {
+                         const std::shared_ptr<BidiStream> self = weak.lock();
+                         if (!passed || self == nullptr) return;
+                         absl::MutexLock lock(&self->mu_);
+                         if (self->finished_ == finished && !self->done_) self->transport_.Cancel();
+                       });
   }
 
   // How long DropUnread waits for the client, before the status is sent and after it.
@@ -315,8 +315,7 @@ class BidiStream : public LiveStream,
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   bool may_be_unread_ ABSL_GUARDED_BY(mu_) = false;  // See DropUnread.
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
-  grpc::Alarm unread_alarm_;
-  grpc::Alarm status_alarm_;
+  std::unique_ptr<grpc::Alarm> unread_alarm_ ABSL_GUARDED_BY(mu_);  // Null: none was needed.
 };
 
 }  // namespace resident

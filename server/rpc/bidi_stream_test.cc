@@ -440,6 +440,28 @@ TEST_F(BidiStreamTest, ACallWhoseClientDoesNotReadTheStatusIsAborted) {
   call.Done();
 }
 
+TEST_F(BidiStreamTest, ACallWhoseClientDoesNotReadTheLastResponseIsAborted) {
+  FakeCall<TestStream> call(core_);
+  call->Write1(1);
+  call->EndEarly(absl::UnavailableError("stopping"));
+  EXPECT_FALSE(call.finished().has_value());
+  EXPECT_TRUE(Eventually([&] { return call.aborted(); }));
+  call.EndWrite(false);
+  EXPECT_EQ(call.finished(), absl::UnavailableError("stopping"));
+  call.Done();
+}
+
+TEST_F(BidiStreamTest, ACallWhoseClientReadsTheLastResponseAndNotTheStatusIsAborted) {
+  FakeCall<TestStream> call(core_);
+  call->Write1(1);
+  call->EndEarly(absl::UnavailableError("stopping"));
+  call.EndWrite();
+  EXPECT_EQ(call.finished(), absl::UnavailableError("stopping"));
+  EXPECT_FALSE(call.aborted());
+  EXPECT_TRUE(Eventually([&] { return call.aborted(); }));
+  call.Done();
+}
+
 TEST_F(BidiStreamTest, ACallThatEndsEarlyAndIsOverIsNotAborted) {
   FakeCall<TestStream> call(core_), unread(core_);
   const std::shared_ptr<TestStream> work = call.stream();  // Outlives the call.

@@ -1,10 +1,17 @@
-"""The families of operators that have a test in this folder: FAMILY_test.cc."""
+"""The tests of the families of operators in this folder: NAME_test.cc.
+
+A large family has several. tests/gpu builds them, too.
+"""
 
 FAMILIES = [
     "attention",
+    "attention_16_bit",
     "decoding",
     "elementwise",
-    "matrix",
+    "embedding",
+    "gemm",
+    "gemv",
+    "gemv_quant",
     "normalization",
     "reduction",
     "training",

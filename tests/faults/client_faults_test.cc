@@ -487,6 +487,13 @@ TEST(ClientFaultsTest, AbandonedParksDoNotBlockOtherCalls) {
   EXPECT_TRUE(v1::Operators::NewStub(daemon.Connect())
                   ->Audit(&audit_context, v1::AuditRequest(), &audit)
                   .ok());
+  // The daemon answers a drain at the drain's own timeout, because the task does not end.
+  grpc::ClientContext drain_context;
+  v1::DrainRequest drain;
+  drain.set_timeout_ms(50);
+  v1::DrainResponse drained;
+  const grpc::Status late = admin->Drain(&drain_context, drain, &drained);
+  EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << late.error_message();
   EXPECT_EQ(daemon.Device().ring().in_flight(), 1u);
 
   const pid_t pid = daemon.engine_pid();

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -160,6 +161,30 @@ INSTANTIATE_TEST_SUITE_P(Forms, GraphRunFaultsTest,
                          [](const auto& form) {
                            return std::string(form.index == 0 ? "InTheEngine" : "NodeByNode");
                          });
+
+TEST(DaemonFaultsTest, TheNextStartRemovesTheFolderOfTheCompilers) {
+  const TempFolder state("resident-state");
+  const std::vector<std::string> flags = {"--state_dir=" + state.path()};
+  const auto folders = [&] {
+    std::vector<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(state.path() + "/cache/work")) {
+      paths.push_back(entry.path().string());
+    }
+    return paths;
+  };
+  std::vector<std::string> killed;
+  {
+    Daemon daemon(flags);
+    killed = folders();
+    ASSERT_EQ(killed.size(), 1u);
+    daemon.Kill(SIGKILL);
+    EXPECT_TRUE(daemon.Wait());
+  }
+  EXPECT_EQ(folders(), killed);
+  const Daemon again(flags);
+  EXPECT_EQ(folders().size(), 1u);
+  EXPECT_NE(folders(), killed);
+}
 
 TEST(DaemonFaultsTest, TerminationFinishesAcceptedWork) {
   Daemon daemon;

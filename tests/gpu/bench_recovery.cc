@@ -29,6 +29,32 @@ using testing::Percentile;
 
 constexpr std::chrono::seconds kLimit{60};
 
+// Runs one task; false if there is no engine or the engine ended.
+bool RunLone(Device& device) {
+  const auto session = device.session();
+  if (session == nullptr) return false;
+  const auto memory = session->AllocateStaging(sizeof(float));
+  if (!memory.ok()) return false;
+  volatile float* const value = reinterpret_cast<volatile float*>((*memory)->host);
+  *value = 1;
+  auto batch = std::make_shared<Batch>();
+  batch->tasks = {DeviceHarness::Task("test.count", 1, {(*memory)->address})};
+  batch->keep_alive = {*memory};
+  batch->epoch = session->epoch();
+  std::atomic<bool> done{false};
+  batch->done = [&done](Batch&) { done = true; };
+  if (!device.queue().Enqueue(DeviceHarness::kClient, batch, std::chrono::milliseconds(1)).ok()) {
+    return false;
+  }
+  while (!done) std::this_thread::yield();
+  if (batch->failed != 0) {
+    if (*value != 1 && *value != 2) Fail(absl::StrCat("a failed task wrote ", *value));
+    return false;
+  }
+  if (*value != 2) Fail(absl::StrCat("a wrong answer: ", *value));
+  return true;
+}
+
 // Sends lone tasks until it is destroyed.
 class LoneClient {
  public:
@@ -47,7 +73,7 @@ class LoneClient {
   void RunUntilStopped() {
     auto last = Clock::now();
     while (!stop_) {
-      if (!RunOnce()) {
+      if (!RunLone(device_)) {
         ++failed_;
         std::this_thread::yield();
         continue;
@@ -57,33 +83,6 @@ class LoneClient {
       if (gap > longest_ns_) longest_ns_ = gap;
       ++answers_;
     }
-  }
-
-  bool RunOnce() {
-    const auto session = device_.session();
-    if (session == nullptr) return false;
-    const auto memory = session->AllocateStaging(sizeof(float));
-    if (!memory.ok()) return false;
-    volatile float* const value = reinterpret_cast<volatile float*>((*memory)->host);
-    *value = 1;
-    auto batch = std::make_shared<Batch>();
-    batch->tasks = {DeviceHarness::Task("test.count", 1, {(*memory)->address})};
-    batch->keep_alive = {*memory};
-    batch->epoch = session->epoch();
-    std::atomic<bool> done{false};
-    batch->done = [&done](Batch&) { done = true; };
-    if (!device_.queue()
-             .Enqueue(DeviceHarness::kClient, batch, std::chrono::milliseconds(1))
-             .ok()) {
-      return false;
-    }
-    while (!done) std::this_thread::yield();
-    if (batch->failed != 0) {
-      if (*value != 1 && *value != 2) Fail(absl::StrCat("a failed task wrote ", *value));
-      return false;
-    }
-    if (*value != 2) Fail(absl::StrCat("a wrong answer: ", *value));
-    return true;
   }
 
   Device& device_;
@@ -103,10 +102,32 @@ void Await(const char* what, const Condition& condition) {
 }
 
 struct Figures {
+  std::vector<double> lone_us, sustained;
   std::vector<double> gap_ms, supervisor_ms;
   std::map<std::string, std::vector<double>> phase_ms;
   uint64_t failed = 0;
 };
+
+// The median duration of a lone task, as its client sees it, in microseconds.
+double MeasureLoneUs(Device& device) {
+  constexpr int kTasks = 3000;
+  std::vector<double> us;
+  for (int i = 0; i < kTasks; ++i) {
+    const auto begin = Clock::now();
+    if (!RunLone(device)) Fail("a task failed without a kill");
+    us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+  }
+  return Percentile(us, 0.5);
+}
+
+// Tasks of one batch in a second.
+double MeasureSustained(DeviceHarness& harness) {
+  constexpr uint32_t kTasks = 2'000'000;
+  const Floats counters = harness.MakeFloats(kTasks);
+  const auto begin = Clock::now();
+  harness.Run(harness.CountTasks(counters));
+  return kTasks / std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 void KillOnce(bool spare, Figures* figures, EngineInfo* info) {
   DeviceOptions options = DeviceHarness::Options();
@@ -116,6 +137,8 @@ void KillOnce(bool spare, Figures* figures, EngineInfo* info) {
   Device& device = harness.device();
   *info = device.snapshot().info;
   if (spare) Await("a spare engine", [&] { return device.snapshot().spare_pid != 0; });
+  figures->lone_us.push_back(MeasureLoneUs(device));
+  figures->sustained.push_back(MeasureSustained(harness));
   LoneClient client(&device);
   Await("answers", [&] { return client.answers() > 1000; });
   client.ForgetGaps();
@@ -151,6 +174,10 @@ int BenchRecovery(const std::string& out) {
   std::printf("%s; %s\n", info.name.c_str(), info.detail.c_str());
   BenchReport report;
   report.Add("kills of the engine, each way", absl::GetFlag(FLAGS_kills), "kills");
+  report.Add("lone task, median of the p50 before each kill", Percentile(with.lone_us, 0.5), "us",
+             "without a spare engine", Percentile(without.lone_us, 0.5));
+  report.Add("sustained tasks before each kill, p50", Percentile(with.sustained, 0.5) / 1e6,
+             "M tasks/s", "without a spare engine", Percentile(without.sustained, 0.5) / 1e6);
   for (const auto& [name, p] : {std::pair{"p50", 0.5}, std::pair{"longest", 1.0}}) {
     report.Add(absl::StrCat("gap between answers around a kill, ", name),
                Percentile(with.gap_ms, p), "ms", "without a spare engine",

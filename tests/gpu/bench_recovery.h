@@ -6,8 +6,9 @@
 // Each kill is the first failure of a new device, with the daemon's default sizes, so that
 // there is no back-off. The client sends one task at a time, in staging memory; a task that
 // fails is sent again as soon as there is an engine. Every answer is checked. The gap is
-// the time from the last answer before the kill to the first one of the next engine. Prints
-// a table and writes the figures as JSON.
+// the time from the last answer before the kill to the first one of the next engine. Before
+// each kill, the duration of lone tasks and the rate of a large batch show whether a spare
+// engine that waits has an effect on them. Prints a table and writes the figures as JSON.
 #ifndef RESIDENT_TESTS_GPU_BENCH_RECOVERY_H_
 #define RESIDENT_TESTS_GPU_BENCH_RECOVERY_H_
 
