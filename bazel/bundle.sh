@@ -23,10 +23,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 dist=${1:-dist}
-# So that the folder is copied quickly. The code for GPUs needs more.
+# So that the folder is copied quickly. The programs that only test it do not count.
 limit_mib=60
-limit_mib_with_gpu=64
 targets=(//server:residentd //client:residentctl //client:example)
+test_targets=()
 wheel=//client/python:wheel
 messages=//proto:python_messages
 library=//library:libresident_ops.so
@@ -35,7 +35,6 @@ left_out=()
 # Programs that are only for GPUs are not built without the CUDA toolkit.
 gpu_programs=$(bazel query --noshow_progress 'kind(rule, //tests/gpu:all)')
 have_cuda=$(grep -cx //tests/gpu:engine_tests <<<"$gpu_programs" || true)
-[[ $have_cuda == 0 ]] || limit_mib=$limit_mib_with_gpu
 while read -r _ target _; do
   if [[ $target == *.py ]]; then
     scripts+=("$target")
@@ -43,19 +42,22 @@ while read -r _ target _; do
     ! grep -qx "$target" <<<"$gpu_programs"; then
     left_out+=("${target#*:}")
   else
-    targets+=("$target")
+    test_targets+=("$target")
   fi
 done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
-mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
+mapfile -t test_targets < <(printf '%s\n' "${test_targets[@]}" | sort -u)
 
 read -ra options <<<"${BAZEL_OPTIONS:-}"
-bazel build "${options[@]}" "${targets[@]}" "$wheel" "$messages" "$library"
+bazel build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "$wheel" "$messages" "$library"
 bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
+path_of() {  # target
+  local path=${1#//}
+  echo "$bin/${path/://}"
+}
 programs=()
-for target in "${targets[@]}"; do
-  path=${target#//}
-  programs+=("$bin/${path/://}")
-done
+for target in "${targets[@]}" "$library"; do programs+=("$(path_of "$target")"); done
+programs+=(--tests)
+for target in "${test_targets[@]}"; do programs+=("$(path_of "$target")"); done
 
 rm -rf "$dist"
 mkdir -p "$dist/tests/gpu"
@@ -80,7 +82,7 @@ install -m 644 "$bin"/client/python/*.whl "$dist/python/"
 for module in inference/open_inference_pb2.py resident/v1/{buffers,executor,graphs,types}_pb2.py; do
   install -D -m 644 "$bin/proto/$module" "$dist/tests/proto/$module"
 done
-bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}" "$bin/library/libresident_ops.so"
+bazel/bundle_files.sh "$dist" "$limit_mib" "${programs[@]}"
 library/install_headers.sh "$dist"
 mkdir "$dist/completions"
 for program in residentd residentctl; do

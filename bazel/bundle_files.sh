@@ -2,7 +2,7 @@
 # Copies programs and every shared library that they need, except those of glibc, so
 # that they run on a machine without further packages whose glibc is not older than this one's.
 #
-#   bazel/bundle_files.sh FOLDER LIMIT_MIB PROGRAM...
+#   bazel/bundle_files.sh FOLDER LIMIT_MIB PROGRAM... [--tests PROGRAM...]
 #
 # A PROGRAM may also be a shared library (NAME.so), which is stripped except for what it exports.
 # FOLDER gets LICENSE, and NOTICE, which names the license of each library. FOLDER/licenses gets the
@@ -11,7 +11,8 @@
 # FOLDER/lib the libraries (libstdc++ and libgcc_s too), all stripped. Each PROGRAM gets a
 # DT_RPATH relative to itself, which the loader also uses for what the libraries need. DT_RPATH takes
 # precedence over LD_LIBRARY_PATH, so that no library of the machine replaces one of these. Fails if
-# the total size is over LIMIT_MIB, and lists the largest files.
+# the total size is over LIMIT_MIB, and lists the largest files; programs behind --tests, which only
+# test the others, do not count.
 set -euo pipefail
 
 folder=$1 limit_mib=$2
@@ -45,7 +46,12 @@ install -m 644 /usr/share/common-licenses/{GPL-3,LGPL-2.1} "$folder/licenses/"
 glibc='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_.*)\.so\.'
 
 of_others=()
+is_test=0 bytes_of_tests=0
 for program in "$@"; do
+  if [[ $program == --tests ]]; then
+    is_test=1
+    continue
+  fi
   name=$(basename "$program")
   if [[ $name == *.so ]]; then
     install -m 755 "$program" "$folder/lib/$name"
@@ -55,6 +61,7 @@ for program in "$@"; do
     install -m 755 "$program" "$folder/bin/$name"
     strip "$folder/bin/$name"
     patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" "$folder/bin/$name"
+    ((is_test == 0)) || bytes_of_tests=$((bytes_of_tests + $(stat -c %s "$folder/bin/$name")))
   fi
 
   needed=$(ldd "$program")
@@ -88,7 +95,7 @@ for path in "${of_others[@]}"; do
   copy_license "${packages[/usr${path#/usr}]}"
 done
 
-bytes=$(du -sb "$folder" | cut -f1)
+bytes=$(($(du -sb "$folder" | cut -f1) - bytes_of_tests))
 if ((bytes > limit_mib << 20)); then
   echo "bundle: $((bytes >> 20)) MiB, over the limit of $limit_mib MiB. The largest files, in bytes:" >&2
   find "$folder" -type f -printf '%s %P\n' | sort -rn | sed -n 1,15p >&2

@@ -34,6 +34,18 @@ refused() {
 }
 check "a bundle over its limit is refused, with the reason" refused "$1"
 
+# Programs behind --tests: at a limit that the first program just meets, a large one more is in the
+# bundle, and is refused without --tests.
+tests_do_not_count() {
+  local large=${*: -1} limit
+  "$bundle_files" "$work/alone" 1000 "$1" || return 1
+  limit=$((($(du -sb "$work/alone" | cut -f1) >> 20) + 1))
+  "$bundle_files" "$work/with_tests" "$limit" "$1" --tests "$large" || return 1
+  [[ -x $work/with_tests/bin/${large##*/} ]] || return 1
+  ! "$bundle_files" "$work/counted" "$limit" "$1" "$large"
+}
+check "programs that only test do not count" tests_do_not_count "$@"
+
 has_license() {
   grep -q 'Apache License' "$dist/LICENSE" &&
     grep -q 'Licensed under the Apache License' "$dist/NOTICE"
