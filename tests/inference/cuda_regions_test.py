@@ -23,8 +23,8 @@ import daemon as daemons  # noqa: E402
 import inference_client  # noqa: E402
 import unittest_main  # noqa: E402
 from inference_client import array, pb, request, set_parameter  # noqa: E402
-from inference_test import F32, InferenceTest  # noqa: E402
-from regions_test import Memory, add_request, eventually, put  # noqa: E402
+from inference_test import F32, InferenceTest, eventually  # noqa: E402
+from regions_test import add_request, put  # noqa: E402
 
 MIB = 1 << 20
 SANDBOX = "RESIDENTD_ENGINE_SANDBOX"
