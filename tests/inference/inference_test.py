@@ -6,6 +6,7 @@ The last line is `N passed, N failed`.
 
 import os
 import pathlib
+import signal
 import sys
 import time
 import urllib.request
@@ -117,6 +118,34 @@ class Server(InferenceTest):
         message.settings["log_verbose_level"].uint32_param = 1
         with self.refused(grpc.StatusCode.UNIMPLEMENTED, "log"):
             self.client.LogSettings(message)
+
+
+class Readiness(InferenceTest):
+
+    def test_a_daemon_without_a_usable_device_is_live_and_not_ready(self):
+        killed = set()
+
+        def unhealthy():
+            device = self.ctl("status", "--json").json["devices"][0]
+            pid = int(device["engine_pid"])
+            if pid and pid not in killed:
+                killed.add(pid)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            return device["state"] == "unhealthy"
+
+        eventually(unhealthy)
+        self.assertTrue(self.client.ServerLive().live)
+        self.assertFalse(self.client.ServerReady().ready)
+        self.assertFalse(self.client.ModelReady(name="add").ready)
+        with self.refused(grpc.StatusCode.UNAVAILABLE):
+            self.client.infer("add", {"x": X, "y": Y})
+        self.ctl("admin", "resume", "0")
+        eventually(lambda: self.client.ServerReady().ready)
+        self.assertTrue(self.client.ModelReady(name="add").ready)
+        numpy.testing.assert_array_equal(array(self.client.infer("add", {"x": X, "y": Y}), "out"), X + Y)
 
 
 class Models(InferenceTest):
@@ -246,7 +275,7 @@ class Infer(InferenceTest):
             self.client.infer("add", {"x": X, "y": Y}, parameters={"alpha": "much"})
         with self.invalid("alpha", "[1]"):
             self.client.infer("add", {"x": X, "y": Y, "alpha": numpy.array([3.0, 4.0])})
-        with self.invalid("'alpa'", "alpha"):
+        with self.invalid("'alpa'", "one of: timeout, ", "alpha"):
             self.client.infer("add", {"x": X, "y": Y}, parameters={"alpa": 1})
 
     def test_outputs_whose_shape_does_not_follow_from_the_inputs(self):
@@ -313,6 +342,18 @@ class Infer(InferenceTest):
         numpy.testing.assert_array_equal(array(answer, "out"), X + Y)
         with self.invalid("sequence"):
             self.client.infer("add", {"x": X, "y": Y}, parameters={"sequence_id": 7})
+
+    def test_parameters_of_tensors_that_the_sdk_of_kserve_sends(self):
+        message = request("add", {"x": X, "y": Y}, outputs=["out"])
+        for tensor in message.inputs:
+            inference_client.set_parameter(tensor.parameters, "binary_data_size", X.nbytes)
+        inference_client.set_parameter(message.outputs[0].parameters, "binary_data", True)
+        answer = self.client.ModelInfer(message)
+        numpy.testing.assert_array_equal(array(answer, "out"), X + Y)
+        self.assertFalse(answer.outputs[0].parameters)
+        inference_client.set_parameter(message.inputs[0].parameters, "binary_data_sise", 12)
+        with self.invalid("'binary_data_sise' is not known", "one of: shared_memory_region"):
+            self.client.ModelInfer(message)
 
     def test_the_timeout_ends_a_request_that_waits(self):
         spin = request("test.spin:batch", {"ns": numpy.full((64, 1), 20_000_000)},

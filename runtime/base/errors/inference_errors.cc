@@ -170,8 +170,7 @@ absl::Status TypedContentsRange(const TensorRef& tensor, const std::string& data
 absl::Status UnknownInferParameter(const std::string& model, const std::string& name,
                                    const std::string& known) {
   return InvalidArgumentError(StrCat("parameter ", Quote(name), " is not known to ", model,
-                                     ". Fix: remove it, or use one of: timeout",
-                                     known.empty() ? "" : ", ", known));
+                                     ". Fix: remove it, or use one of: ", known));
 }
 
 absl::Status InferParameterValue(const std::string& name, const std::string& wanted) {
