@@ -343,6 +343,36 @@ class SmallMessages(InferenceTest):
             self.client.ModelInfer(message)
 
 
+class LargeRegions(InferenceTest):
+    FLAGS = ("--max_message_mib=1",)
+
+    def test_tasks_without_dimensions_are_not_copied(self):
+        """What the daemon copies has the limit of a message."""
+        tasks = 300_000
+        memory, out = Memory(8 * tasks), Memory(4 * tasks)
+        for each, name in ((memory, "in"), (out, "out")):
+            self.addCleanup(each.close)
+            self.client.SystemSharedMemoryRegister(name=name, key=each.key, byte_size=each.bytes.size)
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+        values = memory.array((2, tasks))
+        values[:] = numpy.arange(2 * tasks).reshape(2, tasks)
+        message = add_request(tasks, "in", "out")
+        message.model_name = "add:batch"
+        answer = self.client.ModelInfer(message)
+        self.assertEqual(list(answer.outputs[0].shape), [tasks])
+        numpy.testing.assert_array_equal(out.array(tasks), values.sum(0))
+        # One task.
+        message = pb.ModelInferRequest(model_name="add")
+        for i, name in enumerate("xy"):
+            put(message.inputs.add(name=name, datatype="FP32", shape=[]), "in", 4, 4 * (i + 7))
+        put(message.outputs.add(name="out"), "out", 4, 8)
+        self.assertEqual(list(self.client.ModelInfer(message).outputs[0].shape), [])
+        self.assertEqual(out.array(3)[2], 15)
+        put(message.inputs[0], "in", 4, 2)
+        with self.invalid("multiple of its element size"):
+            self.client.ModelInfer(message)
+
+
 class IdleRegions(InferenceTest):
     FLAGS = ("--oip_region_idle=100ms",)
 
