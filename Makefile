@@ -26,7 +26,7 @@ test: setup  ## Builds and runs every test; the last line is `N passed, N failed
 test-python: setup  ## Tests the Python package with the oldest and the newest versions of what it needs.
 	@tests/python/run_versions $(BAZEL_OPTIONS)
 
-test-strangers: build  ## Runs tritonclient and perf_analyzer, from PyPI, with the daemon; skips without a registry.
+test-strangers: build  ## Runs tritonclient, perf_analyzer and KServe's SDK, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run
 
 demo: setup  ## Builds, starts a daemon, streams work to it, decodes with a small model, checks the results.

@@ -54,6 +54,13 @@ TaskBatch& TaskBatch::ReturnAs(v1::DType dtype, const Shape& shape) {
   return *this;
 }
 
+TaskBatch& TaskBatch::ReturnInferred(v1::DType dtype) {
+  v1::ReturnedColumn& column = *tasks().add_arguments()->mutable_returned();
+  column.set_dtype(dtype);
+  column.set_infer_shape(true);
+  return *this;
+}
+
 TaskBatch& TaskBatch::Scalars(std::span<const double> values) {
   tasks().add_arguments()->mutable_scalar()->mutable_f64()->Add(values.begin(), values.end());
   return *this;

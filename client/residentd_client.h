@@ -247,6 +247,9 @@ class TaskBatch : public Batch {
     return ReturnAs(DTypeOf<T>(), shape);
   }
   TaskBatch& ReturnAs(v1::DType dtype, const Shape& shape);
+  // The same with the shape that follows from the inputs and the operator's signature; also the
+  // dtype, unless it is given. Result::output_type() has both.
+  TaskBatch& ReturnInferred(v1::DType dtype = v1::DTYPE_UNSPECIFIED);
 
   // A scalar for all tasks, or one for each. The kind must match the parameter's.
   TaskBatch& Scalar(double value) { return Scalars({&value, 1}); }
@@ -317,6 +320,13 @@ class Result {
   std::span<const T> Output(int index = 0) const {
     if (index < 0 || index >= message_.outputs_size()) return {};
     return As<T>(message_.outputs(index));
+  }
+
+  // Dtype and shape of one task's tensor of returned output `index`. Null unless an output of the
+  // batch is TaskBatch::ReturnInferred(). Valid as long as this object exists.
+  const v1::TensorType* output_type(int index = 0) const {
+    if (index < 0 || index >= message_.output_types_size()) return nullptr;
+    return &message_.output_types(index);
   }
 
   // FLUX: the wanted registers of each run, run after run.

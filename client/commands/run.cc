@@ -2,6 +2,9 @@
 //
 // It first requests the operator's description, so that arguments can be given by name, in any
 // order, and without their types.
+#include <algorithm>
+#include <set>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -156,6 +159,23 @@ class TaskBuilder {
                      "=VALUE; its parameters are ", ParameterNames()));
   }
 
+  // Whether every dimension of the output is a number or occurs in an input, so that the daemon can
+  // derive its shape.
+  bool FollowsFromInputs(const v1::Parameter& output) const {
+    const auto name = [](const v1::Dim& dim) {
+      if (dim.has_spread()) return dim.spread();
+      return dim.has_broadcast() ? dim.broadcast() : dim.name();
+    };
+    std::set<std::string> known;
+    for (const v1::Parameter& parameter : op_.parameters()) {
+      if (parameter.kind() == v1::Parameter::KIND_OUTPUT) continue;
+      for (const v1::Dim& dim : parameter.shape()) known.insert(name(dim));
+    }
+    return std::all_of(output.shape().begin(), output.shape().end(), [&](const v1::Dim& dim) {
+      return dim.has_size() || known.contains(name(dim));
+    });
+  }
+
   static v1::DType DTypeFor(const v1::Parameter& parameter, const RunArgument* argument) {
     if (argument != nullptr && argument->dtype.has_value()) return *argument->dtype;
     if (parameter.dtypes().empty()) return v1::DTYPE_F32;
@@ -230,6 +250,12 @@ class TaskBuilder {
     if (argument != nullptr && argument->kind == RunArgument::kFile) output.file = argument->text;
     if (argument != nullptr && argument->shape.has_value()) {
       output.shape = *argument->shape;
+    } else if (FollowsFromInputs(parameter)) {
+      // The result has its type.
+      batch_.ReturnInferred(argument == nullptr ? v1::DTYPE_UNSPECIFIED
+                                                : argument->dtype.value_or(v1::DTYPE_UNSPECIFIED));
+      outputs_.push_back(std::move(output));
+      return absl::OkStatus();
     } else if (first_shape_.has_value()) {
       output.shape = *first_shape_;
       if (output.shape.size() > parameter.max_rank()) output.shape.resize(parameter.max_rank());
@@ -281,6 +307,10 @@ absl::Status Collect(client::Client& client, const client::Result& result, Outpu
       return absl::InternalError(absl::StrCat("the server returned no ", output.name));
     }
     output.bytes = result.message().outputs(output.returned);
+    if (const v1::TensorType* const type = result.output_type(output.returned)) {
+      output.dtype = type->dtype();
+      output.shape.assign(type->shape().begin(), type->shape().end());
+    }
     return absl::OkStatus();
   }
   return client.DownloadBytes(output.buffer.id(), 0, 0, [&](std::string_view piece) {
@@ -374,19 +404,23 @@ int RunTask(const Words& words, const RunOptions& options) {
 }  // namespace
 
 void AddRun(Command& program) {
-  Command& run = program.Add(
-      "run", "run one task and print its result",
-      "VALUE is\n"
-      "  1,2,3      elements; 0.5*1024 is 1,024 times 0.5\n"
-      "  @FILE      raw little-endian elements (for an output: the file to write)\n"
-      "  buffer:ID  a buffer on the device, by its id or name\n"
-      "  nothing    for an output: print it\n"
-      "Outputs that are not named are returned, with the shape of the first input (or its first\n"
-      "dimensions, if the output has fewer). out:1024= sets another shape. Scalars that have a\n"
-      "default may be omitted.\n"
-      "  residentctl run add x=1,2,3 y=10,20,30 alpha=2\n"
-      "  residentctl run sum_rows x:2x3=1,2,3,4,5,6\n"
-      "  residentctl run fill out:4= value=7\n");
+  Command& run =
+      program.Add("run", "run one task and print its result",
+                  "VALUE is\n"
+                  "  1,2,3      elements; 0.5*1024 is 1,024 times 0.5\n"
+                  "  @FILE      raw little-endian elements (for an output: the file to write)\n"
+                  "  buffer:ID  a buffer on the device, by its id or name\n"
+                  "  nothing    for an output: print it\n"
+                  "Outputs that are not named are returned, with the shape and the element type "
+                  "that follow from\n"
+                  "the inputs. Where the shape does not follow, as for sum, it is that of the "
+                  "first input (or its\n"
+                  "first dimensions, if the output has fewer). out:1024= sets a shape, and "
+                  "out:f16= an element\n"
+                  "type. Scalars that have a default may be omitted.\n"
+                  "  residentctl run add x=1,2,3 y=10,20,30 alpha=2\n"
+                  "  residentctl run sum_rows x:2x3=1,2,3,4,5,6\n"
+                  "  residentctl run fill out:4= value=7\n");
   auto options = std::make_shared<RunOptions>();
   AddDeviceFlag(run, &options->device);
   AddOpVersionFlag(run, &options->op_version);

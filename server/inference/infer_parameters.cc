@@ -171,7 +171,7 @@ class Reader {
     } else if (name == "max_cycles") {
       ASSIGN_OR_RETURN(read_.max_cycles, ReadCount(name, value));
     } else {
-      return errors::UnknownInferParameter(model_, name, "wanted, max_cycles");
+      return errors::UnknownInferParameter(model_, name, "timeout, wanted, max_cycles");
     }
     return absl::OkStatus();
   }
@@ -215,7 +215,7 @@ class Reader {
   }
 
   std::string KnownNames() const {
-    std::vector<std::string> names;
+    std::vector<std::string> names = {"timeout"};
     for (const Parameter& parameter : op_.signature().parameters()) {
       if (parameter.scalar()) names.push_back(parameter.name);
       if (parameter.kind == ParameterKind::kOutput) {

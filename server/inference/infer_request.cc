@@ -26,15 +26,14 @@ void SetShape(const Sizes& shape, Column* column) {
   for (const int64_t size : shape) column->add_shape(static_cast<uint64_t>(size));
 }
 
-// A column in a region: the tensors of all tasks, one after the other. REQUIRES: the shape has
-// dimensions. A BufferColumn without a shape is the whole buffer, so that the front end copies
-// tensors without dimensions.
+// A column in a region: the tensors of all tasks, one after the other.
 v1::BufferColumn* SetRegionColumn(const RegionPart& part, DType dtype, const Shape& shape,
                                   uint64_t task_bytes, uint64_t tasks, v1::Column* column) {
   v1::BufferColumn* const buffer = column->mutable_buffer();
   buffer->add_buffer_ids(part.region->buffer());
   buffer->set_dtype(static_cast<v1::DType>(dtype));
   SetShape(shape, buffer);
+  buffer->set_scalar_shape(shape.empty());
   const uint64_t start = part.region->spec().offset + part.offset;
   if (start == 0) {
     buffer->set_stride_bytes(task_bytes);
@@ -315,8 +314,8 @@ class TaskTranslator final : public Translator {
     InputTensor& input = *inputs_[p];
     const Parameter& parameter = parameters()[p];
     const bool inout = parameter.kind == ParameterKind::kInOut;
-    if (input.part.region != nullptr && !inout && !input.shape.empty()) {
-      RETURN_IF_ERROR(CheckAlignment("input", parameter.name, input.part, input.dtype));
+    if (input.part.region != nullptr && !inout) {
+      RETURN_IF_ERROR(CheckInPlace("input", parameter.name, input.part, input.dtype));
       Use(input.part);
       SetRegionColumn(input.part, input.dtype, input.shape, count_ == 0 ? 0 : input.bytes / count_,
                       count_, column);
@@ -372,12 +371,7 @@ class TaskTranslator final : public Translator {
       return errors::TensorTooLarge(place);
     }
     if (all > part->bytes) return errors::RegionTooSmall(place, part->bytes, all);
-    if (output.shape.empty()) {
-      // See SetRegionColumn.
-      FillReturned(p, column);
-      return absl::OkStatus();
-    }
-    RETURN_IF_ERROR(CheckAlignment("output", parameter.name, *part, output.dtype));
+    RETURN_IF_ERROR(CheckInPlace("output", parameter.name, *part, output.dtype));
     SetRegionColumn(*part, output.dtype, output.shape, task_bytes, count_, column);
     outputs_.emplace_back(p, OutputPlan{parameter.name,
                                         Source::kInPlace,
@@ -391,11 +385,17 @@ class TaskTranslator final : public Translator {
   // The dtype of an output whose shape the request sets.
   DType InferDType(size_t p) const { return InferOutputDType(op_->signature(), sent_, p); }
 
-  absl::Status CheckAlignment(const char* kind, const std::string& name, const RegionPart& part,
-                              DType dtype) const {
+  // Whether tasks can use the part where it is.
+  absl::Status CheckInPlace(const char* kind, const std::string& name, const RegionPart& part,
+                            DType dtype) {
+    const errors::TensorRef place{model(), kind, name};
     const uint64_t start = part.region->spec().offset + part.offset;
-    if (start % SizeOf(dtype) == 0) return absl::OkStatus();
-    return errors::RegionAlignment({model(), kind, name}, start, SizeOf(dtype));
+    if (start % SizeOf(dtype) != 0) return errors::RegionAlignment(place, start, SizeOf(dtype));
+    if (first_in_place_ == nullptr) first_in_place_ = part.region;
+    const Region& first = *first_in_place_;
+    if (part.region->device() == first.device()) return absl::OkStatus();
+    return errors::RegionOnOtherDevice(place, part.region->spec().name, part.region->device(),
+                                       first.spec().name, first.device());
   }
 
   // The part of a region that the request names for an output; null: the output is not requested.
@@ -430,6 +430,7 @@ class TaskTranslator final : public Translator {
   std::vector<std::optional<ArgumentType>> sent_;
   std::vector<std::pair<size_t, OutputPlan>> outputs_;  // By parameter.
   int returned_ = 0;
+  std::shared_ptr<Region> first_in_place_;  // That tasks use where it is.
 };
 
 // Runs of a bytecode operator.

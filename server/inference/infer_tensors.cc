@@ -120,6 +120,8 @@ absl::StatusOr<RegionPart> ReadRegionPart(Regions& regions, const std::string& m
       ASSIGN_OR_RETURN(part.offset, ReadCount(key, value));
     } else if (key == "classification") {
       return errors::ClassificationUnsupported(tensor);
+    } else if (key == "binary_data_size" || key == "binary_data") {
+      // Of the protocol's binary extension for HTTP; KServe's SDK also sends them through gRPC.
     } else {
       return errors::UnknownInferParameter(
           errors::TensorText(place), key,

@@ -118,17 +118,16 @@ absl::StatusOr<Placement> Regions::ChoosePlace(const RegionSpec& spec) const {
     if (!traits.maps_device_memory) return errors::CudaRegionsUnsupported(device, traits.engine);
     return place;
   }
-  std::optional<uint32_t> home;
+  std::optional<uint32_t> wanted;  // That of the other system regions.
+  std::optional<uint32_t> home;    // Without one, the first device of those that have regions.
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [name, region] : regions_) {
-      const bool system = region->spec().kind == RegionKind::kSystem;
-      // Without a system region the first device of those that have regions.
-      if (system || !home.has_value() || region->device() < *home) home = region->device();
-      if (system) break;
+      if (region->spec().kind == RegionKind::kSystem) wanted = region->device();
+      if (!home.has_value() || region->device() < *home) home = region->device();
     }
   }
-  return PlaceBuffer(core_.devices, std::nullopt, home, 0);
+  return PlaceBuffer(core_.devices, wanted, home, 0);
 }
 
 absl::StatusOr<std::shared_ptr<Region>> Regions::Map(const RegionSpec& spec, const Client& client) {

@@ -2,6 +2,7 @@
 #include "server/inference/regions.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,13 +14,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "inference/open_inference.pb.h"
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/inference/infer_request.h"
 #include "server/rpc/core.h"
 
 namespace resident {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kMemory = 1 << 20;
 
@@ -158,6 +164,54 @@ TEST_F(RegionsTest, TheFirstSystemRegionIsWhereDeviceMemoryIs) {
   ASSERT_EQ(regions_->Register(other, *client_), absl::OkStatus());
   ASSERT_EQ(RegisterSystem("b"), absl::OkStatus());
   EXPECT_EQ(DeviceOf("b"), 0u);
+}
+
+TEST_F(RegionsTest, ASystemRegionWaitsForTheDeviceOfTheOthers) {
+  ASSERT_EQ(RegisterSystem("a"), absl::OkStatus());
+  const uint32_t home = DeviceOf("a");
+  FakeDevice& device = home == 0 ? cpu_ : gpu_;
+  const std::shared_ptr<EngineSession> session = device.session();
+  device.set_session(nullptr);  // Its engine is being replaced.
+  const absl::Status waits = RegisterSystem("b");
+  EXPECT_TRUE(absl::IsUnavailable(waits)) << waits;
+  device.set_session(session);
+  ASSERT_EQ(RegisterSystem("b"), absl::OkStatus());
+  EXPECT_EQ(DeviceOf("b"), home);
+}
+
+TEST_F(RegionsTest, ARequestWithRegionsOnTwoDevicesIsRefused) {
+  cpu_.set_session(std::make_shared<GpuSession>(2, kMemory));  // A daemon with two GPUs.
+  RegionSpec other = Cuda("there", 4096);
+  other.device = 0;
+  ASSERT_EQ(regions_->Register(Cuda("here", 4096), *client_), absl::OkStatus());
+  ASSERT_EQ(regions_->Register(other, *client_), absl::OkStatus());
+  const auto translate = [&](const char* x, const char* y, const char* out) {
+    inference::ModelInferRequest request;
+    request.set_model_name("add");
+    const auto put = [](const char* region, auto* tensor) {
+      auto& parameters = *tensor->mutable_parameters();
+      parameters["shared_memory_region"].set_string_param(region);
+      parameters["shared_memory_byte_size"].set_int64_param(8);
+    };
+    for (const auto& [name, region] : {std::pair("x", x), std::pair("y", y)}) {
+      auto* const input = request.add_inputs();
+      input->set_name(name);
+      input->set_datatype("FP32");
+      input->add_shape(2);
+      put(region, input);
+    }
+    request.add_outputs()->set_name("out");
+    put(out, request.mutable_outputs(0));
+    return TranslateInfer({core_.limits, *registry_, *regions_}, request).status();
+  };
+  EXPECT_EQ(translate("here", "here", "here"), absl::OkStatus());
+  for (const absl::Status& refused :
+       {translate("here", "there", "here"), translate("here", "here", "there")}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("'there' on device 0"), HasSubstr("'here' on device 1"),
+                      HasSubstr("Fix: ")));
+  }
 }
 
 TEST_F(RegionsTest, DeviceMemoryIsMappedIntoTheNextEngine) {

@@ -6,6 +6,7 @@ The last line is `N passed, N failed`.
 
 import http.client
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -37,6 +38,18 @@ class Admin(daemons.DaemonTest):
         self.assertIn(device["state"], ("resident", "idle_parked"))
         self.assertIsInstance(device["completed_tasks"], int)
         self.assertGreater(device["ring"]["slots"], 0)
+
+    def test_a_gpu_has_the_identifier_that_nvidia_smi_prints(self):
+        devices = self.ctl("status", "--json").json["devices"]
+        if os.environ.get("RESIDENT_TEST_ENGINE") != "cuda":
+            self.assertEqual([device["uuid"] for device in devices], [""])
+            return
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], check=True,
+                                capture_output=True, text=True).stdout.split()
+        for device in devices:
+            self.assertRegex(device["uuid"], r"^GPU(-[0-9a-f]+){5}$")
+            self.assertIn(device["uuid"], listed)
+        self.assertEqual(len({device["uuid"] for device in devices}), len(devices))
 
     def test_health(self):
         self.assertEqual(self.ctl("health").out, "SERVING\n")

@@ -190,6 +190,39 @@ TEST_F(ClientTest, TasksThatHaveNotStartedByTheTimeoutAreSkipped) {
   EXPECT_TRUE(served->status().ok()) << served->status();
 }
 
+TEST_F(ClientTest, TypesOfOutputsFollowFromTheInputs) {
+  auto column = client_->Upload(std::vector<float>{10, 20});
+  ASSERT_TRUE(column.ok()) << column.status();
+  TaskBatch add("add");
+  add.Input(std::vector<float>{1, 2, 3}).Use(*column, {.shape = {2, 1}}).ReturnInferred();
+  auto result = client_->Run(add);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->Output<float>(), ElementsAre(11, 12, 13, 21, 22, 23));
+  ASSERT_NE(result->output_type(), nullptr);
+  EXPECT_EQ(result->output_type()->dtype(), v1::DTYPE_F32);
+  EXPECT_THAT(result->output_type()->shape(), ElementsAre(2, 3));
+  EXPECT_EQ(result->output_type(1), nullptr);
+
+  TaskBatch copy("copy", 2);
+  copy.Input(std::vector<float>{1, -2}, {1}).ReturnInferred(v1::DTYPE_I64);
+  result = client_->Run(copy);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->Output<int64_t>(), ElementsAre(1, -2));
+  ASSERT_NE(result->output_type(), nullptr);
+  EXPECT_EQ(result->output_type()->dtype(), v1::DTYPE_I64);
+  EXPECT_THAT(result->output_type()->shape(), ElementsAre(1));
+
+  TaskBatch given("relu");
+  given.Input(std::vector<float>{1}).Return<float>({1});
+  result = client_->Run(given);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->output_type(), nullptr);
+
+  TaskBatch sum("sum");  // Its shape depends on a value.
+  sum.Input(std::vector<float>{1, 2}).ReturnInferred().Integer(1);
+  EXPECT_THAT(ReadMessage(client_->Run(sum).status()), HasSubstr("cannot be inferred"));
+}
+
 TEST_F(ClientTest, ViewsAreRowsOfABuffer) {
   auto x = client_->Upload(std::vector<float>{1, 2, 3, 4, 5, 6});
   ASSERT_TRUE(x.ok()) << x.status();

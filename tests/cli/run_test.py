@@ -49,6 +49,30 @@ class Run(daemons.DaemonTest):
         self.assertIn("... 84 more", long)
         self.assertNotIn("more", self.ctl("run", "scale", "x=1*100", "s=3", "--all").out)
 
+    def test_shapes_and_element_types_of_outputs_follow_from_the_inputs(self):
+        for words, expected in (
+            (("add", "x=1,2,3", "y:2x1=10,20"),
+             {"dtype": "f32", "shape": [2, 3], "values": [11, 12, 13, 21, 22, 23]}),
+            (("gemv", "x:2x1=1,2", "w:3x1=1,10,100", "bias=0,0,0"),
+             {"dtype": "f32", "shape": [2, 3], "values": [1, 10, 100, 2, 20, 200]}),
+            (("add", "x:f16=1,2", "y:f16=3,4"), {"dtype": "f16", "shape": [2], "values": [4, 6]}),
+            (("add", "x:i32=1,2", "y:f16=3,4"), {"dtype": "f16", "shape": [2], "values": [4, 6]}),
+            (("add", "x:f16=1,2", "y:f16=3,4", "out:f32="), {"dtype": "f32", "shape": [2], "values": [4, 6]}),
+            (("argmax", "x:2x3=1,5,3,9,1,1", "axes=2", "out:2="),
+             {"dtype": "i64", "shape": [2], "values": [1, 0]}),
+        ):
+            with self.subTest(words=words):
+                out, = self.ctl("run", *words, "--json").json["outputs"].values()
+                self.assertEqual(out, expected)
+        # The shape of a buffer is not known to the command.
+        buffer = self.ctl("buffers", "alloc", "2x3", "--name=rows", "--json").json["id"]
+        try:
+            out = self.ctl("run", "fill", "out=buffer:{}".format(buffer), "value=2", "--json")
+            out = self.ctl("run", "sum_rows", "x=buffer:{}".format(buffer), "--json").json["outputs"]["out"]
+            self.assertEqual(out, {"dtype": "f32", "shape": [2], "values": [6, 6]})
+        finally:
+            self.ctl("buffers", "free", str(buffer))
+
     def test_run_reads_and_writes_files(self):
         with tempfile.TemporaryDirectory() as folder:
             source, target = pathlib.Path(folder, "x.f32"), pathlib.Path(folder, "out.f32")

@@ -23,8 +23,8 @@ import daemon as daemons  # noqa: E402
 import inference_client  # noqa: E402
 import unittest_main  # noqa: E402
 from inference_client import array, pb, request, set_parameter  # noqa: E402
-from inference_test import F32, InferenceTest  # noqa: E402
-from regions_test import Memory, add_request, eventually, put  # noqa: E402
+from inference_test import F32, InferenceTest, eventually  # noqa: E402
+from regions_test import add_request, put  # noqa: E402
 
 MIB = 1 << 20
 SANDBOX = "RESIDENTD_ENGINE_SANDBOX"
@@ -165,6 +165,24 @@ class CudaRegions(InferenceTest):
         put(message.outputs.add(name="out"), "r", 4000, MIB)
         self.client.ModelInfer(message)
         numpy.testing.assert_allclose(memory.read(1000, offset=MIB), wanted, rtol=1e-6, atol=1e-6)
+
+    def test_tensors_without_dimensions(self):
+        memory, out = self.memory(2 * MIB), self.memory(2 * MIB)
+        register(self.client, "in", memory)
+        register(self.client, "out", out)
+        values = self.floats(2, 1000)
+        memory.write(values)
+        message = add_request(1000, "in", "out")
+        message.model_name = "add:batch"  # One element for each task.
+        answer = self.client.ModelInfer(message)
+        self.assertEqual(list(answer.outputs[0].shape), [1000])
+        numpy.testing.assert_array_equal(out.read(1000), values.sum(0))
+        message = pb.ModelInferRequest(model_name="add")
+        for i, name in enumerate("xy"):
+            put(message.inputs.add(name=name, datatype="FP32", shape=[]), "in", 4, 4 * (i + 3))
+        put(message.outputs.add(name="out"), "out", 4, 8)
+        self.assertEqual(list(self.client.ModelInfer(message).outputs[0].shape), [])
+        self.assertEqual(out.read(3)[2], values[0, 3] + values[0, 4])
 
     def test_what_is_not_a_region_is_refused(self):
         memory = self.memory(4 * MIB)
@@ -403,6 +421,19 @@ class TwoGpus(InferenceTest):
                 numpy.testing.assert_array_equal(array(answer, "out"),
                                                  numpy.full(8, 6 + 2 * device_id, F32))
                 self.client.CudaSharedMemoryUnregister(name="r")
+            # A task runs on one device.
+            values = numpy.ones((2, 8), F32)
+            memory.write(values)
+            register(self.client, "here", memory)
+            try:
+                register(self.client, "there", memory, device_id=1)
+            except grpc.RpcError as error:
+                self.assertIn("cannot be opened", error.details())
+            else:
+                with self.invalid("'there' on device 1", "'here' on device 0"):
+                    self.client.ModelInfer(add_request(8, "here", "there"))
+            numpy.testing.assert_array_equal(
+                array(self.client.ModelInfer(add_request(8, "here")), "out"), values.sum(0))
             # The engines go on.
             numpy.testing.assert_array_equal(
                 array(self.client.infer("add", {"x": x, "y": x}), "out"), x + x)

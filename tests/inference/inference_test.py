@@ -6,7 +6,9 @@ The last line is `N passed, N failed`.
 
 import os
 import pathlib
+import signal
 import sys
+import time
 import urllib.request
 
 sys.dont_write_bytecode = True
@@ -32,6 +34,14 @@ RESIDENT_OPERATOR({name})(resident::Block& block, const resident::Args& args) {{
   block.for_each(block.share(x.size()), [&](resident::i64 i) {{ out[i] = {factor} * x[i]; }});
 }}
 """
+
+
+def eventually(condition):
+    """Waits until the condition returns something true."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class InferenceTest(daemons.CommandTest):
@@ -110,6 +120,34 @@ class Server(InferenceTest):
             self.client.LogSettings(message)
 
 
+class Readiness(InferenceTest):
+
+    def test_a_daemon_without_a_usable_device_is_live_and_not_ready(self):
+        killed = set()
+
+        def unhealthy():
+            device = self.ctl("status", "--json").json["devices"][0]
+            pid = int(device["engine_pid"])
+            if pid and pid not in killed:
+                killed.add(pid)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            return device["state"] == "unhealthy"
+
+        eventually(unhealthy)
+        self.assertTrue(self.client.ServerLive().live)
+        self.assertFalse(self.client.ServerReady().ready)
+        self.assertFalse(self.client.ModelReady(name="add").ready)
+        with self.refused(grpc.StatusCode.UNAVAILABLE):
+            self.client.infer("add", {"x": X, "y": Y})
+        self.ctl("admin", "resume", "0")
+        eventually(lambda: self.client.ServerReady().ready)
+        self.assertTrue(self.client.ModelReady(name="add").ready)
+        numpy.testing.assert_array_equal(array(self.client.infer("add", {"x": X, "y": Y}), "out"), X + Y)
+
+
 class Models(InferenceTest):
     def test_a_scalar_with_a_default_is_not_an_input(self):
         metadata = self.client.ModelMetadata(name="add")
@@ -141,8 +179,35 @@ class Models(InferenceTest):
         self.assertEqual(config.name, "sum_rows:batch")
         self.assertEqual(config.max_batch_size, 4 << 20)
         self.assertEqual([list(t.dims) for t in config.input], [[-1, -1]])
-        # Benchmark tools require that the inputs of both agree.
-        self.assertLessEqual({t.name for t in config.input}, {t.name for t in metadata.inputs})
+
+    def test_metadata_and_config_of_every_model_agree(self):
+        """Benchmark tools require that the inputs of both agree, and send random data to all of them."""
+        models = {m.name for m in self.client.RepositoryIndex().models}
+        self.assertGreater(len(models), 50)
+        for name in sorted(models):
+            for model in (name, name + ":batch"):
+                with self.subTest(model=model):
+                    metadata = self.client.ModelMetadata(name=model)
+                    config = self.client.ModelConfig(name=model).config
+                    self.assertEqual((metadata.name, config.name), (model, model))
+                    self.assertTrue(metadata.versions)
+                    for version in metadata.versions:
+                        self.assertEqual(version, str(int(version)))
+                    batched = config.max_batch_size > 0
+                    self.assertEqual(batched, model != name)
+                    for of_metadata, of_config in ((metadata.inputs, config.input),
+                                                   (metadata.outputs, config.output)):
+                        self.assertEqual(
+                            [("TYPE_" + t.datatype, t.name, list(t.shape)) for t in of_metadata],
+                            [(pb.DataType.Name(t.data_type), t.name, [-1] * batched + list(t.dims))
+                             for t in of_config])
+                    # Scalars with a default are parameters, and no inputs.
+                    inputs = {t.name for t in metadata.inputs}
+                    for key, value in config.parameters.items():
+                        kind, _, parameter = key.partition(".")
+                        if kind == "scalar":
+                            self.assertEqual(parameter in inputs,
+                                             "default" not in value.string_value, key)
 
     def test_unknown_models_and_versions_are_errors(self):
         with self.refused(grpc.StatusCode.NOT_FOUND, "'ad'", "add"):
@@ -210,7 +275,7 @@ class Infer(InferenceTest):
             self.client.infer("add", {"x": X, "y": Y}, parameters={"alpha": "much"})
         with self.invalid("alpha", "[1]"):
             self.client.infer("add", {"x": X, "y": Y, "alpha": numpy.array([3.0, 4.0])})
-        with self.invalid("'alpa'", "alpha"):
+        with self.invalid("'alpa'", "one of: timeout, ", "alpha"):
             self.client.infer("add", {"x": X, "y": Y}, parameters={"alpa": 1})
 
     def test_outputs_whose_shape_does_not_follow_from_the_inputs(self):
@@ -277,6 +342,18 @@ class Infer(InferenceTest):
         numpy.testing.assert_array_equal(array(answer, "out"), X + Y)
         with self.invalid("sequence"):
             self.client.infer("add", {"x": X, "y": Y}, parameters={"sequence_id": 7})
+
+    def test_parameters_of_tensors_that_the_sdk_of_kserve_sends(self):
+        message = request("add", {"x": X, "y": Y}, outputs=["out"])
+        for tensor in message.inputs:
+            inference_client.set_parameter(tensor.parameters, "binary_data_size", X.nbytes)
+        inference_client.set_parameter(message.outputs[0].parameters, "binary_data", True)
+        answer = self.client.ModelInfer(message)
+        numpy.testing.assert_array_equal(array(answer, "out"), X + Y)
+        self.assertFalse(answer.outputs[0].parameters)
+        inference_client.set_parameter(message.inputs[0].parameters, "binary_data_sise", 12)
+        with self.invalid("'binary_data_sise' is not known", "one of: shared_memory_region"):
+            self.client.ModelInfer(message)
 
     def test_the_timeout_ends_a_request_that_waits(self):
         spin = request("test.spin:batch", {"ns": numpy.full((64, 1), 20_000_000)},
@@ -412,10 +489,38 @@ class Statistics(InferenceTest):
         self.assertLessEqual(parts, stats.success.ns)
         batch = self.one("sub:batch")
         self.assertEqual((batch.inference_count, batch.execution_count), (7, 1))
-        # Metrics count the tasks of both.
         with self.subTest("all models"):
             names = {s.name for s in self.client.ModelStatistics().model_stats}
             self.assertLessEqual({"sub", "sub:batch", "add"}, names)
+
+    def metric(self, name, *labels):
+        """The sum of the values of a metric with these labels."""
+        url = "http://{}/metrics".format(self.daemon.metrics_address)
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines
+                   if line.startswith(name + "{") and all(label in line for label in labels))
+
+    def test_the_metrics_count_both_protocols_together(self):
+        def counted():
+            return (self.metric("resident_tasks_total", 'operator="mul"', 'status="ok"'),
+                    self.metric("resident_refused_batches_total", 'code="invalid_argument"'))
+
+        tasks, refused = counted()
+        self.client.infer("mul", {"x": X, "y": Y})
+        self.assertEqual(counted(), (tasks + 1, refused))
+        rows = numpy.ones((7, 3), F32)
+        self.client.infer("mul:batch", {"x": rows, "y": rows})
+        list(self.client.ModelStreamInfer(iter([request("mul", {"x": X, "y": Y})])))
+        self.assertEqual(counted(), (tasks + 9, refused))
+        self.ctl("run", "mul", "x=1", "y=2")
+        self.assertEqual(counted(), (tasks + 10, refused))
+        with self.invalid():
+            self.client.infer("mul", {"x": X, "y": Y[:2]})
+        (answer,) = self.client.ModelStreamInfer(iter([request("mul", {"x": X, "y": Y[:2]})]))
+        self.assertIn("Fix: ", answer.error_message)
+        self.ctl("run", "mul", "x=1,2,3", "y=1,2", code=daemons.REFUSED)
+        self.assertEqual(counted(), (tasks + 10, refused + 3))
 
     def test_failures_are_counted(self):
         with self.invalid():
@@ -470,6 +575,32 @@ class Repository(InferenceTest):
         self.client.RepositoryModelLoad(model_name="five")
         self.assertTrue(self.client.ModelReady(name="five").ready)
         numpy.testing.assert_array_equal(array(self.client.infer("five", {"x": X}), "out"), 5 * X)
+
+    def test_a_version_that_was_quarantined_is_listed_with_the_reason(self):
+        self.load("faulty", TWICE.format(name="faulty", factor=2))
+        self.load("faulty", TWICE.format(name="faulty", factor=3).replace(
+            "out[i] =", "if (x[i] == 1234) *reinterpret_cast<volatile float*>(16) = 1; out[i] ="))
+        self.assertEqual(self.client.infer("faulty", {"x": X}).model_version, "2")
+        with self.refused(grpc.StatusCode.ABORTED, "faulty"):
+            self.client.infer("faulty", {"x": numpy.array([1234], F32)})
+        eventually(lambda: self.versions("faulty")["2"][0] == "UNAVAILABLE")
+        self.assertIn("quarantined: ", self.versions("faulty")["2"][1])
+        self.assertEqual(self.versions("faulty")["1"], ("READY", ""))
+        self.assertEqual([m.version for m in self.client.RepositoryIndex(ready=True).models
+                          if m.name == "faulty"], ["1"])
+        self.assertFalse(self.client.ModelReady(name="faulty", version="2").ready)
+
+        def served():
+            try:
+                return self.client.infer("faulty", {"x": X})
+            except grpc.RpcError as error:
+                self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE, error.details())
+                return None
+
+        eventually(served)
+        answer = served()
+        self.assertEqual(answer.model_version, "1")
+        numpy.testing.assert_array_equal(array(answer, "out"), 2 * X)
 
     def test_an_expression_is_installed_without_files(self):
         message = pb.RepositoryModelLoadRequest(model_name="halve")

@@ -21,7 +21,7 @@ import daemon as daemons  # noqa: E402
 import inference_client  # noqa: E402
 import unittest_main  # noqa: E402
 from inference_client import array, pb, request, set_parameter  # noqa: E402
-from inference_test import F32, InferenceTest  # noqa: E402
+from inference_test import F32, InferenceTest, eventually  # noqa: E402
 
 COUNTER = iter(range(1 << 30))
 
@@ -60,13 +60,6 @@ def add_request(elements, region, output=None):
     if output:
         put(message.outputs.add(name="out"), output, 4 * elements)
     return message
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Regions(InferenceTest):
@@ -321,6 +314,14 @@ class OneWorker(InferenceTest):
 class SmallMessages(InferenceTest):
     FLAGS = ("--max_message_mib=1", "--max_batch_tasks=1000")
 
+    def test_the_tasks_of_a_batch_are_limited(self):
+        self.assertEqual(self.client.ModelConfig(name="copy:batch").config.max_batch_size, 1000)
+        x = numpy.arange(1001, dtype=F32).reshape(1001, 1)
+        with self.invalid("1001", "1000", "--max_batch_tasks"):
+            self.client.infer("copy:batch", {"x": x})
+        answer = self.client.infer("copy:batch", {"x": x[1:]})
+        numpy.testing.assert_array_equal(array(answer, "out"), x[1:])
+
     def test_what_the_daemon_copies_from_a_region_is_limited(self):
         memory = Memory(2 << 20)
         self.addCleanup(memory.close)
@@ -342,14 +343,84 @@ class SmallMessages(InferenceTest):
             self.client.ModelInfer(message)
 
 
+class LargeRegions(InferenceTest):
+    FLAGS = ("--max_message_mib=1",)
+
+    def test_tasks_without_dimensions_are_not_copied(self):
+        """What the daemon copies has the limit of a message."""
+        tasks = 300_000
+        memory, out = Memory(8 * tasks), Memory(4 * tasks)
+        for each, name in ((memory, "in"), (out, "out")):
+            self.addCleanup(each.close)
+            self.client.SystemSharedMemoryRegister(name=name, key=each.key, byte_size=each.bytes.size)
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+        values = memory.array((2, tasks))
+        values[:] = numpy.arange(2 * tasks).reshape(2, tasks)
+        message = add_request(tasks, "in", "out")
+        message.model_name = "add:batch"
+        answer = self.client.ModelInfer(message)
+        self.assertEqual(list(answer.outputs[0].shape), [tasks])
+        numpy.testing.assert_array_equal(out.array(tasks), values.sum(0))
+        # One task.
+        message = pb.ModelInferRequest(model_name="add")
+        for i, name in enumerate("xy"):
+            put(message.inputs.add(name=name, datatype="FP32", shape=[]), "in", 4, 4 * (i + 7))
+        put(message.outputs.add(name="out"), "out", 4, 8)
+        self.assertEqual(list(self.client.ModelInfer(message).outputs[0].shape), [])
+        self.assertEqual(out.array(3)[2], 15)
+        put(message.inputs[0], "in", 4, 2)
+        with self.invalid("multiple of its element size"):
+            self.client.ModelInfer(message)
+
+
 class IdleRegions(InferenceTest):
     FLAGS = ("--oip_region_idle=100ms",)
 
+    def setUp(self):
+        self.memory = Memory(64)
+        self.addCleanup(self.memory.close)
+        self.addCleanup(self.client.SystemSharedMemoryUnregister)
+
+    def register(self, name):
+        self.client.SystemSharedMemoryRegister(name=name, key=self.memory.key, byte_size=64)
+
+    def regions(self):
+        return set(self.client.SystemSharedMemoryStatus().regions)
+
     def test_a_region_that_is_not_used_ends(self):
-        memory = Memory(64)
-        self.addCleanup(memory.close)
-        self.client.SystemSharedMemoryRegister(name="r", key=memory.key, byte_size=64)
-        eventually(lambda: not self.client.SystemSharedMemoryStatus().regions)
+        self.register("r")
+        eventually(lambda: not self.regions())
+
+    def start_request(self):
+        """A request that waits for the device and uses the region r, which was registered for it."""
+        infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer",
+                                                pb.ModelInferRequest.SerializeToString,
+                                                pb.ModelInferResponse.FromString)
+        while True:
+            self.register("r")
+            call = infer.future(add_request(8, "r"), timeout=60)
+            eventually(lambda: call.done() or self.queued_tasks())
+            if not call.done():
+                return call
+            # The region had ended before the request was read.
+            self.assertEqual(call.code(), grpc.StatusCode.NOT_FOUND, call.details())
+
+    def queued_tasks(self):
+        return self.ctl("status", "--json").json["devices"][0]["queued_tasks"]
+
+    def test_a_region_that_a_request_uses_does_not_end(self):
+        self.memory.array((2, 8))[:] = 3
+        self.ctl("admin", "park", "0")
+        try:
+            call = self.start_request()
+            # A region that was registered later ends before it.
+            self.register("later")
+            eventually(lambda: "later" not in self.regions())
+            self.assertEqual(self.regions(), {"r"})
+        finally:
+            self.ctl("admin", "resume", "0")
+        numpy.testing.assert_array_equal(array(call.result(), "out"), [6] * 8)
+        eventually(lambda: not self.regions())
 
 
 class Withdrawal(InferenceTest):
@@ -421,6 +492,18 @@ class Withdrawal(InferenceTest):
         numpy.testing.assert_array_equal(array(answers[1].infer_response, "out"), [6] * 8)
         eventually(lambda: not int(self.device()["buffers"]))
         stream.cancel()
+
+    def test_a_full_queue_is_an_error(self):
+        message = request("copy", {"x": numpy.ones(1, F32)})
+        infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer",
+                                                pb.ModelInferRequest.SerializeToString,
+                                                pb.ModelInferResponse.FromString)
+        first = infer.future(message, timeout=60)
+        eventually(lambda: self.device()["queued_tasks"])
+        with self.refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "1 tasks queued"):
+            self.client.ModelInfer(message)
+        self.resume()
+        numpy.testing.assert_array_equal(array(first.result(), "out"), [1])
 
     def test_calls_that_end_before_their_tasks_run_are_in_the_statistics(self):
         infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer",

@@ -11,6 +11,8 @@
                 package adds. The four alternate, so that all see the same machine.
   map           1,024 tasks of `add` in a batch, beside the same tasks as lone calls and as submits
   shared memory `add` of two arrays of 16 MiB: arrays of Client.shared, through the arena, and inline
+  killed client from kill -9 of a client with buffers, shared memory and batches under way until the daemon
+                has none of it and /dev/shm no object, beside the same for a client that calls close()
 
 Figures are medians; the ratio to the baseline is what can be compared between machines.
 """
@@ -32,6 +34,7 @@ import numpy as np  # noqa: E402
 
 LONE_CALLS, TASKS, REPETITIONS = 3000, 1024, 15
 LARGE = (4, 1 << 20)  # float32: 16 MiB.
+ENDS = 10  # Clients that are killed, and clients that close.
 
 
 def seconds(function):
@@ -139,6 +142,63 @@ def shared_memory(rd, inline):
             figure(what + "through the arena", arena * 1e3, "ms", "inline", through_grpc * 1e3)]
 
 
+class OtherClient:
+    """A client in a process of its own, with a buffer, shared memory, and batches under way."""
+
+    SOURCE = """
+import sys
+sys.path[:0] = {path!r}
+import numpy as np, residentd
+rd = residentd.connect({address!r}, client_name="other")
+add, shared, buffer = rd.op("add"), rd.shared((1 << 20,)), rd.upload(np.ones(1 << 20))
+large = add(np.ones(1 << 20, np.float32), 1)
+futures = [add.submit(large, large) for _ in range(16)]
+print("ready", flush=True)
+sys.stdin.readline()
+rd.close()
+print("closed", flush=True)
+"""
+
+    def __init__(self, address):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.SOURCE.format(path=sys.path, address=address)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.process.stdout.readline() != "ready\n":
+            raise SystemExit("the other client did not start")
+
+    def kill(self):
+        self.process.kill()
+
+    def close(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+def end_of_clients(rd, address):
+    def nothing_left(client):
+        status = rd.status()
+        return not (support.shared_objects(client.process.pid) or
+                    sum(device.buffers for device in status.devices) or
+                    [each for each in status.clients if each.name == "other"])
+
+    # What this client has in the arena is a buffer of the device: a new client has none.
+    times = {"kill": [], "close": []}
+    for _ in range(ENDS):
+        for end, of_end in times.items():
+            client = OtherClient(address)
+            start = time.perf_counter()
+            getattr(client, end)()
+            while not nothing_left(client):
+                if time.perf_counter() - start > 60:
+                    raise SystemExit("a client that ended by {} left something".format(end))
+            of_end.append(time.perf_counter() - start)
+            client.process.communicate()
+    killed, closed = (1e3 * statistics.median(times[end]) for end in ("kill", "close"))
+    print("end of a client:   kill -9 {:.1f} ms (longest of {}: {:.1f} ms, limit 2,000 ms)   close() {:.1f} "
+          "ms   ratio {:.2f}".format(killed, ENDS, 1e3 * max(times["kill"]), closed, killed / closed))
+    return [figure("`kill -9` of a client until nothing of it is left", killed, "ms", "close()", closed)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -152,6 +212,8 @@ def main():
             print("Python {}, grpcio {}, numpy {}; device: {}".format(
                 sys.version.split()[0], grpc.__version__, np.__version__, device.name))
             figures = lone_call(rd, daemon.address) + many_tasks(rd) + shared_memory(rd, inline)
+        with residentd.connect(daemon.address, shared_memory="off") as rd:
+            figures += end_of_clients(rd, daemon.address)
             versions = {"device": device.name, "python": sys.version.split()[0],
                         "grpcio": grpc.__version__, "numpy": np.__version__}
     finally:

@@ -104,6 +104,19 @@ class Buffers(support.PackageTest):
             np.testing.assert_array_equal(
                 self.rd.op("gemm")(x, np.eye(4, dtype="f"), out[:3], beta=1).numpy(), 3 * values)
 
+    def test_one_element_of_a_buffer_is_a_tensor_without_dimensions(self):
+        add, values = self.rd.op("add"), np.arange(6, dtype=np.float32).reshape(2, 3)
+        with self.rd.upload(values) as x, self.rd.upload(np.zeros(4, np.float32)) as out:
+            self.assertEqual(add(x[1, 2], 1).shape, ())
+            self.assertEqual(add(x[1, 2], 1), 6)
+            np.testing.assert_array_equal(add(x[0], x[1, 0]), values[0] + 3)
+            add(x[1, 1], x[0, 2], out=out[1])
+            np.testing.assert_array_equal(out.numpy(), [0, 6, 0, 0])
+            # One for each task.
+            np.testing.assert_array_equal(add.map(x[1], x[0, ::-1]), values[1] + values[0, ::-1])
+            add.map(x[:, 1], x[0, 2], shared=("y",), out=out[::2])
+            np.testing.assert_array_equal(out.numpy(), [3, 6, 6, 0])
+
     def test_map_over_rows_of_buffers(self):
         values = np.arange(40, dtype=np.float32).reshape(10, 4)
         add = self.rd.op("add")

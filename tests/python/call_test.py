@@ -1,15 +1,20 @@
 #!/usr/bin/python3
 """Calls of operators: what is accepted, what is returned, and what is refused before it is sent."""
 
+import ctypes
 import inspect
+import os
 import pathlib
 import pydoc
 import sys
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 import support  # noqa: E402
 from support import residentd  # noqa: E402
-from residentd import descriptors  # noqa: E402
+from residentd import cuda_array, descriptors  # noqa: E402
+
+sys.path.insert(0, str(support.HERE.parent / "inference"))  # Memory of a GPU.
 
 import numpy as np  # noqa: E402
 from google.protobuf import descriptor_pb2  # noqa: E402
@@ -37,6 +42,41 @@ def forget_json_names(messages):
         for field in each.field:
             field.ClearField("json_name")
         forget_json_names(each.nested_type)
+
+
+class PretendedDriver:
+    """Functions of the CUDA driver, for which memory of this process is that of a device.
+
+    pool: whether the memory belongs to no context. fails: the function that returns an error.
+    """
+
+    def __init__(self, pool=False, fails=None):
+        self.calls, self.pool, self.fails = [], pool, fails
+
+    def __getattr__(self, name):
+        def function(*args):
+            self.calls.append((name, args))
+            if name == self.fails:
+                return 700
+            if name == "cuPointerGetAttribute":
+                args[0]._obj.value = None if args[1] == 1 and self.pool else 5
+            if name == "cuMemcpyDtoH_v2":
+                ctypes.memmove(args[0], args[1].value, args[2].value)
+            return 0
+
+        return function
+
+
+class OnGpu:
+    """An array of another package whose memory is a device's."""
+
+    def __init__(self, array, **entries):
+        self.keep = array
+        interface = dict(array.__array_interface__, version=3, **entries)
+        self.__cuda_array_interface__ = interface
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("no implicit copy")
 
 
 class Calls(support.PackageTest):
@@ -98,15 +138,70 @@ class Calls(support.PackageTest):
             def __dlpack_device__(self):
                 return X.__dlpack_device__()
 
-        class OnGpu:
-            __cuda_array_interface__ = {}
-
         add = self.rd.op("add")
         np.testing.assert_array_equal(add(Array(), Y), X + Y)
         if hasattr(np, "from_dlpack"):
             np.testing.assert_array_equal(add(Dlpack(), Y), X + Y)
-        self.refused(residentd.InvalidArgument, "in GPU memory", add, OnGpu(), Y)
         self.refused(residentd.InvalidArgument, "str is not an array", add, "text", Y)
+
+    def pretend_driver(self, **options):
+        driver = PretendedDriver(**options)
+        self.addCleanup(setattr, cuda_array, "_driver", cuda_array._driver)
+        cuda_array._driver = driver
+        return driver
+
+    def test_arrays_in_gpu_memory_are_copied(self):
+        add = self.rd.op("add")
+        every = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        for pool in (False, True):
+            self.pretend_driver(pool=pool)
+            for x in (X, every, every.T, every[::-1, 1:, ::-2], every[:, 1], np.broadcast_to(X, (4, 3)),
+                      np.float32(3), np.empty((0, 3), np.float32), every.astype(np.float16), every.astype("i4")):
+                with self.subTest(shape=np.shape(x), pool=pool):
+                    out = add(OnGpu(np.asarray(x)), 1)
+                    self.assertEqual((out.dtype, out.shape), (x.dtype, np.shape(x)))
+                    np.testing.assert_array_equal(out, x + np.asarray(1, x.dtype))
+        np.testing.assert_array_equal(add.map(OnGpu(every), OnGpu(X[:1]), shared=("y",)), every + 1)
+        np.testing.assert_array_equal(self.rd.upload(OnGpu(every.T)).numpy(), every.T)
+
+    def test_a_copy_from_gpu_memory_waits_for_the_arrays_stream(self):
+        # Older versions of the interface do not name a stream; None: there is nothing to wait for.
+        for stream, called, argument in (({"stream": 77}, "cuStreamSynchronize", 77), ({}, "cuCtxSynchronize", None),
+                                         ({"stream": None}, None, None)):
+            driver = self.pretend_driver()
+            self.rd.op("add")(OnGpu(X, **stream), Y)
+            waits = [(name, args[0].value if args else None) for name, args in driver.calls
+                     if "Synchronize" in name]
+            self.assertEqual(waits, [(called, argument)] if called else [])
+            names = [name for name, _ in driver.calls]
+            if called:
+                self.assertLess(names.index(called), names.index("cuMemcpyDtoH_v2"))
+            # The thread's context is the same as before.
+            self.assertEqual(names.count("cuCtxPushCurrent_v2"), names.count("cuCtxPopCurrent_v2"))
+
+    def test_arrays_in_gpu_memory_that_cannot_be_copied(self):
+        add = self.rd.op("add")
+        for function in ("cuPointerGetAttribute", "cuCtxPushCurrent_v2", "cuMemcpyDtoH_v2"):
+            driver = self.pretend_driver(fails=function)
+            self.refused(residentd.InvalidArgument, function + " returned error 700", add, OnGpu(X), Y)
+            names = [name for name, _ in driver.calls]
+            self.assertEqual("cuCtxPopCurrent_v2" in names, function == "cuMemcpyDtoH_v2")
+        self.refused(residentd.WrongType, "mask", add, OnGpu(X, mask=X), Y)
+        self.pretend_driver()
+        self.refused(residentd.InvalidArgument, "it is written, and OnGpu cannot be", add, X, Y, out=OnGpu(X))
+
+    @unittest.skipUnless(os.environ.get("RESIDENT_TEST_ENGINE") == "cuda", "needs a GPU")
+    def test_arrays_in_memory_of_a_real_gpu(self):
+        import cuda_memory
+        every = np.arange(24, dtype=np.float32).reshape(4, 6)
+        with cuda_memory.Memory(every.nbytes) as memory:
+            memory.write(every)
+            for x in (every, every.T, every[1:, ::-2]):
+                device = OnGpu(x)
+                offset = x.__array_interface__["data"][0] - every.__array_interface__["data"][0]
+                device.__cuda_array_interface__["data"] = (memory.address.value + offset, False)
+                np.testing.assert_array_equal(self.rd.op("add")(device, 1), x + 1)
+                self.assertEqual(memory.read(every.shape).tolist(), every.tolist())
 
     def test_torch_tensors(self):
         try:

@@ -25,8 +25,10 @@ import residentd.credentials  # noqa: E402
 X = np.float32([1, 2, 3])
 LOOP = asyncio.new_event_loop()  # One for all tests: grpc.aio expects one in a process.
 
+# A shell starts background jobs with SIGINT ignored, which Python then leaves as it is.
 CLIENT = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = {path!r}
 import numpy as np, residentd
 rd = residentd.connect({address!r}, client_name="victim")

@@ -4,7 +4,9 @@ The last line is `N passed, N failed`.
 """
 
 import asyncio
+import contextlib
 import csv
+import io
 import os
 import pathlib
 import queue
@@ -158,6 +160,22 @@ class TritonClient(Stranger):
             self.client.update_log_settings({"log_verbose_level": 1})
         self.assertIn("UNIMPLEMENTED", str(caught.exception.status()))
 
+    def test_the_examples_of_the_document(self):
+        blocks = re.findall(r"^```python\n(.*?)^```", (HERE.parent.parent / "docs/inference.md").read_text(),
+                            re.DOTALL | re.MULTILINE)
+        self.assertEqual(len(blocks), 2)
+        (pathlib.Path(self.daemon.folder) / "twice.cc").write_text(TWICE)
+        names, printed = {}, io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            for block in blocks:
+                block = block.replace("127.0.0.1:50051", self.daemon.address)
+                exec(block.replace("twice.cc\", \"rb", "{}/twice.cc\", \"rb".format(self.daemon.folder)), names)
+        self.assertEqual(printed.getvalue(), re.search(r"# (\[.*\])$", blocks[0], re.MULTILINE)[1] + "\n")
+        result = self.client.infer("twice", inputs(triton, x=X))
+        numpy.testing.assert_array_equal(result.as_numpy("out"), 2 * X)
+        self.client.unload_model("twice")
+        names["client"].close()
+
     def test_asyncio(self):
         asyncio.run(self.use_asyncio())
 
@@ -225,7 +243,16 @@ class PerfAnalyzer(Stranger):
         "add": ["--shape=x:64", "--shape=y:64"],
         "add:batch": ["-b", "64", "--shape=x:64", "--shape=y:64"],
         "sum_rows": ["--shape=x:8,8"],
+        "installed": ["--shape=x:64"],
+        "installed:batch": ["-b", "64", "--shape=x:64"],
     }
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with triton.InferenceServerClient(cls.daemon.address) as client:
+            client.load_model("installed", config=TWICE_CONFIG.replace("twice", "installed"),
+                              files={"file:1/installed.cc": TWICE.replace("twice", "installed").encode()})
 
     def run_all(self, *flags):
         for model, shapes in self.SHAPES.items():
@@ -246,6 +273,10 @@ class PerfAnalyzer(Stranger):
 
     def test_shared_memory(self):
         self.run_all("--shared-memory=system", "--output-shared-memory-size=65536")
+
+    @unittest.skipUnless(os.environ.get("RESIDENT_TEST_DEVICES", "cpu") != "cpu", "needs a GPU")
+    def test_cuda_shared_memory(self):
+        self.run_all("--shared-memory=cuda", "--output-shared-memory-size=65536")
 
     def test_a_version_that_is_activated_meanwhile_causes_no_error(self):
         for factor in (2, 3):

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 import numpy as np
 
+from . import cuda_array
 from .errors import InvalidArgument, WrongType
 
 
@@ -284,15 +285,13 @@ def to_array(value: Any) -> Tuple["np.ndarray[Any, Any]", Optional[DType]]:
         return _torch_array(value)
     if isinstance(value, (bool, int, float, list, tuple)):
         return np.asarray(_values(value)), None
+    # Before the other protocols, which refuse memory of a GPU.
+    if hasattr(value, "__cuda_array_interface__"):
+        return _known(cuda_array.to_host(value))
     if hasattr(value, "__array__"):
         return _known(np.asarray(value))
     if hasattr(value, "__dlpack__") and hasattr(np, "from_dlpack"):
         return _known(np.from_dlpack(value))
-    if hasattr(value, "__cuda_array_interface__"):
-        raise InvalidArgument(
-            "an array in GPU memory ({}) cannot be sent".format(type(value).__name__),
-            "copy it to the host, for instance with .get(), or keep the data in a buffer of the daemon "
-            "(Client.upload)")
     raise InvalidArgument("{} is not an array".format(type(value).__name__),
                           "pass a NumPy array, a torch tensor, or a list of numbers")
 

@@ -14,6 +14,8 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Union
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from .descriptors import enum_names, message
 from .errors import InvalidArgument, split_fix
 
@@ -23,6 +25,8 @@ KINDS: Dict[str, int] = {
 }
 _DEPENDENCIES = enum_names("resident.v1.GraphDependency.Kind", "KIND_")
 _MAX_NUMBER = 1 << 53  # Readers of JSON may take numbers as float64.
+# Of the class: the descriptors of protobuf 4.21 do not have the constants.
+_CPP_TYPES_OF_64_BITS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 
 
 class Graph:
@@ -73,7 +77,7 @@ def _with_numbers(fields: Dict[str, Any], kind: Any) -> Dict[str, Any]:
             return [convert(each, field) for each in value]
         if field.message_type is not None:
             return _with_numbers(value, field.message_type)
-        if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
+        if field.cpp_type in _CPP_TYPES_OF_64_BITS:
             number = int(value)
             return number if abs(number) <= _MAX_NUMBER else value
         return value

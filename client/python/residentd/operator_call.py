@@ -583,6 +583,7 @@ class CallBuilder:
         column.buffer_ids.append(buffer_id)
         column.dtype = tensor.dtype.number
         column.shape.extend(tensor.task_shape)
+        column.scalar_shape = not tensor.task_shape
         task_strides = strides[len(leading):]
         if not _is_dense(tensor.task_shape, task_strides):
             if not tensor.parameter.strided:
@@ -590,12 +591,6 @@ class CallBuilder:
                     tensor.index, "it accepts only dense tensors, and the buffer's view is not",
                     "copy the view into a dense buffer (operator 'copy')", reason="NOT_DENSE")
             column.strides.extend(task_strides)
-        if not tensor.task_shape:
-            # A view without dimensions is described by its buffer alone.
-            if tensor.view is not None and (tensor.view._memory.size_bytes != size or leading):
-                raise self.signature.mismatch(
-                    tensor.index, "one element of a larger buffer cannot be a tensor without dimensions",
-                    "use a buffer of shape ()", reason="NOT_DENSE")
         if leading and leading[0] > 1 and strides[0] * size >= 0 and offset == 0:
             column.stride_bytes = strides[0] * size
         elif leading and leading[0] > 1:

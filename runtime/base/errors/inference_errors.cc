@@ -170,8 +170,7 @@ absl::Status TypedContentsRange(const TensorRef& tensor, const std::string& data
 absl::Status UnknownInferParameter(const std::string& model, const std::string& name,
                                    const std::string& known) {
   return InvalidArgumentError(StrCat("parameter ", Quote(name), " is not known to ", model,
-                                     ". Fix: remove it, or use one of: timeout",
-                                     known.empty() ? "" : ", ", known));
+                                     ". Fix: remove it, or use one of: ", known));
 }
 
 absl::Status InferParameterValue(const std::string& name, const std::string& wanted) {
@@ -257,6 +256,16 @@ absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t 
                                      element_bytes, ". Fix: align the region and the offset"));
 }
 
+absl::Status RegionOnOtherDevice(const TensorRef& tensor, const std::string& region,
+                                 uint32_t device, const std::string& other, uint32_t other_device) {
+  return InvalidArgumentError(StrCat(
+      TensorText(tensor), " is in the region of shared memory ", Quote(region), " on device ",
+      device, ", and another tensor of the request is in ", Quote(other), " on device ",
+      other_device,
+      ". Fix: register all regions of a request on one device, or send one of the tensors in the "
+      "message"));
+}
+
 absl::Status RegionTruncated(const std::string& name) {
   return absl::FailedPreconditionError(StrCat(
       "the memory of the region of shared memory ", Quote(name),
@@ -307,7 +316,7 @@ absl::Status CudaRegionCopied(const TensorRef& tensor) {
   return InvalidArgumentError(StrCat(
       TensorText(tensor),
       " is in CUDA shared memory, to which only tasks have access: the daemon copies scalars, "
-      "inout parameters, tensors without dimensions and the tensors of bytecode operators. "
+      "inout parameters and the tensors of bytecode operators. "
       "Fix: send or request its contents in the message, or use a system region for it"));
 }
 

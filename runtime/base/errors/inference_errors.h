@@ -80,6 +80,8 @@ absl::Status BeyondRegion(const TensorRef& tensor, const std::string& region, ui
 absl::Status RegionTooSmall(const TensorRef& tensor, uint64_t bytes, uint64_t wanted);
 absl::Status RegionCopyTooLarge(const TensorRef& tensor, uint64_t bytes, uint64_t limit);
 absl::Status RegionAlignment(const TensorRef& tensor, uint64_t offset, uint64_t element_bytes);
+absl::Status RegionOnOtherDevice(const TensorRef& tensor, const std::string& region,
+                                 uint32_t device, const std::string& other, uint32_t other_device);
 absl::Status RegionTruncated(const std::string& name);
 // Empty: all regions.
 absl::Status UnregisteredButUsed(const std::string& name);
