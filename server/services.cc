@@ -52,6 +52,10 @@ absl::Status Services::Start() {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(limits.max_connection_streams));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeMs));
+  // With this probe, gRPC 1.51 announces a window of 4 MiB and more for each stream, also before
+  // its call is admitted; a client's first message could then exceed --max_unadmitted_kib. Without
+  // it, the window is 64 KiB, and up to 1 MiB more for a message that the daemon has requested.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // Limits the headers of a call once they are complete. Until then gRPC 1.51 stores headers of any
   // size; therefore the listener limits what a connection without an admitted call may send.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));

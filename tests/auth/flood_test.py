@@ -32,14 +32,14 @@ MIB = 1 << 20
 WAIT_S = 60
 
 FLOOD_BYTES = 256 * MIB
-# --max_unadmitted_kib, and the bytes that a peer can send until its connection is closed:
-# the kernel's buffers and 32 KiB a second come on top. Socket buffers may hold 6 MiB on
-# each side.
+# --max_unadmitted_kib, and the bytes that a peer can send until its connection is closed: twice
+# the limit; the kernel's buffers and 32 KiB a second come on top. Socket buffers may hold 6 MiB
+# on each side.
 UNADMITTED_KIB = 1024
 MAX_SENT = 32 * MIB
 # gRPC uses as much memory for a header of one byte as for one of 100 bytes: the bytes that
-# a peer can send until then can use about 200 MiB.
-MAX_GROWTH = 400 * MIB
+# a peer can send until then can use about 400 MiB.
+MAX_GROWTH = 800 * MIB
 MAX_CPU_S = 20
 # Many concurrent connections, and how much memory may remain after they are closed: the
 # daemon returns memory once it has grown by 64 MiB.
@@ -48,6 +48,7 @@ MAX_GROWTH_OF_MANY = 1536 * MIB
 MAX_REMAINING = 112 * MIB
 
 CONNECTIONS = 64
+DEFAULT_WINDOW = 65535  # Of HTTP/2.
 
 # Contents of a flood's frames, in the order of memory per byte: long values, short headers,
 # and headers of one byte each: an index into the table, where the first frame has added a
@@ -196,6 +197,18 @@ class WithoutTls(FloodTest):
 
     def test_endless_headers(self):
         self.check_endless_headers()
+
+    def test_the_window_of_a_stream_does_not_grow(self):
+        # A client's first message then stays below --max_unadmitted_kib, however long the
+        # daemon takes to admit the call.
+        with http2.Connection(self.daemon.address) as connection:
+            for _ in range(4):
+                connection.call(STATUS, [AUTHORIZATION], b"\xff" * MIB)
+            connection.send_ping()
+            self.assertTrue(connection.read_until(lambda: connection.pongs == 1))
+            self.assertLessEqual(
+                connection.server_settings.get(http2.INITIAL_WINDOW_SIZE, DEFAULT_WINDOW),
+                DEFAULT_WINDOW)
 
     def test_endless_headers_on_many_connections_and_remaining_memory(self):
         flooders = [Flooder(self.daemon.address, piece=SHORT) for _ in range(FLOODERS)]
