@@ -38,19 +38,6 @@ RESIDENT_DEVICE Bytes16 LoadGroup(const T* data, i64 at) {
   }
 }
 
-// Brings the first of the values data[0] to data[count - 1] to the L2 cache: a line of 128 bytes
-// for each thread of the team.
-template <typename T>
-RESIDENT_DEVICE void RequestValues([[maybe_unused]] const Team& team,
-                                   [[maybe_unused]] const T* data, [[maybe_unused]] i64 count) {
-#if RESIDENT_GPU
-  constexpr i64 kLineElements = 128 / sizeof(T);
-  if (team.rank * kLineElements >= count) return;
-  asm volatile(
-      "prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(data + team.rank * kLineElements)));
-#endif
-}
-
 // Calls f(v, at) with the values of the whole groups among data[0] to data[count - 1], of which the
 // calling thread has every team.size'th: those of groups `at`, at + team.size and so on, as many as
 // v has space for. Values of groups that do not exist are `none`.

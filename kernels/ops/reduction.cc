@@ -283,25 +283,21 @@ RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, i64 value) {
   out.as<i64>().data()[i] = value;
 }
 
-// Calls row(team, offset, count, next) for each output of the chunk: the Value of the elements of x
-// from `offset` on, of which a team without an output has none. Those of the team's next output are
-// from `next` on.
+// Calls row(team, offset, count) for each output of the chunk: the Value of the elements of x from
+// `offset` on, of which a team without an output has none.
 template <typename R, typename F>
 RESIDENT_DEVICE void ReduceRows(const Block& block, const Plan& plan, const R& reducer,
                                 const Tensor<Any>& out, F row) {
   const i64 count = plan.elements.size();
   const Team team(block, count, plan.outputs.size());
   const Range range = block.share(plan.outputs.size());
-  const auto offset_of = [&](i64 i) { return i < range.end ? Offset(plan.outputs, i) : 0; };
-  i64 offset = offset_of(range.begin + team.index);
   RESIDENT_UNROLL(1)
   for (i64 first = range.begin; first < range.end; first += team.count) {
     const i64 i = first + team.index;
     const bool active = i < range.end;
-    const i64 next = offset_of(i + team.count);
-    const auto value = row(team, offset, active ? count : 0, next);
+    const i64 offset = active ? Offset(plan.outputs, i) : 0;
+    const auto value = row(team, offset, active ? count : 0);
     if (active && team.rank == 0) StoreResult(out, i, reducer.Finish(value, count));
-    offset = next;
   }
 }
 
@@ -321,8 +317,7 @@ template <typename R, typename T>
 RESIDENT_NOINLINE void ReduceRowsOf(Block block, const Plan& plan, const R& of_task, const T* x,
                                     const Tensor<Any>& out) {
   const R reducer = of_task;
-  ReduceRows(block, plan, reducer, out, [&](const Team& team, i64 offset, i64 count, i64 next) {
-    resident::RequestValues(team, x + next, count);
+  ReduceRows(block, plan, reducer, out, [&](const Team& team, i64 offset, i64 count) {
     return ReduceGroups(block, team, reducer, x + offset, count);
   });
 }
@@ -557,7 +552,7 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
   }
 #endif
   const auto reduce = [&](const auto& elements) {
-    ReduceRows(block, *plan, reducer, out, [&](const Team& team, i64 offset, i64 count, i64) {
+    ReduceRows(block, *plan, reducer, out, [&](const Team& team, i64 offset, i64 count) {
       return reducer.Row(block, team, count,
                          [&](i64 k) { return reducer.Load(elements.Load(offset + k)); });
     });
