@@ -515,9 +515,9 @@ class GangWalk {
       end = GraphEnd::kScalarRange;
     } else {
       // A further step would exceed the time, if it takes as long as this one.
-      leave = Platform::First(
-          quantum_steps >= memory_.max_steps ||
-          now + (now - memory_.step_begin_ns) > memory_.start_ns + memory_.budget_ns);
+      leave = Platform::First(quantum_steps >= memory_.max_steps ||
+                              now + (now - memory_.step_begin_ns) >
+                                  memory_.start_ns + memory_.budget_ns);
       // The host, whose memory takes more than 1 us to read, begins no other quantum of a run that
       // it has aborted.
       if (!leave) LookForAbort(now);
