@@ -56,9 +56,10 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
                        const EmulatedChunks& how = {}) {
   const auto state = std::make_unique<BlockState>();
   const std::unique_ptr<unsigned char[]> scratch(new unsigned char[kScratchBytes]);
-  TaskMemory task_memory;
-  std::memset(&task_memory, 0xff, sizeof(task_memory));
-  task_memory.arrived = 0;
+  // Not on the stack, where AddressSanitizer does not keep its alignment.
+  const auto task_memory = std::make_unique<TaskMemory>();
+  std::memset(task_memory.get(), 0xff, sizeof(TaskMemory));
+  task_memory->arrived = 0;
   state->scratch = scratch.get();
   state->descriptor = {};
   state->descriptor.set_argument_count(static_cast<u32>(arguments.size()));
@@ -66,7 +67,7 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
   for (size_t i = 0; i < arguments.size(); ++i) state->arguments.arguments[i] = arguments[i];
   state->chunk_count = chunks;
   state->status_and_detail = 0;
-  if (how.share_memory) state->task_memory = &task_memory;
+  if (how.share_memory) state->task_memory = task_memory.get();
   std::vector<u64> order = how.order;
   if (order.empty()) {
     order.resize(chunks);
@@ -77,9 +78,9 @@ inline u32 RunEmulated(OperatorFunction function, const std::vector<Argument>& a
     std::memset(state->memory, 0xff, sizeof(state->memory));
     emulated::RunBlock(Block::kMaxThreads, [&] { function(state.get()); });
   }
-  if (state->status_and_detail == 0 && task_memory.arrived != 0) {
+  if (state->status_and_detail == 0 && task_memory->arrived != 0) {
     std::fprintf(stderr, "the chunks have left the counter of arrivals at %u\n",
-                 task_memory.arrived);
+                 task_memory->arrived);
     std::abort();
   }
   return state->status_and_detail;
