@@ -28,8 +28,6 @@ using std::chrono::milliseconds;
 // few percent of a processor.
 constexpr auto kSweepEvery = milliseconds(20);
 constexpr auto kSweepMore = std::chrono::microseconds(25);
-// A longer time between two checks, as this multiple of the planned interval, counts as this.
-constexpr int kMaxSweepGaps = 2;
 // Interval of checks for closed connections: while the limit is reached, and otherwise.
 constexpr auto kCheckClosedWhenFull = milliseconds(10);
 constexpr auto kCheckClosed = milliseconds(1000);
@@ -313,24 +311,14 @@ milliseconds ConnectionTable::SweepPeriod() const {
   return kSweepEvery + std::chrono::duration_cast<milliseconds>(unadmitted_.size() * kSweepMore);
 }
 
-bool ConnectionTable::SentTooMuch(Connection& connection, Clock::duration passed) const {
-  const auto limit = static_cast<double>(limits_.max_unadmitted_bytes);
-  if (connection.over.has_value()) {
-    *connection.over += passed;
-  } else if (connection.level > limit) {
-    connection.over = Clock::duration(0);
-  }
-  return connection.level > kHardLimit * limit || connection.over > kAdmissionTime;
-}
-
-std::optional<milliseconds> ConnectionTable::Sweep(Clock::time_point now) {
+std::optional<milliseconds> ConnectionTable::Sweep() {
+  const auto now = Clock::now();
   absl::MutexLock lock(&mu_);
   if (unadmitted_.empty()) return std::nullopt;
   if (const auto due = swept_ + SweepPeriod(); now < due) {
     return std::chrono::ceil<milliseconds>(due - now);
   }
   if (now - checked_ >= kCheckClosed) ForgetClosed(now);
-  const auto passed = std::min<Clock::duration>(now - swept_, kMaxSweepGaps * SweepPeriod());
   const double allowed =
       std::chrono::duration<double>(now - swept_).count() * kUnadmittedBytesPerSecond;
   swept_ = now;
@@ -343,7 +331,7 @@ std::optional<milliseconds> ConnectionTable::Sweep(Clock::time_point now) {
     connection.level = std::max(0.0, connection.level - allowed) +
                        static_cast<double>(received - std::min(received, connection.received));
     connection.received = received;
-    if (SentTooMuch(connection, passed)) {
+    if (connection.level > static_cast<double>(limits_.max_unadmitted_bytes)) {
       over_.emplace_back(fd, &figures_.closed_bytes);
     } else if (connection.watches == 0 &&
                now - connection.last_call > limits_.max_unadmitted_idle) {

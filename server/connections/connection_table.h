@@ -6,26 +6,17 @@
 // and stores what an unadmitted peer sends, including endless header blocks, and keeps its
 // connection open as long as the peer answers pings. So an unadmitted connection is closed
 //   * after max_unadmitted_idle without a call,
-//   * kAdmissionTime after it has sent more than max_unadmitted_bytes, and immediately when it
-//     has sent kHardLimit times as much; a slow rate does not count (kUnadmittedBytesPerSecond),
+//   * when it has sent more than max_unadmitted_bytes; a slow rate does not count
+//     (kUnadmittedBytesPerSecond),
 //   * when all of them together have sent more than kMaxAllUnadmittedBytes: the one that has
 //     sent the most,
 //   * when there is no room for a new connection: the oldest one, unless it is younger than
 //     kGrace. So a peer always has that time to be admitted.
-//
-// What a client with a credential sends until then: a call is admitted once its headers are
-// read, before its message is requested. But the thread that admits it may have to wait for a
-// processor, for seconds on a busy machine, while another thread continues to read the
-// connection. So the daemon does not announce a larger window than HTTP/2's 64 KiB for a stream
-// whose message was not requested (see Services::Start): the client itself stops there, however
-// long the admission takes. Only many concurrent calls exceed max_unadmitted_bytes, which is
-// why the connection then has kAdmissionTime. A peer that sends endless headers does not stop,
-// and reaches the hard limit. The memory is bounded at any time by the limit for all of them
-// together, which includes those within their kAdmissionTime.
-//
-// If the checks are late, because the process or the machine was stopped or is busy,
-// kAdmissionTime is longer: of the time between two checks, at most twice the planned interval
-// counts.
+// Calls are admitted once their headers are read, before their message is requested. The thread
+// that admits a call may have to wait for a processor, while another one continues to read the
+// connection. So the daemon announces no larger window than HTTP/2's 64 KiB for a stream whose
+// message was not requested (Services::Start): a client with a credential stops there, however
+// long the admission takes. Only clients with many concurrent first calls come near these limits.
 //
 // How connections are tracked: gRPC owns a connection after it was passed on, and does not
 // report when it closes it. The descriptor then refers to another file, or none; comparing
@@ -90,10 +81,6 @@ class ConnectionTable {
   static constexpr uint64_t kMaxAllUnadmittedBytes = 8 << 20;
   static constexpr uint64_t kHandshakeBytes = 32 << 10;
   static constexpr auto kGrace = std::chrono::seconds(1);
-  // As long as other limits for a daemon that does not answer: of handshakes, of pings, and of
-  // acknowledgements by TCP.
-  static constexpr auto kAdmissionTime = std::chrono::seconds(5);
-  static constexpr uint64_t kHardLimit = 2;
 
   explicit ConnectionTable(const ConnectionLimits& limits);
   ~ConnectionTable();
@@ -111,10 +98,10 @@ class ConnectionTable {
   // `peer`. Meanwhile the connection is not idle; the number of such streams is limited
   // elsewhere (HealthService).
   void OnWatch(std::string_view peer, bool open) ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes connections that are over a limit. `now`: the present time. Returns the time until
-  // the next required call; nullopt: not before the next Add. Returns immediately if called
-  // earlier than needed.
-  std::optional<std::chrono::milliseconds> Sweep(Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes connections that are over a limit. Returns the time until the next required
+  // call; nullopt: not before the next Add. Returns immediately if called earlier than
+  // needed.
+  std::optional<std::chrono::milliseconds> Sweep() ABSL_LOCKS_EXCLUDED(mu_);
   ConnectionFigures Figures() ABSL_LOCKS_EXCLUDED(mu_);
   // The same without `open`, and without a check for closed connections. Cheap.
   ConnectionFigures counters() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -140,8 +127,6 @@ class ConnectionTable {
     bool closing = false;   // Shut down by the table; gRPC has not closed it yet.
     uint64_t received = 0;  // Received bytes at the last check.
     double level = 0;       // Received bytes minus those that the rate allows.
-    // Since `level` was first above max_unadmitted_bytes; nullopt: it never was.
-    std::optional<Clock::duration> over;
   };
   struct Share {
     uint32_t open = 0;  // Without those that are closing.
@@ -165,8 +150,6 @@ class ConnectionTable {
   void LeaveShare(const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetClosed(Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether an unadmitted connection has sent too much. `passed`: the time since the last check.
-  bool SentTooMuch(Connection& connection, Clock::duration passed) const;
   std::chrono::milliseconds SweepPeriod() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const ConnectionLimits limits_;

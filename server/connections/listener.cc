@@ -276,7 +276,7 @@ void Listener::PassOn(int socket, int fd) {
 }
 
 int Listener::Sweep() {
-  const auto next = owned_table_->Sweep(Clock::now());
+  const auto next = owned_table_->Sweep();
   const int report = Report();
   if (!next.has_value()) return report;
   const int sweep = static_cast<int>(next->count());

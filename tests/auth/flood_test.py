@@ -32,14 +32,14 @@ MIB = 1 << 20
 WAIT_S = 60
 
 FLOOD_BYTES = 256 * MIB
-# --max_unadmitted_kib, and the bytes that a peer can send until its connection is closed: twice
-# the limit; the kernel's buffers and 32 KiB a second come on top. Socket buffers may hold 6 MiB
-# on each side.
+# --max_unadmitted_kib, and the bytes that a peer can send until its connection is closed:
+# the kernel's buffers and 32 KiB a second come on top. Socket buffers may hold 6 MiB on
+# each side.
 UNADMITTED_KIB = 1024
 MAX_SENT = 32 * MIB
 # gRPC uses as much memory for a header of one byte as for one of 100 bytes: the bytes that
-# a peer can send until then can use about 400 MiB.
-MAX_GROWTH = 800 * MIB
+# a peer can send until then can use about 200 MiB.
+MAX_GROWTH = 400 * MIB
 MAX_CPU_S = 20
 # Many concurrent connections, and how much memory may remain after they are closed: the
 # daemon returns memory once it has grown by 64 MiB.
