@@ -83,8 +83,9 @@ class PyTorchBf16(Arithmetic):
         return self.store(self.store(x * cosine) + self.store(half_turned(x) * sine))
 
 
-def compute(model, tokens, arithmetic, cache):
+def compute(model, tokens, arithmetic, cache, first=None):
     config = model.config
+    positions, first_weights = first or (0, {})
     weights = {name: w.astype(arithmetic.dtype) for name, w in model.weights.items()}
     heads, kv_heads, dim = (config[key] for key in
                             ("num_attention_heads", "num_key_value_heads", "head_dim"))
@@ -95,6 +96,8 @@ def compute(model, tokens, arithmetic, cache):
 
     def linear(name, x):
         y = x @ weights[name + ".weight"].T
+        if positions and name.startswith("model.layers."):
+            y[:positions] = x[:positions] @ first_weights[name + ".weight"].astype(arithmetic.dtype).T
         bias = weights.get(name + ".bias")
         return arithmetic.store(y if bias is None else y + bias)
 
@@ -123,9 +126,11 @@ def compute(model, tokens, arithmetic, cache):
     return linear("model.embed_tokens" if tied else "lm_head", x).astype(np.float64)
 
 
-def logits(model, tokens, cache=None):
-    """In float64. `cache`: the dtype in which keys and values are kept; None: float64."""
-    return compute(model, tokens, Arithmetic(), cache)
+def logits(model, tokens, cache=None, first=None):
+    """In float64. `cache`: the dtype in which keys and values are kept; None: float64. `first`: a number of
+    positions and the weights, by name, that the products of the layers have for these instead of the model's
+    own."""
+    return compute(model, tokens, Arithmetic(), cache, first)
 
 
 def logits_bf16(model, tokens):
