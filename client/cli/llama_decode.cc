@@ -19,8 +19,8 @@ namespace {
 // GPU has multiprocessors.
 int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
   constexpr int64_t kAllParts = 128;
-  constexpr int64_t kLeastKeys = 32;
-  return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kLeastKeys));
+  constexpr int64_t kMinKeys = 32;
+  return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kMinKeys));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using absl::StrCat;
 
 namespace {
 
-// Longer vectors (kMostDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
+// Longer vectors (kMaxDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
 // as separate steps on a GPU. So are quantized weights in other groups than those of
 // kernels/ops/gemv_quant_one_vector.h.
 constexpr int64_t kMaxColumns = 10240;

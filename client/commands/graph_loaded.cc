@@ -22,7 +22,7 @@ namespace {
 
 // Digits of an id that are printed, and that a word must have at least.
 constexpr size_t kShownDigits = 12;
-constexpr size_t kLeastDigits = 4;
+constexpr size_t kMinDigits = 4;
 
 // UTC, with seconds.
 std::string TimeText(int64_t milliseconds) {
@@ -130,7 +130,7 @@ absl::StatusOr<v1::LoadedGraph> FindLoadedGraph(client::Client& client, const st
   std::vector<const v1::LoadedGraph*> found;
   for (const v1::LoadedGraph& graph : *graphs) {
     if (graph.graph_id() == word) return graph;
-    const bool prefix = word.size() >= kLeastDigits && absl::StartsWith(graph.graph_id(), word);
+    const bool prefix = word.size() >= kMinDigits && absl::StartsWith(graph.graph_id(), word);
     if (graph.name() == word || prefix) found.push_back(&graph);
   }
   if (found.size() == 1) return *found[0];

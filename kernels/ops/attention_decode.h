@@ -56,7 +56,7 @@ constexpr i64 kKeysOfPart = 32;
 // Elements of the heads of q that share a head of k: the general form has them in scratch memory,
 // behind the sums of AttendTile.
 constexpr u64 kDecodeQueriesAt = kScratchBytes / 2;
-constexpr i64 kMostSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(float);
+constexpr i64 kMaxSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(float);
 
 // Parts that have keys.
 RESIDENT_DEVICE i64 CountDecodeParts(const Args& args) {
@@ -83,7 +83,7 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
   if (angles != 0 && 2 * angles != dim) return kDecodeBadAngles;
   const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
   if (parts == 0 || parts >> 31 != 0) return kDecodeBadParts;
-  if (Quotient(heads, kv_heads) * dim > kMostSharedElements) return kDecodeTooManyHeads;
+  if (Quotient(heads, kv_heads) * dim > kMaxSharedElements) return kDecodeTooManyHeads;
   return 0;
 }
 
@@ -252,9 +252,9 @@ RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
                     (layout == 0 || layout == 1) & (pos >= 0) & (pos < keys.shape[1]) &
                     (large >> 30 == 0) & (kv_heads > 0) & (parts > 0) &
                     (block.threads() >= kWarpThreads);
-  if (!fits || kv_heads * parts >> 31 != 0 || pos >= kMostKeys * parts) return false;
+  if (!fits || kv_heads * parts >> 31 != 0 || pos >= kMaxKeys * parts) return false;
   const u32 shared = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
-  return i64{shared} * kv_heads == heads && shared > 0 && i64{shared} * dim <= kMostSharedElements;
+  return i64{shared} * kv_heads == heads && shared > 0 && i64{shared} * dim <= kMaxSharedElements;
 }
 
 // (one thread) Elements are not read. REQUIRES: CanDecodeAtOnce.

@@ -13,7 +13,7 @@
 // which is not read back, to the cache.
 //
 // It needs few instructions in front of the first load and behind the last one, which is what short
-// caches are limited by. Items of more than kMostKeys keys, of which there usually are fewer than
+// caches are limited by. Items of more than kMaxKeys keys, of which there usually are fewer than
 // blocks, are left to StreamTiles. A batch of 8 with 8 heads of 8,192 keys in bfloat16, in 4 parts,
 // with attention_combine, reads 0.71 of the rate of a copy on an H100 in the same run.
 // attention.cc has other forms.
@@ -67,7 +67,7 @@ inline constexpr u32 kHeadsAtOnce = 4;
 // Elements of a lane.
 inline constexpr u32 kLaneElements = 8;
 // Keys of an item, at most.
-inline constexpr i64 kMostKeys = 2048;
+inline constexpr i64 kMaxKeys = 2048;
 
 // Keys of a group in a step: of attention and attention_partial, and of attention_decode, whose
 // items have few keys.
@@ -614,7 +614,7 @@ RESIDENT_DEVICE bool FindPositionItems(const Block& block, const Args& args, Pos
   const i64 parts = kPartial ? args.described(4).shape[3] : 0;
   const i64 all = q.shape[0] * k.shape[1] * (kPartial ? parts : 1);
   if ((kPartial && parts == 0) || (parts | all) >> 31 != 0) return false;
-  if (keys > kMostKeys * (kPartial ? parts : 1)) return false;
+  if (keys > kMaxKeys * (kPartial ? parts : 1)) return false;
   const Range share = block.share(all);
   items = {static_cast<u32>(share.begin), static_cast<u32>(share.end)};
   return true;

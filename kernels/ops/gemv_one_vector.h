@@ -56,9 +56,9 @@ inline constexpr u32 kStepPieces = 2;
 inline constexpr u32 kStepRuns = kStepPieces * kWarpThreads;
 inline constexpr u32 kPieceBytes = kWarpThreads * sizeof(Bytes16);
 // Shorter rows would be filled up by too much; x of longer ones has no space in the memory.
-inline constexpr u32 kLeastDepth = 1024;
-inline constexpr u32 kMostDepth = kBlockMemoryBytes / sizeof(float);
-static_assert(kMostDepth % (kStepRuns * kRunWeights) == 0, "");
+inline constexpr u32 kMinDepth = 1024;
+inline constexpr u32 kMaxDepth = kBlockMemoryBytes / sizeof(float);
+static_assert(kMaxDepth % (kStepRuns * kRunWeights) == 0, "");
 
 // Weights of a step, of which a lane has a run of each piece of each row.
 struct StepWeights {
@@ -240,7 +240,7 @@ RESIDENT_DEVICE bool CanMultiplyOneVector(const TensorArgument& x, const TensorA
   const u64 rows = static_cast<u64>(w.shape[0]);
   const u64 depth = static_cast<u64>(w.shape[1]);
   const u64 quad = x.dtype == DType::kF32 ? 16 : 8;
-  return (depth >= kLeastDepth) & (depth <= kMostDepth) & (depth % kRunWeights == 0) &
+  return (depth >= kMinDepth) & (depth <= kMaxDepth) & (depth % kRunWeights == 0) &
          (rows >> 31 == 0) & (w.dtype != DType::kF32) & (w.address % sizeof(Bytes16) == 0) &
          (x.address % quad == 0) & ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1)));
 }
@@ -298,7 +298,7 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   }
 
   // The first quads of all runs, then the second ones, so that adjacent lanes read adjacent quads.
-  auto* const x = reinterpret_cast<Quad<float>*>(block.memory<float>(0, kMostDepth));
+  auto* const x = reinterpret_cast<Quad<float>*>(block.memory<float>(0, kMaxDepth));
   [[maybe_unused]] float mean = 0.0f;  // The thread's share of it.
   const auto store = [&](u32 quad, const Quad<X>& stored, [[maybe_unused]] const Quad<T>& norm) {
     Quad<float> values;

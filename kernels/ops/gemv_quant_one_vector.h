@@ -71,7 +71,7 @@ struct QuantizedX {
   static constexpr u32 kWeights = 8 * sizeof(Bytes16) / kBits;  // Of a run.
   static constexpr u32 kQuads = kWeights / 4;
   static constexpr u32 kRunBytes = kWeights * sizeof(float) + (kZeros ? sizeof(float) : 0);
-  static constexpr u32 kMostRuns = kBlockMemoryBytes / kRunBytes / kStepRuns * kStepRuns;
+  static constexpr u32 kMaxRuns = kBlockMemoryBytes / kRunBytes / kStepRuns * kStepRuns;
   static constexpr u32 kSpaceQuads = 8 / kQuads;
   static constexpr u32 kSpaceBytes = kQuads * kSpaceQuads * sizeof(Quad<float>);
 
@@ -85,7 +85,7 @@ struct QuantizedX {
   u32 runs;
   u32 pitch;
 
-  // `padded`: runs, at most kMostRuns.
+  // `padded`: runs, at most kMaxRuns.
   RESIDENT_DEVICE QuantizedX(const Block& block, u32 padded) : runs(padded) {
     const bool has_space = padded * kRunBytes + kSpaceBytes <= kBlockMemoryBytes;
     pitch = padded + (has_space ? kSpaceQuads : 0);
@@ -271,10 +271,10 @@ struct FactorRows {
   RESIDENT_DEVICE void Prefetch([[maybe_unused]] u32 rows, [[maybe_unused]] u32 lane) const {
 #if RESIDENT_GPU
     constexpr u32 kSector = 32;
-    constexpr u32 kMost = 16 * 1024;
+    constexpr u32 kMaxBytes = 16 * 1024;
     const u64 bytes = u64{rows} * pitch;
     RESIDENT_UNROLL(1)
-    for (u32 offset = lane * kSector; offset < bytes && offset < kMost;
+    for (u32 offset = lane * kSector; offset < bytes && offset < kMaxBytes;
          offset += kWarpThreads * kSector) {
       const auto request = [](u64 from) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(
@@ -492,7 +492,7 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
 // `padded`: runs with which a row is filled up. False: x has no space in the memory.
 template <u32 kBits, bool kZeros, typename Arguments>
 RESIDENT_DEVICE bool MultiplyQuantizedVectorIn(const Block& block, const Args& args, u32 padded) {
-  if (padded > QuantizedX<kBits, kZeros>::kMostRuns) return false;
+  if (padded > QuantizedX<kBits, kZeros>::kMaxRuns) return false;
   MultiplyQuantizedVectorBy<kBits, kZeros, Arguments>(block, args);
   return true;
 }
@@ -519,10 +519,9 @@ RESIDENT_DEVICE bool MultiplyQuantizedVectorOf(const Block& block, const Args& a
   const u64 run = bytes ? 16 : 32;
   const u64 quad = x.dtype == DType::kF32 ? 16 : 8;
   bool can = ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1))) & (rows > 0) &
-             (rows >> 31 == 0) & (depth >= kLeastDepth) & (depth <= kMostDepth) &
-             (depth % run == 0) & (bytes | (2 * pitch == depth)) &
-             (q.address % sizeof(Bytes16) == 0) & (x.address % quad == 0) &
-             (none | (Arguments::kAnyForm & has_zeros));
+             (rows >> 31 == 0) & (depth >= kMinDepth) & (depth <= kMaxDepth) & (depth % run == 0) &
+             (bytes | (2 * pitch == depth)) & (q.address % sizeof(Bytes16) == 0) &
+             (x.address % quad == 0) & (none | (Arguments::kAnyForm & has_zeros));
   if (groups == 1) {
     can = can & (static_cast<i64>(group) >= static_cast<i64>(depth));
   } else {

@@ -1,6 +1,6 @@
 // LongRows: few long rows, which are cut into parts, so that many blocks work on a row.
 //
-//   const LongRows cut = CutRows(rows, columns, kLeastRow, kLeastPart, kMostPartsOf<float>);
+//   const LongRows cut = CutRows(rows, columns, kMinRow, kMinPart, kMaxPartsOf<float>);
 //   if (!cut.any()) ... rows as a whole ...
 //   const PartValues<float, 0> values(block, cut, rows, 2);
 //   const Range own = values.OfChunk(block.chunk(), block.chunk_count());
@@ -30,10 +30,10 @@ namespace resident {
 
 // Parts of a task: as many as a large GPU has blocks that run tasks. Each has a value of at most 8
 // bytes. There are fewer if the values are larger.
-inline constexpr i64 kMostParts = kTaskMemoryBytes / sizeof(u64);
+inline constexpr i64 kMaxParts = kTaskMemoryBytes / sizeof(u64);
 template <typename T>
-inline constexpr i64 kMostPartsOf = sizeof(T) <= sizeof(u64) ? kMostParts
-                                                             : kTaskMemoryBytes / sizeof(T);
+inline constexpr i64 kMaxPartsOf = sizeof(T) <= sizeof(u64) ? kMaxParts
+                                                            : kTaskMemoryBytes / sizeof(T);
 // A part begins at a multiple of this many columns: with 16-bit elements, of 128 bytes.
 inline constexpr i64 kPartStep = 64;
 
@@ -82,7 +82,7 @@ RESIDENT_DEVICE void ForEachPart(const LongRows& cut, Range parts, F f) {
   }
 }
 
-// The share of one of `count` chunks of n parts, of which there are at most kMostParts.
+// The share of one of `count` chunks of n parts, of which there are at most kMaxParts.
 RESIDENT_DEVICE Range ShareOfParts(i64 n, i64 chunk, i64 count) {
   if (chunk >= n) return {n, n};
   if (count >= n) return {chunk, chunk + 1};
@@ -112,8 +112,8 @@ struct PartValues {
       : shared(block.task_memory<T>() != nullptr && block.chunk_count() >= least_chunks),
         rows(shared ? Range{0, all_rows} : block.share(all_rows)),
         parts{cut.FirstOfRow(rows.begin), cut.FirstOfRow(rows.end)},
-        values(shared ? block.task_memory<T>(0, kMostPartsOf<T>)
-                      : block.memory<T>(kAt, kMostPartsOf<T>)) {}
+        values(shared ? block.task_memory<T>(0, kMaxPartsOf<T>)
+                      : block.memory<T>(kAt, kMaxPartsOf<T>)) {}
 
   RESIDENT_DEVICE T& operator[](i64 part) const { return values[part - parts.begin]; }
   // The parts that one of `count` chunks computes: all, if the chunks do not share them.
@@ -150,7 +150,7 @@ RESIDENT_DEVICE T CombineParts([[maybe_unused]] const Block& block, i64 count, T
                                F f) {
 #if RESIDENT_WARPS
   // All values are requested before the first of them is used.
-  constexpr u32 kOfLane = static_cast<u32>(kMostParts / kWarpThreads);
+  constexpr u32 kOfLane = static_cast<u32>(kMaxParts / kWarpThreads);
   T values[kOfLane];
   for (u32 k = 0; k < kOfLane; ++k) {
     const i64 p = k * kWarpThreads + LaneOf(block);
@@ -170,12 +170,12 @@ RESIDENT_DEVICE T CombineParts([[maybe_unused]] const Block& block, i64 count, T
 
 // --- Operators of two steps ---------------------------------------------------------------------
 
-// A row of at least this many columns is cut into parts of at least kLeastStepsPart. The split rule
+// A row of at least this many columns is cut into parts of at least kMinStepsPart. The split rule
 // of these operators gives a task of one such row eight chunks; they may be more than the parts.
 inline constexpr i64 kLongStepsRow = 64 << 10;
-inline constexpr i64 kLeastStepsPart = 8 << 10;
+inline constexpr i64 kMinStepsPart = 8 << 10;
 // Fewer chunks do not share their rows: a half would be one chunk, for which the others wait.
-inline constexpr i64 kLeastStepsChunks = 4;
+inline constexpr i64 kMinStepsChunks = 4;
 
 // Runs an operator whose outputs need the values of all parts of their row: first (collective)
 // value(row, columns) for each part, which returns its value, then store(row, columns, values,
@@ -189,7 +189,7 @@ inline constexpr i64 kLeastStepsChunks = 4;
 template <typename T, typename F, typename G>
 RESIDENT_DEVICE void InTwoSteps(const Block& block, const LongRows& cut, i64 rows, F value,
                                 G store) {
-  const PartValues<T, 0> values(block, cut, rows, kLeastStepsChunks);
+  const PartValues<T, 0> values(block, cut, rows, kMinStepsChunks);
   const i64 first_half = block.chunk_count() / 2;
   const bool is_first = block.chunk() < first_half;
   const Range own = values.OfChunk(is_first ? block.chunk() : block.chunk() - first_half,

@@ -32,7 +32,7 @@ using resident::GroupsOfRows;
 using resident::Half;
 using resident::i32;
 using resident::i64;
-using resident::kMostNormalized;
+using resident::kMaxNormalized;
 using resident::kNormalizedBytes;
 using resident::MultiplyByBlocks;
 using resident::MultiplyVectors;
@@ -74,7 +74,7 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
     block.fail(CompletionStatus::kInvalidArgument, kBadBias);
     return;
   }
-  if (kNormalized && depth > kMostNormalized) {
+  if (kNormalized && depth > kMaxNormalized) {
     block.fail(CompletionStatus::kInvalidArgument, kLongVector);
     return;
   }
@@ -221,7 +221,7 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
     block.fail(CompletionStatus::kInvalidArgument, kMixedWeights);
     return;
   }
-  if (kNormalized && depth > kMostNormalized) {
+  if (kNormalized && depth > kMaxNormalized) {
     block.fail(CompletionStatus::kInvalidArgument, kLongVector);
     return;
   }

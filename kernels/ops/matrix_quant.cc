@@ -26,7 +26,7 @@ using resident::GroupsOfRows;
 using resident::Half;
 using resident::i32;
 using resident::i64;
-using resident::kMostNormalized;
+using resident::kMaxNormalized;
 using resident::kNormalizedBytes;
 using resident::MultiplyByBlocks;
 using resident::MultiplyQuantizedVector;
@@ -92,7 +92,7 @@ RESIDENT_NOINLINE void MultiplyQuantized(Block block, Args args, ArgumentNumbers
       p.bias_dtype = bias.dtype();
     }
   }
-  if (numbers.normalized && depth > kMostNormalized) {
+  if (numbers.normalized && depth > kMaxNormalized) {
     block.fail(CompletionStatus::kInvalidArgument, kLongVector);
     return;
   }
@@ -226,7 +226,7 @@ RESIDENT_NOINLINE void MultiplyAndGateQuantized(Block block, Args args) {
   if (gate_bits == 0) return;
   const i32 up_bits = CheckWeights(block, args, Arguments::kSecond, depth, group);
   if (up_bits == 0) return;
-  if (depth > kMostNormalized) {
+  if (depth > kMaxNormalized) {
     block.fail(CompletionStatus::kInvalidArgument, kLongVector);
     return;
   }

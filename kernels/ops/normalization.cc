@@ -430,8 +430,8 @@ template <typename T>
 RESIDENT_DEVICE LongRows CutOf(const Tensor<const Any>& x) {
   const i64 columns = x.shape(x.rank() - 1);
   const i64 rows = columns == 0 ? 0 : resident::Quotient(x.size(), columns);
-  return resident::CutRows(rows, columns, resident::kLongStepsRow, resident::kLeastStepsPart,
-                           resident::kMostPartsOf<T>);
+  return resident::CutRows(rows, columns, resident::kLongStepsRow, resident::kMinStepsPart,
+                           resident::kMaxPartsOf<T>);
 }
 
 // rmsnorm of value(i), element i of the rows; `store_sum` is called with each i, too.

@@ -10,10 +10,10 @@
 namespace resident {
 
 inline constexpr u64 kNormalizedBytes = kScratchBytes / 2;
-inline constexpr i64 kMostNormalized = static_cast<i64>(kNormalizedBytes / sizeof(float));
+inline constexpr i64 kMaxNormalized = static_cast<i64>(kNormalizedBytes / sizeof(float));
 
 // Normalizes a vector of argument 0 with the weights of argument 1. Returns the address of the
-// result, of float32, which all threads may read. REQUIRES: it has at most kMostNormalized
+// result, of float32, which all threads may read. REQUIRES: it has at most kMaxNormalized
 // elements.
 RESIDENT_NOINLINE u64 NormalizeVector(Block block, Args args, i64 vector, float eps) {
   const Tensor<const Any> x = args.tensor<const Any>(0);

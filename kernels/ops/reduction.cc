@@ -324,10 +324,10 @@ RESIDENT_NOINLINE void ReduceRowsOf(Block block, const Plan& plan, const R& of_t
 
 #endif  // RESIDENT_WARPS
 
-// A row of at least this many elements is cut into parts of at least kLeastPart. The split rule
+// A row of at least this many elements is cut into parts of at least kMinPart. The split rule
 // gives a task of one such row two chunks; they may be more than the parts.
 constexpr i64 kLongRow = 128 << 10;
-constexpr i64 kLeastPart = 16 << 10;
+constexpr i64 kMinPart = 16 << 10;
 
 // (collective) The Part of x[offset] to x[offset + count - 1].
 template <typename R, typename T>
@@ -386,7 +386,7 @@ RESIDENT_NOINLINE bool ReduceLongRows(Block block, const Plan& plan, const R& of
                                       const Tensor<const Any>& x, const Tensor<Any>& out) {
   const i64 outputs = plan.outputs.size();
   const LongRows cut =
-      resident::CutRows(outputs, plan.elements.size(), kLongRow, kLeastPart, resident::kMostParts);
+      resident::CutRows(outputs, plan.elements.size(), kLongRow, kMinPart, resident::kMaxParts);
   if (!cut.any()) return false;
   const R reducer = of_task;
   ReduceParts(
@@ -569,7 +569,7 @@ RESIDENT_NOINLINE bool SumLongRows(Block block, Args args) {
   const Tensor<const float> x = args.tensor<const float>(0);
   const Tensor<float> out = args.tensor<float>(1);
   const LongRows cut =
-      resident::CutRows(x.shape(0), x.shape(1), kLongRow, kLeastPart, resident::kMostParts);
+      resident::CutRows(x.shape(0), x.shape(1), kLongRow, kMinPart, resident::kMaxParts);
   if (!cut.any()) return false;
   ReduceParts(
       block, cut, x.shape(0), Sum{/*mean=*/false}, AddressOf(x), DType::kF32,
@@ -639,8 +639,8 @@ RESIDENT_DEVICE void StoreIndex(const Block& block, u64 out, u64 part) {
 
 // The same as IndexOfLargestOfAll, if the chunks share memory: each has a share of the row.
 RESIDENT_NOINLINE void IndexOfLargestOfLongRow(Block block, u64 x, u64 out, u32 size) {
-  u64* const parts = block.task_memory<u64>(0, resident::kMostParts);
-  const u32 count = static_cast<u32>(resident::Smallest(block.chunk_count(), resident::kMostParts));
+  u64* const parts = block.task_memory<u64>(0, resident::kMaxParts);
+  const u32 count = static_cast<u32>(resident::Smallest(block.chunk_count(), resident::kMaxParts));
   const u32 chunk = static_cast<u32>(block.chunk());
   if (chunk < count) {
     constexpr u32 kStep = resident::kPartStep;

@@ -208,7 +208,7 @@ RESIDENT_NOINLINE bool SoftmaxInParts(Block block, Args args, bool log) {
   const i64 columns = x.shape(x.rank() - 1);
   const i64 rows = Quotient(x.size(), columns);
   const LongRows cut =
-      CutRows(rows, columns, kLongStepsRow, kLeastStepsPart, kMostPartsOf<SoftmaxSum>);
+      CutRows(rows, columns, kLongStepsRow, kMinStepsPart, kMaxPartsOf<SoftmaxSum>);
   if (!cut.any()) return false;
   const SoftmaxTask task = {AddressOf(x), AddressOf(out), x.dtype(), out.dtype(), log};
   InTwoSteps<SoftmaxSum>(

@@ -15,11 +15,11 @@ namespace resident {
 namespace {
 
 constexpr uint32_t kReserveShare = 8;
-constexpr uint32_t kLeastWithReserve = 4;
+constexpr uint32_t kMinWithReserve = 4;
 constexpr size_t kIpv6PrefixBytes = 8;
 
 uint32_t ReserveFor(uint32_t total) {
-  return total < kLeastWithReserve ? 0 : (total - 1) / kReserveShare + 1;
+  return total < kMinWithReserve ? 0 : (total - 1) / kReserveShare + 1;
 }
 
 // The network of an IPv6 address: "2001:db8::/64". An IPv4-mapped address is returned as it is.
