@@ -8,15 +8,66 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <deque>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "resident/v1/executor.grpc.pb.h"
 
 namespace resident::bench {
 namespace {
 
-class Echo final : public v1::Executor::Service {
+// Answers each batch of a stream. Reads while it writes, as the daemon does.
+class EchoStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse> {
+ public:
+  EchoStream() { StartRead(&request_); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    if (ok) {
+      v1::BatchResult& result = *queue_.emplace_back().mutable_result();
+      result.set_id(request_.batch().id());
+      result.set_version(1);
+      StartRead(&request_);
+    } else {
+      read_ = true;
+    }
+    Advance();
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) queue_.clear();
+    Advance();
+  }
+  void OnDone() override { delete this; }
+
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      StartWrite(&queue_.front());
+    } else if (read_) {
+      Finish(grpc::Status::OK);
+    }
+  }
+
+  v1::SubmitRequest request_;
+  absl::Mutex mu_;
+  std::deque<v1::SubmitResponse> queue_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool read_ ABSL_GUARDED_BY(mu_) = false;  // The client sends no more.
+};
+
+class Echo final : public v1::Executor::WithCallbackMethod_Submit<v1::Executor::Service> {
+  grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse>* Submit(
+      grpc::CallbackServerContext* /*context*/) override {
+    return new EchoStream();
+  }
   grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
                    v1::RunResponse* response) override {
     v1::BatchResult& result = *response->mutable_result();

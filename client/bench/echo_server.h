@@ -1,7 +1,7 @@
-// A bare gRPC server: the lower bound of the daemon's latency.
+// A bare gRPC server: the lower bound of the daemon's latency, and the upper bound of its rate.
 //
-// It accepts the daemon's Run messages and answers each immediately with a result of the
-// same size as the daemon's. Therefore the difference between the two is the cost of
+// It accepts the daemon's messages for Run and Submit, and answers each immediately with a result
+// of the same size as the daemon's. Therefore the difference between the two is the cost of
 // residentd, without the cost of gRPC. It listens on a free port of the loopback interface,
 // in a separate process like the daemon: in the client's process, gRPC would serve the call
 // on the calling thread, and no thread would have to wake up.

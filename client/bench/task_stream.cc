@@ -68,6 +68,46 @@ class Answers {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
+struct Rate {
+  uint64_t batches = 0;
+  double seconds = 0;
+  std::vector<double> batch_us;
+};
+
+// Sends the batches of the slots repeatedly over one stream.
+absl::StatusOr<Rate> Send(client::Client& client, const TaskStreamOptions& options,
+                          std::vector<Slot>& slots, const std::function<void(double)>& progress) {
+  Answers answers(slots.size());
+  ASSIGN_OR_RETURN(std::unique_ptr<client::Stream> stream,
+                   client.OpenStream({.max_in_flight = static_cast<uint32_t>(slots.size())}));
+  Rate rate;
+  const Clock::duration duration = absl::ToChronoNanoseconds(options.duration);
+  const Clock::time_point start = Clock::now();
+  while (options.batches > 0 ? rate.batches < options.batches : Clock::now() - start < duration) {
+    ASSIGN_OR_RETURN(size_t index, answers.Take());
+    Slot& slot = slots[index];
+    slot.used = true;
+    slot.sent = Clock::now();
+    RETURN_IF_ERROR(
+        stream->Send(*slot.batch, [&, i = index](absl::StatusOr<client::Result> result) {
+          const std::chrono::duration<double, std::micro> us = Clock::now() - slots[i].sent;
+          answers.Answer(i, us.count(), result);
+        }));
+    ++rate.batches;
+    if (rate.batches % 16 == 0) {
+      progress(options.batches > 0
+                   ? static_cast<double>(rate.batches) / static_cast<double>(options.batches)
+                   : std::chrono::duration<double>(Clock::now() - start) /
+                         std::chrono::duration<double>(duration));
+    }
+  }
+  RETURN_IF_ERROR(stream->Finish());
+  rate.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  RETURN_IF_ERROR(answers.status());
+  rate.batch_us = answers.TakeLatencies();
+  return rate;
+}
+
 // Downloads the results of a slot's tasks and compares them with sums of the CPU.
 absl::Status Check(const Slot& slot, size_t index, const std::vector<float>& x,
                    const std::vector<float>& y, TaskStreamReport& report) {
@@ -115,38 +155,20 @@ absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
     slots[i].batch->Scalar(slots[i].alpha);
   }
 
-  Answers answers(slots.size());
-  ASSIGN_OR_RETURN(std::unique_ptr<client::Stream> stream,
-                   client.OpenStream({.max_in_flight = slot_count}));
   TaskStreamReport report;
-  const Clock::duration duration = absl::ToChronoNanoseconds(options.duration);
-  const Clock::time_point start = Clock::now();
-  while (options.batches > 0 ? report.batches < options.batches : Clock::now() - start < duration) {
-    ASSIGN_OR_RETURN(size_t index, answers.Take());
-    Slot& slot = slots[index];
-    slot.used = true;
-    slot.sent = Clock::now();
-    RETURN_IF_ERROR(
-        stream->Send(*slot.batch, [&, i = index](absl::StatusOr<client::Result> result) {
-          const std::chrono::duration<double, std::micro> us = Clock::now() - slots[i].sent;
-          answers.Answer(i, us.count(), result);
-        }));
-    ++report.batches;
-    if (report.batches % 16 == 0) {
-      progress(options.batches > 0
-                   ? static_cast<double>(report.batches) / static_cast<double>(options.batches)
-                   : std::chrono::duration<double>(Clock::now() - start) /
-                         std::chrono::duration<double>(duration));
-    }
-  }
-  RETURN_IF_ERROR(stream->Finish());
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  RETURN_IF_ERROR(answers.status());
+  ASSIGN_OR_RETURN(Rate rate, Send(client, options, slots, progress));
+  report.batches = rate.batches;
+  report.seconds = rate.seconds;
   report.tasks = report.batches * options.batch;
-  report.batch_us = answers.TakeLatencies();
+  report.batch_us = std::move(rate.batch_us);
   for (size_t i = 0; i < slots.size(); ++i) {
     if (!slots[i].used) continue;
     RETURN_IF_ERROR(Check(slots[i], i, x, y, report));
+  }
+  if (options.echo != nullptr) {
+    ASSIGN_OR_RETURN(rate, Send(*options.echo, options, slots, progress));
+    report.echo_batches = rate.batches;
+    report.echo_seconds = rate.seconds;
   }
   return report;
 }

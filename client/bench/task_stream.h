@@ -27,6 +27,9 @@ struct TaskStreamOptions {
   absl::Duration duration = absl::Seconds(2);
   uint64_t batches = 0;
   std::optional<uint32_t> device;
+  // If not null, a client of a bare gRPC echo (client/bench/echo_server.h), to which the same
+  // batches are sent afterwards.
+  client::Client* echo = nullptr;
 };
 
 struct TaskStreamReport {
@@ -35,6 +38,9 @@ struct TaskStreamReport {
   double seconds = 0;
   // From Send to the result, for each batch.
   std::vector<double> batch_us;
+  // Of the echo.
+  uint64_t echo_batches = 0;
+  double echo_seconds = 0;
   // Elements that differ from the CPU's results; a description of the first.
   uint64_t wrong = 0;
   std::string first_difference;

@@ -81,12 +81,15 @@ struct Outcome {
   uint64_t wrong = 0;
 };
 
-absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data) {
-  ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
+absl::StatusOr<std::unique_ptr<client::Client>> ConnectToEcho(const bench::EchoServer& server) {
   client::Options options;
   options.session = false;  // A bare echo has no sessions.
-  ASSIGN_OR_RETURN(std::unique_ptr<client::Client> echo,
-                   client::Client::Connect(server->address(), options));
+  return client::Client::Connect(server.address(), options);
+}
+
+absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data) {
+  ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
+  ASSIGN_OR_RETURN(std::unique_ptr<client::Client> echo, ConnectToEcho(*server));
   Part part(send_data ? "lone Run, data in the message" : "lone Run, data on the device");
   ASSIGN_OR_RETURN(bench::LoneRunReport report,
                    bench::MeasureLoneRun(daemon, *echo,
@@ -139,10 +142,13 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
 absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t in_flight) {
   std::vector<absl::StatusOr<bench::TaskStreamReport>> reports(settings.streams,
                                                                absl::UnknownError("not run"));
-  std::vector<std::unique_ptr<client::Client>> clients;
+  ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
+  std::vector<std::unique_ptr<client::Client>> clients, echoes;
   for (uint32_t i = 0; i < settings.streams; ++i) {
     ASSIGN_OR_RETURN(std::unique_ptr<client::Client> client, Connect());
+    ASSIGN_OR_RETURN(std::unique_ptr<client::Client> echo, ConnectToEcho(*server));
     clients.push_back(std::move(client));
+    echoes.push_back(std::move(echo));
   }
   {
     Part part("streamed tasks");
@@ -155,7 +161,8 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t
                                          .elements = settings.elements,
                                          .in_flight = in_flight,
                                          .duration = settings.duration(),
-                                         .device = settings.device},
+                                         .device = settings.device,
+                                         .echo = echoes[i].get()},
                                         progress);
       });
     }
@@ -163,24 +170,28 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t
   }
   Outcome outcome;
   std::vector<double> batch_us;
-  double tasks_per_second = 0;
+  double tasks_per_second = 0, echo_tasks_per_second = 0;
   uint64_t tasks = 0;
   std::string difference;
   for (const absl::StatusOr<bench::TaskStreamReport>& report : reports) {
     if (!report.ok()) return report.status();
     tasks += report->tasks;
     tasks_per_second += static_cast<double>(report->tasks) / report->seconds;
+    echo_tasks_per_second +=
+        static_cast<double>(report->echo_batches * batch) / report->echo_seconds;
     batch_us.insert(batch_us.end(), report->batch_us.begin(), report->batch_us.end());
     outcome.wrong += report->wrong;
     if (difference.empty()) difference = report->first_difference;
   }
   const LatencySummary latency = Summarize(batch_us);
-  outcome.text = absl::StrCat("Submit: batches of ", FormatExact(batch), " adds of ",
-                              settings.elements, " float32, ", in_flight, " in flight, ",
-                              settings.streams, settings.streams == 1 ? " client\n" : " clients\n",
-                              "  ", batch < kMinRangeTasks ? "one by one: " : "as ranges: ",
-                              FormatCount(tasks_per_second), " tasks/s; a batch is answered after ",
-                              Us(latency.p50_us), " (p50), ", Us(latency.p99_us), " (p99)\n");
+  outcome.text = absl::StrCat(
+      "Submit: batches of ", FormatExact(batch), " adds of ", settings.elements, " float32, ",
+      in_flight, " in flight, ", settings.streams,
+      settings.streams == 1 ? " client\n" : " clients\n", "  ",
+      batch < kMinRangeTasks ? "one by one: " : "as ranges: ", FormatCount(tasks_per_second),
+      " tasks/s; a batch is answered after ", Us(latency.p50_us), " (p50), ", Us(latency.p99_us),
+      " (p99)\n", "  the same messages to a bare gRPC echo: ", FormatCount(echo_tasks_per_second),
+      " tasks/s; ratio ", absl::StrFormat("%.2f", tasks_per_second / echo_tasks_per_second), "\n");
   if (!difference.empty()) absl::StrAppend(&outcome.text, "  WRONG: ", difference, "\n");
   outcome.json = {{"batch", batch},
                   {"elements", settings.elements},
@@ -188,6 +199,7 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t
                   {"clients", settings.streams},
                   {"tasks", tasks},
                   {"tasks_per_second", tasks_per_second},
+                  {"echo_tasks_per_second", echo_tasks_per_second},
                   {"batch_latency", SummaryJson(latency)},
                   {"wrong_elements", outcome.wrong}};
   outcome.raw = {{"batch_us", batch_us}};
@@ -296,8 +308,9 @@ void AddBench(Command& program) {
       "Measures, in one run: a lone Run and the same call to a bare gRPC echo server in a "
       "separate\n"
       "process (alternating, so that the conditions are equal); streams of batches of small\n"
-      "tasks, which run one by one or, in larger batches, as ranges; FLUX programs. Results are "
-      "checked; exit status 1 if one is wrong.\n");
+      "tasks, which run one by one or, in larger batches, as ranges, and the same messages sent "
+      "to\n"
+      "the echo server; FLUX programs. Results are checked; exit status 1 if one is wrong.\n");
   auto settings = std::make_shared<Settings>();
   bench.Flag("quick", &settings->quick, "a fifth of a second for each part: a smoke test");
   bench.Flag("seconds", &settings->seconds, "duration of each part",

@@ -293,6 +293,9 @@ def daemon_rows(name):
             ["`Submit`, batches of {:,} adds of {}, {} client, {} batches in flight: {}".format(
                 submit["batch"], submit["elements"], submit["clients"], submit["in_flight"], how),
              quantity(submit["tasks_per_second"], "tasks/s")],
+            *([["the same messages to a bare gRPC echo",
+                quantity(submit["echo_tasks_per_second"], "tasks/s")]]
+              if "echo_tasks_per_second" in submit else []),
             ["a batch of these, from sending to its answer: p50, p99",
              "{:.2f} ms, {:.2f} ms".format(submit["batch_latency"]["p50_us"] / 1e3,
                                            submit["batch_latency"]["p99_us"] / 1e3)],
