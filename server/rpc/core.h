@@ -30,6 +30,7 @@
 #include "server/rpc/shadow_runner.h"
 #include "server/rpc/shared_slots.h"
 #include "server/rpc/worker_pool.h"
+#include "server/workload/graph_quanta.h"
 #include "server/workload/planner.h"
 
 namespace resident {
@@ -99,6 +100,8 @@ struct Core {
 
   // Whether the daemon accepts work and a device is usable.
   bool ready() const;
+
+  QuantumSources quantum_sources() const { return {registry, buffers, admission, devices}; }
 
   // Restores the durable buffers on a device whose engine is `session`.
   void RestoreBuffers(Device& device, EngineSession& session);

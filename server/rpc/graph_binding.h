@@ -26,7 +26,7 @@
 #include "runtime/graph/graph.h"
 #include "server/rpc/core.h"
 #include "server/rpc/graph_sessions.h"
-#include "server/rpc/graph_tasks.h"
+#include "server/workload/graph_tasks.h"
 
 namespace resident {
 

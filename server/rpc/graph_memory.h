@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "runtime/graph/memory.h"
 #include "server/rpc/core.h"
-#include "server/rpc/graph_tasks.h"
+#include "server/workload/graph_tasks.h"
 
 namespace resident {
 

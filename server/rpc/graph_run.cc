@@ -223,7 +223,7 @@ void GraphRun::TakeResult(const Call& call, const RequestBatch& batch, v1::Batch
   }
 }
 
-void GraphRun::TakeQuantum(const QuantumWork& work, const QuantumReport& report,
+void GraphRun::TakeQuantum(const QuantumWorkload& work, const QuantumReport& report,
                            const RequestBatch& batch) {
   quanta_->Read(work, report, batch.device_ns[0]);
   for (size_t row = 0; row < graph_.operators.size(); ++row) {
@@ -244,7 +244,7 @@ void GraphRun::TakeQuantum(const QuantumWork& work, const QuantumReport& report,
   if (trace_) TakeTrace(work, report);
 }
 
-void GraphRun::TakeTrace(const QuantumWork& work, const QuantumReport& report) {
+void GraphRun::TakeTrace(const QuantumWorkload& work, const QuantumReport& report) {
   v1::GraphTrace& trace = *events_.emplace_back().mutable_trace();
   ++unsent_;
   trace.mutable_events()->Reserve(static_cast<int>(report.trace.size()));
@@ -262,7 +262,7 @@ void GraphRun::TakeTrace(const QuantumWork& work, const QuantumReport& report) {
   result_.set_dropped_trace_events(result_.dropped_trace_events() + report.dropped_events);
 }
 
-v1::GraphStep GraphRun::ReadRecords(const QuantumWork& work, uint32_t step) const {
+v1::GraphStep GraphRun::ReadRecords(const QuantumWorkload& work, uint32_t step) const {
   v1::GraphStep records;
   records.set_step(result_.steps());
   for (size_t i = 0; i < streams_.size(); ++i) {
@@ -445,7 +445,7 @@ absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
              .trace = trace_};
     values = values_;
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<QuantumWork> work, quanta_->Plan(steps, values));
+  ASSIGN_OR_RETURN(std::unique_ptr<QuantumWorkload> work, quanta_->Plan(steps, values));
   if (work == nullptr && trace_) {
     return errors::NoGraphTrace("the step is executed node by node",
                                 "wait until no version of its operators is on trial");
@@ -534,7 +534,7 @@ void GraphRun::Refuse(const std::shared_ptr<Call>& call, const absl::Status& why
 }
 
 absl::Status GraphRun::DescribeQuantumError(const QuantumReport& report, RequestBatch& batch) {
-  const auto& work = static_cast<const QuantumWork&>(*batch.work);
+  const auto& work = static_cast<const QuantumWorkload&>(*batch.work);
   const TaskStatus status = batch.status[0];
   std::optional<uint32_t> node = report.failed_node;
   uint64_t step = node.has_value() ? report.failed_step : result_.steps();

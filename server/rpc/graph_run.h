@@ -4,7 +4,7 @@
 //
 //   in quanta      The engine executes nodes and steps by itself for a few milliseconds, as one
 //   task
-//                  (graph_quantum.h).
+//                  (server/workload/graph_quanta.h).
 //   node by node   Each node is a task, submitted once the nodes that it waits for have ended: on
 //                  engines that do not execute graphs, and in steps for which a version on trial
 //                  has to run beside the active one.
@@ -53,8 +53,8 @@
 #include "runtime/graph/memory.h"
 #include "server/rpc/core.h"
 #include "server/rpc/graph_binding.h"
-#include "server/rpc/graph_quantum.h"
-#include "server/rpc/graph_tasks.h"
+#include "server/workload/graph_quanta.h"
+#include "server/workload/graph_tasks.h"
 
 namespace resident {
 
@@ -101,7 +101,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
     // From its launch until it is answered.
     std::shared_ptr<RequestBatch> batch;
     // Of a quantum: `work`, also after that was moved to the batch.
-    const QuantumWork* quantum = nullptr;
+    const QuantumWorkload* quantum = nullptr;
     // Whether its batch was taken by the queue, so that it has its staging memory until the answer.
     bool launched = false;
   };
@@ -155,11 +155,11 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   VersionCounts CountQuantumVersions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void AddVersions(const VersionCounts& versions, VersionMessages* messages);
   // What a quantum did until it ended, also if a node failed.
-  void TakeQuantum(const QuantumWork& work, const QuantumReport& report, const RequestBatch& batch)
+  void TakeQuantum(const QuantumWorkload& work, const QuantumReport& report,
+                   const RequestBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeTrace(const QuantumWorkload& work, const QuantumReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeTrace(const QuantumWork& work, const QuantumReport& report)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  v1::GraphStep ReadRecords(const QuantumWork& work, uint32_t step) const
+  v1::GraphStep ReadRecords(const QuantumWorkload& work, uint32_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A quantum did not end OK.
   absl::Status DescribeQuantumError(const QuantumReport& report, RequestBatch& batch)

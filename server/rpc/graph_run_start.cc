@@ -108,7 +108,10 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
     if (tensor.kind == TensorKind::kOutput && !memory.bound[tensor.root]) outputs_.push_back(i);
     if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
   }
-  const auto estimate = GraphQuanta::EstimateMemory(core_, *checked_, streams_);
+  std::optional<GraphQuanta::Estimate> estimate;
+  if (core_.graphs_in_engine) {
+    estimate = GraphQuanta::EstimateMemory(core_.quantum_sources(), *checked_, streams_);
+  }
   RETURN_IF_ERROR(TakeHostMemory(estimate.has_value() ? estimate->host_bytes : 0));
   graph::MemorySum needs;
   RETURN_IF_ERROR(AllocateRest(memory, needs));
@@ -146,7 +149,7 @@ absl::Status GraphRun::MakeQuanta(const graph::StreamRecords& records, const Gra
                                   graph::MemorySum& needs) {
   ASSIGN_OR_RETURN(const Placement place, ChooseBufferDevice(core_, *client_, memory.device, 0));
   device_ = place.device;
-  quanta_ = GraphQuanta::Create(core_, *checked_, records, place);
+  quanta_ = GraphQuanta::Create(core_.quantum_sources(), *checked_, records, place);
   if (quanta_ == nullptr) return absl::OkStatus();
   needs.Add("the graph itself", quanta_->device_bytes());
   RETURN_IF_ERROR(CheckDeviceMemory(core_, device_, needs));

@@ -17,9 +17,9 @@
 #include "server/rpc/graph_binding.h"
 #include "server/rpc/graph_memory.h"
 #include "server/rpc/graph_sessions.h"
-#include "server/rpc/graph_tasks.h"
 #include "server/rpc/status.h"
 #include "server/rpc/task_chain.h"
+#include "server/workload/graph_tasks.h"
 
 namespace resident {
 namespace {

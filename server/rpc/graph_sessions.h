@@ -44,8 +44,8 @@
 #include "runtime/queue/device_queue.h"
 #include "server/admission/budget.h"
 #include "server/rpc/graph_store.h"
-#include "server/rpc/graph_tasks.h"
 #include "server/rpc/shared_slots.h"
+#include "server/workload/graph_tasks.h"
 
 namespace resident {
 

@@ -1,6 +1,5 @@
 // Workload: one batch of one kind of work, from the message to the result. There is a class for
-// each kind (operator_workload.h, flux_workload.h); no code outside this folder depends on the
-// kinds.
+// each kind (operator_workload.h, flux_workload.h, quantum_workload.h).
 //
 //   Check ──▶ ResourcesNeeded ──▶ (a ticket for them) ──▶ Fill ──▶ (the tasks end) ──▶ BuildResult
 //

@@ -8,13 +8,13 @@
 // The versions are resolved when a step begins with a quantum. A step that needs several quanta
 // ends on the versions with which it began.
 //
-// Thread safety: one thread at a time, but for QuantumWork::Abort.
+// Thread safety: one thread at a time.
 //
 //   auto work = quanta->Plan({.first_step = 0, .last_step = 8, .max_steps = 8}, values);
 //   ... admit and run it, as any work ...
-//   quanta->Read(static_cast<const QuantumWork&>(*batch.work));
-#ifndef RESIDENT_SERVER_RPC_GRAPH_QUANTUM_H_
-#define RESIDENT_SERVER_RPC_GRAPH_QUANTUM_H_
+//   quanta->Read(work, work.ReadReport(), batch.device_ns[0]);
+#ifndef RESIDENT_SERVER_WORKLOAD_GRAPH_QUANTA_H_
+#define RESIDENT_SERVER_WORKLOAD_GRAPH_QUANTA_H_
 
 #include <cstdint>
 #include <memory>
@@ -25,83 +25,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/graph/graph_task.h"
+#include "runtime/device/buffer_table.h"
+#include "runtime/device/device.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/lowering.h"
-#include "server/rpc/core.h"
-#include "server/rpc/graph_tasks.h"
+#include "runtime/operators/registry/registry.h"
+#include "server/admission/admission.h"
+#include "server/workload/graph_tasks.h"
 #include "server/workload/placement.h"
-#include "server/workload/workload.h"
+#include "server/workload/quantum_workload.h"
 
 namespace resident {
 
-// What an engine reports of a quantum that has ended: a copy, in which all numbers of nodes and
-// steps are within the quantum's bounds. The counts of tasks and the times are those that it
-// reports. The engine's process, in which installed operators run, can write any values, at any
-// time.
-struct QuantumReport {
-  struct Row {
-    uint64_t tasks = 0;
-    uint64_t ns = 0;
-  };
-
-  GraphEnd end = GraphEnd::kNone;
-  uint32_t steps = 0;
-  bool in_step = false;
-  // Of kFailed: a node of the image.
-  std::optional<uint32_t> failed_node;
-  uint64_t failed_step = 0;  // Of the run.
-  // By row of the table of operators.
-  std::vector<Row> operators;
-  // Of a run that is traced: the nodes are those of the image, steps those of the quantum.
-  std::vector<GraphTraceEvent> trace;
-  // Events that are missing: there was no room for them, or the engine wrote invalid values.
-  uint64_t dropped_events = 0;
-};
-
-// A quantum as a batch of one task.
-class QuantumWork final : public Workload {
- public:
-  struct Plan {
-    uint32_t device = 0;
-    std::shared_ptr<EngineSession> session;
-    GraphDescriptor descriptor{};
-    // Without addresses in staging memory.
-    GraphQuantum quantum{};
-    std::vector<GraphOperator> operators;
-    GraphNodes nodes;
-    // Records of the step in which the last quantum ended.
-    std::string records;
-    std::vector<std::shared_ptr<const void>> keep_alive;
-  };
-
-  explicit QuantumWork(Plan plan) : plan_(std::move(plan)) {}
-
-  absl::Status Check() override { return absl::OkStatus(); }
-  Needs ResourcesNeeded() const override;
-  void Fill(const Ticket& ticket, RequestBatch& batch) override;
-  void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
-
-  // Ends the quantum as soon as the nodes that are running have ended. REQUIRES: Fill was called,
-  // and the batch has its ticket.
-  void Abort() const;
-  // What the engine reports. REQUIRES: as for Abort; the quantum has ended.
-  QuantumReport ReadReport() const;
-  // Of Plan, in the daemon's own memory.
-  const GraphQuantum& planned() const { return plan_.quantum; }
-  // The records of a step of the quantum. REQUIRES: step < planned().max_steps.
-  const uint8_t* records(uint32_t step) const;
-
- private:
-  uint64_t operators_at() const { return sizeof(GraphQuantum); }
-  uint64_t records_at() const;
-  uint64_t trace_at() const;
-  // The events that are valid, and the number of the others.
-  void ReadTrace(uint32_t events, uint64_t steps, QuantumReport* report) const;
-
-  Plan plan_;
-  GraphQuantum* host_ = nullptr;
-  size_t nodes_ = 0;  // Of the image.
+// What graphs are planned with. All of it must outlive the quanta.
+struct QuantumSources {
+  const Registry& registry;
+  const BufferTable& buffers;
+  const Admission& admission;
+  const std::vector<Device*>& devices;  // By index.
 };
 
 class GraphQuanta {
@@ -113,12 +54,13 @@ class GraphQuanta {
   };
   // Nullopt: no engine executes graphs, or the graph has to be executed node by node. `streams`:
   // the tensors whose records are sent.
-  static std::optional<Estimate> EstimateMemory(const Core& core,
+  static std::optional<Estimate> EstimateMemory(const QuantumSources& sources,
                                                 const graph::CheckedGraph& checked,
                                                 const std::vector<uint32_t>& streams);
   // `records`: those of EstimateMemory. `place`: the device and the engine that are to execute the
   // graph. Null: they have to execute it node by node.
-  static std::unique_ptr<GraphQuanta> Create(Core& core, const graph::CheckedGraph& checked,
+  static std::unique_ptr<GraphQuanta> Create(const QuantumSources& sources,
+                                             const graph::CheckedGraph& checked,
                                              const graph::StreamRecords& records,
                                              const Placement& place);
 
@@ -152,12 +94,12 @@ class GraphQuanta {
   // node, because a version of one of its operators is on trial beside the active one. Errors:
   // those of Registry::Resolve, FAILED_PRECONDITION (an operator has another signature; for both
   // failed_row() is the operator's), UNAVAILABLE (the engine was replaced).
-  absl::StatusOr<std::unique_ptr<QuantumWork>> Plan(const Steps& steps,
-                                                    absl::Span<const double> values);
+  absl::StatusOr<std::unique_ptr<QuantumWorkload>> Plan(const Steps& steps,
+                                                        absl::Span<const double> values);
   std::optional<uint32_t> failed_row() const { return failed_row_; }
   // Takes what the next quantum needs to know of one that has ended, and counts its tasks.
   // `duration_ns`: from its begin to its end.
-  void Read(const QuantumWork& work, const QuantumReport& report, uint64_t duration_ns);
+  void Read(const QuantumWorkload& work, const QuantumReport& report, uint64_t duration_ns);
   // No quantum is planned for some time: versions that are not in use by a step may be removed.
   void Pause() {
     if (!in_step_) operators_.clear();
@@ -174,12 +116,13 @@ class GraphQuanta {
   uint32_t version(uint32_t node) const { return operators_[rows()[node]].version->version; }
 
  private:
-  GraphQuanta(Core& core, const graph::CheckedGraph& checked, const graph::StreamRecords& records,
-              const graph::Lowering::Gang& gang, const Placement& place);
+  GraphQuanta(const QuantumSources& sources, const graph::CheckedGraph& checked,
+              const graph::StreamRecords& records, const graph::Lowering::Gang& gang,
+              const Placement& place);
   // Whether all were found, and none has a shadow.
   absl::StatusOr<bool> Resolve();
 
-  Core& core_;
+  const QuantumSources sources_;
   const graph::Graph& graph_;
   const std::unique_ptr<const graph::Lowering> lowering_;
   const uint64_t state_offset_;
@@ -206,4 +149,4 @@ class GraphQuanta {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_RPC_GRAPH_QUANTUM_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_GRAPH_QUANTA_H_

@@ -1,4 +1,4 @@
-// QuantumWork::ReadReport: the engine's process, in which installed operators run, can write
+// QuantumWorkload::ReadReport: the engine's process, in which installed operators run, can write
 // anything into the memory of a quantum.
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "kernels/layout/ring_layout.h"
 #include "runtime/device/fake_device.h"
 #include "server/admission/admission.h"
-#include "server/rpc/graph_quantum.h"
+#include "server/workload/quantum_workload.h"
 
 namespace resident {
 namespace {
@@ -21,11 +21,11 @@ constexpr uint32_t kSteps = 4;
 constexpr uint32_t kRoom = 8;
 constexpr uint64_t kRecordBytes = 12;
 
-class GraphQuantumReportTest : public ::testing::Test {
+class QuantumReportTest : public ::testing::Test {
  protected:
-  GraphQuantumReportTest() {
+  QuantumReportTest() {
     admission_.AddDevice(1 << 20);
-    QuantumWork::Plan plan;
+    QuantumWorkload::Plan plan;
     plan.session = session_;
     plan.quantum.first_step = 10;
     plan.quantum.last_step = 1000;
@@ -35,7 +35,7 @@ class GraphQuantumReportTest : public ::testing::Test {
     plan.operators.resize(2);
     plan.nodes.rows = std::make_shared<const std::vector<uint32_t>>(kNodes);
     plan.nodes.slots = {0, 1};
-    work_ = std::make_unique<QuantumWork>(std::move(plan));
+    work_ = std::make_unique<QuantumWorkload>(std::move(plan));
     const Needs needs = work_->ResourcesNeeded();
     bytes_ = needs.staging_bytes;
     auto ticket = admission_.TryAcquire(account_, needs);
@@ -58,13 +58,13 @@ class GraphQuantumReportTest : public ::testing::Test {
   const std::shared_ptr<ClientAccounts> account_ = std::make_shared<ClientAccounts>(
       std::make_shared<Account>("anonymous", Rights{.roles = {}, .tasks_in_flight = 500}), 1);
   const std::shared_ptr<FakeSession> session_ = std::make_shared<FakeSession>(1, 0, 1 << 20);
-  std::unique_ptr<QuantumWork> work_;
+  std::unique_ptr<QuantumWorkload> work_;
   Ticket ticket_;
   uint64_t bytes_ = 0;
   RequestBatch batch_;
 };
 
-TEST_F(GraphQuantumReportTest, TheTraceFollowsTheRecords) {
+TEST_F(QuantumReportTest, TheTraceFollowsTheRecords) {
   const uint64_t begin = ticket_.staging()->address;
   EXPECT_EQ(quantum().trace_capacity, kRoom);
   EXPECT_GE(quantum().trace, quantum().records + kSteps * kRecordBytes);
@@ -72,7 +72,7 @@ TEST_F(GraphQuantumReportTest, TheTraceFollowsTheRecords) {
   EXPECT_EQ(quantum().trace + kRoom * sizeof(GraphTraceEvent), begin + bytes_);
 }
 
-TEST_F(GraphQuantumReportTest, ValidEventsAreTaken) {
+TEST_F(QuantumReportTest, ValidEventsAreTaken) {
   Write(
       {{.node = 2, .step = 3, .chunk = 7, .worker = 1, .wait_ns = 5, .begin_ns = 5, .end_ns = 5},
        {.node = 0, .step = 0, .chunk = 0, .worker = 0, .wait_ns = 1, .begin_ns = 2, .end_ns = 3}});
@@ -83,7 +83,7 @@ TEST_F(GraphQuantumReportTest, ValidEventsAreTaken) {
   EXPECT_EQ(report.trace[1].end_ns, 3u);
 }
 
-TEST_F(GraphQuantumReportTest, InvalidEventsAreCounted) {
+TEST_F(QuantumReportTest, InvalidEventsAreCounted) {
   const GraphTraceEvent valid = {
       .node = 0, .step = 0, .chunk = 0, .worker = 0, .wait_ns = 10, .begin_ns = 20, .end_ns = 30};
   std::vector<GraphTraceEvent> events(7, valid);
@@ -98,7 +98,7 @@ TEST_F(GraphQuantumReportTest, InvalidEventsAreCounted) {
   EXPECT_EQ(report.dropped_events, 5u);
 }
 
-TEST_F(GraphQuantumReportTest, EventsWithoutRoomAreCounted) {
+TEST_F(QuantumReportTest, EventsWithoutRoomAreCounted) {
   Write(std::vector<GraphTraceEvent>(kRoom));
   quantum().trace_events = kRoom + 5;
   QuantumReport report = work_->ReadReport();
@@ -114,7 +114,7 @@ TEST_F(GraphQuantumReportTest, EventsWithoutRoomAreCounted) {
 }
 
 // Whatever is there, the report is within the quantum's bounds.
-TEST_F(GraphQuantumReportTest, RandomMemory) {
+TEST_F(QuantumReportTest, RandomMemory) {
   std::mt19937_64 random(1);
   int failures = 0;
   for (int i = 0; i < 20'000; ++i) {

@@ -5,8 +5,8 @@
 //
 //   GraphTasks tasks(graph, places);
 //   const v1::Batch batch = tasks.Node(node, scalar_values);
-#ifndef RESIDENT_SERVER_RPC_GRAPH_TASKS_H_
-#define RESIDENT_SERVER_RPC_GRAPH_TASKS_H_
+#ifndef RESIDENT_SERVER_WORKLOAD_GRAPH_TASKS_H_
+#define RESIDENT_SERVER_WORKLOAD_GRAPH_TASKS_H_
 
 #include <cstdint>
 #include <string>
@@ -61,4 +61,4 @@ class GraphTasks {
 
 }  // namespace resident
 
-#endif  // RESIDENT_SERVER_RPC_GRAPH_TASKS_H_
+#endif  // RESIDENT_SERVER_WORKLOAD_GRAPH_TASKS_H_

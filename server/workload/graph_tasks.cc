@@ -1,4 +1,4 @@
-#include "server/rpc/graph_tasks.h"
+#include "server/workload/graph_tasks.h"
 
 #include "runtime/graph/region.h"
 #include "runtime/graph/values.h"

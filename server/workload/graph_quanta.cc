@@ -1,9 +1,6 @@
-#include "server/rpc/graph_quantum.h"
+#include "server/workload/graph_quanta.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,7 +9,6 @@
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
-#include "server/workload/result_builder.h"
 
 namespace resident {
 namespace {
@@ -31,110 +27,10 @@ uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment 
 
 }  // namespace
 
-// --- QuantumWork ---------------------------------------------------------------
-
-uint64_t QuantumWork::records_at() const {
-  return RoundUp(operators_at() + plan_.operators.size() * sizeof(GraphOperator));
-}
-
-uint64_t QuantumWork::trace_at() const {
-  const uint64_t end = records_at() + plan_.quantum.max_steps * plan_.quantum.record_bytes;
-  return plan_.quantum.trace_capacity == 0 ? end : RoundUp(end);
-}
-
-Needs QuantumWork::ResourcesNeeded() const {
-  Needs needs;
-  needs.device = plan_.device;
-  needs.session = plan_.session;
-  needs.tasks = 1;
-  needs.staging_bytes = trace_at() + plan_.quantum.trace_capacity * sizeof(GraphTraceEvent);
-  needs.host_bytes = sizeof(TaskDescriptor) + kTaskOutcomeBytes +
-                     plan_.operators.size() * (sizeof(GraphOperator) + sizeof(uint32_t));
-  return needs;
-}
-
-void QuantumWork::Fill(const Ticket& ticket, RequestBatch& batch) {
-  const StagingMemory& staging = *ticket.staging();
-  host_ = new (staging.host) GraphQuantum(plan_.quantum);
-  host_->operators = staging.address + operators_at();
-  host_->records = staging.address + records_at();
-  if (plan_.quantum.trace_capacity != 0) host_->trace = staging.address + trace_at();
-  std::memcpy(staging.host + operators_at(), plan_.operators.data(),
-              plan_.operators.size() * sizeof(GraphOperator));
-  std::memcpy(staging.host + records_at(), plan_.records.data(), plan_.records.size());
-  GraphDescriptor descriptor = plan_.descriptor;
-  descriptor.quantum = staging.address;
-  batch.device = plan_.device;
-  batch.epoch = plan_.session->epoch();
-  batch.tasks.push_back(std::bit_cast<TaskDescriptor>(descriptor));
-  nodes_ = plan_.nodes.rows->size();
-  batch.graph = std::make_unique<const GraphNodes>(std::move(plan_.nodes));
-  batch.keep_alive = std::move(plan_.keep_alive);
-  plan_.session = nullptr;
-}
-
-void QuantumWork::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
-  result->add_device_ns(batch.device_ns[0]);
-  if (batch.failed == 0) return;
-  result->add_status(static_cast<v1::TaskStatus>(batch.status[0]));
-  AddTaskError(batch, 0, 0, result);
-}
-
-void QuantumWork::Abort() const {
-  std::atomic_ref<u32>(host_->abort).store(1, std::memory_order_release);
-}
-
-QuantumReport QuantumWork::ReadReport() const {
-  GraphQuantum quantum;
-  std::vector<GraphOperator> operators(plan_.operators.size());
-  const auto* const staging = reinterpret_cast<const uint8_t*>(host_);
-  std::memcpy(&quantum, staging, sizeof(quantum));
-  std::memcpy(operators.data(), staging + operators_at(), operators.size() * sizeof(GraphOperator));
-  // The compiler must not read a value again after it was checked.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-
-  QuantumReport report;
-  report.end = static_cast<GraphEnd>(quantum.end);
-  const uint64_t most = std::min<uint64_t>(plan_.quantum.max_steps,
-                                           plan_.quantum.last_step - plan_.quantum.first_step);
-  report.steps = static_cast<uint32_t>(std::min<uint64_t>(quantum.steps, most));
-  report.in_step = quantum.in_step != 0;
-  if (report.end == GraphEnd::kFailed && quantum.failed_node < nodes_) {
-    report.failed_node = quantum.failed_node;
-    report.failed_step = std::clamp<uint64_t>(quantum.failed_step, plan_.quantum.first_step,
-                                              plan_.quantum.last_step - 1);
-  }
-  for (const GraphOperator& op : operators) report.operators.push_back({op.tasks, op.ns});
-  ReadTrace(quantum.trace_events, most, &report);
-  return report;
-}
-
-void QuantumWork::ReadTrace(uint32_t events, uint64_t steps, QuantumReport* report) const {
-  const uint32_t capacity = plan_.quantum.trace_capacity;
-  if (capacity == 0) return;
-  std::vector<GraphTraceEvent>& trace = report->trace;
-  trace.resize(std::min(events, capacity));
-  std::memcpy(trace.data(), reinterpret_cast<const uint8_t*>(host_) + trace_at(),
-              trace.size() * sizeof(GraphTraceEvent));
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // As in ReadReport.
-  std::erase_if(trace, [&](const GraphTraceEvent& event) {
-    return event.node >= nodes_ || event.step >= steps || event.worker >= kMaxWorkers ||
-           event.wait_ns > event.begin_ns || event.begin_ns > event.end_ns;
-  });
-  report->dropped_events = events - trace.size();
-}
-
-const uint8_t* QuantumWork::records(uint32_t step) const {
-  const uint64_t offset = step * plan_.quantum.record_bytes;
-  return reinterpret_cast<const uint8_t*>(host_) + records_at() + offset;
-}
-
-// --- GraphQuanta ---------------------------------------------------------------
-
-GraphQuanta::GraphQuanta(Core& core, const graph::CheckedGraph& checked,
+GraphQuanta::GraphQuanta(const QuantumSources& sources, const graph::CheckedGraph& checked,
                          const graph::StreamRecords& records, const graph::Lowering::Gang& gang,
                          const Placement& place)
-    : core_(core),
+    : sources_(sources),
       graph_(checked.graph),
       lowering_(std::make_unique<const graph::Lowering>(checked, records, gang)),
       state_offset_(RoundUp(lowering_->image_bytes())),
@@ -143,16 +39,17 @@ GraphQuanta::GraphQuanta(Core& core, const graph::CheckedGraph& checked,
       worker_ns_(kQuantumNs) {}
 
 std::optional<GraphQuanta::Estimate> GraphQuanta::EstimateMemory(
-    const Core& core, const graph::CheckedGraph& checked, const std::vector<uint32_t>& streams) {
+    const QuantumSources& sources, const graph::CheckedGraph& checked,
+    const std::vector<uint32_t>& streams) {
   bool any = false;
   uint32_t gang_workers = 0;
-  for (const Device* const device : core.devices) {
+  for (const Device* const device : sources.devices) {
     const auto session = device->session();
     if (session == nullptr || !session->info().traits.executes_graphs) continue;
     any = true;
     gang_workers = std::max(gang_workers, session->info().traits.graph_workers);
   }
-  if (!core.graphs_in_engine || !any) return std::nullopt;
+  if (!any) return std::nullopt;
   if (!graph::Lowering::HasTaskStrides(checked.graph)) return std::nullopt;  // As the planner.
   Estimate estimate{.records = graph::StreamRecords(checked.graph, streams)};
   const std::optional<uint64_t> bytes =
@@ -163,7 +60,8 @@ std::optional<GraphQuanta::Estimate> GraphQuanta::EstimateMemory(
   return estimate;
 }
 
-std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::CheckedGraph& checked,
+std::unique_ptr<GraphQuanta> GraphQuanta::Create(const QuantumSources& sources,
+                                                 const graph::CheckedGraph& checked,
                                                  const graph::StreamRecords& records,
                                                  const Placement& place) {
   const EngineTraits& traits = place.session->info().traits;
@@ -171,14 +69,15 @@ std::unique_ptr<GraphQuanta> GraphQuanta::Create(Core& core, const graph::Checke
   graph::Lowering::Gang gang;
   gang.workers = traits.graph_workers;
   if (gang.workers > 0 && !records.streams().empty()) {
-    const auto copy = core.registry.Resolve(graph::Lowering::kCopyOperator, 0);
+    const auto copy = sources.registry.Resolve(graph::Lowering::kCopyOperator, 0);
     if (copy.ok()) gang.copy_split = copy->version->split;
   }
-  auto quanta = std::unique_ptr<GraphQuanta>(new GraphQuanta(core, checked, records, gang, place));
+  auto quanta =
+      std::unique_ptr<GraphQuanta>(new GraphQuanta(sources, checked, records, gang, place));
   const graph::Lowering& lowering = *quanta->lowering_;
   if (lowering.image_bytes() > kMaxImageBytes) return nullptr;
   const uint64_t record_bytes = lowering.record_bytes();
-  if (record_bytes > core.admission.PieceBytes(place.device, record_bytes)) return nullptr;
+  if (record_bytes > sources.admission.PieceBytes(place.device, record_bytes)) return nullptr;
   return quanta;
 }
 
@@ -194,7 +93,7 @@ absl::Status GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> pl
     const auto [found, is_new] = addresses_of_buffers.try_emplace(place.buffer);
     if (is_new) {
       ASSIGN_OR_RETURN(const std::shared_ptr<const Buffer> buffer,
-                       core_.buffers.Find(client, place.buffer));
+                       sources_.buffers.Find(client, place.buffer));
       if (buffer->memory == nullptr) {
         return errors::LostBuffer(buffer->id, buffer->device, buffer->lost_cause);
       }
@@ -223,10 +122,10 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
   for (uint32_t row = 0; row < lowering_->operator_rows(); ++row) {
     const bool copy = row == graph_.operators.size();
     failed_row_ = row;
-    ASSIGN_OR_RETURN(
-        auto op,
-        core_.registry.Resolve(copy ? graph::Lowering::kCopyOperator : graph_.operators[row].name,
-                               copy ? 0 : graph_.operators[row].wanted_version));
+    ASSIGN_OR_RETURN(auto op,
+                     sources_.registry.Resolve(
+                         copy ? graph::Lowering::kCopyOperator : graph_.operators[row].name,
+                         copy ? 0 : graph_.operators[row].wanted_version));
     // The arguments of the image are those of the signature with which the graph was checked.
     if (!copy && !op.version->op->signature().SameAs(graph_.operators[row].signature)) {
       return errors::OperatorChangedInRun(graph_.operators[row].name);
@@ -239,22 +138,22 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
   if (!shadow) return true;
   // The nodes resolve their operators again, and one of them gets the shadow.
   for (uint32_t row = 0; row < graph_.operators.size(); ++row) {
-    if (graph_.operators[row].wanted_version == 0) core_.registry.Withdraw(operators_[row]);
+    if (graph_.operators[row].wanted_version == 0) sources_.registry.Withdraw(operators_[row]);
   }
   return false;
 }
 
-absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& steps,
-                                                               absl::Span<const double> values) {
-  QuantumWork::Plan plan;
+absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
+    const Steps& steps, absl::Span<const double> values) {
+  QuantumWorkload::Plan plan;
   plan.device = device_;
-  plan.session = core_.devices[device_]->session();
+  plan.session = sources_.devices[device_]->session();
   if (plan.session == nullptr || plan.session->epoch() != epoch_) {
     return errors::DeviceUnavailable(device_, "the engine that executed the graph has ended");
   }
   if (!in_step_) {
     ASSIGN_OR_RETURN(const bool resolved, Resolve());
-    if (!resolved) return std::unique_ptr<QuantumWork>();
+    if (!resolved) return std::unique_ptr<QuantumWorkload>();
   }
   plan.descriptor.operator_slot = kGraphSlot;
   plan.descriptor.flags = kTaskGraph;
@@ -267,13 +166,13 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
   quantum.last_step = steps.last_step;
   quantum.budget_ns = kQuantumNs;
   quantum.record_bytes = lowering_->record_bytes();
-  const uint64_t room = core_.admission.PieceBytes(device_, kMaxRecordBytes);
+  const uint64_t room = sources_.admission.PieceBytes(device_, kMaxRecordBytes);
   const uint64_t fitting = room / std::max<uint64_t>(quantum.record_bytes, 1);
   quantum.max_steps = static_cast<u32>(
       std::clamp<uint64_t>(std::min(steps.max_steps, fitting), 1, kMaxQuantumSteps));
   if (steps.trace) {
-    quantum.trace_capacity = static_cast<u32>(core_.admission.PieceBytes(device_, kMaxTraceBytes) /
-                                              sizeof(GraphTraceEvent));
+    quantum.trace_capacity = static_cast<u32>(
+        sources_.admission.PieceBytes(device_, kMaxTraceBytes) / sizeof(GraphTraceEvent));
     // The number of chunks is known after the first step, and may grow until the next one.
     const uint64_t events = 2 * traced_events_ / std::max<uint64_t>(traced_steps_, 1);
     quantum.max_steps = static_cast<u32>(
@@ -301,10 +200,11 @@ absl::StatusOr<std::unique_ptr<QuantumWork>> GraphQuanta::Plan(const Steps& step
     plan.nodes.slots.push_back(op.version->slot);
     plan.keep_alive.push_back(op.version);
   }
-  return std::make_unique<QuantumWork>(std::move(plan));
+  return std::make_unique<QuantumWorkload>(std::move(plan));
 }
 
-void GraphQuanta::Read(const QuantumWork& work, const QuantumReport& report, uint64_t duration_ns) {
+void GraphQuanta::Read(const QuantumWorkload& work, const QuantumReport& report,
+                       uint64_t duration_ns) {
   const GraphQuantum& planned = work.planned();
   in_step_ = report.in_step && report.end == GraphEnd::kQuantum;
   traced_events_ += report.trace.size() + report.dropped_events;
