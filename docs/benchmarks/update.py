@@ -333,6 +333,7 @@ def decode_step():
 
 def short():
     bench = load(DAEMON)["bench"]
+    submit = bench["submit"]
     rows = [
         ["lone task, ring round trip, p50", *comparison(LONE, "graph of one node")],
         ["burst of 64 tasks, first submit to last done, p50", *comparison(BURST)],
@@ -342,7 +343,9 @@ def short():
         ["FLUX in the kernel, one program, 1 Mi inputs",
          *comparison("FLUX, one program over 1 Mi inputs")],
         ["gRPC `Submit`, batches of 1,024 tasks, one client",
-         quantity(bench["submit"]["tasks_per_second"], "tasks/s"), "", ""],
+         quantity(submit["tasks_per_second"], "tasks/s"),
+         "the same messages to a bare gRPC echo: " + quantity(submit["echo_tasks_per_second"], "tasks/s"),
+         "{:.2f}".format(submit["tasks_per_second"] / submit["echo_tasks_per_second"])],
         ["gRPC `Submit`, batches of 65,536 tasks, one client",
          quantity(bench["submit_large"]["tasks_per_second"], "tasks/s"), "", ""],
         ["gRPC `Run`, one task, p50", run_p50("residentd"), "bare gRPC echo: " + run_p50("echo"),
