@@ -89,7 +89,7 @@ absl::StatusOr<Rate> Send(client::Client& client, const TaskStreamOptions& optio
     slot.used = true;
     slot.sent = Clock::now();
     RETURN_IF_ERROR(
-        stream->Send(*slot.batch, [&, i = index](absl::StatusOr<client::Result> result) {
+        stream->Send(*slot.batch, [&, i = index](const absl::StatusOr<client::Result>& result) {
           const std::chrono::duration<double, std::micro> us = Clock::now() - slots[i].sent;
           answers.Answer(i, us.count(), result);
         }));
