@@ -6,9 +6,7 @@ _THREADS = [96, 256]
 def emulated_test(name, srcs, deps = [], **kwargs):
     """The test x is the targets x_96 and x_256, which differ in the threads of a block.
 
-    `srcs` contains the sources of the operators: they are compiled for each number of threads. Under
-    ThreadSanitizer some of x_256 take more than ten minutes, so that `make tsan` runs x_96 only, in which
-    threads meet at the same places.
+    `srcs` contains the sources of the operators: they are compiled for each number of threads.
     """
     for threads in _THREADS:
         native.cc_test(
@@ -16,6 +14,5 @@ def emulated_test(name, srcs, deps = [], **kwargs):
             srcs = srcs,
             local_defines = ["RESIDENT_EMULATED_THREADS={}".format(threads)],
             deps = deps + ["//kernels/sdk", "@system//:gtest_main"],
-            tags = ["not_under_tsan"] if threads > _THREADS[0] else [],
             **kwargs
         )
