@@ -1,5 +1,5 @@
-// QuantumWorkload: a quantum of a graph that an engine executes, as a batch of one task (workload.h).
-// server/workload/graph_quanta.h plans it.
+// QuantumWorkload: a quantum of a graph that an engine executes, as a batch of one task
+// (workload.h). server/workload/graph_quanta.h plans it.
 //
 // Thread safety: one thread at a time, but for Abort.
 #ifndef RESIDENT_SERVER_WORKLOAD_QUANTUM_WORKLOAD_H_

@@ -41,6 +41,7 @@ class Bench(daemons.DaemonTest):
                 self.assertGreater(result[name]["residentd"]["p99_us"], 0)
                 self.assertTrue(math.isfinite(result[name]["p50_ratio"]))
             for name in ("submit_single", "submit", "submit_large"):
+                self.assertGreater(result[name]["echo_tasks_per_second"], 0)
                 self.assertGreater(result[name]["tasks_per_second"], 0)
             self.assertGreater(result["flux"]["instructions_per_second"], 0)
             saved = json.loads(file.read_text())
