@@ -13,7 +13,6 @@
 namespace resident {
 namespace {
 
-constexpr uint64_t kAlignment = 64;
 // Records of one quantum at most, except that there is memory for those of one step.
 constexpr uint64_t kMaxRecordBytes = 4u << 20;
 // Events of one quantum at most.
@@ -23,8 +22,6 @@ constexpr uint64_t kQuantumNs = graph::kQuantumTime.count();
 static_assert(graph::kMaxRuns <= kMaxOpenGraphs, "each run has one quantum at a time");
 static_assert(graph::kMaxScalars == kMaxGraphScalars);
 
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 }  // namespace
 
 GraphQuanta::GraphQuanta(const QuantumSources& sources, const graph::CheckedGraph& checked,
@@ -33,7 +30,7 @@ GraphQuanta::GraphQuanta(const QuantumSources& sources, const graph::CheckedGrap
     : sources_(sources),
       graph_(checked.graph),
       lowering_(std::make_unique<const graph::Lowering>(checked, records, gang)),
-      state_offset_(RoundUp(lowering_->image_bytes())),
+      state_offset_(lowering_->image_bytes()),  // A multiple of 64.
       device_(place.device),
       epoch_(place.session->epoch()),
       worker_ns_(kQuantumNs) {}
