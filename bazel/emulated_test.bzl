@@ -1,4 +1,4 @@
-"""Tests of operators in blocks of several warps, which threads of the host emulate."""
+"""Tests of operators in emulated blocks of several warps (kernels/sdk/emulated_block.h)."""
 
 # A block of three warps, and one with as many threads as a block of a GPU usually has.
 _THREADS = [96, 256]

@@ -32,8 +32,6 @@ extern "C" void resident_operator_rmsnorm_gemv_quant_silu_mul(resident::BlockSta
 namespace resident::testing {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Many emulated threads take long: a large block runs fewer cases than a small one.
-inline constexpr bool kLargeBlock = Block::kMaxThreads > 128;
 
 // Numbers from -1 to 1 without a pattern.
 class Numbers {

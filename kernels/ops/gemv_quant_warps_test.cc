@@ -68,10 +68,8 @@ TEST(GemvQuantWarpsTest, QuantizedLongVector) {
     DType x;
     DType out;
   };
-  const std::vector<i64> all_rows =
-      kLargeBlock ? std::vector<i64>{17} : std::vector<i64>{1, 2, 7, 33};
-  const std::vector<i64> depths =
-      kLargeBlock ? std::vector<i64>{3104} : std::vector<i64>{1024, 1056, 3104};
+  const std::vector<i64> all_rows = {1, 2, 7, 17, 33};
+  const std::vector<i64> depths = {1024, 1056, 3104};
   for (const auto& [weights, bits, x, out] : {Form{DType::kI8, 8, DType::kF32, DType::kF32},
                                               Form{DType::kU8, 8, DType::kBF16, DType::kF32},
                                               Form{DType::kU8, 4, DType::kF32, DType::kF32},
@@ -99,7 +97,7 @@ TEST(GemvQuantWarpsTest, QuantizedLongVector) {
 // gemv_quant_bias, in the form of one long vector and in the general one: other types of x, zeros,
 // several vectors, and groups and depths of any size.
 TEST(GemvQuantWarpsTest, QuantizedVectorWithABias) {
-  const std::vector<i64> all_rows = kLargeBlock ? std::vector<i64>{17} : std::vector<i64>{1, 7, 33};
+  const std::vector<i64> all_rows = {1, 7, 17, 33};
   for (const i32 bits : {8, 4}) {
     for (const i64 rows : all_rows) {
       Case c = {bits == 8 ? DType::kI8 : DType::kU8, rows, 1056, 1, DType::kF32};
@@ -487,10 +485,8 @@ void CheckNormalized(NormalizedQuantizedCase c) {
 
 // One vector of float32 and weights without zeros: gemv_quant_one_vector.h.
 TEST(GemvQuantWarpsTest, NormalizedQuantizedLongVector) {
-  const std::vector<i64> all_rows =
-      kLargeBlock ? std::vector<i64>{9, 17} : std::vector<i64>{2, 7, 33};
-  const std::vector<i64> depths =
-      kLargeBlock ? std::vector<i64>{1056, 4128} : std::vector<i64>{1024, 1056, 3104, 10240};
+  const std::vector<i64> all_rows = {2, 7, 9, 17, 33};
+  const std::vector<i64> depths = {1024, 1056, 3104, 4128, 10240};
   for (const i64 rows : all_rows) {
     for (const i64 depth : depths) {
       for (const i32 bits : {8, 4}) {

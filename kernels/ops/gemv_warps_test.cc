@@ -53,10 +53,8 @@ TEST(GemvWarpsTest, FloatsWithWeightsOfBFloat16) {
 // gemv_one_vector.h: rows that warps have in twos, and one of them alone; warps without a row;
 // depths with whole steps, and such that leave runs of the last one empty.
 TEST(GemvWarpsTest, OneLongVector) {
-  const std::vector<i64> all_rows =
-      kLargeBlock ? std::vector<i64>{7, 17} : std::vector<i64>{1, 2, 7, 8, 33};
-  const std::vector<i64> depths =
-      kLargeBlock ? std::vector<i64>{1032} : std::vector<i64>{1024, 1032, 1544, 10240};
+  const std::vector<i64> all_rows = {1, 2, 7, 8, 17, 33};
+  const std::vector<i64> depths = {1024, 1032, 1544, 10240};
   for (const i64 rows : all_rows) {
     for (const i64 depth : depths) {
       Case c = {DType::kBF16, rows, depth, 1, DType::kF32};
@@ -78,9 +76,8 @@ TEST(GemvWarpsTest, OneLongVector) {
 // gemv_silu_mul: the rows of both matrices, also such that a warp has alone, and those of the
 // general way.
 TEST(GemvWarpsTest, GatedLongVector) {
-  const std::vector<i64> all_rows = kLargeBlock ? std::vector<i64>{9} : std::vector<i64>{1, 7, 33};
-  const std::vector<i64> depths =
-      kLargeBlock ? std::vector<i64>{320, 1544} : std::vector<i64>{320, 1024, 1544, 10240};
+  const std::vector<i64> all_rows = {1, 7, 9, 33};
+  const std::vector<i64> depths = {320, 1024, 1544, 10240};
   for (const i64 rows : all_rows) {
     for (const i64 depth : depths) {
       SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(depth));
@@ -216,10 +213,8 @@ void CheckNormalized(NormalizedCase c) {
 
 // One vector and weights of 16 bits: gemv_one_vector.h.
 TEST(GemvWarpsTest, NormalizedLongVector) {
-  const std::vector<i64> all_rows =
-      kLargeBlock ? std::vector<i64>{9, 17} : std::vector<i64>{2, 7, 33};
-  const std::vector<i64> depths =
-      kLargeBlock ? std::vector<i64>{1032, 4104} : std::vector<i64>{1024, 1032, 1544, 10240};
+  const std::vector<i64> all_rows = {2, 7, 9, 17, 33};
+  const std::vector<i64> depths = {1024, 1032, 1544, 4104, 10240};
   for (const i64 rows : all_rows) {
     for (const i64 depth : depths) {
       NormalizedCase c = {rows, depth};

@@ -41,8 +41,6 @@ template <typename T>
 constexpr double kTolerance = std::is_same_v<T, float>  ? 1e-6
                               : std::is_same_v<T, Half> ? 1e-3
                                                         : 5e-3;
-// Many emulated threads take long: a large block runs fewer cases than a small one.
-constexpr bool kLargeBlock = Block::kMaxThreads > 128;
 
 template <typename T>
 constexpr DType kDType = DType::kF32;
@@ -83,7 +81,6 @@ std::vector<u64> Shuffled(u64 chunks, u64 first, std::mt19937& random) {
 // How a task is run, after once with one chunk.
 std::vector<Way> Ways(std::mt19937& random) {
   const auto shuffled = [&](u64 chunks) { return Shuffled(chunks, 0, random); };
-  if (kLargeBlock) return {{3, {}}, {5, {shuffled(5), true}}, {3, {{}, false}}};
   return {{2, {}},
           {2, {{1, 0}, true}},
           {7, {shuffled(7), true}},
@@ -93,7 +90,6 @@ std::vector<Way> Ways(std::mt19937& random) {
 // The same for operators of two steps, the second of which waits for the first.
 std::vector<Way> WaysOfTwoSteps(std::mt19937& random) {
   const auto shuffled = [&](u64 chunks) { return Shuffled(chunks, chunks / 2, random); };
-  if (kLargeBlock) return {{5, {shuffled(5), true}}, {3, {{}, false}}};
   return {{2, {{1, 0}, true}},        {3, {}},
           {4, {shuffled(4), true}},   {9, {shuffled(9), true}},
           {40, {shuffled(40), true}}, {5, {{}, false}}};
@@ -182,7 +178,6 @@ TEST(LongRowsTest, ReductionsAroundTheThreshold) {
   std::mt19937 random(17);
   for (const i64 columns : {kLongRow - 1, kLongRow, kLongRow + 1, kLongRow + 4099}) {
     CheckReductions<float>(1, columns, 0, random);
-    if (kLargeBlock) continue;
     CheckReductions<float>(1, columns, 1, random);
     CheckReductions<Half>(1, columns, 0, random);
     CheckReductions<BFloat16>(1, columns, 3, random);
@@ -223,7 +218,7 @@ TEST(LongRowsTest, TheLowestIndexOfEqualElementsOfSeveralParts) {
       }
       for (i64 i = 0; i < rows * kColumns; ++i) halves[i] = BFloat16(x[i]);
       Check(resident_operator_argmax, x, rows, kColumns, random);
-      if (!kLargeBlock) Check(resident_operator_argmax, halves, rows, kColumns, random);
+      Check(resident_operator_argmax, halves, rows, kColumns, random);
     }
     for (i64 i = 0; i < rows * kColumns; ++i) x[i] = i % 2 == 0 ? -0.0f : 0.0f;
     Check(resident_operator_argmax, x, rows, kColumns, random);
@@ -307,7 +302,6 @@ TEST(LongRowsTest, SoftmaxAroundTheThreshold) {
   std::mt19937 random(20);
   for (const i64 columns : {kLong - 1, kLong, kLong + 1, 2 * kLong + 4099}) {
     CheckSoftmaxOfShape<float>(1, columns, 0, 0, random);
-    if (kLargeBlock) continue;
     CheckSoftmaxOfShape<BFloat16>(1, columns, 0, 0, random);
     CheckSoftmaxOfShape<Half>(1, columns, 1, 1, random);
     CheckSoftmaxOfShape<float>(1, columns, 0, 1, random);
@@ -323,7 +317,6 @@ TEST(LongRowsTest, SoftmaxWithTheMaximumInAnyPart) {
   Memory<float> x(kColumns);
   for (const i64 at : std::vector<i64>{0, 8191, 8192, kColumns / 2, kColumns - 1}) {
     for (const float gap : {88.0f, 200.0f, 1e4f}) {
-      if (kLargeBlock && gap == 88.0f) continue;
       for (i64 i = 0; i < kColumns; ++i) x[i] = static_cast<float>(i % 7) / 8;
       x[at] = gap;
       CheckSoftmax<float, float>(false, x, 1, kColumns, 0, random);
@@ -449,7 +442,6 @@ TEST(LongRowsTest, Norms) {
   for (const Norm norm : {Norm::kRms, Norm::kRmsResidual, Norm::kLayer}) {
     CheckNorm<float>(norm, 1, kLong + static_cast<i64>(random() % 2), 0, random);
     CheckNorm<BFloat16>(norm, 2, kLong + static_cast<i64>(random() % 9000), 0, random);
-    if (kLargeBlock) continue;
     CheckNorm<float>(norm, 1, kLong - 1, 0, random);
     CheckNorm<float>(norm, 3, kLong + 4099, 0, random);
     CheckNorm<Half, float>(norm, 1, 3 * kLong + 7, 0, random);

@@ -28,9 +28,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kEps = 1e-5f;
 
-// Many emulated threads take long: a large block runs fewer cases than a small one.
-constexpr bool kLargeBlock = Block::kMaxThreads > 128;
-const std::vector<i64> kChunkCounts = kLargeBlock ? std::vector<i64>{3} : std::vector<i64>{2, 3, 7};
+const std::vector<i64> kChunkCounts = {2, 3, 7};
 
 enum class Form { kStream, kOther };
 
@@ -247,8 +245,7 @@ void Check(i64 rows, i64 columns, Form form = Form::kStream) {
 
 template <typename T>
 class NormalizationWarpsTest : public ::testing::Test {};
-using Types = std::conditional_t<kLargeBlock, ::testing::Types<float, BFloat16>,
-                                 ::testing::Types<float, Half, BFloat16>>;
+using Types = ::testing::Types<float, Half, BFloat16>;
 TYPED_TEST_SUITE(NormalizationWarpsTest, Types);
 
 // One row, also one in which most threads have no column.
@@ -306,7 +303,6 @@ TEST(RmsNormOfFloatsTest, WeightsOfAnotherType) {
 TYPED_TEST(NormalizationWarpsTest, LargestAnywhere) {
   for (const i64 columns : {kOneSegment<TypeParam>, kThreeSegments<TypeParam>}) {
     std::vector<float> gaps = {1, 88, 89, 200, 1e4f};
-    if (kLargeBlock) gaps = {88, 1e4f};
     const i64 places[] = {0, 9, columns / 3, kSegment<TypeParam> - 1, columns - 1};
     Memory<TypeParam> x(5 * static_cast<i64>(gaps.size()) * columns);
     i64 row = 0;

@@ -125,10 +125,7 @@ struct Copies {
     std::fprintf(stderr, "an operator returned before its copies were complete\n");
     std::abort();
   }
-  static Copies& Mine() {
-    thread_local Copies copies;
-    return copies;
-  }
+  static Copies& Mine() { return State::threads.Local<Copies>(); }
 };
 
 inline void CheckAligned(u64 address) {

@@ -35,13 +35,17 @@ struct Exchange {
   static constexpr unsigned kWarps = (RESIDENT_EMULATED_THREADS + kWarpThreads - 1) / kWarpThreads;
   static_assert(RESIDENT_EMULATED_THREADS % kWarpThreads == 0, "a warp needs all of its threads");
   static inline u64 words[kWarps][2][kWarpThreads][kWords];
-  thread_local static inline unsigned turn = 0;
+  // Which buffer the calling thread uses next.
+  struct Turn {
+    unsigned buffer = 0;
+  };
 
   // Publishes the calling lane's words, and returns those of all lanes.
   static const u64 (*All(const u64* mine, unsigned count))[kWords] {
     const unsigned thread = CurrentThread();
-    auto* const buffer = words[thread / kWarpThreads][turn];
-    turn ^= 1;
+    Turn& turn = State::threads.Local<Turn>();
+    auto* const buffer = words[thread / kWarpThreads][turn.buffer];
+    turn.buffer ^= 1;
     for (unsigned i = 0; i < count; ++i) buffer[thread % kWarpThreads][i] = mine[i];
     WarpBarrier();
     return buffer;

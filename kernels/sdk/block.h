@@ -24,7 +24,7 @@
 #include "kernels/sdk/tensor.h"
 
 // Tests of the operators on the host define RESIDENT_EMULATED_THREADS, the number of threads of a
-// block, which are then threads of the host.
+// block, which are then emulated.
 #if defined(RESIDENT_EMULATED_THREADS)
 #include "kernels/sdk/emulated_block.h"
 #endif

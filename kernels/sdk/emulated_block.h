@@ -1,5 +1,6 @@
 // Blocks of several threads on the host, for tests of operators: the code that a GPU's threads
-// share runs with real threads, barriers and shared memory, also under ThreadSanitizer.
+// share runs with threads, barriers and shared memory, also under ThreadSanitizer. The threads are
+// contexts of the calling one (emulated_threads.h).
 //
 //   emulated::RunBlock(threads, [&] { function(state); });
 //
@@ -8,20 +9,21 @@
 #define RESIDENT_KERNELS_SDK_EMULATED_BLOCK_H_
 
 #include <algorithm>
-#include <barrier>
 #include <functional>
-#include <memory>
-#include <thread>
 #include <vector>
+
+#include "kernels/sdk/emulated_threads.h"
 
 namespace resident::emulated {
 
 inline constexpr unsigned kWarpThreads = 32;
 
+using BlockThreads = Threads<RESIDENT_EMULATED_THREADS>;
+
 struct State {
-  thread_local static inline unsigned thread = 0;
-  static inline std::unique_ptr<std::barrier<>> barrier;
-  static inline std::vector<std::unique_ptr<std::barrier<>>> warp_barriers;
+  static inline BlockThreads threads;
+  static inline BlockThreads::Group block;
+  static inline std::vector<BlockThreads::Group> warps;
   // Called in the first Block::await_inputs() of each block, when all threads have come; returns
   // its result. Null: the inputs are ready.
   static inline std::function<bool()> await_inputs;
@@ -29,15 +31,15 @@ struct State {
   static inline bool inputs_ready = true;
 };
 
-inline unsigned CurrentThread() { return State::thread; }
-inline void Barrier() { State::barrier->arrive_and_wait(); }
+inline unsigned CurrentThread() { return State::threads.current(); }
+inline void Barrier() { State::threads.Wait(State::block); }
 // Waits for the threads of the calling thread's warp.
-inline void WarpBarrier() { State::warp_barriers[State::thread / kWarpThreads]->arrive_and_wait(); }
+inline void WarpBarrier() { State::threads.Wait(State::warps[CurrentThread() / kWarpThreads]); }
 
 inline bool AwaitInputs() {
   if (!State::await_inputs) return true;
   Barrier();
-  if (State::thread == 0 && !State::awaited) {
+  if (CurrentThread() == 0 && !State::awaited) {
     State::inputs_ready = State::await_inputs();
     State::awaited = true;
   }
@@ -50,23 +52,16 @@ struct ReduceMemory {
   static inline unsigned long long words[RESIDENT_EMULATED_THREADS];
 };
 
-// Calls `run` in each of the block's threads, and returns when all have returned.
+// Calls `run` in each of the block's threads, and returns when all have returned. `threads`: at
+// most RESIDENT_EMULATED_THREADS. Aborts if a thread waits for one that has returned.
 inline void RunBlock(unsigned threads, const std::function<void()>& run) {
-  State::barrier = std::make_unique<std::barrier<>>(threads);
-  State::warp_barriers.clear();
+  State::block = {0, threads};
+  State::warps.clear();
   State::awaited = false;
   for (unsigned first = 0; first < threads; first += kWarpThreads) {
-    State::warp_barriers.push_back(
-        std::make_unique<std::barrier<>>(std::min(kWarpThreads, threads - first)));
+    State::warps.push_back({first, std::min(kWarpThreads, threads - first)});
   }
-  std::vector<std::thread> all;
-  for (unsigned thread = 0; thread < threads; ++thread) {
-    all.emplace_back([thread, &run] {
-      State::thread = thread;
-      run();
-    });
-  }
-  for (std::thread& thread : all) thread.join();
+  State::threads.Run(threads, run);
 }
 
 }  // namespace resident::emulated
