@@ -78,6 +78,7 @@ class Connection {
       const std::function<void(const v1::GraphTrace& trace)>& on_trace);
 
   const std::string& address() const { return address_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   std::unique_ptr<v1::Executor::Stub> executor;
   std::unique_ptr<v1::Buffers::Stub> buffers;

@@ -352,7 +352,8 @@ struct StreamOptions {
   uint32_t max_in_flight = 32;
 };
 
-// A stream of batches. Results arrive in completion order.
+// A stream of batches. Results arrive in completion order. Batches that are sent while others are
+// being written are joined in one message.
 //
 // Destroying a stream that was not finished cancels it: tasks not yet in the ring are
 // skipped, and unanswered batches end CANCELLED.
@@ -366,7 +367,7 @@ class Stream {
   ~Stream();
 
   // Sends a batch, which the caller may reuse immediately. Waits while max_in_flight batches
-  // are unanswered. If it returns OK, `done` is called exactly once, on the stream's thread; it
+  // are unanswered. If it returns OK, `done` is called exactly once, on a thread of gRPC; it
   // must not block and must not call Send or Finish. After an error it is not called:
   // the stream has ended, with that status.
   absl::Status Send(Batch& batch, Callback done);
@@ -385,8 +386,8 @@ class Stream {
   class Impl;
   static absl::StatusOr<std::unique_ptr<Stream>> Open(std::shared_ptr<Connection> connection,
                                                       StreamOptions options);
-  explicit Stream(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Stream(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
 };
 
 // Owns a graph session, which the destructor closes: states and scalars of a loaded graph that its

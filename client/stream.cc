@@ -1,90 +1,127 @@
 // Stream: sends batches one after the other, and delivers results as they arrive.
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/message_lite.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <thread>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "client/connection.h"
 #include "client/residentd_client.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::client {
 
-// One thread reads results and calls the callbacks; any thread writes, one at a time.
+namespace {
+
+// Messages are joined up to this size. A larger batch has a message of its own.
+constexpr size_t kMaxJoinedBytes = 256 << 10;
+
+// The part of a SubmitRequest that `field`, a length-delimited one, contributes to its bytes.
+grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
+  using google::protobuf::io::CodedOutputStream;
+  const uint32_t tag = static_cast<uint32_t>(field) << 3 | 2;
+  const size_t size = message.ByteSizeLong();
+  const size_t header =
+      CodedOutputStream::VarintSize32(tag) + CodedOutputStream::VarintSize64(size);
+  grpc::Slice slice(grpc_slice_malloc(header + size), grpc::Slice::STEAL_REF);
+  auto* at = const_cast<uint8_t*>(slice.begin());
+  at = CodedOutputStream::WriteVarint32ToArray(tag, at);
+  at = CodedOutputStream::WriteVarint64ToArray(size, at);
+  message.SerializeWithCachedSizesToArray(at);
+  return slice;
+}
+
+}  // namespace
+
+// The call's reactor. Batches that are sent while a message is being written are joined in the next
+// one, so that many small batches need few messages. gRPC's threads call the callbacks, one at a
+// time.
 //
 // The stream sends batches with its own ids, so that the ids of callers need not be unique.
-class Stream::Impl {
+class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::SubmitResponse>,
+                           public std::enable_shared_from_this<Stream::Impl> {
  public:
   Impl(std::shared_ptr<Connection> connection, StreamOptions options)
       : connection_(std::move(connection)), max_in_flight_(std::max(options.max_in_flight, 1u)) {}
 
-  ~Impl() {
-    if (!reader_.joinable()) return;
-    context_.TryCancel();
-    reader_.join();
-  }
-
   absl::Status Open() {
     RETURN_IF_ERROR(
         connection_->Prepare(context_, /*needs_session=*/true, absl::InfiniteDuration()));
-    rpc_ = connection_->executor->Submit(&context_);
-    reader_ = std::thread([this] { ReadResults(); });
+    v1::SubmitRequest settings;
+    settings.set_max_results(kMaxMessageBatches);
+    {
+      absl::MutexLock lock(&mutex_);
+      unsent_.emplace_back(settings.SerializeAsString());
+    }
+    grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::SubmitResponse> stub(connection_->channel());
+    stub.PrepareBidiStreamingCall(&context_, "/resident.v1.Executor/Submit", {}, this);
+    self_ = shared_from_this();
+    opened_ = true;
+    AddHold();  // Until no more is written.
+    StartRead(&response_);
+    StartCall();
     return absl::OkStatus();
   }
 
   absl::Status Send(Batch& batch, Callback done) {
-    absl::MutexLock writing(&write_mutex_);
-    const uint64_t wire_id = next_id_++;
-    {
-      absl::MutexLock lock(&mutex_);
-      const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return ended_ || pending_.size() < max_in_flight_;
-      };
-      mutex_.Await(absl::Condition(&has_room));
-      if (ended_) return EndedStatus();
-      if (half_closed_) {
-        return absl::FailedPreconditionError("Send after Finish. Fix: open another stream");
-      }
-      pending_.emplace(wire_id, Pending{std::move(done), batch.message().id()});
-    }
+    absl::MutexLock sending(&send_mutex_);
     const uint64_t caller_id = batch.message().id();
+    const uint64_t wire_id = next_id_++;
     batch.set_id(wire_id);
-    // The request refers to the caller's batch during the write, so that it is not copied.
-    request_.unsafe_arena_set_allocated_batch(&batch.message());
-    const bool written = rpc_->Write(request_);
-    (void)request_.unsafe_arena_release_batch();
+    grpc::Slice bytes = Encode(v1::SubmitRequest::kBatchesFieldNumber, batch.message());
     batch.set_id(caller_id);
-    if (written) return absl::OkStatus();
-    // The stream has ended; the reader gets its status, and answers all pending batches.
+
     absl::MutexLock lock(&mutex_);
-    if (!ended_ && pending_.erase(wire_id) == 1) {
+    const auto has_room = [this, size = bytes.size()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (reads_ended_) return true;
+      return pending_.size() < max_in_flight_ &&
+             (unsent_batches_ == 0 ||
+              (unsent_batches_ < kMaxMessageBatches && unsent_bytes_ + size <= kMaxJoinedBytes));
+    };
+    mutex_.Await(absl::Condition(&has_room));
+    if (half_closed_) {
+      return absl::FailedPreconditionError("Send after Finish. Fix: open another stream");
+    }
+    if (reads_ended_) {
       mutex_.Await(absl::Condition(&ended_));
       return EndedStatus();
     }
+    pending_.emplace(wire_id, Pending{std::move(done), caller_id});
+    unsent_bytes_ += bytes.size();
+    unsent_.push_back(std::move(bytes));
+    ++unsent_batches_;
+    Advance();
     return absl::OkStatus();
   }
 
   absl::Status Finish() {
-    {
-      absl::MutexLock writing(&write_mutex_);
-      bool close = false;
-      {
-        absl::MutexLock lock(&mutex_);
-        close = !half_closed_;
-        half_closed_ = true;
-      }
-      if (close) rpc_->WritesDone();
-    }
+    absl::MutexLock sending(&send_mutex_);
     absl::MutexLock lock(&mutex_);
+    half_closed_ = true;
+    Advance();
     mutex_.Await(absl::Condition(&ended_));
     return status_;
   }
 
   void Cancel() { context_.TryCancel(); }
+
+  // Cancels the call if it has not ended, and waits for its end. Called once, last.
+  void Close() {
+    if (!opened_) return;
+    Cancel();
+    std::shared_ptr<Connection> connection;  // Destroyed by this thread, not by one of gRPC.
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&ended_));
+    connection.swap(connection_);
+  }
 
  private:
   struct Pending {
@@ -92,58 +129,101 @@ class Stream::Impl {
     uint64_t caller_id;
   };
 
+  void OnWriteDone(bool /*ok*/) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    Advance();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      {
+        absl::MutexLock lock(&mutex_);
+        reads_ended_ = true;
+      }
+      return RemoveHold();
+    }
+    if (response_.has_result()) Deliver(*response_.mutable_result());
+    for (v1::BatchResult& result : *response_.mutable_results()) Deliver(result);
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::flat_hash_map<uint64_t, Pending> unanswered;
+    absl::Status why = FromGrpc(status);
+    {
+      absl::MutexLock lock(&mutex_);
+      unanswered.swap(pending_);
+      status_ = why;
+    }
+    if (why.ok()) why = absl::InternalError("the server ended the stream without answering");
+    for (auto& [id, pending] : unanswered) pending.done(why);
+    const std::shared_ptr<Impl> self = std::move(self_);  // Until the lock is released.
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+
+  // Starts the next operation: a write, or the half-close.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || reads_ended_) return;
+    if (unsent_batches_ > 0) {
+      message_ = grpc::ByteBuffer(unsent_.data(), unsent_.size());
+      unsent_.clear();
+      unsent_bytes_ = 0;
+      unsent_batches_ = 0;
+      writing_ = true;
+      StartWrite(&message_);
+    } else if (half_closed_ && !std::exchange(writes_done_, true)) {
+      StartWritesDone();
+    }
+  }
+
   absl::Status EndedStatus() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok()) return status_;
     return absl::UnavailableError("the server ended the stream");
   }
 
-  void ReadResults() {
-    v1::SubmitResponse response;
-    while (rpc_->Read(&response)) {
-      v1::BatchResult& message = *response.mutable_result();
-      Pending pending;
-      {
-        absl::MutexLock lock(&mutex_);
-        auto found = pending_.find(message.id());
-        if (found == pending_.end()) continue;  // Unknown id: there is no callback.
-        pending = std::move(found->second);
-        pending_.erase(found);
-      }
-      message.set_id(pending.caller_id);
-      if (message.has_refused()) {
-        pending.done(FromRefusal(message.refused()));
-      } else {
-        pending.done(Result(std::move(message)));
-      }
-    }
-    const absl::Status status = FromGrpc(rpc_->Finish());
-    absl::flat_hash_map<uint64_t, Pending> unanswered;
+  void Deliver(v1::BatchResult& message) ABSL_LOCKS_EXCLUDED(mutex_) {
+    Pending pending;
     {
       absl::MutexLock lock(&mutex_);
-      unanswered.swap(pending_);
-      status_ = status;
+      auto found = pending_.find(message.id());
+      if (found == pending_.end()) return;  // Unknown id: there is no callback.
+      pending = std::move(found->second);
+      pending_.erase(found);
     }
-    const absl::Status why =
-        status.ok() ? absl::InternalError("the server ended the stream without answering") : status;
-    for (auto& [id, pending] : unanswered) pending.done(why);
-    absl::MutexLock lock(&mutex_);
-    ended_ = true;
+    message.set_id(pending.caller_id);
+    if (message.has_refused()) {
+      pending.done(FromRefusal(message.refused()));
+    } else {
+      pending.done(Result(std::move(message)));
+    }
   }
 
-  const std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> connection_;
   const size_t max_in_flight_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::SubmitRequest, v1::SubmitResponse>> rpc_;
-  std::thread reader_;
+  // This object, from the beginning of the call until its end.
+  std::shared_ptr<Impl> self_;
+  bool opened_ = false;
+  v1::SubmitResponse response_;  // Of the read that is under way.
 
-  // Held while writing; taken before mutex_.
-  absl::Mutex write_mutex_;
-  uint64_t next_id_ ABSL_GUARDED_BY(write_mutex_) = 1;
-  v1::SubmitRequest request_ ABSL_GUARDED_BY(write_mutex_);
+  // Held by Send and Finish, whose batches are sent in their order; taken before mutex_.
+  absl::Mutex send_mutex_;
+  uint64_t next_id_ ABSL_GUARDED_BY(send_mutex_) = 1;
 
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  // The next message: its parts, and the bytes and the number of its batches.
+  std::vector<grpc::Slice> unsent_ ABSL_GUARDED_BY(mutex_);
+  size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t unsent_batches_ ABSL_GUARDED_BY(mutex_) = 0;
+  grpc::ByteBuffer message_ ABSL_GUARDED_BY(mutex_);  // The one that is being written.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;
+  // The stream is ending: nothing can be written any more.
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;
   // The stream is over and everything pending has been answered.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
@@ -151,13 +231,13 @@ class Stream::Impl {
 
 absl::StatusOr<std::unique_ptr<Stream>> Stream::Open(std::shared_ptr<Connection> connection,
                                                      StreamOptions options) {
-  auto impl = std::make_unique<Impl>(std::move(connection), options);
+  auto impl = std::make_shared<Impl>(std::move(connection), options);
   RETURN_IF_ERROR(impl->Open());
   return std::unique_ptr<Stream>(new Stream(std::move(impl)));
 }
 
-Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Stream::~Stream() = default;
+Stream::Stream(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stream::~Stream() { impl_->Close(); }
 
 absl::Status Stream::Send(Batch& batch, Callback done) {
   return impl_->Send(batch, std::move(done));

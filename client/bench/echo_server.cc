@@ -20,7 +20,7 @@
 namespace resident::bench {
 namespace {
 
-// Answers each batch of a stream. Reads while it writes, as the daemon does.
+// Answers the batches of each message of a stream. Reads while it writes, as the daemon does.
 class EchoStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::SubmitResponse> {
  public:
   EchoStream() { StartRead(&request_); }
@@ -29,13 +29,9 @@ class EchoStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::S
   void OnReadDone(bool ok) override {
     absl::MutexLock lock(&mu_);
     if (ok) {
-      v1::BatchResult& result = *queue_.emplace_back().mutable_result();
-      result.set_id(request_.batch().id());
-      result.set_version(1);
-      // As the daemon: a time for each task, or one for the tasks of a range.
-      const uint32_t tasks = request_.batch().tasks().count();
-      for (uint32_t i = 0; i < (tasks < kMinRangeTasks ? tasks : 1); ++i)
-        result.add_device_ns(1000);
+      // The results of one message in one, as the daemon joins them.
+      v1::SubmitResponse& response = queue_.emplace_back();
+      for (const v1::Batch& batch : request_.batches()) Answer(batch, *response.add_results());
       StartRead(&request_);
     } else {
       read_ = true;
@@ -50,6 +46,14 @@ class EchoStream final : public grpc::ServerBidiReactor<v1::SubmitRequest, v1::S
     Advance();
   }
   void OnDone() override { delete this; }
+
+  static void Answer(const v1::Batch& batch, v1::BatchResult& result) {
+    result.set_id(batch.id());
+    result.set_version(1);
+    // As the daemon: a time for each task, or one for the tasks of a range.
+    const uint32_t tasks = batch.tasks().count();
+    for (uint32_t i = 0; i < (tasks < kMinRangeTasks ? tasks : 1); ++i) result.add_device_ns(1000);
+  }
 
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (writing_) return;

@@ -22,7 +22,8 @@ struct Limits {
   // answered. The next batch of a stream waits meanwhile; Run is refused.
   uint64_t max_queued_tasks = 8u << 20;
   // --max_stream_batches: batches of one stream that are admitted and not yet
-  // answered. If a client does not read its results, the daemon stops reading its stream.
+  // answered. If a client does not read its results, the daemon stops reading its stream. All
+  // batches of a message that was read are admitted.
   uint32_t max_stream_batches = 64;
   // --max_sessions: open sessions. The same number limits connections with work and without a
   // session. A caller that has some of the sessions, installs or watches must leave an eighth of
@@ -124,6 +125,9 @@ inline constexpr uint32_t kMaxRetiredVersions = 8;
 // Removed operators whose last version number is stored separately for each.
 inline constexpr uint32_t kMaxRemovedNames = 4096;
 inline constexpr uint32_t kMaxTaskErrors = 16;
+// Batches in one message of Executor.Submit, and bytes of results that are joined in one response.
+inline constexpr uint32_t kMaxMessageBatches = 64;
+inline constexpr uint32_t kMaxJoinedResultBytes = 64 << 10;
 inline constexpr uint32_t kMaxOperatorSummaryBytes = 256;
 // Other texts of an install's header.
 inline constexpr uint32_t kMaxSignatureBytes = 4096;

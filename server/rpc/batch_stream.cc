@@ -1,6 +1,7 @@
 #include "server/rpc/batch_stream.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
@@ -30,26 +31,40 @@ void BatchStream::Open(const grpc::CallbackServerContext& context) {
 }
 
 void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
-  core_.counters.CountBatch();
   core_.counters.Received(bytes.Length());
   const absl::Status parsed = Parse(bytes);
   if (!parsed.ok()) {
-    // The request's id is unknown. Therefore the stream ends with this error, and nothing more is
-    // read.
+    // The ids of its batches are unknown. Therefore the stream ends with this error, and nothing
+    // more is read.
+    core_.counters.CountBatch();
     core_.counters.CountRefused(parsed.code());
     return End(parsed);
   }
   request_space_ = RequestBytes();
   request_charge_ = core_.admission.host().Count(client_->accounts()->host(), request_space_);
+  first_batch_ = true;
+  RunBatches();
+}
+
+void BatchStream::RunBatches() {
+  for (;;) {
+    std::optional<absl::StatusOr<Ticket>> ticket = AcquireTicket();
+    if (!ticket.has_value() || !Admit(*std::move(ticket))) return;
+  }
+}
+
+std::optional<absl::StatusOr<Ticket>> BatchStream::AcquireTicket() {
+  core_.counters.CountBatch();
   const absl::Status planned = Plan();
-  if (!planned.ok()) return Admit(planned);
+  if (!planned.ok()) return planned;
   const Needs needs = work_->ResourcesNeeded();
   auto ticket = core_.admission.TryAcquire(client_->accounts(), needs);
-  if (ticket.ok()) return Admit(std::move(ticket));
+  if (ticket.ok()) return ticket;
   // Translate may have added to the request's memory.
   request_space_ = std::max(request_space_, RequestBytes());
   request_charge_.Become(Budget::Purpose::kRequests, request_space_);
   AwaitTicket(needs);
+  return std::nullopt;
 }
 
 absl::Status BatchStream::Plan() {
@@ -61,20 +76,23 @@ absl::Status BatchStream::Plan() {
 
 void BatchStream::AwaitTicket(const Needs& needs) {
   const std::shared_ptr<BatchStream> self = Ref(this);
-  core_.admission.Acquire(
-      this, client_->accounts(), needs, expires_,
-      [self](absl::StatusOr<Ticket> ticket) { self->Admit(std::move(ticket)); });
+  core_.admission.Acquire(this, client_->accounts(), needs, expires_,
+                          [self](absl::StatusOr<Ticket> ticket) {
+                            if (self->Admit(std::move(ticket))) self->RunBatches();
+                          });
   absl::MutexLock lock(&mu_);
   // If the stream was ended meanwhile, OnEnd could not cancel the wait yet: cancel it now.
-  if (ending() && core_.admission.Cancel(this)) Refuse(DropRequest(), errors::Cancelled());
+  if (ending() && core_.admission.Cancel(this)) RefuseRequest(errors::Cancelled());
 }
 
-void BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
+bool BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
   const absl::Status status = ticket.ok() ? Launch(*std::move(ticket)) : ticket.status();
-  const RequestId id = DropRequest();
+  const RequestId id = request_id();
+  const bool more = NextOrDrop();
   absl::MutexLock lock(&mu_);
   if (!status.ok()) Refuse(id, status);
-  ReadOn();
+  if (!more) ReadOn();
+  return more;
 }
 
 absl::Status BatchStream::Launch(Ticket ticket) {
@@ -87,7 +105,7 @@ absl::Status BatchStream::Launch(Ticket ticket) {
   {
     absl::MutexLock lock(&mu_);
     if (ending()) return errors::Cancelled();
-    lone = running_.empty() && batch->count() <= kLoneTasks;
+    lone = first_batch_ && running_.empty() && batch->count() <= kLoneTasks;
     running_[batch.get()] = batch;
     ++unanswered_;
   }
@@ -101,12 +119,21 @@ absl::Status BatchStream::Launch(Ticket ticket) {
   return taken;
 }
 
-BatchStream::RequestId BatchStream::DropRequest() {
-  RequestId id = request_id();
+bool BatchStream::NextOrDrop() {
   work_ = nullptr;
+  first_batch_ = false;
+  if (NextBatch()) return true;
   Drop(/*release=*/request_space_ > kKeptRequestBytes);
   request_charge_.Clear();
-  return id;
+  return false;
+}
+
+void BatchStream::RefuseRequest(const absl::Status& why) {
+  for (bool more = true; more;) {
+    const RequestId id = request_id();
+    more = NextOrDrop();
+    Refuse(id, why);
+  }
 }
 
 void BatchStream::ReadOn() {
@@ -164,8 +191,8 @@ void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {
 }
 
 void BatchStream::OnEnd(const absl::Status& status) {
-  // First refuse the batch that waits to be admitted.
-  if (core_.admission.Cancel(this)) Refuse(DropRequest(), status);
+  // First refuse the batch that waits to be admitted, and those behind it in its request.
+  if (core_.admission.Cancel(this)) RefuseRequest(status);
   if (cancelled()) {
     for (const auto& [key, batch] : running_) core_.runner.Cancel(*batch);
   }

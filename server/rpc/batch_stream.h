@@ -13,7 +13,9 @@
 // written, or while the client's requests that wait use too much of the daemon's memory (paused),
 // or while the batch that it has read waits to be admitted (server/admission). A ticket covers the
 // batch's answer until it is written, so that a client that does not read its answers gets no
-// further tickets. A batch whose deadline passes before it is admitted is refused.
+// further tickets. A batch whose deadline passes before it is admitted is refused. The batches of
+// one request are planned and admitted one after the other before the next request is read, so that
+// more than max_stream_batches can be unanswered by those of one request.
 //
 // Thread safety: see BidiStream. One thread at a time owns the read loop, from OnRequest until the
 // next Read; a batch that waits to be admitted passes the ownership to the callback, or to the
@@ -23,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -61,9 +64,11 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   // (read loop) Reads a request, and consumes its bytes. If it cannot be parsed, its id is unknown:
   // the stream then ends with the error.
   virtual absl::Status Parse(grpc::ByteBuffer& bytes) = 0;
+  // (read loop) Goes to the next batch of the request. False: there is none.
+  virtual bool NextBatch() { return false; }
   // (read loop) Creates the batch of the request that was parsed; an error refuses the request.
   virtual absl::Status Translate() { return absl::OkStatus(); }
-  // (read loop) The batch; empty if Translate failed.
+  // (read loop) The current batch; empty if Translate failed.
   virtual const v1::Batch& message() const = 0;
   virtual RequestId request_id() const = 0;
   virtual std::shared_ptr<Context> TakeContext() { return nullptr; }
@@ -95,15 +100,24 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
 
   // The members marked (read loop) are called by the owner of the read loop.
 
+  // (read loop) Runs the batches of the request, from the current one on, until one must wait for
+  // its ticket.
+  void RunBatches();
+  // (read loop) Acquires the ticket of the current batch. nullopt: it waits for it asynchronously.
+  std::optional<absl::StatusOr<Ticket>> AcquireTicket();
   // (read loop) Sets work_ and expires_.
   absl::Status Plan();
   // (read loop) Waits asynchronously for the batch's ticket.
   void AwaitTicket(const Needs& needs);
-  // (read loop) Launches the batch, or answers that it was refused, and continues to read.
-  void Admit(absl::StatusOr<Ticket> ticket);
+  // (read loop) Launches the current batch, or answers that it was refused, and goes to the next
+  // one. False: that was the last one, and the stream continues to read.
+  bool Admit(absl::StatusOr<Ticket> ticket);
   absl::Status Launch(Ticket ticket);
-  // (read loop) Releases the memory of the request, which is no longer needed. Returns its id.
-  RequestId DropRequest();
+  // (read loop) Goes to the next batch. False: that was the last one; the memory of the request,
+  // which is no longer needed, is released.
+  bool NextOrDrop();
+  // (read loop) Refuses the batches of the request from the current one on.
+  void RefuseRequest(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // (read loop) Continues to read, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ConcludeIfAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -117,7 +131,8 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
 
   // State of the read loop.
   uint64_t request_space_ = 0;  // Bytes that the request takes.
-  Clock::time_point expires_;   // The request's deadline.
+  bool first_batch_ = false;    // The current batch is the first of its request.
+  Clock::time_point expires_;   // The batch's deadline.
   Budget::Charge request_charge_;
   std::unique_ptr<Workload> work_;  // Refers to message().
 

@@ -15,7 +15,8 @@
 // and calls OnEnd, which normally concludes.
 //
 // Invariants:
-//   1. At most one read and one write are under way. Responses are written in the order of Write.
+//   1. At most one read and one write are under way. Responses are written in the order of Write,
+//      several in one write if the handler joins them.
 //   2. The transport gets exactly one Finish, when no write is under way, and no operation after
 //      it except Cancel. A read may be under way at that time.
 //   3. The first Conclude decides the status.
@@ -42,6 +43,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -49,6 +51,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/alarm.h"
@@ -110,10 +113,10 @@ class BidiStream : public LiveStream,
   }
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    writing_ = false;
-    queue_.pop_front();
+    const size_t written = std::exchange(writing_, 0);
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(written));
     if (!ok) HandleCancel();
-    OnWritten();
+    for (size_t i = 0; i < written; ++i) OnWritten();
     Advance();
   }
   // The client cancelled the call or has gone.
@@ -164,6 +167,12 @@ class BidiStream : public LiveStream,
   // Whether a stream that is ending must wait for the handler's own work. When that changes, the
   // handler calls Advance.
   virtual bool Busy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return false; }
+  // Joins the first of the `queued` responses, so that one write sends them: sets response(0) to
+  // all of them, and returns how many these are, at least 1. The default joins none.
+  virtual size_t Join(size_t queued, absl::FunctionRef<Response&(size_t)> response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return 1;
+  }
   // The status is about to be sent.
   virtual void OnFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {}
   // See OnCallDone.
@@ -206,7 +215,7 @@ class BidiStream : public LiveStream,
   }
   // Drops the responses that are queued and not being written.
   void DropQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    while (queue_.size() > (writing_ ? 1 : 0)) {
+    while (queue_.size() > writing_) {
       queue_.pop_back();
       OnWritten();
     }
@@ -218,7 +227,7 @@ class BidiStream : public LiveStream,
   void DropUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     DropQueued();
     may_be_unread_ = true;
-    if (writing_ && !cancelled_) AbortUnlessRead();
+    if (writing() && !cancelled_) AbortUnlessRead();
   }
   void SendHeaders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!finished_) transport_.SendHeaders();
@@ -230,10 +239,14 @@ class BidiStream : public LiveStream,
   }
   // Starts the next operation: a write, or the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (finished_ || writing_) return;
+    if (finished_ || writing()) return;
     if (!queue_.empty()) {
-      writing_ = true;
-      transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > 1);
+      writing_ = 1;
+      if (queue_.size() > 1) {
+        writing_ =
+            Join(queue_.size(), [this](size_t i) -> Response& { return queue_[i].response; });
+      }
+      transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > writing_);
     } else if (end_.has_value() && !Busy()) {
       finished_ = true;
       OnFinish();
@@ -259,7 +272,7 @@ class BidiStream : public LiveStream,
 
   // State.
 
-  bool writing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return writing_; }
+  bool writing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return writing_ > 0; }
   bool cancelled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return cancelled_; }
   // Whether it was concluded or cancelled: nothing is read any more.
   bool ending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return cancelled_ || end_.has_value(); }
@@ -308,8 +321,8 @@ class BidiStream : public LiveStream,
   Transport& transport_;
   Request request_;  // Owned by the transport during a read, otherwise by the handler.
   std::atomic<bool> reading_{false};
-  std::deque<Unwritten> queue_ ABSL_GUARDED_BY(mu_);  // The first is written while writing_.
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Unwritten> queue_ ABSL_GUARDED_BY(mu_);
+  size_t writing_ ABSL_GUARDED_BY(mu_) = 0;  // How many, from the first, are being written.
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   bool done_ ABSL_GUARDED_BY(mu_) = false;

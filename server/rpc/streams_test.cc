@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +14,7 @@
 #include "resident/v1/operators.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/fake_time.h"
+#include "runtime/base/limits.h"
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
@@ -43,12 +46,24 @@ class StreamsTest : public ::testing::Test {
     return limits;
   }
   // A batch of one program that halts at once.
+  static v1::Batch HaltBatch(uint64_t id) {
+    v1::Batch batch;
+    batch.set_id(id);
+    batch.mutable_programs()->set_bytecode(std::string(1, '\0'));
+    batch.mutable_programs()->set_count(1);
+    batch.mutable_programs()->set_max_cycles(10);
+    return batch;
+  }
   static grpc::ByteBuffer Halt(uint64_t id) {
     v1::SubmitRequest request;
-    request.mutable_batch()->set_id(id);
-    request.mutable_batch()->mutable_programs()->set_bytecode(std::string(1, '\0'));
-    request.mutable_batch()->mutable_programs()->set_count(1);
-    request.mutable_batch()->mutable_programs()->set_max_cycles(10);
+    *request.mutable_batch() = HaltBatch(id);
+    return ToBytes(request);
+  }
+  // The same with several batches in one message. `max_results`: those of a response.
+  static grpc::ByteBuffer HaltAll(const std::vector<uint64_t>& ids, uint32_t max_results = 0) {
+    v1::SubmitRequest request;
+    for (const uint64_t id : ids) *request.add_batches() = HaltBatch(id);
+    request.set_max_results(max_results);
     return ToBytes(request);
   }
   // Takes all places in the client's queue.
@@ -65,6 +80,19 @@ class StreamsTest : public ::testing::Test {
     v1::SubmitResponse response;
     EXPECT_TRUE(ParseMessage(bytes, &response).ok());
     return response.result();
+  }
+  // The ids of the results in each response.
+  static std::vector<std::vector<uint64_t>> JoinedIds(
+      const std::vector<grpc::ByteBuffer>& written) {
+    std::vector<std::vector<uint64_t>> all;
+    for (grpc::ByteBuffer bytes : written) {
+      v1::SubmitResponse response;
+      EXPECT_TRUE(ParseMessage(bytes, &response).ok());
+      EXPECT_FALSE(response.has_result());
+      std::vector<uint64_t>& ids = all.emplace_back();
+      for (const v1::BatchResult& result : response.results()) ids.push_back(result.id());
+    }
+    return all;
   }
   static OperatorEvent Event(const std::string& name) {
     OperatorEvent event;
@@ -111,6 +139,141 @@ TEST_F(StreamsTest, SubmitEndsAfterAMessageThatCannotBeParsed) {
   ASSERT_TRUE(call.finished().has_value());
   EXPECT_EQ(call.finished()->code(), absl::StatusCode::kInvalidArgument);
   call.Done();
+}
+
+TEST_F(StreamsTest, SubmitAnswersEachBatchOfAMessage) {
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  v1::SubmitRequest request;
+  *request.mutable_batch() = HaltBatch(7);
+  for (const uint64_t id : {8, 9}) *request.add_batches() = HaltBatch(id);
+  call.EndRead(ToBytes(request));
+  EXPECT_TRUE(call.reading());
+  call.HalfClose();
+  for (const uint64_t id : {7, 8, 9}) {
+    EXPECT_FALSE(call.finished().has_value());
+    EXPECT_EQ(Result(call.written().back()).id(), id);
+    call.EndWrite();
+  }
+  EXPECT_EQ(call.finished(), absl::OkStatus());
+  EXPECT_EQ(call.written().size(), 3u);
+  call.Done();
+  EXPECT_EQ(core_.admission.host().used(), 0u);
+}
+
+TEST_F(StreamsTest, SubmitRefusesAMessageWithoutABatch) {
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  call.EndRead(ToBytes(v1::SubmitRequest()));
+  ASSERT_EQ(call.written().size(), 1u);
+  EXPECT_EQ(Result(call.written()[0]).refused().code(),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_TRUE(call.reading());
+  call.EndWrite();
+  call.HalfClose();
+  EXPECT_EQ(call.finished(), absl::OkStatus());
+  call.Done();
+}
+
+TEST_F(StreamsTest, SubmitEndsAfterAMessageWithTooManyBatches) {
+  std::vector<uint64_t> ids(kMaxMessageBatches);
+  std::iota(ids.begin(), ids.end(), uint64_t{1});
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  call.EndRead(HaltAll(ids, 1));
+  EXPECT_FALSE(call.reading()) << "as many batches are unanswered as a stream may have";
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i == 1) {
+      ids.push_back(0);
+      call.EndRead(HaltAll(ids));
+      ids.pop_back();
+    }
+    EXPECT_FALSE(call.finished().has_value());
+    EXPECT_THAT(JoinedIds({call.written().back()}), ElementsAre(ElementsAre(ids[i])));
+    call.EndWrite();
+  }
+  ASSERT_TRUE(call.finished().has_value());
+  EXPECT_EQ(call.finished()->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(call.finished()->message(), HasSubstr("65 batches; at most 64"));
+  EXPECT_EQ(call.written().size(), ids.size());
+  call.Done();
+}
+
+// What is answered during a write is in the next response.
+TEST_F(StreamsTest, SubmitJoinsResultsIfTheClientAcceptsThat) {
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  call.EndRead(HaltAll({1, 2, 3, 4, 5}, 3));
+  call.EndRead(HaltAll({6}, 1));  // Only the first request sets the number.
+  call.EndWrite();
+  call.HalfClose();
+  call.EndWrite();
+  EXPECT_FALSE(call.finished().has_value());
+  call.EndWrite();
+  EXPECT_EQ(call.finished(), absl::OkStatus());
+  EXPECT_THAT(JoinedIds(call.written()),
+              ElementsAre(ElementsAre(1), ElementsAre(2, 3, 4), ElementsAre(5, 6)));
+  EXPECT_THAT(call.more_follow(), ElementsAre(false, true, false));
+  call.Done();
+  EXPECT_EQ(core_.admission.host().used(), 0u);
+}
+
+TEST_F(StreamsTest, SubmitDropsJoinedResultsOfACancelledCall) {
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  call.EndRead(HaltAll({1, 2, 3, 4}, 2));
+  call.EndWrite();
+  call->OnCancel();
+  call.EndWrite(false);
+  ASSERT_TRUE(call.finished().has_value());
+  EXPECT_THAT(JoinedIds(call.written()), ElementsAre(ElementsAre(1), ElementsAre(2, 3)));
+  call.Done();
+  EXPECT_EQ(core_.admission.host().used(), 0u);
+}
+
+// The second batch of a message waits: what follows it waits, too, and is answered if the call
+// ends.
+TEST_F(StreamsTest, SubmitAnswersTheRestOfAMessageThatWaitsBeforeItEnds) {
+  Ticket others = FillQueue();
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  v1::SubmitRequest request;
+  *request.add_batches() = HaltBatch(1);
+  request.mutable_batches(0)->clear_work();
+  *request.add_batches() = HaltBatch(2);
+  *request.add_batches() = HaltBatch(3);
+  request.set_max_results(4);
+  call.EndRead(ToBytes(request));
+  EXPECT_THAT(JoinedIds(call.written()), ElementsAre(ElementsAre(1)));
+  EXPECT_FALSE(call.reading());
+  call.EndWrite();
+  EXPECT_EQ(call.written().size(), 1u);
+  call->End(errors::Draining());
+  call.EndWrite();
+  call.EndWrite();
+  EXPECT_THAT(JoinedIds(call.written()),
+              ElementsAre(ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+  EXPECT_EQ(call.finished(), errors::Draining());
+  call.Done();
+  others.Release();
+  EXPECT_EQ(core_.admission.host().used(), 0u);
+}
+
+TEST_F(StreamsTest, SubmitContinuesWithTheRestOfAMessageThatWaited) {
+  Ticket others = FillQueue();
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  call.EndRead(HaltAll({1, 2, 3}, 4));
+  EXPECT_TRUE(call.written().empty());
+  others.Release();
+  ASSERT_TRUE(Eventually([&] { return call.reading() && call.writing(); }));
+  call.EndWrite();
+  call.EndWrite();
+  EXPECT_THAT(JoinedIds(call.written()), ElementsAre(ElementsAre(1), ElementsAre(2, 3)));
+  call.HalfClose();
+  EXPECT_EQ(call.finished(), absl::OkStatus());
+  call.Done();
+  EXPECT_TRUE(Eventually([&] { return core_.admission.host().used() == 0; }));
 }
 
 TEST_F(StreamsTest, SubmitAnswersABatchThatWaitsBeforeItEnds) {

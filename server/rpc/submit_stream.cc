@@ -1,11 +1,34 @@
 #include "server/rpc/submit_stream.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/support/slice.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
 #include "server/rpc/message_bytes.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {
 
-absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) { return ParseMessage(bytes, &request_); }
+absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
+  RETURN_IF_ERROR(ParseMessage(bytes, &request_));
+  const uint64_t batches = request_.batches_size() + (request_.has_batch() ? 1 : 0);
+  if (batches > kMaxMessageBatches) return errors::TooManyBatches(batches, kMaxMessageBatches);
+  if (!std::exchange(opened_, true)) max_results_ = request_.max_results();
+  next_ = 0;
+  // A message without a batch is refused as one with an empty batch.
+  message_ = &request_.batch();
+  if (!request_.has_batch()) NextBatch();
+  return absl::OkStatus();
+}
+
+bool SubmitStream::NextBatch() {
+  if (next_ == request_.batches_size()) return false;
+  message_ = &request_.batches(next_++);
+  return true;
+}
 
 void SubmitStream::Drop(bool release) {
   if (release) request_ = v1::SubmitRequest();
@@ -14,7 +37,7 @@ void SubmitStream::Drop(bool release) {
 absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/,
                                        grpc::ByteBuffer& answer) {
   v1::SubmitResponse response;
-  BuildResult(batch, response.mutable_result());
+  BuildResult(batch, &ResultOf(response));
   answer = ToBytes(response);
   return absl::OkStatus();
 }
@@ -22,9 +45,37 @@ absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/
 absl::Status SubmitStream::BuildRefusal(const RequestId& id, const absl::Status& why,
                                         grpc::ByteBuffer& answer) {
   v1::SubmitResponse response;
-  resident::BuildRefusal(id.number, why, response.mutable_result());
+  resident::BuildRefusal(id.number, why, &ResultOf(response));
   answer = ToBytes(response);
   return absl::OkStatus();
+}
+
+v1::BatchResult& SubmitStream::ResultOf(v1::SubmitResponse& response) const {
+  return max_results_ > 0 ? *response.add_results() : *response.mutable_result();
+}
+
+// The bytes of several messages are those of one message with the elements of all.
+size_t SubmitStream::Join(size_t queued, absl::FunctionRef<grpc::ByteBuffer&(size_t)> response) {
+  size_t count = 1;
+  size_t bytes = response(0).Length();
+  for (; count < std::min<size_t>(queued, max_results_); ++count) {
+    const size_t size = response(count).Length();
+    if (bytes + size > kMaxJoinedResultBytes) break;
+    bytes += size;
+  }
+  if (count == 1) return 1;
+  std::string joined;
+  joined.reserve(bytes);
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<grpc::Slice> slices;
+    if (!response(i).Dump(&slices).ok()) return 1;
+    for (const grpc::Slice& slice : slices) {
+      joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+  }
+  const grpc::Slice slice(joined);
+  response(0) = grpc::ByteBuffer(&slice, 1);
+  return count;
 }
 
 }  // namespace resident

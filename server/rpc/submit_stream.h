@@ -1,9 +1,15 @@
-// SubmitStream: one Executor.Submit (batch_stream.h).
+// SubmitStream: one Executor.Submit (batch_stream.h). A request has several batches if the client
+// has joined them, and a response several results if the client accepts that.
 //
 // Thread safety: see BatchStream.
 #ifndef RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 #define RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "resident/v1/executor.pb.h"
@@ -18,16 +24,27 @@ class SubmitStream final : public BatchStream {
 
  private:
   absl::Status Parse(grpc::ByteBuffer& bytes) override;
-  const v1::Batch& message() const override { return request_.batch(); }
-  RequestId request_id() const override { return {.number = request_.batch().id()}; }
+  bool NextBatch() override;
+  const v1::Batch& message() const override { return *message_; }
+  RequestId request_id() const override { return {.number = message_->id()}; }
   uint64_t RequestBytes() const override { return request_.SpaceUsedLong(); }
   void Drop(bool release) override;
   absl::Status BuildAnswer(RequestBatch& batch, Context* context,
                            grpc::ByteBuffer& answer) override;
   absl::Status BuildRefusal(const RequestId& id, const absl::Status& why,
                             grpc::ByteBuffer& answer) override;
+  size_t Join(size_t queued, absl::FunctionRef<grpc::ByteBuffer&(size_t)> response) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  v1::BatchResult& ResultOf(v1::SubmitResponse& response) const;
 
+  // State of the read loop.
   v1::SubmitRequest request_;
+  const v1::Batch* message_ = nullptr;  // Of request_.
+  int next_ = 0;                        // Index of the next one in request_.batches().
+
+  // SubmitRequest.max_results. Set before the first batch is launched.
+  uint32_t max_results_ = 0;
+  bool opened_ = false;
 };
 
 }  // namespace resident

@@ -124,6 +124,11 @@ absl::Status UnreadableMessage(const std::string& type) {
              "send the messages that the protos of this daemon's version define"));
 }
 
+absl::Status TooManyBatches(uint64_t batches, uint32_t limit) {
+  return absl::InvalidArgumentError(StrCat("a message has ", batches, " batches; at most ", limit,
+                                           " are allowed. Fix: send them in several messages"));
+}
+
 absl::Status Draining() {
   return WithReason(
       absl::UnavailableError("the daemon is draining and accepts no new work. Fix: send it to "

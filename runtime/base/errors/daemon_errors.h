@@ -45,6 +45,7 @@ absl::Status DeviceUnhealthy(uint32_t device, const std::string& detail);
 absl::Status NoDeviceAvailable();
 absl::Status Draining();
 absl::Status UnreadableMessage(const std::string& type);
+absl::Status TooManyBatches(uint64_t batches, uint32_t limit);
 absl::Status UnknownHealthService(const std::string& name);
 absl::Status HealthNameTooLong(size_t bytes, size_t limit);
 absl::Status NoChannelzEntity();
