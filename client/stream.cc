@@ -65,7 +65,7 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     stub.PrepareBidiStreamingCall(&context_, "/resident.v1.Executor/Submit", {}, this);
     self_ = shared_from_this();
     opened_ = true;
-    AddHold();  // Until no more is written.
+    AddHold();  // Until the reads have ended and nothing is being written.
     StartRead(&response_);
     StartCall();
     return absl::OkStatus();
@@ -79,34 +79,43 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     grpc::Slice bytes = Encode(v1::SubmitRequest::kBatchesFieldNumber, batch.message());
     batch.set_id(caller_id);
 
-    absl::MutexLock lock(&mutex_);
-    const auto has_room = [this, size = bytes.size()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      if (reads_ended_) return true;
-      return pending_.size() < max_in_flight_ &&
-             (unsent_batches_ == 0 ||
-              (unsent_batches_ < kMaxMessageBatches && unsent_bytes_ + size <= kMaxJoinedBytes));
-    };
-    mutex_.Await(absl::Condition(&has_room));
-    if (half_closed_) {
-      return absl::FailedPreconditionError("Send after Finish. Fix: open another stream");
+    bool write = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto has_room = [this, size = bytes.size()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        if (reads_ended_) return true;
+        return pending_.size() < max_in_flight_ &&
+               (unsent_batches_ == 0 ||
+                (unsent_batches_ < kMaxMessageBatches && unsent_bytes_ + size <= kMaxJoinedBytes));
+      };
+      mutex_.Await(absl::Condition(&has_room));
+      if (half_closed_) {
+        return absl::FailedPreconditionError("Send after Finish. Fix: open another stream");
+      }
+      if (reads_ended_) {
+        mutex_.Await(absl::Condition(&ended_));
+        return EndedStatus();
+      }
+      pending_.emplace(wire_id, Pending{std::move(done), caller_id});
+      unsent_bytes_ += bytes.size();
+      unsent_.push_back(std::move(bytes));
+      ++unsent_batches_;
+      write = TakeMessage();
     }
-    if (reads_ended_) {
-      mutex_.Await(absl::Condition(&ended_));
-      return EndedStatus();
-    }
-    pending_.emplace(wire_id, Pending{std::move(done), caller_id});
-    unsent_bytes_ += bytes.size();
-    unsent_.push_back(std::move(bytes));
-    ++unsent_batches_;
-    Advance();
+    if (write) StartWrite(&message_);
     return absl::OkStatus();
   }
 
   absl::Status Finish() {
     absl::MutexLock sending(&send_mutex_);
+    bool half_close = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      half_closed_ = true;
+      half_close = TakeHalfClose();
+    }
+    if (half_close) StartWritesDone();
     absl::MutexLock lock(&mutex_);
-    half_closed_ = true;
-    Advance();
     mutex_.Await(absl::Condition(&ended_));
     return status_;
   }
@@ -130,18 +139,41 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
   };
 
   void OnWriteDone(bool /*ok*/) override {
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-    Advance();
+    bool write = false;
+    bool half_close = false;
+    bool ended = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      write = TakeMessage();
+      half_close = !write && TakeHalfClose();
+      ended = reads_ended_;
+    }
+    if (write) StartWrite(&message_);
+    if (half_close) StartWritesDone();
+    if (ended) RemoveHold();
+  }
+
+  void OnWritesDoneDone(bool /*ok*/) override {
+    bool ended = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      ended = reads_ended_;
+    }
+    if (ended) RemoveHold();
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
+      bool writing = false;
       {
         absl::MutexLock lock(&mutex_);
         reads_ended_ = true;
+        writing = writing_;
       }
-      return RemoveHold();
+      if (!writing) RemoveHold();
+      return;
     }
     if (response_.has_result()) Deliver(*response_.mutable_result());
     for (v1::BatchResult& result : *response_.mutable_results()) Deliver(result);
@@ -163,19 +195,23 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     ended_ = true;
   }
 
-  // Starts the next operation: a write, or the half-close.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writing_ || reads_ended_) return;
-    if (unsent_batches_ > 0) {
-      message_ = grpc::ByteBuffer(unsent_.data(), unsent_.size());
-      unsent_.clear();
-      unsent_bytes_ = 0;
-      unsent_batches_ = 0;
-      writing_ = true;
-      StartWrite(&message_);
-    } else if (half_closed_ && !std::exchange(writes_done_, true)) {
-      StartWritesDone();
-    }
+  // Whether the caller must write message_, after it has released mutex_: starting a write takes as
+  // long as sending it.
+  bool TakeMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || reads_ended_ || unsent_batches_ == 0) return false;
+    message_ = grpc::ByteBuffer(unsent_.data(), unsent_.size());
+    unsent_.clear();
+    unsent_bytes_ = 0;
+    unsent_batches_ = 0;
+    writing_ = true;
+    return true;
+  }
+  // The same with the half-close.
+  bool TakeHalfClose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!half_closed_ || writing_ || reads_ended_ || std::exchange(writes_done_, true))
+      return false;
+    writing_ = true;
+    return true;
   }
 
   absl::Status EndedStatus() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -207,6 +243,7 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
   std::shared_ptr<Impl> self_;
   bool opened_ = false;
   v1::SubmitResponse response_;  // Of the read that is under way.
+  grpc::ByteBuffer message_;     // Of the write that is under way.
 
   // Held by Send and Finish, whose batches are sent in their order; taken before mutex_.
   absl::Mutex send_mutex_;
@@ -218,7 +255,7 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
   std::vector<grpc::Slice> unsent_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t unsent_batches_ ABSL_GUARDED_BY(mutex_) = 0;
-  grpc::ByteBuffer message_ ABSL_GUARDED_BY(mutex_);  // The one that is being written.
+  // A write or the half-close is under way, or about to be started by the thread that set it.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
@@ -89,6 +90,7 @@ bool BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
   const absl::Status status = ticket.ok() ? Launch(*std::move(ticket)) : ticket.status();
   const RequestId id = request_id();
   const bool more = NextOrDrop();
+  if (status.ok() && more) return true;
   absl::MutexLock lock(&mu_);
   if (!status.ok()) Refuse(id, status);
   if (!more) ReadOn();
@@ -103,20 +105,29 @@ absl::Status BatchStream::Launch(Ticket ticket) {
                         });
   bool lone = false;
   {
-    absl::MutexLock lock(&mu_);
-    if (ending()) return errors::Cancelled();
+    absl::MutexLock lock(&batches_mu_);
+    if (stopped_) return errors::Cancelled();
     lone = first_batch_ && running_.empty() && batch->count() <= kLoneTasks;
-    running_[batch.get()] = batch;
     ++unanswered_;
+    running_[batch.get()] = batch;
   }
   const absl::Status taken =
       core_.runner.Launch(batch, *client_, lone ? kInlineTime : std::chrono::nanoseconds(0));
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
+    absl::MutexLock batches(&batches_mu_);
     running_.erase(batch.get());
     --unanswered_;
   }
   return taken;
+}
+
+std::vector<std::shared_ptr<RequestBatch>> BatchStream::Stop() {
+  absl::MutexLock lock(&batches_mu_);
+  stopped_ = true;
+  std::vector<std::shared_ptr<RequestBatch>> running;
+  for (const auto& [key, batch] : running_) running.push_back(batch);
+  return running;
 }
 
 bool BatchStream::NextOrDrop() {
@@ -167,13 +178,44 @@ void BatchStream::Answer(RequestBatch& batch, Context* context) {
   const uint64_t size = bytes.Length();
   Budget::Charge charge = batch.ticket.TakeAnswer(size);
   core_.counters.Sent(size);
-  absl::MutexLock lock(&mu_);
-  running_.erase(&batch);
-  if (built.ok()) return Write(std::move(bytes), std::move(charge));
-  --unanswered_;
-  // The first end also refuses the request that waits to be admitted.
-  if (ending()) return Conclude(built);
-  OnEnd(built);
+  {
+    absl::MutexLock lock(&batches_mu_);
+    running_.erase(&batch);
+    Answered& answered = answered_.emplace_back(Answered{built, {}, std::move(charge)});
+    answered.bytes.Swap(&bytes);
+    if (std::exchange(writing_answers_, true)) return;
+  }
+  WriteAnswers();
+}
+
+void BatchStream::WriteAnswers() {
+  std::vector<Answered> answered;
+  for (;;) {
+    answered.clear();
+    {
+      absl::MutexLock lock(&batches_mu_);
+      answered.swap(answered_);
+      if (answered.empty()) {
+        writing_answers_ = false;
+        return;
+      }
+    }
+    absl::MutexLock lock(&mu_);
+    for (Answered& one : answered) {
+      if (one.built.ok()) {
+        Write(std::move(one.bytes), std::move(one.charge));
+        continue;
+      }
+      --unanswered_;
+      one.charge.Clear();
+      // The first end also refuses the requests that wait to be admitted.
+      if (ending()) {
+        Conclude(one.built);
+      } else {
+        OnEnd(one.built);
+      }
+    }
+  }
 }
 
 void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {
@@ -182,7 +224,10 @@ void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {
   core_.counters.CountRefused(status.code());
   grpc::ByteBuffer bytes;
   const absl::Status built = BuildRefusal(id, status, bytes);
-  if (!built.ok()) return Conclude(built);
+  if (!built.ok()) {
+    Stop();
+    return Conclude(built);
+  }
   const uint64_t size = bytes.Length();
   core_.counters.Sent(size);
   ++unanswered_;
@@ -193,8 +238,9 @@ void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {
 void BatchStream::OnEnd(const absl::Status& status) {
   // First refuse the batch that waits to be admitted, and those behind it in its request.
   if (core_.admission.Cancel(this)) RefuseRequest(status);
+  const std::vector<std::shared_ptr<RequestBatch>> running = Stop();
   if (cancelled()) {
-    for (const auto& [key, batch] : running_) core_.runner.Cancel(*batch);
+    for (const std::shared_ptr<RequestBatch>& batch : running) core_.runner.Cancel(*batch);
   }
   Conclude(status);
 }

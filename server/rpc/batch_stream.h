@@ -23,15 +23,18 @@
 #ifndef RESIDENT_SERVER_RPC_BATCH_STREAM_H_
 #define RESIDENT_SERVER_RPC_BATCH_STREAM_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "resident/v1/executor.pb.h"
@@ -98,6 +101,12 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
     return unanswered_ > 0 && !cancelled();
   }
 
+  struct Answered {
+    absl::Status built;
+    grpc::ByteBuffer bytes;
+    Budget::Charge charge;
+  };
+
   // The members marked (read loop) are called by the owner of the read loop.
 
   // (read loop) Runs the batches of the request, from the current one on, until one must wait for
@@ -122,6 +131,10 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ConcludeIfAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(RequestBatch& batch, Context* context);
+  // Writes answered_ until there is no more.
+  void WriteAnswers();
+  // Launches no more batches. Returns those that are running.
+  std::vector<std::shared_ptr<RequestBatch>> Stop();
   // Answers that the batch was refused; if the stream is ending, with the reason for that.
   void Refuse(const RequestId& id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -136,11 +149,20 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   Budget::Charge request_charge_;
   std::unique_ptr<Workload> work_;  // Refers to message().
 
-  // Admitted or refused, and not yet written.
-  uint32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
+  // Admitted or refused, and not yet written. Increased before the batch is in running_, or with
+  // mu_; decreased with mu_.
+  std::atomic<uint32_t> unanswered_ = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
-  absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_ ABSL_GUARDED_BY(mu_);
+
+  // The state of batches in the runtime. Writes are started with mu_ held, which takes as long as
+  // sending; neither the read loop nor the threads that answer wait for that. Taken after mu_.
+  absl::Mutex batches_mu_;
+  bool stopped_ ABSL_GUARDED_BY(batches_mu_) = false;
+  absl::flat_hash_map<RequestBatch*, std::shared_ptr<RequestBatch>> running_
+      ABSL_GUARDED_BY(batches_mu_);
+  std::vector<Answered> answered_ ABSL_GUARDED_BY(batches_mu_);
+  bool writing_answers_ ABSL_GUARDED_BY(batches_mu_) = false;  // A thread is in WriteAnswers.
 };
 
 }  // namespace resident

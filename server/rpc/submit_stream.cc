@@ -12,26 +12,48 @@
 
 namespace resident {
 
+namespace {
+
+google::protobuf::ArenaOptions WithFirstBlock(std::array<char, 4096>& block) {
+  google::protobuf::ArenaOptions options;
+  options.initial_block = block.data();
+  options.initial_block_size = block.size();
+  return options;
+}
+
+}  // namespace
+
+SubmitStream::SubmitStream(Transport& transport, Core& core)
+    : BatchStream(transport, core, "resident.v1.Executor/Submit"),
+      arena_(WithFirstBlock(first_block_)) {}
+
 absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
-  RETURN_IF_ERROR(ParseMessage(bytes, &request_));
-  const uint64_t batches = request_.batches_size() + (request_.has_batch() ? 1 : 0);
+  const uint64_t length = bytes.Length();
+  // Here, not in Drop: the thread that resets the arena may use its first block.
+  arena_.Reset();
+  auto* const request = google::protobuf::Arena::CreateMessage<v1::SubmitRequest>(&arena_);
+  RETURN_IF_ERROR(ParseMessage(bytes, request));
+  const uint64_t batches = request->batches_size() + (request->has_batch() ? 1 : 0);
   if (batches > kMaxMessageBatches) return errors::TooManyBatches(batches, kMaxMessageBatches);
-  if (!std::exchange(opened_, true)) max_results_ = request_.max_results();
+  if (!std::exchange(opened_, true)) max_results_ = request->max_results();
+  // Long strings are not in the arena; they are not longer than the message.
+  request_bytes_ = arena_.SpaceAllocated() + length;
+  request_ = request;
   next_ = 0;
   // A message without a batch is refused as one with an empty batch.
-  message_ = &request_.batch();
-  if (!request_.has_batch()) NextBatch();
+  message_ = &request_->batch();
+  if (!request_->has_batch()) NextBatch();
   return absl::OkStatus();
 }
 
 bool SubmitStream::NextBatch() {
-  if (next_ == request_.batches_size()) return false;
-  message_ = &request_.batches(next_++);
+  if (next_ == request_->batches_size()) return false;
+  message_ = &request_->batches(next_++);
   return true;
 }
 
 void SubmitStream::Drop(bool release) {
-  if (release) request_ = v1::SubmitRequest();
+  if (release) arena_.Reset();
 }
 
 absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/,

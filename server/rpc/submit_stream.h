@@ -5,12 +5,14 @@
 #ifndef RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 #define RESIDENT_SERVER_RPC_SUBMIT_STREAM_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "google/protobuf/arena.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "resident/v1/executor.pb.h"
 #include "server/rpc/batch_stream.h"
@@ -19,15 +21,14 @@ namespace resident {
 
 class SubmitStream final : public BatchStream {
  public:
-  SubmitStream(Transport& transport, Core& core)
-      : BatchStream(transport, core, "resident.v1.Executor/Submit") {}
+  SubmitStream(Transport& transport, Core& core);
 
  private:
   absl::Status Parse(grpc::ByteBuffer& bytes) override;
   bool NextBatch() override;
   const v1::Batch& message() const override { return *message_; }
   RequestId request_id() const override { return {.number = message_->id()}; }
-  uint64_t RequestBytes() const override { return request_.SpaceUsedLong(); }
+  uint64_t RequestBytes() const override { return request_bytes_; }
   void Drop(bool release) override;
   absl::Status BuildAnswer(RequestBatch& batch, Context* context,
                            grpc::ByteBuffer& answer) override;
@@ -37,10 +38,13 @@ class SubmitStream final : public BatchStream {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::BatchResult& ResultOf(v1::SubmitResponse& response) const;
 
-  // State of the read loop.
-  v1::SubmitRequest request_;
-  const v1::Batch* message_ = nullptr;  // Of request_.
-  int next_ = 0;                        // Index of the next one in request_.batches().
+  // State of the read loop. Most requests fit into the arena's first block.
+  alignas(std::max_align_t) std::array<char, 4096> first_block_;
+  google::protobuf::Arena arena_;
+  const v1::SubmitRequest* request_ = nullptr;  // In the arena.
+  uint64_t request_bytes_ = 0;
+  const v1::Batch* message_ = nullptr;  // Of the request.
+  int next_ = 0;                        // Index of the next one in request_->batches().
 
   // SubmitRequest.max_results. Set before the first batch is launched.
   uint32_t max_results_ = 0;

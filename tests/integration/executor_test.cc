@@ -343,6 +343,51 @@ TEST_F(ExecutorTest, StreamAnswersEveryBatchAndEndsWhenTheClientHalfCloses) {
   }
 }
 
+// Messages of several batches, of any number up to the limit; some batches are refused. A response
+// has as many results as there are.
+TEST_F(ExecutorTest, StreamAnswersEveryBatchOfMessagesWithSeveral) {
+  const auto context = client_.Context();
+  const auto stream = client_.executor().Submit(context.get());
+  constexpr uint64_t kMessages = 100;
+  constexpr uint64_t kMaxBatches = 64;  // Of a message.
+  uint64_t sent = 0;
+  std::thread writer([&] {
+    for (uint64_t message = 0; message < kMessages; ++message) {
+      v1::SubmitRequest request;
+      request.set_max_results(16);
+      for (uint64_t i = 0; i < 1 + message * 7 % kMaxBatches; ++i) {
+        *request.add_batches() = SmallAdd(sent);
+        if (sent++ % 10 == 3) request.mutable_batches(i)->mutable_tasks()->set_operator_("nothing");
+      }
+      ASSERT_TRUE(stream->Write(request));
+    }
+    stream->WritesDone();
+  });
+  std::map<uint64_t, v1::BatchResult> results;
+  uint64_t responses = 0;
+  v1::SubmitResponse response;
+  while (stream->Read(&response)) {
+    ++responses;
+    EXPECT_FALSE(response.has_result());
+    EXPECT_LE(response.results_size(), 16);
+    for (const v1::BatchResult& result : response.results()) {
+      EXPECT_TRUE(results.emplace(result.id(), result).second);
+    }
+  }
+  writer.join();
+  EXPECT_TRUE(stream->Finish().ok());
+  ASSERT_EQ(results.size(), sent);
+  EXPECT_LT(responses, sent) << "no results were joined";
+  for (const auto& [id, result] : results) {
+    if (id % 10 == 3) {
+      EXPECT_EQ(result.refused().code(), grpc::StatusCode::NOT_FOUND);
+    } else {
+      EXPECT_FALSE(result.has_refused());
+      EXPECT_EQ(Floats(result), std::vector<float>{3});
+    }
+  }
+}
+
 TEST_F(ExecutorTest, StreamAnswersInTheOrderOfCompletion) {
   const Daemon daemon({"--cpu_workers=2"});  // A second worker for the fast batch.
   const Client client(daemon);
