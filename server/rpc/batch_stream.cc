@@ -79,7 +79,9 @@ void BatchStream::AwaitTicket(const Needs& needs) {
   const std::shared_ptr<BatchStream> self = Ref(this);
   core_.admission.Acquire(this, client_->accounts(), needs, expires_,
                           [self](absl::StatusOr<Ticket> ticket) {
-                            if (self->Admit(std::move(ticket))) self->RunBatches();
+                            if (!self->Admit(std::move(ticket))) return;
+                            // The thread that calls this serves all streams that wait.
+                            self->core_.pools.fills.Post([self] { self->RunBatches(); });
                           });
   absl::MutexLock lock(&mu_);
   // If the stream was ended meanwhile, OnEnd could not cancel the wait yet: cancel it now.

@@ -67,7 +67,8 @@ struct Pools {
 
   // For answers that copy a lot, and other work after the end of a batch.
   WorkerPool answers;
-  // For building the tasks of large batches that waited, which must not delay answers.
+  // For building the tasks of large batches that waited, and of the batches behind one that waited,
+  // which must not delay answers.
   WorkerPool fills;
   // For calls that wait for an engine's answer or for the disk (mapping of shared memory, the audit
   // log).
