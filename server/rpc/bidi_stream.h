@@ -243,8 +243,10 @@ class BidiStream : public LiveStream,
     if (!queue_.empty()) {
       writing_ = 1;
       if (queue_.size() > 1) {
-        writing_ =
-            Join(queue_.size(), [this](size_t i) -> Response& { return queue_[i].response; });
+        const auto response = [this](size_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> Response& {
+          return queue_[i].response;
+        };
+        writing_ = Join(queue_.size(), response);
       }
       transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > writing_);
     } else if (end_.has_value() && !Busy()) {
