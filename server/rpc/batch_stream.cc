@@ -43,6 +43,7 @@ void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
   }
   request_space_ = RequestBytes();
   request_charge_ = core_.admission.host().Count(client_->accounts()->host(), request_space_);
+  arrived_ = core_.time.Now();
   first_batch_ = true;
   RunBatches();
 }
@@ -70,7 +71,7 @@ std::optional<absl::StatusOr<Ticket>> BatchStream::AcquireTicket() {
 
 absl::Status BatchStream::Plan() {
   RETURN_IF_ERROR(Translate());
-  expires_ = BatchDeadline(message().options(), deadline_, core_.time.Now());
+  expires_ = BatchDeadline(message().options(), deadline_, arrived_);
   ASSIGN_OR_RETURN(work_, core_.runner.Plan(message(), *client_, FindBufferOwner(*client_)));
   return absl::OkStatus();
 }

@@ -145,6 +145,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   // State of the read loop.
   uint64_t request_space_ = 0;  // Bytes that the request takes.
   bool first_batch_ = false;    // The current batch is the first of its request.
+  Clock::time_point arrived_;   // When the request was read.
   Clock::time_point expires_;   // The batch's deadline.
   Budget::Charge request_charge_;
   std::unique_ptr<Workload> work_;  // Refers to message().

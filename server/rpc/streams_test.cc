@@ -357,11 +357,10 @@ class TimeoutTest : public StreamsTest {
     ASSERT_TRUE(
         Eventually([&] { return device_.queue().counters().in_flight == ManualDevice::kSlots; }));
   }
-  // Sends a batch of tasks with a timeout.
-  void Send(uint32_t tasks,
-            v1::BatchOptions::Ordering ordering = v1::BatchOptions::ORDERING_UNORDERED) {
-    v1::SubmitRequest request;
-    v1::Batch& batch = *request.mutable_batch();
+  // A batch of tasks with a timeout.
+  static v1::Batch Fill(
+      uint32_t tasks, v1::BatchOptions::Ordering ordering = v1::BatchOptions::ORDERING_UNORDERED) {
+    v1::Batch batch;
     batch.set_id(7);
     batch.mutable_options()->set_ordering(ordering);
     batch.mutable_options()->set_timeout_us(
@@ -371,6 +370,12 @@ class TimeoutTest : public StreamsTest {
     batch.mutable_tasks()->add_arguments()->mutable_returned()->set_dtype(v1::DTYPE_F32);
     batch.mutable_tasks()->mutable_arguments(0)->mutable_returned()->add_shape(1);
     batch.mutable_tasks()->add_arguments()->mutable_scalar()->add_f64(1);
+    return batch;
+  }
+  void Send(uint32_t tasks,
+            v1::BatchOptions::Ordering ordering = v1::BatchOptions::ORDERING_UNORDERED) {
+    v1::SubmitRequest request;
+    *request.mutable_batch() = Fill(tasks, ordering);
     call_.EndRead(ToBytes(request));
   }
   // The batch is not answered before its timeout, and is answered within one interval after it.
@@ -398,6 +403,30 @@ TEST_F(TimeoutTest, OfABatchThatWaitsForQueueSpace) {
   const v1::BatchResult result = AwaitAnswer();
   EXPECT_EQ(result.id(), 7u);
   EXPECT_EQ(result.refused().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+}
+
+// Its time begins when the message arrives, not when the batch before it is admitted.
+TEST_F(TimeoutTest, OfABatchBehindOneThatWaits) {
+  Ticket others = FillQueue();
+  v1::SubmitRequest request;
+  *request.add_batches() = Fill(1);
+  request.mutable_batches(0)->set_id(6);
+  request.mutable_batches(0)->clear_options();
+  *request.add_batches() = Fill(1);
+  request.set_max_results(1);
+  call_.EndRead(ToBytes(request));
+  time_.Advance(kTimeout + std::chrono::milliseconds(1));
+  EXPECT_TRUE(call_.written().empty());
+  others.Release();
+  ASSERT_TRUE(Eventually([&] { return call_.writing(); }));
+  v1::SubmitResponse response;
+  grpc::ByteBuffer bytes = call_.written()[0];
+  ASSERT_TRUE(ParseMessage(bytes, &response).ok());
+  EXPECT_EQ(response.results(0).id(), 7u);
+  EXPECT_THAT(response.results(0).status(), ElementsAre(v1::TASK_STATUS_DEADLINE_EXCEEDED));
+  call_.EndWrite();
+  manual_.Complete(0);
+  EXPECT_TRUE(Eventually([&] { return call_.written().size() == 2; }));
 }
 
 TEST_F(TimeoutTest, OfABatchInItsClientsQueue) {

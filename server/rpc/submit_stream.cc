@@ -1,6 +1,7 @@
 #include "server/rpc/submit_stream.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,20 +13,9 @@
 
 namespace resident {
 
-namespace {
-
-google::protobuf::ArenaOptions WithFirstBlock(std::array<char, 4096>& block) {
-  google::protobuf::ArenaOptions options;
-  options.initial_block = block.data();
-  options.initial_block_size = block.size();
-  return options;
-}
-
-}  // namespace
-
 SubmitStream::SubmitStream(Transport& transport, Core& core)
     : BatchStream(transport, core, "resident.v1.Executor/Submit"),
-      arena_(WithFirstBlock(first_block_)) {}
+      arena_(first_block_.data(), first_block_.size()) {}
 
 absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
   const uint64_t length = bytes.Length();

@@ -39,7 +39,8 @@ class SubmitStream final : public BatchStream {
   v1::BatchResult& ResultOf(v1::SubmitResponse& response) const;
 
   // State of the read loop. Most requests fit into the arena's first block.
-  alignas(std::max_align_t) std::array<char, 4096> first_block_;
+  using Block = std::array<char, 4096>;
+  alignas(std::max_align_t) Block first_block_;
   google::protobuf::Arena arena_;
   const v1::SubmitRequest* request_ = nullptr;  // In the arena.
   uint64_t request_bytes_ = 0;
