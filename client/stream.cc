@@ -31,7 +31,7 @@ grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
   const size_t size = message.ByteSizeLong();
   const size_t header =
       CodedOutputStream::VarintSize32(tag) + CodedOutputStream::VarintSize64(size);
-  const grpc_slice slice = grpc_slice_malloc(header + size);
+  grpc_slice slice = grpc_slice_malloc(header + size);
   uint8_t* at = GRPC_SLICE_START_PTR(slice);
   at = CodedOutputStream::WriteVarint32ToArray(tag, at);
   at = CodedOutputStream::WriteVarint64ToArray(size, at);
