@@ -386,8 +386,8 @@ class Stream {
   class Impl;
   static absl::StatusOr<std::unique_ptr<Stream>> Open(std::shared_ptr<Connection> connection,
                                                       StreamOptions options);
-  explicit Stream(std::shared_ptr<Impl> impl);
-  std::shared_ptr<Impl> impl_;
+  explicit Stream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 // Owns a graph session, which the destructor closes: states and scalars of a loaded graph that its

@@ -46,8 +46,7 @@ grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
 // time.
 //
 // The stream sends batches with its own ids, so that the ids of callers need not be unique.
-class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::SubmitResponse>,
-                           public std::enable_shared_from_this<Stream::Impl> {
+class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::SubmitResponse> {
  public:
   Impl(std::shared_ptr<Connection> connection, StreamOptions options)
       : connection_(std::move(connection)), max_in_flight_(std::max(options.max_in_flight, 1u)) {}
@@ -63,7 +62,6 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     }
     grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::SubmitResponse> stub(connection_->channel());
     stub.PrepareBidiStreamingCall(&context_, "/resident.v1.Executor/Submit", {}, this);
-    self_ = shared_from_this();
     opened_ = true;
     AddHold();  // Until the reads have ended and nothing is being written.
     StartRead(&response_);
@@ -122,14 +120,14 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
 
   void Cancel() { context_.TryCancel(); }
 
-  // Cancels the call if it has not ended, and waits for its end. Called once, last.
-  void Close() {
+  // Cancels the call if it has not ended, and waits for its end. The caller's thread, not one of
+  // gRPC's, destroys this object: the call's context can be the last user of its channel, and a
+  // channel waits for gRPC's threads when it is destroyed.
+  ~Impl() override {
     if (!opened_) return;
     Cancel();
-    std::shared_ptr<Connection> connection;  // Destroyed by this thread, not by one of gRPC.
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&ended_));
-    connection.swap(connection_);
   }
 
  private:
@@ -190,9 +188,8 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     }
     if (why.ok()) why = absl::InternalError("the server ended the stream without answering");
     for (auto& [id, pending] : unanswered) pending.done(why);
-    const std::shared_ptr<Impl> self = std::move(self_);  // Until the lock is released.
     absl::MutexLock lock(&mutex_);
-    ended_ = true;
+    ended_ = true;  // From the end of this lock on, this object may be destroyed.
   }
 
   // Whether the caller must write message_, after it has released mutex_: starting a write takes as
@@ -236,11 +233,9 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     }
   }
 
-  std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<Connection> connection_;
   const size_t max_in_flight_;
   grpc::ClientContext context_;
-  // This object, from the beginning of the call until its end.
-  std::shared_ptr<Impl> self_;
   bool opened_ = false;
   v1::SubmitResponse response_;  // Of the read that is under way.
   grpc::ByteBuffer message_;     // Of the write that is under way.
@@ -268,13 +263,13 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
 
 absl::StatusOr<std::unique_ptr<Stream>> Stream::Open(std::shared_ptr<Connection> connection,
                                                      StreamOptions options) {
-  auto impl = std::make_shared<Impl>(std::move(connection), options);
+  auto impl = std::make_unique<Impl>(std::move(connection), options);
   RETURN_IF_ERROR(impl->Open());
   return std::unique_ptr<Stream>(new Stream(std::move(impl)));
 }
 
-Stream::Stream(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Stream::~Stream() { impl_->Close(); }
+Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stream::~Stream() = default;
 
 absl::Status Stream::Send(Batch& batch, Callback done) {
   return impl_->Send(batch, std::move(done));

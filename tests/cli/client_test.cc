@@ -330,6 +330,25 @@ TEST_F(ClientTest, ARefusedBatchDoesNotEndTheStream) {
   EXPECT_TRUE((*stream)->Finish().ok());
 }
 
+// The end of a stream ends its connection and, with it, gRPC's threads, one of which has just
+// reported the end of the call.
+TEST_F(ClientTest, AStreamCanBeTheLastUserOfItsConnection) {
+  client_.reset();
+  for (int i = 0; i < 100; ++i) {
+    auto client = Connect();
+    auto stream = client->OpenStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    client.reset();
+    TaskBatch batch("scale");
+    batch.Input(std::vector<float>{4}).Return<float>({1}).Scalar(0.5);
+    auto result = (*stream)->Send(batch).get();
+    ASSERT_TRUE(result.ok()) << result.status();
+    if (i % 2 == 0) {
+      EXPECT_TRUE((*stream)->Finish().ok());
+    }
+  }
+}
+
 TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {
   auto stream = client_->OpenStream({.max_in_flight = 8});
   ASSERT_TRUE(stream.ok()) << stream.status();
