@@ -34,14 +34,16 @@ void BatchStream::Open(const grpc::CallbackServerContext& context) {
 void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
   core_.counters.Received(bytes.Length());
   const absl::Status parsed = Parse(bytes);
+  core_.counters.CountBatch();
   if (!parsed.ok()) {
     // The ids of its batches are unknown. Therefore the stream ends with this error, and nothing
-    // more is read.
-    core_.counters.CountBatch();
+    // more is read. It can be long until the client has read the answers before it.
+    Drop(/*release=*/true);
     core_.counters.CountRefused(parsed.code());
     return End(parsed);
   }
-  request_space_ = RequestBytes();
+  ++unanswered_;
+  request_space_ = RequestBytes(/*waits=*/false);
   request_charge_ = core_.admission.host().Count(client_->accounts()->host(), request_space_);
   arrived_ = core_.time.Now();
   first_batch_ = true;
@@ -56,14 +58,12 @@ void BatchStream::RunBatches() {
 }
 
 std::optional<absl::StatusOr<Ticket>> BatchStream::AcquireTicket() {
-  core_.counters.CountBatch();
   const absl::Status planned = Plan();
   if (!planned.ok()) return planned;
   const Needs needs = work_->ResourcesNeeded();
   auto ticket = core_.admission.TryAcquire(client_->accounts(), needs);
   if (ticket.ok()) return ticket;
-  // Translate may have added to the request's memory.
-  request_space_ = std::max(request_space_, RequestBytes());
+  request_space_ = std::max(request_space_, RequestBytes(/*waits=*/true));
   request_charge_.Become(Budget::Purpose::kRequests, request_space_);
   AwaitTicket(needs);
   return std::nullopt;
@@ -81,7 +81,7 @@ void BatchStream::AwaitTicket(const Needs& needs) {
   core_.admission.Acquire(this, client_->accounts(), needs, expires_,
                           [self](absl::StatusOr<Ticket> ticket) {
                             if (!self->Admit(std::move(ticket))) return;
-                            // The thread that calls this serves all streams that wait.
+                            // The thread that calls this may serve all streams that wait.
                             self->core_.pools.fills.Post([self] { self->RunBatches(); });
                           });
   absl::MutexLock lock(&mu_);
@@ -96,7 +96,16 @@ bool BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
   if (status.ok() && more) return true;
   absl::MutexLock lock(&mu_);
   if (!status.ok()) Refuse(id, status);
-  if (!more) ReadOn();
+  if (more && ending()) {
+    // The rest would be launched in vain.
+    RefuseRequest(errors::Cancelled());
+    return false;
+  }
+  if (!more) {
+    --unanswered_;
+    ReadOn();
+    Advance();  // The end of the stream may have waited for the request.
+  }
   return more;
 }
 
@@ -136,7 +145,10 @@ std::vector<std::shared_ptr<RequestBatch>> BatchStream::Stop() {
 bool BatchStream::NextOrDrop() {
   work_ = nullptr;
   first_batch_ = false;
-  if (NextBatch()) return true;
+  if (NextBatch()) {
+    core_.counters.CountBatch();
+    return true;
+  }
   Drop(/*release=*/request_space_ > kKeptRequestBytes);
   request_charge_.Clear();
   return false;
@@ -148,6 +160,8 @@ void BatchStream::RefuseRequest(const absl::Status& why) {
     more = NextOrDrop();
     Refuse(id, why);
   }
+  --unanswered_;
+  Advance();
 }
 
 void BatchStream::ReadOn() {

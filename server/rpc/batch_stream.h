@@ -75,8 +75,9 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   virtual const v1::Batch& message() const = 0;
   virtual RequestId request_id() const = 0;
   virtual std::shared_ptr<Context> TakeContext() { return nullptr; }
-  // Bytes that the request takes, with what Translate created.
-  virtual uint64_t RequestBytes() const = 0;
+  // Bytes that the request takes, with what Translate created. `waits`: its batch waits to be
+  // admitted; otherwise an estimate suffices if the request is small.
+  virtual uint64_t RequestBytes(bool waits) const = 0;
   // (read loop) The request is not needed any more. `release`: it is large, so that its memory
   // should not be kept for the next one.
   virtual void Drop(bool release) = 0;
@@ -125,7 +126,8 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   // (read loop) Goes to the next batch. False: that was the last one; the memory of the request,
   // which is no longer needed, is released.
   bool NextOrDrop();
-  // (read loop) Refuses the batches of the request from the current one on.
+  // (read loop) For a stream that is ending: refuses the batches of the request from the current
+  // one on.
   void RefuseRequest(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // (read loop) Continues to read, or pauses.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -150,8 +152,9 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   Budget::Charge request_charge_;
   std::unique_ptr<Workload> work_;  // Refers to message().
 
-  // Admitted or refused, and not yet written. Increased before the batch is in running_, or with
-  // mu_; decreased with mu_.
+  // Batches that are admitted or refused and not yet written, and one for the request while it has
+  // batches that are neither. Increased before the batch is in running_, by the owner of the read
+  // loop, or with mu_; decreased with mu_.
   std::atomic<uint32_t> unanswered_ = 0;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -259,6 +259,57 @@ TEST_F(StreamsTest, SubmitAnswersTheRestOfAMessageThatWaitsBeforeItEnds) {
   EXPECT_EQ(core_.admission.host().used(), 0u);
 }
 
+// Unknown fields are not in the arena of the request, and take many times their bytes in it.
+TEST_F(StreamsTest, SubmitCountsTheUnknownFieldsOfAMessageThatWaits) {
+  for (const size_t fields : {100, 100'000}) {
+    Ticket others = FillQueue();
+    FakeCall<SubmitStream> call(core_);
+    call->Open(context_);
+    v1::SubmitRequest request;
+    *request.add_batches() = HaltBatch(1);
+    for (size_t i = 0; i < fields; ++i) {
+      request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(1000);
+    }
+    const uint64_t before = core_.admission.host().used();
+    call.EndRead(ToBytes(request));
+    EXPECT_GE(core_.admission.host().used() - before, fields * sizeof(std::string));
+    call->End(errors::Draining());
+    call.EndWrite();
+    EXPECT_EQ(call.finished(), errors::Draining());
+    call.Done();
+    others.Release();
+    EXPECT_EQ(core_.admission.host().used(), 0u);
+  }
+}
+
+// The end comes while another thread plans and admits the batches of a message.
+TEST_F(StreamsTest, SubmitAnswersTheRestOfAMessageThatIsReadAtItsEnd) {
+  const uint64_t refused = core_.counters.refused(static_cast<int>(absl::StatusCode::kUnavailable));
+  Ticket others = FillQueue();
+  FakeCall<SubmitStream> call(core_);
+  call->Open(context_);
+  // The first batch waits. That thread goes on with the others when the queue has space.
+  std::vector<uint64_t> ids(kMaxMessageBatches);
+  std::iota(ids.begin(), ids.end(), 1);
+  call.EndRead(HaltAll(ids, kMaxMessageBatches));
+  others.Release();
+  call->End(errors::Draining());
+  while (call.writing() || !call.finished().has_value()) {
+    if (call.writing()) call.EndWrite();
+  }
+  EXPECT_EQ(call.finished(), errors::Draining());
+  std::vector<uint64_t> answered;
+  for (const std::vector<uint64_t>& some : JoinedIds(call.written())) {
+    answered.insert(answered.end(), some.begin(), some.end());
+  }
+  EXPECT_EQ(answered, ids);
+  call.Done();
+  EXPECT_EQ(core_.counters.batches(), kMaxMessageBatches);
+  EXPECT_EQ(core_.counters.refused(static_cast<int>(absl::StatusCode::kUnavailable)) - refused,
+            kMaxMessageBatches);
+  EXPECT_TRUE(Eventually([&] { return core_.admission.host().used() == 0; }));
+}
+
 TEST_F(StreamsTest, SubmitContinuesWithTheRestOfAMessageThatWaited) {
   Ticket others = FillQueue();
   FakeCall<SubmitStream> call(core_);

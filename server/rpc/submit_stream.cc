@@ -12,6 +12,12 @@
 #include "server/workload/result_builder.h"
 
 namespace resident {
+namespace {
+
+// The memory of a smaller request is estimated.
+constexpr uint64_t kSmallRequestBytes = 16u << 10;
+
+}  // namespace
 
 SubmitStream::SubmitStream(Transport& transport, Core& core)
     : BatchStream(transport, core, "resident.v1.Executor/Submit"),
@@ -26,14 +32,21 @@ absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
   const uint64_t batches = request->batches_size() + (request->has_batch() ? 1 : 0);
   if (batches > kMaxMessageBatches) return errors::TooManyBatches(batches, kMaxMessageBatches);
   if (!std::exchange(opened_, true)) max_results_ = request->max_results();
-  // Long strings are not in the arena; they are not longer than the message.
-  request_bytes_ = arena_.SpaceAllocated() + length;
   request_ = request;
+  request_length_ = length;
   next_ = 0;
   // A message without a batch is refused as one with an empty batch.
   message_ = &request_->batch();
   if (!request_->has_batch()) NextBatch();
   return absl::OkStatus();
+}
+
+// Long strings are not in the arena; they are not longer than the message. Neither are unknown
+// fields, which can take 40 times as many bytes. To measure these takes as long as to parse.
+uint64_t SubmitStream::RequestBytes(bool waits) const {
+  const uint64_t estimate = arena_.SpaceAllocated() + request_length_;
+  if (!waits && request_length_ <= kSmallRequestBytes) return estimate;
+  return std::max<uint64_t>(estimate, request_->SpaceUsedLong());
 }
 
 bool SubmitStream::NextBatch() {

@@ -28,7 +28,7 @@ class SubmitStream final : public BatchStream {
   bool NextBatch() override;
   const v1::Batch& message() const override { return *message_; }
   RequestId request_id() const override { return {.number = message_->id()}; }
-  uint64_t RequestBytes() const override { return request_bytes_; }
+  uint64_t RequestBytes(bool waits) const override;
   void Drop(bool release) override;
   absl::Status BuildAnswer(RequestBatch& batch, Context* context,
                            grpc::ByteBuffer& answer) override;
@@ -43,9 +43,9 @@ class SubmitStream final : public BatchStream {
   alignas(std::max_align_t) Block first_block_;
   google::protobuf::Arena arena_;
   const v1::SubmitRequest* request_ = nullptr;  // In the arena.
-  uint64_t request_bytes_ = 0;
-  const v1::Batch* message_ = nullptr;  // Of the request.
-  int next_ = 0;                        // Index of the next one in request_->batches().
+  uint64_t request_length_ = 0;                 // Its serialized bytes.
+  const v1::Batch* message_ = nullptr;          // Of the request.
+  int next_ = 0;                                // Index of the next one in request_->batches().
 
   // SubmitRequest.max_results. Set before the first batch is launched.
   uint32_t max_results_ = 0;
