@@ -347,8 +347,8 @@ class Result {
 };
 
 struct StreamOptions {
-  // Maximum of batches that are sent and not yet answered; Send waits at the maximum. A value
-  // above the server's --max_stream_batches (64) has no further effect.
+  // Maximum of batches that are sent and not yet answered; Send waits at the maximum. The server
+  // reads no further message while --max_stream_batches (64) are unanswered.
   uint32_t max_in_flight = 32;
 };
 
@@ -366,10 +366,11 @@ class Stream {
   Stream(const Stream&) = delete;
   ~Stream();
 
-  // Sends a batch, which the caller may reuse immediately. Waits while max_in_flight batches
-  // are unanswered. If it returns OK, `done` is called exactly once, on a thread of gRPC; it
-  // must not block and must not call Send or Finish. After an error it is not called:
-  // the stream has ended, with that status.
+  // Sends a batch, which the caller may reuse immediately. Waits while max_in_flight batches are
+  // unanswered, or while 64 batches or 256 KiB wait to be written. If it returns OK, `done` is
+  // called exactly once, on a thread of the stream; it must not block, must not call Send or
+  // Finish, and must not destroy the stream. After an error it is not called: the stream has ended,
+  // with that status.
   absl::Status Send(Batch& batch, Callback done);
   // Like Send, but returns a future, which always gets a value.
   std::future<absl::StatusOr<Result>> Send(Batch& batch);

@@ -5,7 +5,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,15 +43,24 @@ grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
 
 }  // namespace
 
-// The call's reactor. Batches that are sent while a message is being written are joined in the next
-// one, so that many small batches need few messages. gRPC's threads call the callbacks, one at a
-// time.
+// The call. Batches that are sent while a message is being written are joined in the next one, so
+// that many small batches need few messages. Two threads handle the events of the call: one can
+// deliver results while the other one sends. They are not gRPC's, so that a callback may own the
+// last reference to whatever it likes, a channel of gRPC among it; and an event is handled at once,
+// where gRPC 1.51's own threads sleep for 100 ms in each second without events.
 //
 // The stream sends batches with its own ids, so that the ids of callers need not be unique.
-class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::SubmitResponse> {
+class Stream::Impl {
  public:
   Impl(std::shared_ptr<Connection> connection, StreamOptions options)
       : connection_(std::move(connection)), max_in_flight_(std::max(options.max_in_flight, 1u)) {}
+
+  // Cancels the call if it has not ended, and waits for its end.
+  ~Impl() {
+    if (call_ == nullptr) return;
+    Cancel();
+    for (std::thread& thread : threads_) thread.join();
+  }
 
   absl::Status Open() {
     RETURN_IF_ERROR(
@@ -60,12 +71,10 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
       absl::MutexLock lock(&mutex_);
       unsent_.emplace_back(settings.SerializeAsString());
     }
-    grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::SubmitResponse> stub(connection_->channel());
-    stub.PrepareBidiStreamingCall(&context_, "/resident.v1.Executor/Submit", {}, this);
-    opened_ = true;
-    AddHold();  // Until the reads have ended and nothing is being written.
-    StartRead(&response_);
-    StartCall();
+    call_ = grpc::GenericStub(connection_->channel())
+                .PrepareCall(&context_, "/resident.v1.Executor/Submit", &events_);
+    call_->StartCall(Tag(Event::kStarted));
+    for (std::thread& thread : threads_) thread = std::thread([this] { HandleEvents(); });
     return absl::OkStatus();
   }
 
@@ -100,7 +109,7 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
       ++unsent_batches_;
       write = TakeMessage();
     }
-    if (write) StartWrite(&message_);
+    if (write) call_->Write(message_, Tag(Event::kWritten));
     return absl::OkStatus();
   }
 
@@ -112,7 +121,7 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
       half_closed_ = true;
       half_close = TakeHalfClose();
     }
-    if (half_close) StartWritesDone();
+    if (half_close) call_->WritesDone(Tag(Event::kWritten));
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&ended_));
     return status_;
@@ -120,23 +129,53 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
 
   void Cancel() { context_.TryCancel(); }
 
-  // Cancels the call if it has not ended, and waits for its end. The caller's thread, not one of
-  // gRPC's, destroys this object: the call's context can be the last user of its channel, and a
-  // channel waits for gRPC's threads when it is destroyed.
-  ~Impl() override {
-    if (!opened_) return;
-    Cancel();
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&ended_));
-  }
-
  private:
   struct Pending {
     Callback done;
     uint64_t caller_id;
   };
 
-  void OnWriteDone(bool /*ok*/) override {
+  // Ends of operations. A write of a message and the half-close are kWritten.
+  enum class Event : uintptr_t { kStarted = 1, kRead, kWritten, kFinished };
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): gRPC's tags are pointers.
+  static void* Tag(Event event) { return reinterpret_cast<void*>(event); }
+
+  void HandleEvents() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (events_.Next(&tag, &ok)) {
+      switch (static_cast<Event>(reinterpret_cast<uintptr_t>(tag))) {
+        case Event::kStarted:
+          ReadNext(ok);
+          OnWritten();
+          break;
+        case Event::kRead:
+          ReadNext(ok && Receive());
+          break;
+        case Event::kWritten:
+          OnWritten();
+          break;
+        case Event::kFinished:
+          OnFinished();
+          break;
+      }
+    }
+  }
+
+  // Starts a read, or, if the call has ended or failed, ends it.
+  void ReadNext(bool ok) {
+    if (ok) {
+      call_->Read(&response_, Tag(Event::kRead));
+      return;
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      reads_ended_ = true;
+    }
+    call_->Finish(&finished_status_, Tag(Event::kFinished));
+  }
+
+  void OnWritten() {
     bool write = false;
     bool half_close = false;
     bool ended = false;
@@ -145,42 +184,26 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
       writing_ = false;
       write = TakeMessage();
       half_close = !write && TakeHalfClose();
-      ended = reads_ended_;
+      ended = finished_;
     }
-    if (write) StartWrite(&message_);
-    if (half_close) StartWritesDone();
-    if (ended) RemoveHold();
+    if (write) call_->Write(message_, Tag(Event::kWritten));
+    if (half_close) call_->WritesDone(Tag(Event::kWritten));
+    if (ended) End();
   }
 
-  void OnWritesDoneDone(bool /*ok*/) override {
-    bool ended = false;
+  void OnFinished() {
     {
       absl::MutexLock lock(&mutex_);
-      writing_ = false;
-      ended = reads_ended_;
+      finished_ = true;
+      if (writing_) return;  // OnWritten follows.
     }
-    if (ended) RemoveHold();
+    End();
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      bool writing = false;
-      {
-        absl::MutexLock lock(&mutex_);
-        reads_ended_ = true;
-        writing = writing_;
-      }
-      if (!writing) RemoveHold();
-      return;
-    }
-    if (response_.has_result()) Deliver(*response_.mutable_result());
-    for (v1::BatchResult& result : *response_.mutable_results()) Deliver(result);
-    StartRead(&response_);
-  }
-
-  void OnDone(const grpc::Status& status) override {
+  // No operation is under way, and none will be started.
+  void End() {
     absl::flat_hash_map<uint64_t, Pending> unanswered;
-    absl::Status why = FromGrpc(status);
+    absl::Status why = unreadable_.ok() ? FromGrpc(finished_status_) : unreadable_;
     {
       absl::MutexLock lock(&mutex_);
       unanswered.swap(pending_);
@@ -188,8 +211,11 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     }
     if (why.ok()) why = absl::InternalError("the server ended the stream without answering");
     for (auto& [id, pending] : unanswered) pending.done(why);
-    absl::MutexLock lock(&mutex_);
-    ended_ = true;  // From the end of this lock on, this object may be destroyed.
+    {
+      absl::MutexLock lock(&mutex_);
+      ended_ = true;
+    }
+    events_.Shutdown();
   }
 
   // Whether the caller must write message_, after it has released mutex_: starting a write takes as
@@ -216,6 +242,22 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     return absl::UnavailableError("the server ended the stream");
   }
 
+  // Delivers the results of the response that was read. False: it cannot be read, and the call is
+  // cancelled.
+  bool Receive() {
+    v1::SubmitResponse response;
+    if (!grpc::SerializationTraits<v1::SubmitResponse>::Deserialize(&response_, &response).ok()) {
+      unreadable_ = absl::InternalError(
+          "the server sent a response that cannot be parsed. Fix: use a client and a server of the "
+          "same version");
+      Cancel();
+      return false;
+    }
+    if (response.has_result()) Deliver(*response.mutable_result());
+    for (v1::BatchResult& result : *response.mutable_results()) Deliver(result);
+    return true;
+  }
+
   void Deliver(v1::BatchResult& message) ABSL_LOCKS_EXCLUDED(mutex_) {
     Pending pending;
     {
@@ -235,10 +277,14 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
 
   const std::shared_ptr<Connection> connection_;
   const size_t max_in_flight_;
+  grpc::CompletionQueue events_;
   grpc::ClientContext context_;
-  bool opened_ = false;
-  v1::SubmitResponse response_;  // Of the read that is under way.
-  grpc::ByteBuffer message_;     // Of the write that is under way.
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;  // Null: it was not started.
+  std::array<std::thread, 2> threads_;
+  grpc::ByteBuffer response_;     // Of the read that is under way.
+  grpc::ByteBuffer message_;      // Of the write that is under way.
+  grpc::Status finished_status_;  // Valid at kFinished.
+  absl::Status unreadable_;       // Written by Receive, and read once there are no more reads.
 
   // Held by Send and Finish, whose batches are sent in their order; taken before mutex_.
   absl::Mutex send_mutex_;
@@ -250,12 +296,15 @@ class Stream::Impl final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
   std::vector<grpc::Slice> unsent_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t unsent_batches_ ABSL_GUARDED_BY(mutex_) = 0;
-  // A write or the half-close is under way, or about to be started by the thread that set it.
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  // A write or the half-close is under way, or about to be started by the thread that set it; or
+  // the call has not started.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;
   // The stream is ending: nothing can be written any more.
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  // The status of the call has arrived.
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   // The stream is over and everything pending has been answered.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -349,6 +349,32 @@ TEST_F(ClientTest, AStreamCanBeTheLastUserOfItsConnection) {
   }
 }
 
+TEST_F(ClientTest, ACallbackCanOwnTheLastReferenceToItsConnection) {
+  client_.reset();
+  for (int i = 0; i < 20; ++i) {
+    auto client = Connect();
+    auto buffer = client->Upload(std::vector<float>{1});
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    auto stream = client->OpenStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    client.reset();
+    TaskBatch batch("test.spin");
+    batch.Return<float>({1}).Scalar(int64_t{20'000'000});
+    int calls = 0;
+    auto owned = std::make_shared<Buffer<float>>(*std::move(buffer));
+    ASSERT_TRUE((*stream)
+                    ->Send(batch,
+                           [&calls, owned](const absl::StatusOr<Result>& result) {
+                             ++calls;
+                             EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
+                           })
+                    .ok());
+    owned.reset();
+    stream->reset();  // Cancels it.
+    EXPECT_EQ(calls, 1);
+  }
+}
+
 TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {
   auto stream = client_->OpenStream({.max_in_flight = 8});
   ASSERT_TRUE(stream.ok()) << stream.status();
