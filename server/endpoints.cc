@@ -92,6 +92,7 @@ absl::Status Endpoints::Open(
         core.passed_descriptors);
   }
   trimmer_ = std::make_unique<HeapTrimmer>([this] { return listener_->Figures().ended; });
+  callback_threads_ = std::make_unique<CallbackThreads>();
   const Limits& limits = options_.limits;
   return listener_->Start(
       {.max_connections = MaxConnections(limits.max_connections, own_descriptors),

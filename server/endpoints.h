@@ -17,6 +17,7 @@
 #include "server/auth/access.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"
+#include "server/connections/callback_threads.h"
 #include "server/connections/heap_trimmer.h"
 #include "server/connections/listener.h"
 #include "server/connections/local_socket.h"
@@ -63,8 +64,10 @@ class Endpoints {
   ServerCredentials server_credentials_;
   AccessFiles files_;
   const std::unique_ptr<Listener> listener_;
-  std::unique_ptr<LocalSocket> local_;    // Null: none.
-  std::unique_ptr<HeapTrimmer> trimmer_;  // From Open on.
+  std::unique_ptr<LocalSocket> local_;  // Null: none.
+  // From Open on.
+  std::unique_ptr<HeapTrimmer> trimmer_;
+  std::unique_ptr<CallbackThreads> callback_threads_;
 };
 
 }  // namespace resident

@@ -1,6 +1,8 @@
 #include "client/bench/lone_run.h"
 
 #include <chrono>
+#include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
@@ -58,8 +60,18 @@ absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Cli
   const Clock::duration duration = absl::ToChronoNanoseconds(options.duration);
   client::Result last;
   Clock::time_point start = Clock::now();
-  for (int call = -kWarmupCalls; call <= 0 || Clock::now() - start < duration; ++call) {
+  std::mt19937 random(std::random_device{}());
+  std::uniform_real_distribution<double> pause_seconds(1, 2);
+  const auto completed = [&](int calls) {
+    if (options.paused_calls > 0) return static_cast<double>(calls) / options.paused_calls;
+    return std::chrono::duration<double>(Clock::now() - start) /
+           std::chrono::duration<double>(duration);
+  };
+  for (int call = -kWarmupCalls; call <= 0 || completed(call) < 1; ++call) {
     if (call == 0) start = Clock::now();
+    if (call >= 0 && options.paused_calls > 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause_seconds(random)));
+    }
     const Clock::time_point echo_start = Clock::now();
     absl::StatusOr<client::Result> echoed = echo.Run(batch);
     const double echo_us = MicrosecondsSince(echo_start);
@@ -74,10 +86,7 @@ absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Cli
     report.echo_us.push_back(echo_us);
     report.residentd_us.push_back(run_us);
     if (!last.device_ns().empty()) report.device_ns.push_back(last.device_ns()[0]);
-    if (call % 64 == 0) {
-      progress(std::chrono::duration<double>(Clock::now() - start) /
-               std::chrono::duration<double>(duration));
-    }
+    if (call % 64 == 0 || options.paused_calls > 0) progress(completed(call));
   }
   if (options.send_data) {
     report.wrong = CountWrong(last.Output<float>(), x, y);

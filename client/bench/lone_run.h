@@ -20,6 +20,8 @@ struct LoneRunOptions {
   // Send and return the tensors with the call, instead of keeping them in device buffers.
   bool send_data = false;
   absl::Duration duration = absl::Seconds(2);
+  // Instead: this number of calls, each after a pause of 1 to 2 s.
+  uint32_t paused_calls = 0;
   std::optional<uint32_t> device;
 };
 

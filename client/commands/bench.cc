@@ -54,6 +54,7 @@ struct Settings {
   uint32_t elements = 64;
   uint32_t in_flight = 32;
   uint32_t streams = 1;
+  uint32_t pauses = 0;
   std::string out;
 
   // Duration of each part.
@@ -87,15 +88,20 @@ absl::StatusOr<std::unique_ptr<client::Client>> ConnectToEcho(const bench::EchoS
   return client::Client::Connect(server.address(), options);
 }
 
-absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data) {
+// `paused_calls`: see LoneRunOptions.
+absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data,
+                                uint32_t paused_calls = 0) {
   ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
   ASSIGN_OR_RETURN(std::unique_ptr<client::Client> echo, ConnectToEcho(*server));
-  Part part(send_data ? "lone Run, data in the message" : "lone Run, data on the device");
+  Part part(paused_calls > 0 ? "lone Run after a pause"
+            : send_data      ? "lone Run, data in the message"
+                             : "lone Run, data on the device");
   ASSIGN_OR_RETURN(bench::LoneRunReport report,
                    bench::MeasureLoneRun(daemon, *echo,
                                          {.elements = kLoneElements,
                                           .send_data = send_data,
                                           .duration = settings.duration(),
+                                          .paused_calls = paused_calls,
                                           .device = settings.device},
                                          part.Callback()));
   const LatencySummary run = Summarize(report.residentd_us);
@@ -122,8 +128,8 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
   if (device.samples > 0) row("  part on the device", device);
   outcome.text =
       absl::StrCat("Lone Run: one add of ", FormatExact(kLoneElements), " float32, ",
-                   send_data ? "sent and returned with the call" : "in buffers on the device", "\n",
-                   table.ToString());
+                   send_data ? "sent and returned with the call" : "in buffers on the device",
+                   paused_calls > 0 ? ", after a pause of 1 to 2 s" : "", "\n", table.ToString());
   outcome.json = {{"elements", kLoneElements},
                   {"data", send_data ? "message" : "device"},
                   {"echo", SummaryJson(floor)},
@@ -276,8 +282,13 @@ int Measure(client::Client& daemon, const Settings& settings) {
     }
     return true;
   };
+  const auto paused = [&] {
+    return settings.pauses == 0 ||
+           add("lone_run_paused", LoneRun(daemon, settings, /*send_data=*/false, settings.pauses));
+  };
   const bool done = add("lone_run_device", LoneRun(daemon, settings, /*send_data=*/false)) &&
                     add("lone_run_message", LoneRun(daemon, settings, /*send_data=*/true)) &&
+                    paused() &&
                     add("submit_single", Tasks(settings, kMinRangeTasks - 1, settings.in_flight)) &&
                     add("submit", Tasks(settings, settings.batch, settings.in_flight)) &&
                     add("submit_large", Tasks(settings, kLargeBatch, kLargeInFlight)) &&
@@ -322,6 +333,9 @@ void AddBench(Command& program) {
   bench.Flag("in_flight", &settings->in_flight, "streamed batches in flight", {.low = 1});
   bench.Flag("streams", &settings->streams, "number of concurrent clients",
              {.low = 1, .high = 256});
+  bench.Flag("pauses", &settings->pauses,
+             "number of lone Runs after a pause of 1 to 2 s each; 0: that part is left out",
+             {.high = 100'000});
   AddOutFlag(bench, &settings->out);
   AddDeviceFlag(bench, &settings->device);
   bench.Run("", [settings](const Words&) {

@@ -280,6 +280,12 @@ def daemon_rows(name):
                      us(run["residentd"], "p50_us") + ", " + us(run["residentd"], "p99_us")])
         rows.append(["the same call to a bare gRPC echo: p50, p99",
                      us(run["echo"], "p50_us") + ", " + us(run["echo"], "p99_us")])
+    if "lone_run_paused" in bench:
+        run = bench["lone_run_paused"]
+        for side, what in (("residentd", "`Run` as above, data in device buffers, after a pause of 1 "
+                            "to 2 s: p50, p99"),
+                           ("echo", "the same call to a bare gRPC echo: p50, p99")):
+            rows.append([what, us(run[side], "p50_us") + ", " + us(run[side], "p99_us")])
     if "bench_pinned" in data:
         run = data["bench_pinned"]["lone_run_device"]
         for side, what in (("residentd", "`Run` as above, data in device buffers, the daemon and "

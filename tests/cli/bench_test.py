@@ -34,9 +34,10 @@ class Bench(daemons.DaemonTest):
     def test_bench_quick(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "bench.json")
-            result = self.ctl("bench", "--quick", "--json", "--out", file).json
+            result = self.ctl("bench", "--quick", "--json", "--pauses=2", "--out", file).json
             self.assertEqual(result["wrong"], 0)
-            for name in ("lone_run_device", "lone_run_message"):
+            self.assertEqual(result["lone_run_paused"]["residentd"]["samples"], 2)
+            for name in ("lone_run_device", "lone_run_message", "lone_run_paused"):
                 self.assertGreater(result[name]["echo"]["p50_us"], 0)
                 self.assertGreater(result[name]["residentd"]["p99_us"], 0)
                 self.assertTrue(math.isfinite(result[name]["p50_ratio"]))

@@ -21,6 +21,7 @@ import daemon as daemons  # pylint: disable=wrong-import-position
 
 STARTS = 5
 IDLE_S = 20.0
+PAUSES = 40  # Lone calls, each after 1 to 2 s.
 # Number of processors for each side when they are separated: a thread that wakes on another
 # processor each time has cold caches.
 PINNED = 4
@@ -53,7 +54,7 @@ def cpu_seconds(pid):
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def bench(raw, daemon_processors, client_processors):
+def bench(raw, daemon_processors, client_processors, *flags):
     """Runs `residentctl bench` with a new daemon; returns its figures without the samples, and
     its exit status. The processors that each may use; None for any."""
     everywhere = os.sched_getaffinity(0)
@@ -61,7 +62,7 @@ def bench(raw, daemon_processors, client_processors):
     daemon = daemons.Daemon()
     try:
         os.sched_setaffinity(0, client_processors or everywhere)
-        done = daemon.ctl("bench", "--out=" + str(raw))
+        done = daemon.ctl("bench", "--out=" + str(raw), *flags)
     finally:
         os.sched_setaffinity(0, everywhere)
         daemon.stop()
@@ -111,7 +112,8 @@ def main():
     print("engine, resident     {:8.1f} MiB".format(engine[0]), flush=True)
 
     print("\nThe daemon, the client and the echo on any processor:")
-    figures["bench"], code = bench(pathlib.Path(out + ".ctl"), None, None)
+    figures["bench"], code = bench(pathlib.Path(out + ".ctl"), None, None,
+                                   "--pauses={}".format(PAUSES))
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) >= 2 * PINNED:
         print("The daemon on {0} processors; the client and the echo on {0} others:".format(PINNED))
