@@ -255,7 +255,7 @@ ConnectionLimits WideLimits() {
 
 TEST_F(ListenerTest, WithoutACallAConnectionIsClosedAfterATime) {
   ConnectionLimits limits = WideLimits();
-  limits.max_unadmitted_idle = std::chrono::milliseconds(300);
+  limits.max_unadmitted_idle = std::chrono::seconds(2);
   Listen("127.0.0.1:0", limits);
   const int silent = Connect(), refused = Connect(), admitted = Connect();
   AwaitAccepted(3);
@@ -374,7 +374,7 @@ TEST_F(ListenerTest, ByDefaultTheLoopbackInterfaceHasNoAddressLimit) {
 
 TEST_F(ListenerTest, PeersOfBothFamiliesAreFound) {
   ConnectionLimits limits = WideLimits();
-  limits.max_unadmitted_idle = std::chrono::milliseconds(200);
+  limits.max_unadmitted_idle = std::chrono::seconds(2);
   Listen("[::]:0", limits);
   std::vector<int> admitted = {Connect()};
   if (const int fd = Connect(AF_INET6, listener_->port()); fd >= 0) {

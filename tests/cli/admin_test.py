@@ -129,7 +129,7 @@ class Admin(daemons.DaemonTest):
         try:
             self.assertEqual(self.ctl("status", "--json").json["devices"][0]["state"], "parked")
             # A task waits for the kernel until the caller's timeout.
-            started = self.ctl("run", "add", "x=1", "y=1", "--device=0", "--timeout=300ms",
+            started = self.ctl("run", "add", "x=1", "y=1", "--device=0", "--timeout=3s",
                                code=REFUSED)
             self.assertIn("--timeout", started.err)
         finally:

@@ -467,7 +467,7 @@ class Withdrawal(InferenceTest):
 
     def is_in_use(self):
         try:
-            self.client.SystemSharedMemoryUnregister(name="r", timeout=0.2)
+            self.client.SystemSharedMemoryUnregister(name="r", timeout=1)
         except grpc.RpcError as error:
             self.assertEqual(error.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
             return True
@@ -521,7 +521,7 @@ class Withdrawal(InferenceTest):
         call.cancel()
         eventually(lambda: failed() == before + 1)
         with self.assertRaises(grpc.RpcError) as caught:
-            infer(message, timeout=0.2)
+            infer(message, timeout=2)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
         eventually(lambda: failed() == before + 2)
 

@@ -163,7 +163,7 @@ TEST_F(AdminTest, CallWhoseDeadlinePassesWhileParkedLeavesTheQueue) {
   const Counters counters(client_, 10);
   ASSERT_TRUE(Park(*daemon_).ok());
   const auto context = client_.Context();
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(4));
   v1::RunRequest request;
   *request.mutable_batch() = counters.Batch(0, 10);
   v1::RunResponse response;
@@ -227,7 +227,7 @@ TEST(DrainTest, DrainFinishesQueuedWorkAndRefusesNewWork) {
   };
   v1::Batch slow = Tasks("test.spin", 1);
   Returned(slow, {1});
-  Integer(slow, {1'000'000'000});
+  Integer(slow, {3'000'000'000});
   auto running = std::async(std::launch::async, [&] { return client.Run(slow); });
   EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
 

@@ -94,7 +94,8 @@ const std::vector<std::string> kManyBatchesOfAStream = {"--max_stream_batches=40
 TEST(FlowControlTest, InOrderBatchesOfOneClientDoNotDelayAnothersLoneTask) {
   const Daemon daemon(kManyBatchesOfAStream);
   const Client greedy(daemon), modest(daemon);
-  v1::Batch batch = Spin(50, 20'000'000);
+  // Tasks so long that few end between two queries of the queue, also on a busy machine.
+  v1::Batch batch = Spin(50, 200'000'000);
   batch.mutable_options()->set_ordering(v1::BatchOptions::ORDERING_IN_ORDER);
   const uint32_t workers = daemon.Device().blocks();
   const uint32_t tasks = 50 * 3 * workers;

@@ -109,6 +109,22 @@ scrape_configs:
         series = self.series(expression)
         return float(series[0]["value"][1]) if series else None
 
+    def await_value(self, expression):
+        """Returns the value of an expression once it has one: after a scrape that failed, a series
+        has no value until the next scrape."""
+        values = []
+
+        def has_value():
+            values.append(self.value(expression))
+            return values[-1] is not None
+
+        wait_for("a value of " + expression, has_value)
+        return values[-1]
+
+    def is_above(self, expression, limit):
+        value = self.value(expression)
+        return value is not None and value > limit
+
     def stop(self):
         if self.process.poll() is None:
             self.process.terminate()
@@ -159,8 +175,7 @@ class MetricsTest(unittest.TestCase):
 
     def test_every_task_is_counted(self):
         expression = 'resident_tasks_total{operator="add",status="ok"}'
-        self.assertIsNotNone(self.prometheus.value(expression), "the series exists before any task")
-        before = self.prometheus.value(expression)
+        before = self.prometheus.await_value(expression)  # The series exists before any task.
         for _ in range(7):
             result = self.daemon.ctl("run", "add", "x=1,2", "y=3,4")
             self.assertEqual(result.code, 0, result)
@@ -168,7 +183,7 @@ class MetricsTest(unittest.TestCase):
 
     def test_throughput_is_that_of_the_daemon(self):
         total = "sum(resident_tasks_total)"
-        before = self.prometheus.value(total)
+        before = self.prometheus.await_value(total)
         started = time.monotonic()
         result = self.daemon.ctl("bench", "--quick", "--json")
         self.assertEqual(result.code, 0, result)
@@ -183,25 +198,25 @@ class MetricsTest(unittest.TestCase):
         peak = "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(
             int(elapsed) + 5 + WAIT_S)
         least = 0.5 * (completed - before) / (elapsed + 2)
-        wait_for("a rate of {}/s".format(least), lambda: self.prometheus.value(peak) > least)
+        wait_for("a rate of {}/s".format(least), lambda: self.prometheus.is_above(peak, least))
         for family in ("resident_batch_seconds", "resident_task_device_seconds"):
-            p99 = self.prometheus.value(
+            p99 = self.prometheus.await_value(
                 "histogram_quantile(0.99, sum by (le) ({}_bucket))".format(family))
             self.assertGreater(p99, 0, family)
             self.assertLess(p99, 60, family)
 
     def test_network_and_batches_count(self):
-        before = self.prometheus.value("resident_rpc_received_bytes_total")
-        batches = self.prometheus.value("resident_batches_total")
+        before = self.prometheus.await_value("resident_rpc_received_bytes_total")
+        batches = self.prometheus.await_value("resident_batches_total")
         self.assertEqual(self.daemon.ctl("run", "add", "x=1,2", "y=3,4").code, 0)
-        wait_for("bytes in", lambda: self.prometheus.value("resident_rpc_received_bytes_total") > before)
-        wait_for("bytes out", lambda: self.prometheus.value("resident_rpc_sent_bytes_total") > 0)
-        wait_for("a batch", lambda: self.prometheus.value("resident_batches_total") > batches)
+        wait_for("bytes in", lambda: self.prometheus.is_above("resident_rpc_received_bytes_total", before))
+        wait_for("bytes out", lambda: self.prometheus.is_above("resident_rpc_sent_bytes_total", 0))
+        wait_for("a batch", lambda: self.prometheus.is_above("resident_batches_total", batches))
 
     def test_z_killed_engine_is_counted_and_alerted(self):
         """Runs last, because the daemon that the tests share has a new engine afterwards."""
         restarts = 'resident_engine_restarts_total{cause="killed"}'
-        self.assertEqual(self.prometheus.value(restarts), 0)
+        self.assertEqual(self.prometheus.await_value(restarts), 0)
         pid = int(self.device()["engine_pid"])
         os.kill(pid, signal.SIGKILL)
         wait_for("a restart", lambda: self.prometheus.value(restarts) == 1)

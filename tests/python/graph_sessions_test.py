@@ -251,7 +251,7 @@ class Asyncio(GraphTest):
                 self.assertEqual(await task, "closed")
                 await check_it_ends(3)
                 with self.assertRaises(residentd.DeadlineExceeded):
-                    async for _ in loaded.run_stream(x=[1, 1], timeout=0.2):
+                    async for _ in loaded.run_stream(x=[1, 1], timeout=2):
                         pass
                 await check_it_ends(4)
                 # The run of a task that is cancelled while it waits for the result.

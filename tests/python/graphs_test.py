@@ -245,7 +245,7 @@ class Loops(GraphTest):
             thread.join()
             self.assertEqual(closed, [True])
             check_it_ends()
-            with loaded.run_stream(x=[1, 1], timeout=0.2) as records:
+            with loaded.run_stream(x=[1, 1], timeout=2) as records:
                 self.assertRaises(residentd.DeadlineExceeded, list, records)
             check_it_ends()
 
