@@ -353,7 +353,7 @@ struct StreamOptions {
 };
 
 // A stream of batches. Results arrive in completion order. Batches that are sent while others are
-// being written are joined in one message.
+// being written are joined in one message. A stream has two threads.
 //
 // Destroying a stream that was not finished cancels it: tasks not yet in the ring are
 // skipped, and unanswered batches end CANCELLED.
@@ -368,9 +368,9 @@ class Stream {
 
   // Sends a batch, which the caller may reuse immediately. Waits while max_in_flight batches are
   // unanswered, or while 64 batches or 256 KiB wait to be written. If it returns OK, `done` is
-  // called exactly once, on a thread of the stream; it must not block, must not call Send or
-  // Finish, and must not destroy the stream. After an error it is not called: the stream has ended,
-  // with that status.
+  // called exactly once, on a thread of the stream, at no time at which another callback is called;
+  // it must not block, must not call Send or Finish, and must not destroy the stream. After an
+  // error it is not called: the stream has ended, with that status.
   absl::Status Send(Batch& batch, Callback done);
   // Like Send, but returns a future, which always gets a value.
   std::future<absl::StatusOr<Result>> Send(Batch& batch);

@@ -46,8 +46,9 @@ grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
 // The call. Batches that are sent while a message is being written are joined in the next one, so
 // that many small batches need few messages. Two threads handle the events of the call: one can
 // deliver results while the other one sends. They are not gRPC's, so that a callback may own the
-// last reference to whatever it likes, a channel of gRPC among it; and an event is handled at once,
-// where gRPC 1.51's own threads sleep for 100 ms in each second without events.
+// last reference to anything except the stream, including a channel of gRPC; and an event is
+// handled at once, whereas gRPC 1.51's own threads sleep for 100 ms after each second without
+// events.
 //
 // The stream sends batches with its own ids, so that the ids of callers need not be unique.
 class Stream::Impl {
@@ -162,7 +163,7 @@ class Stream::Impl {
     }
   }
 
-  // Starts a read, or, if the call has ended or failed, ends it.
+  // Starts a read, or, if the call has ended or failed, asks for its status.
   void ReadNext(bool ok) {
     if (ok) {
       call_->Read(&response_, Tag(Event::kRead));
@@ -211,6 +212,7 @@ class Stream::Impl {
     }
     if (why.ok()) why = absl::InternalError("the server ended the stream without answering");
     for (auto& [id, pending] : unanswered) pending.done(why);
+    unanswered.clear();  // And what the callbacks own.
     {
       absl::MutexLock lock(&mutex_);
       ended_ = true;

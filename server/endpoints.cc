@@ -105,6 +105,7 @@ absl::Status Endpoints::Open(
 void Endpoints::Close() {
   files_.Stop();
   listener_->Stop();
+  callback_threads_.reset();  // Its channel would keep gRPC's threads after the server's end.
   if (local_ != nullptr) local_->Stop();
 }
 

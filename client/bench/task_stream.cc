@@ -23,7 +23,7 @@ struct Slot {
   Clock::time_point sent;
 };
 
-// The reports of the stream's thread: free slots, latencies, the first failure.
+// The reports of the stream's threads: free slots, latencies, the first failure.
 class Answers {
  public:
   explicit Answers(size_t slots) {

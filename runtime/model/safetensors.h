@@ -53,6 +53,8 @@ absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::strin
 // gaps.
 std::string WriteSafetensorsHeader(const std::vector<SafetensorsTensor>& tensors);
 
+// A file that is read piece by piece. It is not mapped into memory: if it became shorter meanwhile,
+// an access would end the process (SIGBUS), where a read is a DATA_LOSS of this file.
 class SafetensorsFile {
  public:
   // INVALID_ARGUMENT: the file is damaged or not a safetensors file; NOT_FOUND, PERMISSION_DENIED

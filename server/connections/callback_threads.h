@@ -1,12 +1,13 @@
 // CallbackThreads: keeps one of gRPC's threads awake.
 //
-// gRPC 1.51 calls the callbacks of services on 2 to 16 threads, half as many as there are
-// processors. One that finds no event for 1 s sleeps for 100 ms without looking for any
+// gRPC 1.51 calls the callbacks of services on half as many threads as there are processors, but at
+// least 2 and at most 16. One that finds no event for 1 s sleeps for 100 ms without looking for any
 // (CallbackAlternativeCQ in src/cpp/common/completion_queue_cc.cc). If all of them sleep, a request
 // waits: on two processors, 8 % of the lone requests to an idle daemon took 10 to 100 ms longer.
 //
 // A thread makes an event every kInterval: a call to a channel that fails at once. The thread of
-// gRPC that handles it does not sleep in the next second, so that at least one is always awake.
+// gRPC that handles it does not sleep in the next second, so that at least one is always awake. In
+// Channelz, this is the channel "unknown", all of whose calls fail.
 //
 // Thread safety: the counter may be read by any thread.
 #ifndef RESIDENT_SERVER_CONNECTIONS_CALLBACK_THREADS_H_
@@ -27,7 +28,8 @@ class CallbackThreads {
   static constexpr auto kInterval = std::chrono::milliseconds(400);
 
   CallbackThreads();
-  // Waits for the event that is under way, at most 100 ms.
+  // Waits for the event that is under way, at most 100 ms, and, if nothing else uses them, for the
+  // end of gRPC's threads.
   ~CallbackThreads();
   CallbackThreads(const CallbackThreads&) = delete;
   CallbackThreads& operator=(const CallbackThreads&) = delete;

@@ -1,4 +1,4 @@
-// gRPC's threads are kept awake by events, and the end waits for none.
+// The events that keep gRPC's threads awake are made, and end at any time.
 #include "server/connections/callback_threads.h"
 
 #include "gtest/gtest.h"

@@ -30,7 +30,7 @@ class InferStream final : public BatchStream {
   const v1::Batch& message() const override { return work_.batch; }
   RequestId request_id() const override { return {.text = id_}; }
   std::shared_ptr<Context> TakeContext() override { return std::move(work_.context); }
-  uint64_t RequestBytes(bool /*waits*/) const override {
+  uint64_t RequestBytes(bool /*waits*/) override {
     return request_.SpaceUsedLong() + work_.batch.SpaceUsedLong();
   }
   void Drop(bool release) override;

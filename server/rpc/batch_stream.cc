@@ -37,8 +37,10 @@ void BatchStream::OnRequest(grpc::ByteBuffer& bytes) {
   core_.counters.CountBatch();
   if (!parsed.ok()) {
     // The ids of its batches are unknown. Therefore the stream ends with this error, and nothing
-    // more is read. It can be long until the client has read the answers before it.
+    // more is read. The client may take long to read the earlier answers: until then, the request
+    // is not kept.
     Drop(/*release=*/true);
+    bytes.Clear();
     core_.counters.CountRefused(parsed.code());
     return End(parsed);
   }
@@ -97,7 +99,7 @@ bool BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
   absl::MutexLock lock(&mu_);
   if (!status.ok()) Refuse(id, status);
   if (more && ending()) {
-    // The rest would be launched in vain.
+    // The rest would be planned and admitted in vain.
     RefuseRequest(errors::Cancelled());
     return false;
   }

@@ -13,9 +13,9 @@
 // written, or while the client's requests that wait use too much of the daemon's memory (paused),
 // or while the batch that it has read waits to be admitted (server/admission). A ticket covers the
 // batch's answer until it is written, so that a client that does not read its answers gets no
-// further tickets. A batch whose deadline passes before it is admitted is refused. The batches of
-// one request are planned and admitted one after the other before the next request is read, so that
-// more than max_stream_batches can be unanswered by those of one request.
+// further tickets. A batch whose deadline passes while it waits to be admitted is refused. The
+// batches of one request are planned and admitted one after the other before the next request is
+// read, so that more than max_stream_batches can be unanswered by those of one request.
 //
 // Thread safety: see BidiStream. One thread at a time owns the read loop, from OnRequest until the
 // next Read; a batch that waits to be admitted passes the ownership to the callback, or to the
@@ -77,7 +77,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   virtual std::shared_ptr<Context> TakeContext() { return nullptr; }
   // Bytes that the request takes, with what Translate created. `waits`: its batch waits to be
   // admitted; otherwise an estimate suffices if the request is small.
-  virtual uint64_t RequestBytes(bool waits) const = 0;
+  virtual uint64_t RequestBytes(bool waits) = 0;
   // (read loop) The request is not needed any more. `release`: it is large, so that its memory
   // should not be kept for the next one.
   virtual void Drop(bool release) = 0;

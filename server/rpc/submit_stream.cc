@@ -34,6 +34,7 @@ absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
   if (!std::exchange(opened_, true)) max_results_ = request->max_results();
   request_ = request;
   request_length_ = length;
+  request_bytes_ = 0;
   next_ = 0;
   // A message without a batch is refused as one with an empty batch.
   message_ = &request_->batch();
@@ -41,12 +42,13 @@ absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
   return absl::OkStatus();
 }
 
-// Long strings are not in the arena; they are not longer than the message. Neither are unknown
-// fields, which can take 40 times as many bytes. To measure these takes as long as to parse.
-uint64_t SubmitStream::RequestBytes(bool waits) const {
+// Long strings and unknown fields are not in the arena. Strings are not longer than the message;
+// unknown fields can take 40 times their bytes, and measuring them takes as long as parsing.
+uint64_t SubmitStream::RequestBytes(bool waits) {
   const uint64_t estimate = arena_.SpaceAllocated() + request_length_;
   if (!waits && request_length_ <= kSmallRequestBytes) return estimate;
-  return std::max<uint64_t>(estimate, request_->SpaceUsedLong());
+  if (request_bytes_ == 0) request_bytes_ = request_->SpaceUsedLong();
+  return std::max(estimate, request_bytes_);
 }
 
 bool SubmitStream::NextBatch() {

@@ -28,7 +28,7 @@ class SubmitStream final : public BatchStream {
   bool NextBatch() override;
   const v1::Batch& message() const override { return *message_; }
   RequestId request_id() const override { return {.number = message_->id()}; }
-  uint64_t RequestBytes(bool waits) const override;
+  uint64_t RequestBytes(bool waits) override;
   void Drop(bool release) override;
   absl::Status BuildAnswer(RequestBatch& batch, Context* context,
                            grpc::ByteBuffer& answer) override;
@@ -44,6 +44,7 @@ class SubmitStream final : public BatchStream {
   google::protobuf::Arena arena_;
   const v1::SubmitRequest* request_ = nullptr;  // In the arena.
   uint64_t request_length_ = 0;                 // Its serialized bytes.
+  uint64_t request_bytes_ = 0;                  // Its memory; 0: not measured yet.
   const v1::Batch* message_ = nullptr;          // Of the request.
   int next_ = 0;                                // Index of the next one in request_->batches().
 

@@ -330,8 +330,7 @@ TEST_F(ClientTest, ARefusedBatchDoesNotEndTheStream) {
   EXPECT_TRUE((*stream)->Finish().ok());
 }
 
-// The end of a stream ends its connection and, with it, gRPC's threads, one of which has just
-// reported the end of the call.
+// The end of a stream then ends its connection and gRPC's threads.
 TEST_F(ClientTest, AStreamCanBeTheLastUserOfItsConnection) {
   client_.reset();
   for (int i = 0; i < 100; ++i) {
