@@ -1,7 +1,6 @@
 #include "server/connections/callback_threads.h"
 
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <pthread.h>
 
 #include "absl/synchronization/notification.h"
@@ -24,21 +23,23 @@ CallbackThreads::~CallbackThreads() {
 void CallbackThreads::Run() {
   // Without credentials every call of a channel fails at once, and nothing is connected.
   grpc::GenericStub stub(grpc::CreateChannel("", nullptr));
-  const grpc::Slice empty;
-  absl::MutexLock lock(&mu_);
-  while (!stop_) {
-    mu_.Unlock();
-    grpc::ClientContext context;
-    const grpc::ByteBuffer request(&empty, 1);
-    grpc::ByteBuffer response;
-    absl::Notification handled;
-    stub.UnaryCall(&context, "/", {}, &request, &response,
-                   [&handled](const grpc::Status&) { handled.Notify(); });
-    handled.WaitForNotification();
-    events_.fetch_add(1, std::memory_order_relaxed);
-    mu_.Lock();
-    mu_.AwaitWithTimeout(absl::Condition(&stop_), absl::FromChrono(kInterval));
+  for (bool stop = false; !stop;) {
+    MakeEvent(stub);
+    absl::MutexLock lock(&mu_);
+    stop = mu_.AwaitWithTimeout(absl::Condition(&stop_), absl::FromChrono(kInterval));
   }
+}
+
+void CallbackThreads::MakeEvent(grpc::GenericStub& stub) {
+  const grpc::Slice empty;
+  const grpc::ByteBuffer request(&empty, 1);
+  grpc::ClientContext context;
+  grpc::ByteBuffer response;
+  absl::Notification handled;
+  stub.UnaryCall(&context, "/", {}, &request, &response,
+                 [&handled](const grpc::Status&) { handled.Notify(); });
+  handled.WaitForNotification();
+  events_.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace resident

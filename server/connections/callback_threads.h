@@ -3,7 +3,7 @@
 // gRPC 1.51 calls the callbacks of services on half as many threads as there are processors, but at
 // least 2 and at most 16. One that finds no event for 1 s sleeps for 100 ms without looking for any
 // (CallbackAlternativeCQ in src/cpp/common/completion_queue_cc.cc). If all of them sleep, a request
-// waits: on two processors, 8 % of the lone requests to an idle daemon took 10 to 100 ms longer.
+// waits up to 100 ms: `residentctl bench --pauses=120` shows it in the echo beside the daemon.
 //
 // A thread makes an event every kInterval: a call to a channel that fails at once. The thread of
 // gRPC that handles it does not sleep in the next second, so that at least one is always awake. In
@@ -20,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/generic/generic_stub.h"
 
 namespace resident {
 
@@ -39,6 +40,8 @@ class CallbackThreads {
 
  private:
   void Run();
+  // One call, from its start until gRPC has called back.
+  void MakeEvent(grpc::GenericStub& stub);
 
   std::atomic<uint64_t> events_{0};
   absl::Mutex mu_;

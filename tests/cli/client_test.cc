@@ -1,5 +1,7 @@
 // The C++ client against a real daemon.
 #include <fcntl.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -366,6 +368,48 @@ TEST_F(ClientTest, ACallbackCanOwnTheLastReferenceToItsConnection) {
     stream->reset();
     EXPECT_EQ(calls, 1);
   }
+}
+
+// Answers the first message of each call with bytes that are no message, and keeps the call open.
+class UnreadableService final : public grpc::CallbackGenericService {
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    Reactor() { StartRead(&request_); }
+
+   private:
+    void OnReadDone(bool ok) override {
+      if (ok) StartWrite(&response_);
+    }
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+
+    grpc::ByteBuffer request_;
+    const grpc::Slice bytes_{std::string("\xff\xff\xff\xff")};
+    grpc::ByteBuffer response_{&bytes_, 1};
+  };
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new Reactor;
+  }
+};
+
+TEST_F(ClientTest, AResponseThatCannotBeParsedEndsTheStream) {
+  UnreadableService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  Options options;
+  options.session = false;
+  auto client = Client::Connect(absl::StrCat("127.0.0.1:", port), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto stream = (*client)->OpenStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  TaskBatch batch("scale");
+  const absl::Status answer = (*stream)->Send(batch).get().status();
+  EXPECT_TRUE(absl::IsInternal(answer)) << answer;
+  EXPECT_THAT(ReadMessage(answer), HasSubstr("cannot be parsed. Fix: "));
+  EXPECT_EQ((*stream)->Finish(), answer);
 }
 
 TEST_F(ClientTest, ManyThreadsMaySendOnOneStream) {

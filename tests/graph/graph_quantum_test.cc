@@ -56,7 +56,7 @@ TEST(GraphQuantumTest, AStepThatTakesManyQuanta) {
     // The tasks of the device are quanta: a step of 60 ms has several.
     const uint64_t tasks = daemon.Device().completed_tasks() - before;
     EXPECT_GE(tasks, 12u);
-    EXPECT_LT(tasks, 3u * static_cast<uint64_t>(maker.graph.nodes_size()));
+    EXPECT_LT(tasks, 300u);
     ASSERT_EQ(outcome.steps.size(), 3u);
     for (int step = 0; step < 3; ++step) {
       float early = -1, late = -1;
