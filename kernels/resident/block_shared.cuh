@@ -115,11 +115,7 @@ __device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 t
 // (warp) Counts the block as finished; returns whether it is the last of `blocks`.
 __device__ __forceinline__ bool IsLastToFinish(WideProgress* wide, u32 blocks) {
   u32 done = 0;
-  if (LaneId() == 0) {
-    FenceDevice();
-    done = atomicAdd(&wide->blocks_done, 1) + 1;
-    FenceDevice();
-  }
+  if (LaneId() == 0) done = FetchAddDevice(&wide->blocks_done, 1) + 1;
   return __shfl_sync(kAllLanes, done, 0) == blocks;
 }
 

@@ -117,6 +117,16 @@ __device__ __forceinline__ void ReleaseBlock(T* to, T value) {
       : "memory");
 }
 
+// With acquire and release, which takes less than an addition between two fences.
+__device__ __forceinline__ u32 FetchAddDevice(u32* to, u32 value) {
+  u32 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(to), "r"(value)
+               : "memory");
+  return before;
+}
+
 // Neither waits for the addition.
 __device__ __forceinline__ void AddReleaseDevice(u32* to, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

@@ -18,11 +18,11 @@
 // of the host's ring. A worker takes its next ticket only when it is free, because the
 // owner of a ticket must start the task.
 //
-// A wide task uses a device-ring slot for each block that works on it. These blocks
-// claim chunks from a counter, so that chunks start in the order of their numbers; the last block
-// to finish completes the task. The chunks share a TaskMemory. A range does the same, without one:
-// its blocks claim several tasks at a time, and the control warp fills in the arguments of one
-// after the other.
+// A wide task uses a device-ring slot for each block that works on it. If there are as many chunks,
+// each slot has the number of one; otherwise these blocks claim chunks from a counter. Either way
+// chunks start in the order of their numbers; the last block to finish completes the task. The
+// chunks share a TaskMemory. A range does the same, without one: its blocks claim several tasks at
+// a time, and the control warp fills in the arguments of one after the other.
 //
 // Memory ordering. A task's inputs, written before its submission, are visible to its
 // operator: the poller reads the stamps with acquiring loads, or executes a fence after
@@ -34,7 +34,7 @@
 // A lone task whose outputs are all in device memory (kTaskDeviceOutputs) is completed
 // before that fence: only later tasks can read its outputs, and the poller, which is in
 // the same block, passes no task on until the fence is complete. This reduces the round
-// trip by 1.1 us (docs/benchmarks).
+// trip by 1.1 us (docs/benchmarks). A worker's fence for such a task has the scope of the device.
 //
 // Graphs are executed by some of the workers, while there are any: graph_worker.cuh.
 //
@@ -149,7 +149,11 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
       if (is_poller) {
         FinishLoneTask(p);
       } else if (!handover.wide) {
-        FenceSystem();
+        if (block_state.descriptor.flags & kTaskDeviceOutputs) {
+          FenceDevice();
+        } else {
+          FenceSystem();
+        }
         StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
                         handover.start_ns);
         __syncwarp();  // All lanes have read the state, so it may be overwritten.
@@ -179,10 +183,17 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
   }
   while (LoadDevice(&wide->arguments_ready) == 0) {
   }
-  FenceDevice();
+  (void)AcquireDevice(&wide->arguments_ready);
   CopyArguments(
       chunks, [&](u32 i) { return LoadChunkDevice(device + i); },
       [&](u32 i, const StampedChunk& chunk) { shared[i] = chunk; });
+}
+
+// The lane whose chunk of a slot has the number of a copy, as its second word: words[4] of the
+// descriptor, which a task with arguments does not use otherwise.
+constexpr u32 kCopyNumberPart = 3;
+__device__ __forceinline__ u32 NumberOfCopy(const TaskDescriptor& task) {
+  return static_cast<u32>(task.words[4]);
 }
 
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
@@ -193,14 +204,17 @@ __device__ void RunWideTask(const KernelParameters& p) {
   const u32 chunks = static_cast<u32>(task.chunks());
   const u32 max_blocks = static_cast<u32>(task.max_blocks());
   const u32 blocks = min(min(chunks, max_blocks), gridDim.x - 1);
+  const bool device_outputs = task.flags & kTaskDeviceOutputs;
   WideProgress* wide = p.wide + (token & p.slot_mask);
   TaskMemory* const task_memory = p.task_memories + (token & p.slot_mask);
-  u32 chunk = 0;
+  // With a block for each chunk, it is the number of the block's copy of the slot.
+  const bool numbered = blocks == chunks;
+  u32 chunk = NumberOfCopy(task);
   const auto claim = [&] {
     if (LaneId() == 0) chunk = atomicAdd(&wide->next_chunk, 1);
     chunk = __shfl_sync(kAllLanes, chunk, 0);
   };
-  claim();
+  if (!numbered) claim();
   if (chunk == 0 && LaneId() == 0) wide->start_ns = NanosecondClock();
   if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0, ArgumentChunks());
   while (chunk < chunks) {
@@ -218,6 +232,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
     const bool ahead = chunk + 2 * blocks < chunks;
     if (ahead) claim();
     BarrierSync<kFinishedBarrier>();
+    if (numbered) break;
     if (!ahead) claim();
   }
   if (LaneId() == 0) {
@@ -235,7 +250,8 @@ __device__ void RunWideTask(const KernelParameters& p) {
     // The last chunk to arrive has set it to 0, unless one failed before it arrived.
     task_memory->arrived = 0;
   }
-  FenceSystem();
+  // What only later tasks can read is visible to them already.
+  if (!device_outputs) FenceSystem();
   StoreCompletion(p, token, status_and_detail, start_ns);
 }
 
@@ -433,10 +449,26 @@ class DeviceRingWriter {
     filled_ += count;
   }
 
-  // Writes the same task to `count` slots. Lane l has chunk l % 4.
-  __device__ void WriteCopies(const StampedChunk& chunk, u32 count) {
+  // Writes the same task to `count` slots. Lane l has chunk l % 4. kNumbered: of a wide task, whose
+  // copies get their numbers (NumberOfCopy).
+  template <bool kNumbered = false>
+  __device__ void WriteCopies(StampedChunk chunk, u32 count) {
     constexpr u32 kAtOnce = kWarp / kChunksPerSlot;
-    for (u32 done = 0; done < count; done += kAtOnce) Write(chunk, min(kAtOnce, count - done));
+    const u32 part = LaneId() % kChunksPerSlot;
+    for (u32 done = 0; done < count;) {
+      const u32 at = static_cast<u32>(filled_ % kQuarterSlots);
+      if (at == 0) AwaitQuarter(filled_);
+      const u32 here = min(count - done, kQuarterSlots - at);
+      StampedChunk* const to = p_.device_ring[filled_ & (kDeviceRingSlots - 1)].chunks + part;
+#pragma unroll 4
+      for (u32 i = LaneId() / kChunksPerSlot; i < here; i += kAtOnce) {
+        chunk.stamp = Stamp(filled_ + i);
+        if (kNumbered && part == kCopyNumberPart) chunk.payload[1] = done + i;
+        StoreChunkDevice(to + i * kChunksPerSlot, chunk);
+      }
+      filled_ += here;
+      done += here;
+    }
   }
 
   __device__ u64 filled() const { return filled_; }
@@ -657,6 +689,7 @@ class Poller {
         continue;
       }
       u32 copies = 1;
+      bool numbered = false;
       if (flags & kTaskRange) {
         // A RangeDescriptor's count, claim and max_blocks are payload words 5 to 7.
         const u32 tasks = __shfl_sync(kAllLanes, chunk.payload[2], 1);
@@ -670,9 +703,14 @@ class Poller {
         // The worker that gets a task with too many chunks refuses it.
         if (chunks > 1 && chunks <= kMaxTaskChunks && chunks_high == 0) {
           copies = min(min(chunks, max_blocks), gridDim.x - 1);
+          numbered = copies == chunks;
         }
       }
-      ring_.WriteCopies(chunk, copies);
+      if (numbered) {
+        ring_.WriteCopies</*kNumbered=*/true>(chunk, copies);
+      } else {
+        ring_.WriteCopies(chunk, copies);
+      }
     }
     return count;
   }

@@ -80,7 +80,10 @@ class Bench {
     }
     if (Selected("small")) BenchSmallTasks(harness_, *ring_, device_, report_, Rounds(20));
     if (Selected("sides")) Sides();
-    if (Selected("wide")) Wide(baselines);
+    if (Selected("wide")) {
+      Wide(baselines);
+      SmallWide();
+    }
     if (Selected("flux")) BenchFlux(device_, report_, Rounds(10), native_flux);
   }
 
@@ -357,6 +360,50 @@ class Bench {
     for (uint64_t i : {uint64_t{0}, kElements / kPattern / 2, kElements / kPattern - 1}) {
       CheckAdd(x, y, 3.0, out + i * kPattern * 4);
     }
+  }
+
+  // A task of 256 chunks whose operands are in the L2 cache: most of its time is not that of its
+  // work.
+  void SmallWide() {
+    constexpr int64_t kRows = 2048, kDepth = 2048, kRowsOfChunk = 8;
+    std::uniform_real_distribution<float> uniform(0.5f, 1.5f);
+    std::vector<uint16_t> w(kRows * kDepth);
+    std::vector<float> x(kDepth);
+    for (uint16_t& v : w)
+      v = static_cast<uint16_t>(std::bit_cast<uint32_t>(uniform(random_)) >> 16);
+    for (float& v : x) v = uniform(random_);
+    const uint64_t wa = device_.Upload(w.data(), w.size() * 2);
+    const uint64_t xa = device_.Upload(x.data(), x.size() * 4);
+    const std::vector<float> poison(kRows, 1e30f);
+    const uint64_t out = device_.Upload(poison.data(), kRows * 4);
+    std::vector<double> us, device_us;
+    for (int i = 0; i < Rounds(2'000) + 20; ++i) {
+      const auto start = Clock::now();
+      const TaskCompletion completion = device_.RunTask(
+          ArgumentTask(OperatorSlot("gemv"), 4, kRows / kRowsOfChunk),
+          {DenseTensor(xa, DType::kF32, {kDepth}), DenseTensor(wa, DType::kBF16, {kRows, kDepth}),
+           DenseTensor(xa, DType::kF32, {0}), DenseTensor(out, DType::kF32, {kRows})});
+      const double took = Micros(Clock::now() - start).count();
+      if (i < 20) continue;
+      us.push_back(took);
+      device_us.push_back(completion.duration_ns / 1e3);
+    }
+    std::vector<float> got(kRows);
+    device_.Download(got.data(), out, got.size() * 4);
+    for (int64_t row = 0; row < kRows; ++row) {
+      double expected = 0;
+      for (int64_t k = 0; k < kDepth; ++k) {
+        expected +=
+            static_cast<double>(x[k]) * std::bit_cast<float>(uint32_t{w[row * kDepth + k]} << 16);
+      }
+      if (!(std::abs(got[row] - expected) <= 1e-5 * expected)) {
+        Fail(absl::StrCat("gemv is wrong: ", got[row], " instead of ", expected));
+      }
+    }
+    report_.Add("gemv of 2,048 x 2,048 bf16 in 256 chunks, round trip, p50", Percentile(us, 0.5),
+                "us");
+    report_.Add("gemv of 2,048 x 2,048 bf16 in 256 chunks, on the device, p50",
+                Percentile(device_us, 0.5), "us");
   }
 
   EngineHarness& harness_;
