@@ -18,6 +18,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:libgpr.so\n"
          "race:libprotobuf.so\n"
          "race:libabsl_graphcycles_internal.so\n"
+         "race:libupb.so\n"
          "race:libabsl_status.so\n"
          "race:^grpc::\n"
          "race:^absl::debian3::Status::Unref\n"
