@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <utility>
 
 namespace resident {
 
@@ -29,8 +30,12 @@ std::optional<uint64_t> AddressAllocator::Allocate(uint64_t bytes) {
   const auto fit = free_by_size_.lower_bound({bytes, 0});
   if (fit == free_by_size_.end()) return std::nullopt;
   const auto [available, address] = *fit;
-  RemoveFree(free_by_address_.find(address));
-  if (available > bytes) AddFree(address + bytes, available - bytes);
+  const auto range = free_by_address_.find(address);
+  if (available == bytes) {
+    RemoveFree(range);
+  } else {
+    ChangeFree(range, address + bytes, available - bytes);
+  }
   allocated_.emplace(address, bytes);
   used_ += bytes;
   return address;
@@ -49,16 +54,18 @@ void AddressAllocator::Free(uint64_t address) {
 
   const auto next = free_by_address_.lower_bound(address);
   const auto previous = next == free_by_address_.begin() ? free_by_address_.end() : std::prev(next);
-  if (next != free_by_address_.end() && address + bytes == next->first) {
-    bytes += next->second;
-    RemoveFree(next);
+  const bool to_next = next != free_by_address_.end() && address + bytes == next->first;
+  const bool to_previous =
+      previous != free_by_address_.end() && previous->first + previous->second == address;
+  if (to_next) bytes += next->second;
+  if (to_previous) {
+    if (to_next) RemoveFree(next);
+    ChangeFree(previous, previous->first, previous->second + bytes);
+  } else if (to_next) {
+    ChangeFree(next, address, bytes);
+  } else {
+    AddFree(address, bytes);
   }
-  if (previous != free_by_address_.end() && previous->first + previous->second == address) {
-    address = previous->first;
-    bytes += previous->second;
-    RemoveFree(previous);
-  }
-  AddFree(address, bytes);
 }
 
 uint64_t AddressAllocator::largest_free_bytes() const {
@@ -68,6 +75,16 @@ uint64_t AddressAllocator::largest_free_bytes() const {
 void AddressAllocator::AddFree(uint64_t address, uint64_t bytes) {
   free_by_address_.emplace(address, bytes);
   free_by_size_.emplace(bytes, address);
+}
+
+void AddressAllocator::ChangeFree(FreeRanges::iterator range, uint64_t address, uint64_t bytes) {
+  auto by_size = free_by_size_.extract({range->second, range->first});
+  by_size.value() = {bytes, address};
+  free_by_size_.insert(std::move(by_size));
+  auto by_address = free_by_address_.extract(range);
+  by_address.key() = address;
+  by_address.mapped() = bytes;
+  free_by_address_.insert(std::move(by_address));
 }
 
 void AddressAllocator::RemoveFree(FreeRanges::iterator range) {

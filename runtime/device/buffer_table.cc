@@ -266,8 +266,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Find(ClientId client,
 }
 
 absl::Status BufferTable::FindAll(ClientId client, absl::Span<const uint64_t> ids,
-                                  std::vector<const Buffer*>& found,
-                                  std::vector<std::shared_ptr<const void>>& hold) const {
+                                  FoundBuffers& found, KeptAlive& hold) const {
   found.clear();
   found.reserve(ids.size());
   absl::ReaderMutexLock lock(&mu_);

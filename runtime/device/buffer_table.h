@@ -39,6 +39,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -47,6 +48,7 @@
 #include "runtime/device/durable_copy.h"
 #include "runtime/device/engine_session.h"
 #include "runtime/model/signature.h"
+#include "runtime/queue/batch.h"
 #include "runtime/queue/device_queue.h"
 #include "runtime/state/state_store.h"
 
@@ -95,6 +97,9 @@ struct Buffer {
 
 class BufferTable {
  public:
+  // Of a column of tasks: most have one buffer.
+  using FoundBuffers = absl::InlinedVector<const Buffer*, 1>;
+
   struct Usage {
     uint64_t buffers = 0;
     uint64_t bytes = 0;
@@ -146,9 +151,8 @@ class BufferTable {
   absl::StatusOr<std::shared_ptr<const Buffer>> Find(ClientId client, uint64_t id) const;
   // Finds many buffers, e.g. the ids of a column: found[i] is the buffer of ids[i], and `hold`
   // keeps all of them allocated, with one entry for a run of equal ids.
-  absl::Status FindAll(ClientId client, absl::Span<const uint64_t> ids,
-                       std::vector<const Buffer*>& found,
-                       std::vector<std::shared_ptr<const void>>& hold) const;
+  absl::Status FindAll(ClientId client, absl::Span<const uint64_t> ids, FoundBuffers& found,
+                       KeptAlive& hold) const;
   absl::Status Free(ClientId client, uint64_t id);
   // The client's buffers and all durable ones, by id.
   std::vector<std::shared_ptr<const Buffer>> List(ClientId client) const;

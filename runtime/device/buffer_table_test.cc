@@ -98,8 +98,8 @@ TEST_F(BufferTableTest, DurableBuffersCanBeUsedByAllSessionsAndOutliveTheirOwn) 
 
 TEST_F(BufferTableTest, FreedMemoryStaysWhileABatchHoldsIt) {
   const uint64_t id = MustAllocate(kAlice);
-  std::vector<const Buffer*> found;
-  std::vector<std::shared_ptr<const void>> hold;
+  BufferTable::FoundBuffers found;
+  KeptAlive hold;
   ASSERT_TRUE(table_->FindAll(kAlice, {id, id, id}, found, hold).ok());
   EXPECT_EQ(found.size(), 3u);
   EXPECT_EQ(hold.size(), 1u);

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/layout/task.h"
 #include "runtime/queue/graph_nodes.h"
 #include "runtime/queue/task_range.h"
@@ -41,6 +42,10 @@ enum class TaskStatus : uint8_t {
   kUnavailable = 5,
   kInternal = 6,
 };
+
+// Objects that must exist as long as something that refers to them. The few of most batches need no
+// allocation.
+using KeptAlive = absl::InlinedVector<std::shared_ptr<const void>, 4>;
 
 struct Batch {
   // --- Filled in by the creator -----------------------------------------------
@@ -74,7 +79,7 @@ struct Batch {
   // Counters of the operator version. Outlives the batch.
   OperatorStats* stats = nullptr;
   // Kept alive until the batch is destroyed: buffers, staging memory.
-  std::vector<std::shared_ptr<const void>> keep_alive;
+  KeptAlive keep_alive;
   // Called once, from any thread, without locks held. Must not block.
   std::function<void(Batch&)> done;
 

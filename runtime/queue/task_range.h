@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/layout/task.h"
 
 namespace resident {
@@ -20,9 +21,9 @@ struct TaskRange {
   RangeDescriptor descriptor{};
   // The arguments of task 0, and where those of the others are; one of each for each parameter.
   std::vector<Argument> arguments;
-  std::vector<RangeColumn> columns;
+  absl::InlinedVector<RangeColumn, 4> columns;
   // The host's view of each column's `values`; null if the column has none.
-  std::vector<const uint64_t*> values;
+  absl::InlinedVector<const uint64_t*, 4> values;
   // The host's view of the outcomes, one for each task. They must be zero.
   const RangeOutcome* outcomes = nullptr;
 

@@ -20,7 +20,7 @@ absl::Status InferCall::Read(grpc::ByteBuffer& bytes) {
 absl::Status InferCall::BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) {
   inference::ModelInferResponse response;
   RETURN_IF_ERROR(FinishInference(state_, *work_.context, batch, &response));
-  answer = ToBytes(response);
+  ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
 

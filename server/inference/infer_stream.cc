@@ -58,7 +58,7 @@ absl::Status InferStream::BuildAnswer(RequestBatch& batch, Context* context,
     (*response.mutable_infer_response()->mutable_parameters())["triton_final_response"]
         .set_bool_param(true);
   }
-  answer = ToBytes(response);
+  ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
 
@@ -69,7 +69,7 @@ absl::Status InferStream::BuildRefusal(const RequestId& id, const absl::Status& 
   // Shortened as in the status of a call.
   response.set_error_message(ToUtf8(ShortenMessage(why.message())));
   response.mutable_infer_response()->set_id(id.text);
-  answer = ToBytes(response);
+  ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
 

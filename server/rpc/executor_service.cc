@@ -20,7 +20,7 @@ class NativeRun final : public RunCall {
   absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) override {
     v1::RunResponse response;
     BuildResult(batch, response.mutable_result());
-    answer = ToBytes(response);
+    ToBytes(response).Swap(&answer);
     return absl::OkStatus();
   }
 

@@ -1,6 +1,7 @@
 #include "server/rpc/submit_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,9 +64,12 @@ void SubmitStream::Drop(bool release) {
 
 absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/,
                                        grpc::ByteBuffer& answer) {
-  v1::SubmitResponse response;
+  // Most results need no other memory.
+  alignas(8) std::array<char, 1024> block;
+  google::protobuf::Arena arena(block.data(), block.size());
+  auto& response = *google::protobuf::Arena::CreateMessage<v1::SubmitResponse>(&arena);
   BuildResult(batch, &ResultOf(response));
-  answer = ToBytes(response);
+  ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
 
@@ -73,7 +77,7 @@ absl::Status SubmitStream::BuildRefusal(const RequestId& id, const absl::Status&
                                         grpc::ByteBuffer& answer) {
   v1::SubmitResponse response;
   resident::BuildRefusal(id.number, why, &ResultOf(response));
-  answer = ToBytes(response);
+  ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
 

@@ -206,7 +206,7 @@ void UploadStream::Step() {
 void UploadStream::Complete() {
   v1::UploadResponse response;
   response.set_written_bytes(written_);
-  *response_ = ToBytes(response);
+  ToBytes(response).Swap(response_);
   if (durable_write_ == nullptr) return Conclude(absl::OkStatus());
   const absl::Status committed = durable_write_->Commit();
   durable_write_.reset();

@@ -94,8 +94,8 @@ absl::Status Columns::ReadStrides(size_t column,
 }
 
 absl::Status Columns::ReadBuffers(size_t column, const v1::BufferColumn& from,
-                                  const BufferTable& table, ClientId client,
-                                  std::vector<std::shared_ptr<const void>>& hold, Plan& plan) {
+                                  const BufferTable& table, ClientId client, KeptAlive& hold,
+                                  Plan& plan) {
   RETURN_IF_ERROR(ReadTensorType(column, from.dtype(), from.shape(), plan));
   const uint64_t ids = from.buffer_ids_size();
   if (ids != 1 && ids != tasks_.count()) {
@@ -171,8 +171,7 @@ absl::Status Columns::InferOutputs(size_t given) {
   return absl::OkStatus();
 }
 
-absl::Status Columns::Read(const BufferTable& table, ClientId client,
-                           std::vector<std::shared_ptr<const void>>& hold) {
+absl::Status Columns::Read(const BufferTable& table, ClientId client, KeptAlive& hold) {
   const Signature& signature = op_.op->signature();
   const size_t given = tasks_.arguments_size();
   if (given > signature.parameters().size() || given < signature.required_arguments()) {
@@ -512,6 +511,7 @@ void Columns::FillCompact(RequestBatch& batch) const {
 void Columns::FillArguments(RequestBatch& batch) const {
   TaskDescriptor first{};
   first.operator_slot = static_cast<u16>(op_.version->slot);
+  first.flags = device_outputs() ? kTaskDeviceOutputs : 0;
   first.set_argument_count(plans_.size());
   first.set_chunks(chunks_);
   batch.tasks.assign(tasks_.count(), first);
@@ -542,6 +542,7 @@ void Columns::FillRange(const StagingMemory& staging, RequestBatch& batch) const
   std::memset(staging.host + outcomes_offset_, 0, outcome_bytes);
   range->outcomes = reinterpret_cast<const RangeOutcome*>(staging.host + outcomes_offset_);
   range->descriptor.outcomes = staging.address + outcomes_offset_;
+  range->arguments.reserve(plans_.size());
   for (const Plan& plan : plans_) {
     range->arguments.push_back(DescribeArgument(plan));
     RangeColumn column{.base = plan.base, .stride = plan.stride, .values = 0, .reserved = 0};

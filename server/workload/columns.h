@@ -43,8 +43,7 @@ class Columns {
   Columns(const ResolvedOperator& op, const v1::OperatorTasks& tasks) : op_(op), tasks_(tasks) {}
 
   // Reads the columns and looks up their buffers, which `hold` then keeps alive.
-  absl::Status Read(const BufferTable& table, ClientId client,
-                    std::vector<std::shared_ptr<const void>>& hold);
+  absl::Status Read(const BufferTable& table, ClientId client, KeptAlive& hold);
   // The device of the buffers; none if there are none. FAILED_PRECONDITION: they are on different
   // devices, or not on `wanted`.
   absl::Status FindDevice(std::optional<uint32_t>& wanted) const;
@@ -94,8 +93,8 @@ class Columns {
     uint64_t stride = 0;
     std::vector<uint64_t> values;
     uint64_t staging_offset = 0;
-    uint64_t values_offset = 0;          // Of a range: where the values are in staging memory.
-    std::vector<const Buffer*> buffers;  // One, or one for each task.
+    uint64_t values_offset = 0;         // Of a range: where the values are in staging memory.
+    BufferTable::FoundBuffers buffers;  // One, or one for each task.
 
     ArgumentType type() const { return {kind == Kind::kScalar, dtype, shape, strides.empty()}; }
   };
@@ -109,8 +108,7 @@ class Columns {
   absl::Status ReadStrides(size_t column, const google::protobuf::RepeatedField<int64_t>& strides,
                            Plan& plan);
   absl::Status ReadBuffers(size_t column, const v1::BufferColumn& from, const BufferTable& table,
-                           ClientId client, std::vector<std::shared_ptr<const void>>& hold,
-                           Plan& plan);
+                           ClientId client, KeptAlive& hold, Plan& plan);
   absl::Status ReadScalars(size_t column, const v1::ScalarColumn& from, Plan& plan);
   // Sets dtype and shape of the plans that leave them open. `given`: number of columns sent.
   absl::Status InferOutputs(size_t given);

@@ -34,7 +34,7 @@ class OperatorWorkload final : public Workload {
   std::optional<Columns> columns_;  // Until Fill.
   Placement place_;
   // Buffers, until Fill moves them to the batch.
-  std::vector<std::shared_ptr<const void>> hold_;
+  KeptAlive hold_;
   bool trial_ = false;  // A version on trial may run the tasks once more.
   std::vector<uint32_t> outputs_;
   std::vector<ReturnedColumn> returned_;

@@ -56,7 +56,7 @@ class QuantumWorkload final : public Workload {
     GraphNodes nodes;
     // Records of the step in which the last quantum ended.
     std::string records;
-    std::vector<std::shared_ptr<const void>> keep_alive;
+    KeptAlive keep_alive;
   };
 
   explicit QuantumWorkload(Plan plan) : plan_(std::move(plan)) {}
