@@ -169,6 +169,9 @@ std::string OperatorText(const v1::Operator& op) {
     absl::StrAppend(&text, op.wide() ? "a large task is split over many blocks\n"
                                      : "a task runs on one block\n");
   }
+  if (!op.cost().empty()) {
+    absl::StrAppend(&text, "about ", op.cost(), " arithmetic operations\n");
+  }
   if (!Builtin(op)) absl::StrAppend(&text, "revision ", op.revision(), "\n");
   if (!op.signature().empty()) absl::StrAppend(&text, "signature: ", op.signature(), "\n");
   if (op.parameters_size() > 0) {

@@ -16,6 +16,7 @@ struct BuiltinOperator {
   const char* name;
   const char* signature;
   const char* split;
+  const char* cost;
   const char* formula;
   const char* notes;
   const char* example;

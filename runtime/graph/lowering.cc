@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "kernels/graph/graph_arguments.h"
 #include "runtime/graph/accesses.h"
 #include "runtime/graph/limits.h"
+#include "runtime/model/cost_rule.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/strided_view.h"
 
@@ -32,6 +34,20 @@ uint64_t EstimateChunks(const Graph& graph, const Node& node, uint32_t workers) 
   const Argument& argument = graph.ArgumentsOf(node)[static_cast<size_t>(split.parameter)];
   if (argument.kind != Argument::Kind::kTensor) return 1;
   return EstimateChunks(graph, argument.view, split, workers);
+}
+
+// At the declared sizes.
+double EstimateOperations(const Graph& graph, const Node& node) {
+  const CostRule& cost = graph.operators[node.op].cost;
+  if (cost.terms.empty()) return 0;
+  const auto arguments = graph.ArgumentsOf(node);
+  absl::InlinedVector<Shape, 4> shapes(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].kind != Argument::Kind::kTensor) continue;
+    for (const Axis& axis : graph.AxesOf(arguments[i].view)) shapes[i].push_back(axis.size);
+  }
+  const absl::InlinedVector<absl::Span<const int64_t>, 4> spans(shapes.begin(), shapes.end());
+  return cost.Operations(spans);
 }
 
 // Bytes of the elements of a view, at its declared sizes. Elements that are repeated count once.
@@ -331,6 +347,7 @@ void Lowering::AddSchedule(absl::Span<const uint32_t> streams,
       if (argument.kind != Argument::Kind::kTensor) continue;
       estimate.bytes += ViewBytes(graph_, argument.view);
     }
+    estimate.operations = EstimateOperations(graph_, graph_.nodes[i]);
   }
   schedule_ = ComputeSchedule(estimates, predecessors, gang.workers);
   header_.gang = schedule_.gang;

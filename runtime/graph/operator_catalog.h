@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "runtime/model/cost_rule.h"
 #include "runtime/model/signature.h"
 #include "runtime/model/split_rule.h"
 
@@ -21,6 +22,8 @@ struct OperatorInfo {
   uint32_t wanted_version = 0;
   Signature signature;
   SplitRule split;
+  // Of the daemon's own operators.
+  CostRule cost;
   // Whether it is one of the daemon's own operators, so that its name tells what it does.
   bool builtin = false;
   // If it may be started before its inputs are ready, bit i: it may read the elements of argument i

@@ -31,6 +31,8 @@ inline constexpr uint32_t kMaxGang = 2048;
 struct NodeEstimate {
   // Of the tensors that it reads and writes.
   double bytes = 0;
+  // Arithmetic operations.
+  double operations = 0;
   // At least 1.
   uint64_t chunks = 1;
   // Nodes that it waits for.

@@ -39,6 +39,7 @@ void Describe(const OperatorView& op, const Core& core,
   out->set_family(op.family);
   out->set_notes(op.notes);
   out->set_example(op.example);
+  out->set_cost(op.cost);
   for (const Parameter& parameter : op.op->signature().parameters()) {
     DescribeParameter(parameter, op.op->signature(), out->add_parameters());
   }

@@ -32,6 +32,7 @@ absl::StatusOr<graph::OperatorInfo> RegistryCatalog::Find(const std::string& nam
   info.version = wanted;
   info.signature = view.op->signature();
   info.split = found->split;
+  ASSIGN_OR_RETURN(info.cost, ParseCost(view.cost, info.signature));
   info.builtin = found->builtin;
   info.early_reads = found->early_reads;
   info.family = view.family;

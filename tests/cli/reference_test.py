@@ -57,6 +57,8 @@ class Reference(daemons.DaemonTest):
         self.assertIn("(detail 1)", out)
         self.assertIn("  residentctl run gelu x=-1,2\n", out)
         self.assertIn("family: elementwise", out)
+        self.assertIn("about 6 S arithmetic operations\n", out)
+        self.assertNotIn("arithmetic operations", self.ctl("ops", "show", "copy").out)
 
 
 if __name__ == "__main__":

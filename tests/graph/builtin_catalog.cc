@@ -16,6 +16,7 @@ BuiltinCatalog::BuiltinCatalog() {
     info.version = 1;
     info.signature = Signature::Parse(op.signature).value();
     info.split = ParseSplit(op.split, info.signature).value();
+    info.cost = ParseCost(op.cost, info.signature).value();
     info.builtin = true;
     info.early_reads = FindEarlyReads(op.name);
     info.family = op.family;

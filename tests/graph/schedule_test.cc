@@ -19,8 +19,12 @@ struct Nodes {
   std::vector<uint32_t> predecessors;
 
   // Returns its index.
-  uint32_t Add(const std::vector<uint32_t>& waits, uint64_t chunks = 1, double bytes = 0) {
-    estimates.push_back({bytes, chunks, static_cast<uint32_t>(waits.size())});
+  uint32_t Add(const std::vector<uint32_t>& waits, uint64_t chunks = 1, double bytes = 0,
+               double operations = 0) {
+    estimates.push_back({.bytes = bytes,
+                         .operations = operations,
+                         .chunks = chunks,
+                         .predecessors = static_cast<uint32_t>(waits.size())});
     predecessors.insert(predecessors.end(), waits.begin(), waits.end());
     return static_cast<uint32_t>(estimates.size()) - 1;
   }
@@ -100,9 +104,25 @@ Nodes MakeRandom(std::mt19937_64& random, uint32_t count) {
     std::sort(waits.begin(), waits.end());
     waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
     const uint64_t chunks = below(16) < wide_of_16 ? 1 + below(300) : 1;
-    nodes.Add(waits, chunks, static_cast<double>(below(1u << 24)));
+    nodes.Add(waits, chunks, static_cast<double>(below(1u << 24)),
+              static_cast<double>(below(1u << 25)));
   }
   return nodes;
+}
+
+// What a node computes takes time as well as what it reads: the short ones share a member.
+TEST(ScheduleTest, OperationsTakeTime) {
+  Nodes nodes;
+  const uint32_t begin = nodes.Add({});
+  const uint32_t computes = nodes.Add({begin}, 1, /*bytes=*/1000, /*operations=*/1e7);
+  std::vector<uint32_t> others;
+  for (int i = 0; i < 4; ++i) others.push_back(nodes.Add({begin}, 1, /*bytes=*/1000));
+  const Schedule schedule = nodes.Compute(2);
+  ExpectExecutable(nodes, schedule, 2);
+  ASSERT_EQ(schedule.gang, 2u);
+  for (const uint32_t other : others) {
+    EXPECT_NE(schedule.nodes[other].first, schedule.nodes[computes].first) << other;
+  }
 }
 
 TEST(ScheduleTest, RandomGraphs) {

@@ -25,6 +25,12 @@ absl::Status BadSplit(const std::string& text, const std::string& what) {
                                            "(kernels/ops/builtin.h)"));
 }
 
+absl::Status BadCost(const std::string& text, const std::string& what) {
+  return absl::InvalidArgumentError(StrCat("cost ", Quote(text), ": ", what,
+                                           ". Fix: write \"2 M N K + 3 S\" with variables of the "
+                                           "signature (runtime/model/cost_rule.h)"));
+}
+
 namespace {
 
 struct Mismatch {

@@ -29,6 +29,7 @@ std::string ArgumentText(const ArgumentRef& place);
 
 absl::Status BadSignature(const std::string& text, size_t position, const std::string& what);
 absl::Status BadSplit(const std::string& text, const std::string& what);
+absl::Status BadCost(const std::string& text, const std::string& what);
 // `names`: the names of all `max_count` parameters; the first `min_count` are required.
 absl::Status ArgumentCount(const std::string& operator_name, size_t got, size_t min_count,
                            size_t max_count, const std::string& names);

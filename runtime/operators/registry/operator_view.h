@@ -54,6 +54,7 @@ struct OperatorView {
   std::string family;
   std::string notes;
   std::string example;
+  std::string cost;
   uint64_t revision = 0;  // 0: built in.
   // 0: none.
   uint32_t active_version = 0;

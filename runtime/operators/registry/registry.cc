@@ -11,6 +11,7 @@
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/cost_rule.h"
 
 namespace resident {
 namespace {
@@ -75,6 +76,7 @@ VersionStats Registry::MakeStats(const std::string& name, uint32_t version) cons
 absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool trusted) {
   ASSIGN_OR_RETURN(Signature parsed, Signature::Parse(op.signature));
   ASSIGN_OR_RETURN(SplitRule rule, ParseSplit(op.split, parsed));
+  RETURN_IF_ERROR(ParseCost(op.cost, parsed).status());
 
   auto entry = std::make_unique<Entry>();
   entry->builtin = &op;
@@ -190,6 +192,7 @@ OperatorView Registry::DescribeEntry(const Entry& entry) const {
     view.family = entry.builtin->family;
     view.notes = entry.builtin->notes;
     view.example = entry.builtin->example;
+    view.cost = entry.builtin->cost;
   }
   view.revision = entry.revision.load(std::memory_order_acquire);
   view.trial = serving.trial;

@@ -102,7 +102,7 @@ class Registry {
   // is higher than all earlier ones.
   using Commit = std::function<absl::StatusOr<uint64_t>(const RegistryChange& change)>;
 
-  // Registers the built-in operators. INTERNAL: a built-in's signature or split is not
+  // Registers the built-in operators. INTERNAL: a built-in's signature, split or cost is not
   // valid.
   static absl::StatusOr<std::unique_ptr<Registry>> Create(const Options& options);
   ~Registry();

@@ -1,0 +1,49 @@
+// CostRule: how many arithmetic operations a task takes, "2 M N K + 3 S": a sum of products of a
+// number and of variables of the signature's shapes. A variable of several dimensions stands for
+// their product. Additions, multiplications, comparisons and values of functions count as one each.
+// It is an estimate: the scheduler of graphs uses it beside the bytes of a node's tensors
+// (runtime/graph/schedule.h). "" is a task whose operations take no time beside its bytes.
+//
+// Thread safety: a plain value.
+//
+//   ASSIGN_OR_RETURN(CostRule rule, ParseCost("2 M N K", signature));
+//   rule.Operations(shapes);  // A shape for each parameter of the signature.
+#ifndef RESIDENT_RUNTIME_MODEL_COST_RULE_H_
+#define RESIDENT_RUNTIME_MODEL_COST_RULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/model/signature.h"
+
+namespace resident {
+
+struct CostRule {
+  // The product of dimensions first to end - 1 of a parameter's shape. A negative number, and an
+  // end of 0, count from the number of dimensions.
+  struct Factor {
+    size_t parameter = 0;
+    int first = 0;
+    int end = 0;
+  };
+  struct Term {
+    double factor = 1;
+    std::vector<Factor> factors;
+  };
+  std::vector<Term> terms;
+
+  // `shapes`: of the arguments, those of scalars empty. REQUIRES: they match the signature.
+  double Operations(absl::Span<const absl::Span<const int64_t>> shapes) const;
+};
+
+// INVALID_ARGUMENT: the text is malformed, or names a variable that no shape of the signature
+// binds.
+absl::StatusOr<CostRule> ParseCost(const std::string& text, const Signature& signature);
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_MODEL_COST_RULE_H_
