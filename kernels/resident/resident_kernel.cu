@@ -120,6 +120,16 @@ __device__ __forceinline__ void FetchArguments(const KernelParameters& p, u32 ch
 
 // ---------------------------------------------------------------- compute warps ----
 
+// Before a worker's completion, on which the host may rely. With outputs in device memory only, the
+// host relies on nothing but that later tasks see what this one wrote.
+__device__ __forceinline__ void FenceOutputs(bool device_outputs) {
+  if (device_outputs) {
+    FenceDevice();
+  } else {
+    FenceSystem();
+  }
+}
+
 // (warp 0 of block 0) Completes the block's task; see "Memory ordering" above.
 __device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
   const bool device_outputs = block_state.descriptor.flags & kTaskDeviceOutputs;
@@ -149,11 +159,7 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
       if (is_poller) {
         FinishLoneTask(p);
       } else if (!handover.wide) {
-        if (block_state.descriptor.flags & kTaskDeviceOutputs) {
-          FenceDevice();
-        } else {
-          FenceSystem();
-        }
+        FenceOutputs(block_state.descriptor.flags & kTaskDeviceOutputs);
         StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
                         handover.start_ns);
         __syncwarp();  // All lanes have read the state, so it may be overwritten.
@@ -250,8 +256,7 @@ __device__ void RunWideTask(const KernelParameters& p) {
     // The last chunk to arrive has set it to 0, unless one failed before it arrived.
     task_memory->arrived = 0;
   }
-  // What only later tasks can read is visible to them already.
-  if (!device_outputs) FenceSystem();
+  FenceOutputs(device_outputs);
   StoreCompletion(p, token, status_and_detail, start_ns);
 }
 
