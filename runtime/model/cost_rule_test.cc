@@ -50,7 +50,7 @@ TEST(CostRuleTest, ReadsTheParameterThatBinds) {
 }
 
 TEST(CostRuleTest, RefusesWhatItCannotRead) {
-  const Signature signature = *Signature::Parse("x: in f32[N], y: in f32[*S~], s: scalar f32");
+  const Signature signature = *Signature::Parse("x: in f32[N], s: scalar f32");
   for (const char* bad :
        {"2 M", "N 2", "0 N", "-1 N", "2  N", "N +", "+ N", "N+N", "S", "s", " "}) {
     const absl::StatusOr<CostRule> rule = ParseCost(bad, signature);
