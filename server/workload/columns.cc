@@ -575,7 +575,7 @@ void Columns::Fill(const StagingMemory* staging, RequestBatch& batch,
       // An inout parameter has one copy for each task, also if the tasks share the elements.
       const uint64_t bytes = IsReturned(c) ? plan.tensor_bytes * tasks_.count() : data.size();
       for (uint64_t at = 0; at < bytes; at += data.size()) {
-        std::memcpy(host + at, data.data(), data.size());
+        data.copy(reinterpret_cast<char*>(host + at), data.size());
       }
     }
   }
