@@ -93,6 +93,16 @@ __device__ __forceinline__ void WriteBreadcrumb(u32 token, u32 operator_slot, u3
                : "memory");
 }
 
+// Before a worker's completion, on which the host may rely. With outputs in device memory only, the
+// host relies on nothing but that later tasks see what this one wrote.
+__device__ __forceinline__ void FenceOutputs(bool device_outputs) {
+  if (device_outputs) {
+    FenceDevice();
+  } else {
+    FenceSystem();
+  }
+}
+
 // (warp, after a barrier) Stores a completion. The caller executes the fence.
 __device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 token,
                                                 u32 status_and_detail, u64 start_ns) {

@@ -42,6 +42,7 @@
 // block finishes its current task. `filled` and `next_ticket` are then equal, and the
 // next launch continues from there.
 #include "kernels/resident/block_shared.cuh"
+#include "kernels/resident/device_ring.cuh"
 #include "kernels/resident/graph_worker.cuh"
 #include "kernels/resident/kernel_parameters.h"
 #include "kernels/resident/memory_access.cuh"
@@ -74,12 +75,10 @@ constexpr u64 kPrefetchedBytes = 4 * kLineBytes;
 // PCIe, whatever its size.
 constexpr u32 kBulkSlots = 64;
 constexpr u32 kChunksPerLane = kBulkSlots * kChunksPerSlot / kWarp;
-constexpr u32 kQuarterSlots = kDeviceRingSlots / kDeviceRingQuarters;
 // A worker that reads a device-ring slot with this flag leaves.
 constexpr u32 kLeave = kTaskPark;
 
 static_assert(Block::kMaxThreads == kMaxComputeThreads, "");
-static_assert((kDeviceRingSlots & (kDeviceRingSlots - 1)) == 0, "");
 
 // Number of chunks of the arguments of the block's task.
 __device__ __forceinline__ u32 ArgumentChunks() {
@@ -119,16 +118,6 @@ __device__ __forceinline__ void FetchArguments(const KernelParameters& p, u32 ch
 }
 
 // ---------------------------------------------------------------- compute warps ----
-
-// Before a worker's completion, on which the host may rely. With outputs in device memory only, the
-// host relies on nothing but that later tasks see what this one wrote.
-__device__ __forceinline__ void FenceOutputs(bool device_outputs) {
-  if (device_outputs) {
-    FenceDevice();
-  } else {
-    FenceSystem();
-  }
-}
 
 // (warp 0 of block 0) Completes the block's task; see "Memory ordering" above.
 __device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
@@ -193,13 +182,6 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
   CopyArguments(
       chunks, [&](u32 i) { return LoadChunkDevice(device + i); },
       [&](u32 i, const StampedChunk& chunk) { shared[i] = chunk; });
-}
-
-// The lane whose chunk of a slot has the number of a copy, as its second word: words[4] of the
-// descriptor, which a task with arguments does not use otherwise.
-constexpr u32 kCopyNumberPart = 3;
-__device__ __forceinline__ u32 NumberOfCopy(const TaskDescriptor& task) {
-  return static_cast<u32>(task.words[4]);
 }
 
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
@@ -433,63 +415,6 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
 }
 
 // ---------------------------------------------------- control warp of block 0: poller ----
-
-// (warp) Fills device-ring slots. Lane l passes chunk l % 4 of the (l / 4)-th of up to 8
-// tasks; `count` is the number of tasks.
-class DeviceRingWriter {
- public:
-  __device__ explicit DeviceRingWriter(const KernelParameters& p)
-      : p_(p), filled_(p.state->filled) {}
-
-  __device__ __forceinline__ void Write(StampedChunk chunk, u32 count) {
-    const u64 last = filled_ + count - 1;
-    if (filled_ % kQuarterSlots == 0) AwaitQuarter(filled_);
-    if (last / kQuarterSlots != filled_ / kQuarterSlots) AwaitQuarter(last);
-    const u64 index = filled_ + LaneId() / kChunksPerSlot;
-    if (LaneId() < count * kChunksPerSlot) {
-      chunk.stamp = Stamp(index);
-      StoreChunkDevice(
-          p_.device_ring[index & (kDeviceRingSlots - 1)].chunks + LaneId() % kChunksPerSlot, chunk);
-    }
-    filled_ += count;
-  }
-
-  // Writes the same task to `count` slots. Lane l has chunk l % 4. kNumbered: of a wide task, whose
-  // copies get their numbers (NumberOfCopy).
-  template <bool kNumbered = false>
-  __device__ void WriteCopies(StampedChunk chunk, u32 count) {
-    constexpr u32 kAtOnce = kWarp / kChunksPerSlot;
-    const u32 part = LaneId() % kChunksPerSlot;
-    for (u32 done = 0; done < count;) {
-      const u32 at = static_cast<u32>(filled_ % kQuarterSlots);
-      if (at == 0) AwaitQuarter(filled_);
-      const u32 here = min(count - done, kQuarterSlots - at);
-      StampedChunk* const to = p_.device_ring[filled_ & (kDeviceRingSlots - 1)].chunks + part;
-#pragma unroll 4
-      for (u32 i = LaneId() / kChunksPerSlot; i < here; i += kAtOnce) {
-        chunk.stamp = Stamp(filled_ + i);
-        if (kNumbered && part == kCopyNumberPart) chunk.payload[1] = done + i;
-        StoreChunkDevice(to + i * kChunksPerSlot, chunk);
-      }
-      filled_ += here;
-      done += here;
-    }
-  }
-
-  __device__ u64 filled() const { return filled_; }
-
- private:
-  // Waits until all slots of the quarter of `index` were read in the previous lap.
-  __device__ void AwaitQuarter(u64 index) {
-    const u64 lap = index / kDeviceRingSlots;
-    const u64* taken = &p_.state->taken[index / kQuarterSlots % kDeviceRingQuarters];
-    while (LoadDevice(taken) < lap * kQuarterSlots) {
-    }
-  }
-
-  const KernelParameters& p_;
-  u64 filled_;
-};
 
 // (warp) Returns the chunks of slot `index` of a bulk read: lane l gets chunk l % 4.
 __device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksPerLane],
