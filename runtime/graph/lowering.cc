@@ -21,12 +21,17 @@ constexpr uint64_t kAlignment = 64;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// At the declared sizes.
+Shape ShapeOf(const Graph& graph, const View& view) {
+  Shape shape;
+  for (const Axis& axis : graph.AxesOf(view)) shape.push_back(axis.size);
+  return shape;
+}
+
 // The chunks of a call, at the declared sizes of its tensors.
 uint64_t EstimateChunks(const Graph& graph, const View& view, const SplitRule& split,
                         uint32_t workers) {
-  Shape shape;
-  for (const Axis& axis : graph.AxesOf(view)) shape.push_back(axis.size);
-  return split.Chunks(shape, workers);
+  return split.Chunks(ShapeOf(graph, view), workers);
 }
 uint64_t EstimateChunks(const Graph& graph, const Node& node, uint32_t workers) {
   const SplitRule& split = graph.operators[node.op].split;
@@ -43,11 +48,9 @@ double EstimateOperations(const Graph& graph, const Node& node) {
   const auto arguments = graph.ArgumentsOf(node);
   absl::InlinedVector<Shape, 4> shapes(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].kind != Argument::Kind::kTensor) continue;
-    for (const Axis& axis : graph.AxesOf(arguments[i].view)) shapes[i].push_back(axis.size);
+    if (arguments[i].kind == Argument::Kind::kTensor) shapes[i] = ShapeOf(graph, arguments[i].view);
   }
-  const absl::InlinedVector<absl::Span<const int64_t>, 4> spans(shapes.begin(), shapes.end());
-  return cost.Operations(spans);
+  return cost.Operations(shapes);
 }
 
 // Bytes of the elements of a view, at its declared sizes. Elements that are repeated count once.

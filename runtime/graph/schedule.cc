@@ -11,8 +11,9 @@ namespace resident::graph {
 namespace {
 
 // What a chunk costs beside its work, what one member reads and computes, and the time from the end
-// of a node until a member that waits for it continues. Products of float32 reach 30 operations a
-// nanosecond on a member (docs/benchmarks, "gemm f32"), those of tensor cores 900.
+// of a node until a member that waits for it continues. For operations this is a guess between what
+// products reach on a member: 30 a nanosecond in float32, 900 with tensor cores (docs/benchmarks,
+// "gemm").
 constexpr double kChunkNs = 1000;
 constexpr double kBytesPerNs = 33;
 constexpr double kOperationsPerNs = 50;

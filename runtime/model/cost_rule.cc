@@ -48,7 +48,7 @@ double Product(const CostRule::Factor& factor, absl::Span<const int64_t> shape) 
 
 }  // namespace
 
-double CostRule::Operations(absl::Span<const absl::Span<const int64_t>> shapes) const {
+double CostRule::Operations(absl::Span<const Shape> shapes) const {
   double operations = 0;
   for (const Term& term : terms) {
     double product = term.factor;

@@ -2,7 +2,8 @@
 // number and of variables of the signature's shapes. A variable of several dimensions stands for
 // their product. Additions, multiplications, comparisons and values of functions count as one each.
 // It is an estimate: the scheduler of graphs uses it beside the bytes of a node's tensors
-// (runtime/graph/schedule.h). "" is a task whose operations take no time beside its bytes.
+// (runtime/graph/schedule.h). "" is a task that only copies, or whose shapes do not
+// tell.
 //
 // Thread safety: a plain value.
 //
@@ -37,7 +38,7 @@ struct CostRule {
   std::vector<Term> terms;
 
   // `shapes`: of the arguments, those of scalars empty. REQUIRES: they match the signature.
-  double Operations(absl::Span<const absl::Span<const int64_t>> shapes) const;
+  double Operations(absl::Span<const Shape> shapes) const;
 };
 
 // INVALID_ARGUMENT: the text is malformed, or names a variable that no shape of the signature
