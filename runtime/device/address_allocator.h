@@ -57,7 +57,8 @@ class AddressAllocator {
   using FreeRanges = std::map<uint64_t, uint64_t>;  // Address to size.
 
   void AddFree(uint64_t address, uint64_t bytes);
-  // Without allocating memory for its entries, since staging memory is allocated for most batches.
+  // Moves or resizes a free range, without passing another one. Unlike RemoveFree and AddFree it
+  // allocates nothing: most batches take staging memory.
   void ChangeFree(FreeRanges::iterator range, uint64_t address, uint64_t bytes);
   void RemoveFree(FreeRanges::iterator range);
 

@@ -22,6 +22,7 @@ absl::Status ParseMessage(grpc::ByteBuffer& bytes, Message* message) {
   return errors::UnreadableMessage(Message::descriptor()->full_name());
 }
 
+// For a buffer that exists, ToBytes(message).Swap(&buffer): an assignment would copy the bytes.
 template <typename Message>
 grpc::ByteBuffer ToBytes(const Message& message) {
   grpc::ByteBuffer bytes;
