@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """The small model of the demo, trained and decoded over 1,000 steps in every form of a run: the loop
 inside the engine, one run for each token, and both with nodes that the daemon submits one by one. All
-give the same tokens. With weights of 8 and 4 bits it decodes a text that is checked beside NumPy. The last line is `N passed, N failed`.
+give the same tokens. With weights of 8 and 4 bits it decodes a text that is checked beside NumPy, and
+finds the documents nearly as likely. The last line is `N passed, N failed`.
 
 $RESIDENT_TRAINING_STEPS: of the optimizer (default 600, as in the demo; 40 s to 2 min).
 """
@@ -25,6 +26,7 @@ import llama_model  # noqa: E402
 import llama_reference as reference  # noqa: E402
 import numpy as np  # noqa: E402
 import pieces  # noqa: E402
+import train  # noqa: E402
 import unittest_main  # noqa: E402
 
 DOCUMENTS = sorted(pathlib.Path("docs").resolve().glob("*.md"))
@@ -71,7 +73,7 @@ class TrainedDecodeTest(daemons.CommandTest):
             # Quanta are a few tasks, nodes are one each.
             tasks = executed() - before
             if in_engine:
-                self.assertLess(tasks, STEPS)
+                self.assertLess(tasks, STEPS * len(graph.nodes) / 2)
             else:
                 self.assertGreaterEqual(tasks, STEPS * len(graph.nodes))
             session = client.open(graph)
@@ -106,7 +108,14 @@ class TrainedDecodeTest(daemons.CommandTest):
         daemon = daemons.Daemon()
         self.addCleanup(daemon.stop)
         table = json.loads((self.folder / "tokenizer.json").read_text())
+        learned = pieces.Pieces(table).encode(train.prose(DOCUMENTS[0].read_text()))[:CONTEXT]
         losses = []
+
+        def likelihoods(model):
+            """The logarithms of the likelihoods of the tokens of a document."""
+            exact = reference.logits(model, learned[:-1], "bf16")
+            return reference.log_softmax(exact)[np.arange(len(exact)), learned[1:]]
+
         for bits, group in ((8, 128), (4, 32)):
             path, prefix = self.folder / f"int{bits}.safetensors", f"int{bits}."
             text = self.check(daemon.ctl("graph", "llama", self.folder, "--max_context=256", "--logits",
@@ -120,17 +129,14 @@ class TrainedDecodeTest(daemons.CommandTest):
             print(f"int{bits}:", PROMPT + "".join(table[token] for token in made))
             model = llama_model.quantized(source, path, group)
             exact = reference.logits(model, whole[:-1], "bf16")
-            rows = np.arange(len(exact))
             wrong = np.linalg.norm(run.logits - exact, axis=1) / np.linalg.norm(exact, axis=1)
             self.assertLess(wrong.max(), TOLERANCE)
             np.testing.assert_array_equal(made, run.logits.argmax(1)[len(self.prompt) - 1:])
-            # The model before the quantization finds the text as likely, nearly.
-            before = reference.log_softmax(reference.logits(source, whole[:-1], "bf16"))[rows, whole[1:]]
-            after = reference.log_softmax(exact)[rows, whole[1:]]
-            losses.append(float(np.abs(before - after).mean()))
-        print("mean difference of the log-likelihood of a token: int8 {:.4f}, int4 {:.4f}".format(*losses))
-        self.assertLess(losses[0], 0.05)
-        self.assertLess(losses[1], 0.5)
+            losses.append(float((likelihoods(source) - likelihoods(model)).mean()))
+        print("loss of a token of the documents, in nats: {:.3f}, with int8 {:+.5f}, with int4 {:+.5f}".format(
+            -likelihoods(source).mean(), *losses))
+        self.assertLess(abs(losses[0]), 0.02)
+        self.assertLess(abs(losses[1]), 0.2)
 
 
 if __name__ == "__main__":
