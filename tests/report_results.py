@@ -31,6 +31,8 @@ import urllib.request
 import xml.etree.ElementTree as ElementTree
 
 LAST_LINE = re.compile(r"^(\d+) passed, (\d+) failed$")
+# Of the log of a failed program, at most these last lines are printed.
+LOG_LINES = 60
 
 
 @dataclasses.dataclass
@@ -41,12 +43,15 @@ class Counts:
     failed: int = 0
     failures: list = dataclasses.field(default_factory=list)
     skipped: list = dataclasses.field(default_factory=list)
+    # The ends of the logs of failed programs, by name.
+    logs: dict = dataclasses.field(default_factory=dict)
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.failures += other.failures
         self.skipped += other.skipped
+        self.logs.update(other.logs)
 
     def fail(self, why):
         self.failed += 1
@@ -110,6 +115,8 @@ def program_counts(name, ok, xml, log):
         counts.fail(name + ": crashed or timed out (its report shows no failed case)")
     elif ok and counts.failed == 0 and counts.passed == 0 and not counts.skipped:
         counts.fail(name + ": ran no test case")
+    if counts.failed and log:
+        counts.logs[name] = log.rstrip("\n").splitlines()[-LOG_LINES:]
     return counts
 
 
@@ -176,15 +183,15 @@ def bazel_counts(events, exit_code):
     return total
 
 
-def checks_counts(checks, print_row=print):
-    """Returns the counts of a list of checks, and prints a row for each."""
-    total = Counts()
-    print_row("{:<28} {:<8} {:>8} {:>8} {:>8} {:>8}".format(
+def checks_counts(checks):
+    """Returns the counts of a list of checks, and a table with a row for each."""
+    total, rows = Counts(), []
+    rows.append("{:<28} {:<8} {:>8} {:>8} {:>8} {:>8}".format(
         "check", "result", "seconds", "passed", "failed", "skipped"))
     for check in checks:
         if check.get("not_run"):
             check.update(passed=0, failed=0, skipped=0)
-            print_row("{:<28} {:<8}".format(check["name"], "not run"))
+            rows.append("{:<28} {:<8}".format(check["name"], "not run"))
             continue
         counts = program_counts(
             check["name"],
@@ -194,11 +201,11 @@ def checks_counts(checks, print_row=print):
         )
         word = {124: "TIMEOUT", 127: "MISSING", 137: "TIMEOUT"}.get(check["exit_code"], "FAILED")
         check.update(passed=counts.passed, failed=counts.failed, skipped=len(counts.skipped))
-        print_row("{:<28} {:<8} {:>8.1f} {:>8} {:>8} {:>8}".format(
+        rows.append("{:<28} {:<8} {:>8.1f} {:>8} {:>8} {:>8}".format(
             check["name"], word if counts.failed else "ok", check["seconds"], counts.passed,
             counts.failed, len(counts.skipped)))
         total.add(counts)
-    return total
+    return total, rows
 
 
 def main(argv):
@@ -210,7 +217,7 @@ def main(argv):
     parser.add_argument("--save", help="checks: write the list with its counts to this file, as JSON")
     options = parser.parse_args(argv)
 
-    not_run = []
+    not_run, table = [], []
     text = read_text(options.file)
     if options.kind == "bazel":
         total = bazel_counts(text or "", options.exit_code)
@@ -218,7 +225,7 @@ def main(argv):
             total.fail("{}: no such file; bazel did not start".format(options.file))
     else:
         checks = json.loads(text)
-        total = checks_counts(checks)
+        total, table = checks_counts(checks)
         not_run = ["{}: {}".format(c["name"], c["not_run"]) for c in checks if c.get("not_run")]
         if options.save:
             rows = [{k: v for k, v in c.items() if k not in ("xml", "log")} for c in checks]
@@ -228,6 +235,11 @@ def main(argv):
             total.fail(title + " (skipped)")
         total.skipped = []
 
+    for name, lines in total.logs.items():
+        print("\n--- {}: the last {} lines of its log".format(name, len(lines)))
+        print("\n".join(lines))
+    for row in table:
+        print(row)
     for line in not_run:
         print("not run: " + line)
     for title in total.skipped:

@@ -207,6 +207,21 @@ class CommandLine(unittest.TestCase):
             status, lines = self.run_main("checks", str(folder / "in.json"), "--no_skips")
             self.assertEqual((status, lines[-1]), (1, "2 passed, 5 failed"))
 
+    def test_the_end_of_the_log_of_a_failure_is_printed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            checks = []
+            for name, last in (("good", "2 passed, 0 failed"), ("bad", "1 passed, 1 failed")):
+                log = folder / name
+                log.write_text("".join(f"{name} line {i}\n" for i in range(100)) + last + "\n")
+                checks.append({"name": name, "exit_code": int(name == "bad"), "seconds": 1, "log": str(log)})
+            (folder / "in.json").write_text(json.dumps(checks))
+            status, lines = self.run_main("checks", str(folder / "in.json"))
+            self.assertEqual((status, lines[-1]), (1, "3 passed, 1 failed"))
+            heading = lines.index("--- bad: the last 60 lines of its log")
+            self.assertEqual(lines[heading + 1:heading + 3], ["bad line 41", "bad line 42"])
+            self.assertNotIn("good line 99", lines)
+
     def test_a_check_that_was_not_run_is_listed_but_not_counted(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
