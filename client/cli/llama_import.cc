@@ -73,8 +73,29 @@ v1::GraphArgument Named(const char* parameter, v1::GraphArgument argument) {
   return argument;
 }
 
+v1::GraphArgument WithLength(v1::GraphArgument view, const std::string& scalar) {
+  for (v1::GraphDim& dim : *view.mutable_tensor()->mutable_shape()) {
+    if (!dim.scalar().empty()) dim.set_scalar(scalar);
+  }
+  return view;
+}
+
+std::string Importer::OfText(const std::string& name, int64_t text) const {
+  return texts_ == 1 ? name : StrCat(name, text);
+}
+
+std::string Importer::NodeOfText(const std::string& name, int64_t text) const {
+  return texts_ == 1 ? name : StrCat(name, ".", text);
+}
+
 absl::Status Importer::CheckOptions() {
-  if (options_.batch != 1) return errors::BatchOfSequences(options_.batch);
+  if (options_.batch < 1 || options_.batch > LlamaOptions::kMaxBatch) {
+    return errors::BatchOfTexts(options_.batch, LlamaOptions::kMaxBatch);
+  }
+  if (options_.batch != 1 && reads_prompt()) {
+    return errors::BadModelOption("--batch", "cannot be combined with --prompt",
+                                  "omit --batch, and run this graph once for each text");
+  }
   const bool by_steps = config_.max_positions > static_cast<int64_t>(graph::kMaxSteps);
   const uint64_t limit = by_steps ? graph::kMaxSteps : static_cast<uint64_t>(config_.max_positions);
   if (options_.max_context == 0) {
@@ -130,7 +151,7 @@ absl::Status Importer::CheckSampling() {
   return absl::OkStatus();
 }
 
-void Importer::AddScalar(const char* name, v1::DType dtype, double least, double most,
+void Importer::AddScalar(const std::string& name, v1::DType dtype, double least, double most,
                          std::optional<double> initial) {
   v1::GraphScalar& scalar = *graph_.add_scalars();
   scalar.set_name(name);
@@ -143,7 +164,8 @@ void Importer::AddScalar(const char* name, v1::DType dtype, double least, double
 void Importer::AddSamplingScalars() {
   if (!options_.sample) return;
   AddScalar("temperature", v1::DTYPE_F32, 0, 1e6, 1);
-  AddScalar("seed", v1::DTYPE_I64, 0, graph::kMaxWhole, 0);
+  // The seed of a text is larger by the text's number.
+  AddScalar("seed", v1::DTYPE_I64, 0, graph::kMaxWhole - static_cast<double>(texts_ - 1), 0);
 }
 
 GraphTensor& Importer::Tensor(GraphTensor::Kind kind, const std::string& name, v1::DType dtype,
@@ -219,7 +241,7 @@ absl::StatusOr<v1::GraphArgument> Importer::Bias(const Projection& projection) {
 }
 
 v1::GraphArgument Importer::Rows(const std::string& tensor, int64_t columns) const {
-  return rows_ == 1 ? Whole(tensor) : View(tensor, {rows_, columns});
+  return reads_prompt() ? View(tensor, {rows_, columns}) : Whole(tensor);
 }
 
 std::string Importer::Residual() const { return StrCat("residual", residual_); }
@@ -242,13 +264,21 @@ void Importer::AddLayerActivations() {
   const int64_t dim = config_.head_dim;
   Activation("residual0", v1::DTYPE_F32, {most_rows_, config_.hidden});
   Activation("residual1", v1::DTYPE_F32, {most_rows_, config_.hidden});
-  // Queries and keys before the rotation, and the values of a decoding step.
-  Activation("projected", v1::DTYPE_F32, {most_rows_, heads + (reads_prompt() ? kv : 2 * kv), dim});
+  // Queries and keys before the rotation, and the values of a decoding step. gemv needs a dense
+  // result.
+  if (texts_ == 1) {
+    Activation("projected", v1::DTYPE_F32,
+               {most_rows_, heads + (reads_prompt() ? kv : 2 * kv), dim});
+  } else {
+    Activation("queries", v1::DTYPE_F32, {texts_, heads, dim});
+    Activation("keys", v1::DTYPE_F32, {texts_, kv, dim});
+    Activation("values", v1::DTYPE_F32, {texts_, kv, dim});
+  }
   Activation("attended", v1::DTYPE_F32, {most_rows_, heads * dim});
   Activation("gated", v1::DTYPE_F32, {most_rows_, config_.intermediate});
   Activation("frequencies", v1::DTYPE_F32, {2, dim / 2});
   Activation("angles", v1::DTYPE_F32, {most_rows_, dim / 2});
-  Activation("logits", v1::DTYPE_F32, {1, config_.vocab});
+  Activation("logits", v1::DTYPE_F32, {texts_, config_.vocab});
 }
 
 absl::Status Importer::AddCache() {
@@ -266,8 +296,10 @@ absl::Status Importer::AddCache() {
     return errors::CacheTooLarge(
         StrCat(config_.layers, "x", 2 * config_.kv_heads, "x", context_, "x", config_.head_dim));
   }
-  Tensor(GraphTensor::KIND_STATE, "cache", dtype,
-         {config_.layers, 2 * config_.kv_heads, context_, config_.head_dim});
+  for (int64_t text = 0; text < texts_; ++text) {
+    Tensor(GraphTensor::KIND_STATE, OfText("cache", text), dtype,
+           {config_.layers, 2 * config_.kv_heads, context_, config_.head_dim});
+  }
   return absl::OkStatus();
 }
 
@@ -292,6 +324,7 @@ absl::StatusOr<LlamaGraph> Importer::Import() {
     most_rows_ = static_cast<int64_t>(options_.prompt);
     DeclarePrompt();
   } else {
+    texts_ = rows_ = most_rows_ = static_cast<int64_t>(options_.batch);
     DeclareDecode();
   }
   AddLayerActivations();

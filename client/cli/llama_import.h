@@ -1,7 +1,7 @@
 // Converts a model of the Llama form into a task graph: the folder has config.json (llama_config.h)
 // and safetensors files (llama_weights.h). There are two kinds of graph, which share the states.
 //
-// A graph that decodes: a step takes one token and computes the next one.
+// A graph that decodes: a step takes one token of a text and computes the next one.
 //
 //   prompt ─▶ text ─▶ embedding ─▶ layers ─▶ norm ─▶ head ─▶ argmax or sample ─▶ text
 //                                  │   ▲                              └─▶ token (stream, stop)
@@ -21,6 +21,10 @@
 //
 // Steps at positions before prompt_len - 1 read the prompt. Their own result is replaced by the
 // prompt's next token, and their record of `token` is -1, which is no stop value.
+//
+// With LlamaOptions::batch = B a step does that for B texts, each at a position of its own, and
+// reads the weights once. The number of the text, from 0, follows each of these names (prompt0,
+// pos0), and `token` is i64[B]. There is no stop token. Text i draws its tokens with seed + i.
 //
 // A graph that reads a prompt (LlamaOptions::prompt): one step takes all tokens of a text, fills
 // the cache with them, and computes the token after them. It has the input `prompt`
@@ -49,7 +53,8 @@ struct LlamaOptions {
   uint64_t max_context = 0;
   // The most tokens that the step of a graph that reads a prompt takes; 0: a graph that decodes.
   uint64_t prompt = 0;
-  // Sequences that a step decodes.
+  // Texts that a step decodes: 1 to kMaxBatch, 1 with `prompt`.
+  static constexpr uint64_t kMaxBatch = 16;
   uint64_t batch = 1;
   // Before the names of weights, as in `residentctl buffers load --prefix`.
   std::string prefix;

@@ -1,12 +1,12 @@
 // Importer: converts a model of the Llama form into a task graph.
 //
 //   llama_import.cc   options, tensors and weights, and the order of the parts
-//   llama_layers.cc   the layers: for one token or for the tokens of a prompt
-//   llama_decode.cc   the rest of a step that computes one token
+//   llama_layers.cc   the layers
+//   llama_decode.cc   the rest of a step that computes one token of each text
 //   llama_prompt.cc   the rest of the step that reads a prompt
 //
-// Activations have a row for each token of the step: one, or up to options.prompt of which a run
-// uses the first `prompt_len`.
+// Activations have a row for each token of the step: options.batch, or up to options.prompt of
+// which a run uses the first `prompt_len`.
 //
 // Thread safety: none.
 //
@@ -51,6 +51,8 @@ v1::GraphArgument Integer(int64_t value);
 v1::GraphArgument Scalar(const std::string& name, double factor = 1, double addend = 0);
 v1::GraphArgument None();
 v1::GraphArgument Named(const char* parameter, v1::GraphArgument argument);
+// A view with another scalar in place of `prompt_len`.
+v1::GraphArgument WithLength(v1::GraphArgument view, const std::string& scalar);
 
 class Importer {
  public:
@@ -80,12 +82,16 @@ class Importer {
 
   bool reads_prompt() const { return options_.prompt != 0; }
 
+  // Names of what each text of a decode has: with several texts, the number of the text follows.
+  std::string OfText(const std::string& name, int64_t text) const;  // A tensor or scalar.
+  std::string NodeOfText(const std::string& name, int64_t text) const;
+
   absl::Status CheckOptions();
   absl::Status CheckSampling();
   absl::Status CheckQuantization();
 
   // Tensors and scalars.
-  void AddScalar(const char* name, v1::DType dtype, double least, double most,
+  void AddScalar(const std::string& name, v1::DType dtype, double least, double most,
                  std::optional<double> initial);
   void AddSamplingScalars();
   v1::GraphTensor& Tensor(v1::GraphTensor::Kind kind, const std::string& name, v1::DType dtype,
@@ -152,24 +158,28 @@ class Importer {
   absl::Status AddAttention(int64_t layer);
   // `attended` from what is projected and a layer's cache, to which the new keys and values are
   // appended.
-  void AddDecodeAttention(int64_t layer);
+  void AddDecodeAttention(int64_t layer, int64_t text);
   void AddPromptAttention(int64_t layer);
   // `gated` as one operator, with the norm in front. False: these projections need several.
   absl::StatusOr<bool> AddGatedProjection(const std::string& node, const Norm& norm,
                                           const Projection& gate, const Projection& up);
   absl::Status AddMlp(int64_t layer);
-  // The angle of each pair at position 1, times `factor`: a number, or a scalar.
-  void AddFrequencies(const std::string& out,
-                      const std::function<v1::GraphArgument(double factor)>& scaled);
+  // `frequencies`: the angle of each pair at position 1.
+  void AddFrequencies();
+  // A row of `out`: the same, for the positions of the model, times `factor`: a number, or a
+  // scalar.
+  void AddAngles(const std::string& out, int64_t row,
+                 const std::function<v1::GraphArgument(double factor)>& scaled);
   // `logits` from the last norm. Of a prompt, its last row only is projected.
   static Norm LastNorm();
   Projection Head() const;
   void AddStepLogits();
-  // Chooses a token from `logits`. `offset`: of the random numbers.
-  void AddChoice(v1::GraphArgument next, v1::GraphArgument offset);
+  // Chooses a token of a text from its `logits`. `offset`: of the random numbers.
+  void AddChoice(int64_t text, v1::GraphArgument next, v1::GraphArgument offset);
 
-  // A step that computes one token.
+  // A step that computes one token of each text.
   void DeclareDecode();
+  void DeclareText(int64_t text);
   absl::Status BeginDecode();
   absl::Status EndDecode();
 
@@ -184,7 +194,8 @@ class Importer {
   LlamaGraph result_;
   v1::Graph& graph_ = result_.graph;
   int64_t context_ = 0;
-  int64_t rows_ = 1;       // Of a step: 1 or kPromptLength.
+  int64_t texts_ = 1;      // That a step decodes.
+  int64_t rows_ = 1;       // Of a step: texts_ or kPromptLength.
   int64_t most_rows_ = 1;  // Rows of the activations.
   int64_t parts_ = 1;      // Into which a decoding step's attention divides the keys.
   // Of the tensors so far, by name.

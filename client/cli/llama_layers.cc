@@ -1,5 +1,6 @@
-// The layers of a model: for one token, whose products are those of a vector, or for the tokens of
-// a prompt, with products of matrices.
+// The layers of a model: for one token, whose products are those of a vector, for a token of each
+// of a few texts, whose products read the weights once, or for the tokens of a prompt, with
+// products of matrices.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -42,7 +43,7 @@ absl::Status Importer::AddNorm(const Norm& norm) {
 
 absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& projections,
                                           int64_t columns) {
-  if (reads_prompt()) return false;
+  if (rows_ != 1) return false;
   if (Quantizes(columns)) return true;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   for (const Projection& each : projections) {
@@ -78,7 +79,7 @@ absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
                                       std::vector<Projection> projections) {
   if (reads_prompt()) return AddProducts(in, columns, projections);
   for (Projection& each : projections) {
-    RETURN_IF_ERROR(AddProjection(Whole(in), columns, std::move(each)));
+    RETURN_IF_ERROR(AddProjection(Rows(in, columns), columns, std::move(each)));
   }
   return absl::OkStatus();
 }
@@ -192,31 +193,44 @@ absl::Status Importer::AddAttention(int64_t layer) {
   const int64_t heads = config_.heads;
   const int64_t kv = config_.kv_heads;
   const int64_t dim = config_.head_dim;
-  // The operator of a decoding step rotates queries and keys itself. A prompt's are rotated to
-  // where its values are.
-  const char* const of_values = reads_prompt() ? "rotated" : "projected";
-  const int64_t projected = (heads + (reads_prompt() ? kv : 2 * kv)) * dim;
-  const int64_t rotated = (heads + 2 * kv) * dim;
-  // `row`: elements of a row of `out`.
-  const auto projection = [&](const char* name, const char* out, int64_t row, int64_t first_head,
-                              int64_t count, const char* because) {
+  // Heads from `first` on, of `row` heads.
+  struct Place {
+    const char* tensor;
+    int64_t row;
+    int64_t first;
+  };
+  Place queries = {"queries", heads, 0};
+  Place keys = {"keys", kv, 0};
+  Place values = {"values", kv, 0};
+  if (texts_ == 1) {
+    // The operator of a decoding step rotates queries and keys itself. A prompt's are rotated to
+    // where its values are.
+    const int64_t projected = heads + (reads_prompt() ? kv : 2 * kv);
+    queries = {"projected", projected, 0};
+    keys = {"projected", projected, heads};
+    values = {reads_prompt() ? "rotated" : "projected", heads + 2 * kv, heads + kv};
+  }
+  const auto projection = [&](const char* name, const Place& out, int64_t count,
+                              const char* because) {
     // A single row is dense.
-    const int64_t stride = rows_ == 1 ? count * dim : row;
+    const int64_t stride = (rows_ == 1 ? count : out.row) * dim;
     return Projection{nodes + name,
                       StrCat(tensors, "self_attn.", name, "_proj"),
-                      View(out, {rows_, count * dim}, first_head * dim, {stride, 1}),
+                      View(out.tensor, {rows_, count * dim}, out.first * dim, {stride, 1}),
                       count * dim,
                       config_.qkv_bias,
                       because};
   };
   constexpr const char* kOfKeys = "num_key_value_heads * head_dim, hidden_size";
-  RETURN_IF_ERROR(
-      AddNormedProjections({nodes + "norm", tensors + "input_layernorm.weight"},
-                           {projection("q", "projected", projected, 0, heads,
-                                       "num_attention_heads * head_dim, hidden_size"),
-                            projection("k", "projected", projected, heads, kv, kOfKeys),
-                            projection("v", of_values, rotated, heads + kv, kv, kOfKeys)}));
-  reads_prompt() ? AddPromptAttention(layer) : AddDecodeAttention(layer);
+  RETURN_IF_ERROR(AddNormedProjections(
+      {nodes + "norm", tensors + "input_layernorm.weight"},
+      {projection("q", queries, heads, "num_attention_heads * head_dim, hidden_size"),
+       projection("k", keys, kv, kOfKeys), projection("v", values, kv, kOfKeys)}));
+  if (reads_prompt()) {
+    AddPromptAttention(layer);
+  } else {
+    for (int64_t text = 0; text < texts_; ++text) AddDecodeAttention(layer, text);
+  }
   return AddBranch("attended", heads * dim,
                    {nodes + "o",
                     tensors + "self_attn.o_proj",
@@ -254,24 +268,28 @@ absl::Status Importer::AddMlp(int64_t layer) {
                     "hidden_size, intermediate_size"});
 }
 
-void Importer::AddFrequencies(const std::string& out,
-                              const std::function<v1::GraphArgument(double factor)>& scaled) {
-  const int64_t pairs = config_.head_dim / 2;
-  // The second row belongs to position 1: the frequencies.
+void Importer::AddFrequencies() {
+  // The second row belongs to position 1.
   Call("frequencies", "rope_freqs", {Whole("frequencies"), Real(config_.rope_theta)});
+}
+
+void Importer::AddAngles(const std::string& out, int64_t row,
+                         const std::function<v1::GraphArgument(double factor)>& scaled) {
+  const int64_t pairs = config_.head_dim / 2;
+  const int64_t first = row * pairs;
   int64_t pair = 0;
   while (pair < pairs) {
     const LlamaConfig::Band band = config_.BandOf(pair);
     int64_t end = pair + 1;
     if (band == LlamaConfig::Band::kBlended) {
-      Call(StrCat("angle", pair), "fill",
-           {View(out, {1, 1}, pair), scaled(config_.InverseFrequency(pair))});
+      Call(NodeOfText(StrCat("angle", pair), row), "fill",
+           {View(out, {1, 1}, first + pair), scaled(config_.InverseFrequency(pair))});
     } else {
       while (end < pairs && config_.BandOf(end) == band) ++end;
       const double factor = band == LlamaConfig::Band::kDivided ? 1 / config_.rope.factor : 1;
-      Call(StrCat("angles", pair), "scale",
+      Call(NodeOfText(StrCat("angles", pair), row), "scale",
            {View("frequencies", {1, end - pair}, pairs + pair, {pairs, 1}),
-            View(out, {1, end - pair}, pair, {pairs, 1}), scaled(factor)});
+            View(out, {1, end - pair}, first + pair, {pairs, 1}), scaled(factor)});
     }
     pair = end;
   }
@@ -287,23 +305,26 @@ Importer::Projection Importer::Head() const {
 
 void Importer::AddStepLogits() {
   if (!options_.logits) return;
-  Call("step_logits", "copy", {View("logits", {config_.vocab}), Whole("step_logits")});
+  const Dims all = {texts_ * config_.vocab};
+  Call("step_logits", "copy", {View("logits", all), View("step_logits", all)});
 }
 
-void Importer::AddChoice(v1::GraphArgument next, v1::GraphArgument offset) {
+void Importer::AddChoice(int64_t text, v1::GraphArgument next, v1::GraphArgument offset) {
+  const v1::GraphArgument logits = View("logits", {1, config_.vocab}, text * config_.vocab);
+  const std::string node = NodeOfText("next", text);
   if (!options_.sample) {
     constexpr int64_t kLastAxis = 1 << 1;
-    Call("next", "argmax", {Whole("logits"), std::move(next), Integer(kLastAxis)});
+    Call(node, "argmax", {logits, std::move(next), Integer(kLastAxis)});
     return;
   }
   const char* const op = options_.top_k != 0   ? "sample_topk"
                          : options_.top_p != 1 ? "sample_topp"
                                                : "sample";
-  Arguments arguments = {Whole("logits"), std::move(next), Scalar("temperature"), Scalar("seed"),
-                         std::move(offset)};
+  Arguments arguments = {logits, std::move(next), Scalar("temperature"),
+                         Scalar("seed", 1, static_cast<double>(text)), std::move(offset)};
   if (options_.top_k != 0) arguments.push_back(Integer(static_cast<int64_t>(options_.top_k)));
   if (options_.top_p != 1) arguments.push_back(Real(options_.top_p));
-  Call("next", op, std::move(arguments));
+  Call(node, op, std::move(arguments));
 }
 
 }  // namespace resident::cli::llama

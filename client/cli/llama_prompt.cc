@@ -69,7 +69,8 @@ absl::Status Importer::BeginPrompt() {
                           "vocab_size, hidden_size"));
   Call("embedding", "embedding",
        {View("prompt", {rows_}), table, Rows("residual0", config_.hidden)});
-  AddFrequencies("inverse", [](double factor) { return Real(factor); });
+  AddFrequencies();
+  AddAngles("inverse", 0, [](double factor) { return Real(factor); });
   Call("positions", "rope_freqs", {Whole("positions")});
   Call("angles", "mul",
        {View("positions", {most_rows_, 1}, 0, {2, 1}), Whole("inverse"), Whole("angles")});
@@ -159,7 +160,7 @@ absl::Status Importer::EndPrompt() {
   AddStepLogits();
   const v1::GraphArgument next = View("text", {1}, context_ - 1);
   // Of the position of the prompt's last token, as when it is read by a step of its own.
-  AddChoice(next, Scalar("prompt_len", 1, -1));
+  AddChoice(0, next, Scalar("prompt_len", 1, -1));
   Call("token", "copy", {next, Whole("token")});
   return absl::OkStatus();
 }

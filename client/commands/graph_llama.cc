@@ -122,6 +122,10 @@ void AddGraphLlama(Command& graph) {
       "With --prompt=N the graph has one step, which reads a prompt of up to N tokens at once;\n"
       "a graph without it continues with `cache` and `text` in the same buffers, with the same\n"
       "prompt_len, and with pos and position equal to it.\n"
+      "With --batch=N a step computes a token of each of N texts. The number of the text, from 0,\n"
+      "follows the names: prompt0, prompt_len0, pos0, position0, cache0, text0. A run does not "
+      "end\n"
+      "at the end of a text.\n"
       "With --weights=int8 or int4 the matrices of the layers and the head have few bits; the\n"
       "embeddings, norms and biases remain. --weights_out writes all weights of such a graph:\n"
       "  residentctl graph llama DIR --weights=int8 --weights_out=int8.safetensors --out "
@@ -132,7 +136,7 @@ void AddGraphLlama(Command& graph) {
   llama.Flag("prompt", &options.prompt,
              "a graph that reads a prompt of up to this many tokens in one step; default: a graph "
              "that decodes");
-  llama.Flag("batch", &options.batch, "sequences that a step decodes; only 1 is supported");
+  llama.Flag("batch", &options.batch, "texts that a step decodes, up to 16; default: 1");
   llama.Flag("prefix", &options.prefix, "text before the names of weights, as in buffers load");
   llama.Flag("weights", &command->weights,
              "quantize the matrices of the layers and the head, to 8 or 4 bits; default: they have "

@@ -133,7 +133,10 @@ class Bench {
     if (Selected("empty")) EmptyGraphs();
     if (Selected("chain")) Chains();
     WriteReport();
-    if (!Selected("decode") && !Selected("quantized") && !Selected("beside")) return;
+    if (!Selected("decode") && !Selected("quantized") && !Selected("texts") &&
+        !Selected("beside")) {
+      return;
+    }
     shape_ = options_.cpu ? LlamaShape{.hidden = 64,
                                        .layers = 2,
                                        .heads = 4,
@@ -143,8 +146,8 @@ class Bench {
                                        .vocab = 512}
                           : LlamaShape{};
     decode_ = MakeDecoder("", std::nullopt);
-    // What quantization changes is measured beside weights that are not quantized.
-    const bool steps = Selected("decode") || Selected("quantized");
+    // Other weights and several texts are measured beside this step.
+    const bool steps = Selected("decode") || Selected("quantized") || Selected("texts");
     if (steps && cuda_ != nullptr) MeasureRead(*decode_.graph);
     if (steps) Decode(decode_, kKeys);
     if (Selected("decode")) Decode(decode_, 2048);
@@ -153,8 +156,16 @@ class Bench {
       for (const uint32_t bits : {8u, 4u}) {
         Decoder quantized =
             MakeDecoder(absl::StrCat("int", bits, " weights, "), Quantization{.bits = bits});
-        quantized.unquantized_us = decode_.step_us;
+        quantized.beside = "weights of bfloat16";
         Decode(quantized, kKeys);
+        WriteReport();
+      }
+    }
+    if (Selected("texts")) {
+      for (const uint64_t texts : {4u, 8u, 16u}) {
+        Decoder several = MakeDecoder(absl::StrCat(texts, " texts, "), std::nullopt, texts);
+        several.beside = "one text";
+        Decode(several, kKeys);
         WriteReport();
       }
     }
@@ -388,22 +399,35 @@ class Bench {
 
   // A graph that decodes.
   struct Decoder {
-    std::string name;  // Of its weights, in front of the number of keys; empty: bfloat16.
+    // Of its weights, or the number of its texts, in front of the number of keys; empty: bfloat16
+    // and one text.
+    std::string name;
+    uint64_t texts = 1;
     std::unique_ptr<DeviceGraph> graph;
     // Of the CUDA graphs' steps.
     uint64_t cuda_records = 0;
-    // The time of a step, and, with quantized weights, of one with the other weights, with kKeys
-    // keys.
+    // The time of a step with kKeys keys.
     double step_us = 0;
-    std::optional<double> unquantized_us;
+    // What decode_ has in its place; null: this is decode_.
+    const char* beside = nullptr;
+
+    // The tensors or scalars of all texts.
+    std::vector<std::string> OfTexts(const char* of_one) const {
+      if (texts == 1) return {of_one};
+      std::vector<std::string> names;
+      for (uint64_t text = 0; text < texts; ++text) names.push_back(absl::StrCat(of_one, text));
+      return names;
+    }
   };
 
-  Decoder MakeDecoder(std::string name, std::optional<Quantization> quantization) {
+  Decoder MakeDecoder(std::string name, std::optional<Quantization> quantization,
+                      uint64_t texts = 1) {
     watchdog_.Begin("the weights of the decode");
     Decoder decoder;
     decoder.name = std::move(name);
+    decoder.texts = texts;
     decoder.graph = std::make_unique<DeviceGraph>(
-        harness_, device_, MakeLlamaGraph(shape_, kContext, quantization), kDecodeSteps);
+        harness_, device_, MakeLlamaGraph(shape_, kContext, quantization, texts), kDecodeSteps);
     DeviceGraph& decode = *decoder.graph;
     std::printf("decode: %s%u nodes, a gang of %u, %llu bytes of weights a step\n",
                 decoder.name.c_str(), decode.nodes(), decode.gang(),
@@ -439,7 +463,8 @@ class Bench {
         fill(memory, DType::kBF16, 1.0);
       } else if (absl::EndsWith(name, cli::LlamaGraph::kScalesSuffix)) {
         fill(memory, DType::kF16, scale);
-      } else if (graph.tensors[i].kind == graph::TensorKind::kWeight || name == "cache") {
+      } else if (graph.tensors[i].kind == graph::TensorKind::kWeight ||
+                 absl::StartsWith(name, "cache")) {
         for (uint64_t at = 0; at < memory.bytes; at += kBlock) {  // Half of the block's bytes.
           const uint64_t start = random() % (kBlock / 16) * 16;
           const bool few_bits = SizeOf(graph.tensors[i].view.dtype) == 1;
@@ -450,14 +475,16 @@ class Bench {
         Clear(memory);
       }
     }
-    decode.SetScalar("prompt_len", 1);
+    for (const std::string& scalar : decoder.OfTexts("prompt_len")) decode.SetScalar(scalar, 1);
     return decoder;
   }
 
-  static void SetPosition(DeviceGraph& decode, uint64_t keys) {
+  static void SetPosition(Decoder& decoder, uint64_t keys) {
     // The first step attends to `keys` keys.
-    for (const char* const scalar : {"pos", "position"}) {
-      decode.SetScalar(scalar, static_cast<double>(keys - 1));
+    for (const char* const of_one : {"pos", "position"}) {
+      for (const std::string& scalar : decoder.OfTexts(of_one)) {
+        decoder.graph->SetScalar(scalar, static_cast<double>(keys - 1));
+      }
     }
   }
 
@@ -496,18 +523,20 @@ class Bench {
   void Decode(Decoder& decoder, uint64_t keys) {
     watchdog_.Begin("decode");
     DeviceGraph& decode = *decoder.graph;
-    SetPosition(decode, keys);
+    SetPosition(decoder, keys);
     const std::string with = absl::StrCat(decoder.name, keys, " keys");
     const std::string what = absl::StrCat("decode step, ", with);
-    const DeviceGraph::Memory text = decode.MemoryOf("text");
     const DeviceGraph::Memory logits = decode.MemoryOf("logits");
 
-    Clear(text);
+    // The caches of several texts differ, so that their tokens do.
+    for (const std::string& text : decoder.OfTexts("text")) Clear(decode.MemoryOf(text));
     decode.Prepare(kDecodeSteps);
     decode.Run(*ring_);
     Tokens ours;
+    ours.tokens.resize(kDecodeSteps * decoder.texts);
     for (uint32_t step = 0; step < kDecodeSteps; ++step) {
-      std::memcpy(&ours.tokens.emplace_back(), decode.records(step), sizeof(int64_t));
+      std::memcpy(&ours.tokens[step * decoder.texts], decode.records(step),
+                  decoder.texts * sizeof(int64_t));
     }
     ours.logits.resize(logits.bytes / sizeof(float));
     device_.Download(ours.logits.data(), logits.address, logits.bytes);
@@ -521,11 +550,11 @@ class Bench {
       report_.Add(what, step_us, "us");
     } else {
       DecodeBaselines(decoder, what, step_us, ours);
-      const auto bytes = static_cast<double>(WeightBytes(decode) + KeyBytes(keys));
+      const auto bytes = static_cast<double>(WeightBytes(decode) + decoder.texts * KeyBytes(keys));
       report_.Add(what, step_us, "us", "plain read of its bytes", 1e6 * bytes / read_bytes_per_s_);
     }
-    if (decoder.unquantized_us.has_value()) {
-      report_.Add(what, step_us, "us", "weights of bfloat16", *decoder.unquantized_us);
+    if (decoder.beside != nullptr) {
+      report_.Add(what, step_us, "us", decoder.beside, decode_.step_us);
     }
     report_.Add(absl::StrCat("submit to the first token, beyond the step, ", with, ", p50"),
                 one - (many - one) / (kDecodeSteps - 1), "us");
@@ -552,7 +581,6 @@ class Bench {
     Way ways[] = {{"CUDA graph, nodes in a chain", Edges::kChain, {}, {}},
                   {"CUDA graph, nodes by dependencies", Edges::kDependencies, {}, {}},
                   {"CUDA graph, programmatic launch", Edges::kProgrammatic, {}, {}}};
-    const DeviceGraph::Memory text = decode.MemoryOf("text");
     const DeviceGraph::Memory logits = decode.MemoryOf("logits");
     if (decoder.cuda_records == 0) {
       decoder.cuda_records = device_.Memory(kDecodeSteps * decode.record_bytes());
@@ -568,15 +596,20 @@ class Bench {
           steps.push_back(*launch);
         }
         if (steps.size() < kDecodeSteps) continue;
-        cuda_->Clear(text.address, text.bytes);
+        for (const std::string& name : decoder.OfTexts("text")) {
+          const DeviceGraph::Memory text = decode.MemoryOf(name);
+          cuda_->Clear(text.address, text.bytes);
+        }
         // Nothing of the way before is taken for this one's.
         cuda_->Clear(logits.address, logits.bytes);
         cuda_->Clear(decoder.cuda_records, kDecodeSteps * decode.record_bytes());
         for (const size_t step : steps) cuda_->Launch(step);
         cuda_->Synchronize();
+        way.tokens.tokens.resize(ours.tokens.size());
         for (uint32_t step = 0; step < kDecodeSteps; ++step) {
-          cuda_->Download(&way.tokens.tokens.emplace_back(),
-                          decoder.cuda_records + step * decode.record_bytes(), sizeof(int64_t));
+          cuda_->Download(&way.tokens.tokens[step * decoder.texts],
+                          decoder.cuda_records + step * decode.record_bytes(),
+                          decoder.texts * sizeof(int64_t));
         }
         way.tokens.logits.resize(ours.logits.size());
         cuda_->Download(way.tokens.logits.data(), logits.address, logits.bytes);
@@ -644,7 +677,7 @@ class Bench {
   // Small tasks beside a decode.
   void Beside() {
     watchdog_.Begin("small tasks beside a decode");
-    SetPosition(*decode_.graph, kKeys);
+    SetPosition(decode_, kKeys);
     const uint64_t sets =
         options_.cpu ? 64 : 8192;  // 96 MiB of distinct buffers: more than the L2 cache.
     std::vector<float> x(sets * kTaskElements), y(x.size());

@@ -4,8 +4,8 @@
 // Our figures are measured with one host thread that uses the ring, without gRPC and without the
 // queue. For the baselines the kernel is parked: a CUDA graph of one launch for each node, with the
 // same operators, arguments and chunks, is measured in the same process and on the same memory. The
-// decode is that of the Llama-3.2-1B shape with random weights, of bfloat16 and of 8 and 4 bits;
-// its nodes are those of `residentctl graph llama`.
+// decode is that of the Llama-3.2-1B shape with random weights, of bfloat16 and of 8 and 4 bits,
+// for one text and for several; its nodes are those of `residentctl graph llama`.
 #ifndef RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
 #define RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
 
@@ -16,7 +16,7 @@ namespace resident::testing {
 struct GraphBenchOptions {
   // File for the figures, as JSON; empty: none.
   std::string out;
-  // Parts to run: empty, chain, decode, quantized, beside; empty: all.
+  // Parts to run: empty, chain, decode, quantized, texts, beside; empty: all.
   std::string only;
   // Fewer rounds.
   bool quick = false;

@@ -48,7 +48,7 @@ ABSL_FLAG(bool, recovery, false, "measure kills of the engine");
 ABSL_FLAG(bool, cpu, false, "with --graphs: the CPU engine and a small model, for a trial");
 ABSL_FLAG(std::string, only, "",
           "parts to run: lone, burst, sustained, ranges, small, sides, wide, flux; with --graphs: "
-          "empty, chain, decode, quantized, beside; all by default");
+          "empty, chain, decode, quantized, texts, beside; all by default");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(bool, quick, false, "fewer rounds, for a quick try");
 

@@ -79,13 +79,14 @@ void WriteWeights(const LlamaShape& shape, const std::string& path) {
 }  // namespace
 
 v1::Graph MakeLlamaGraph(const LlamaShape& shape, uint64_t context,
-                         std::optional<Quantization> quantization) {
+                         std::optional<Quantization> quantization, uint64_t texts) {
   const TempFolder folder("llama_shape");
   WriteConfig(shape, context, folder.path() + "/config.json");
   WriteWeights(shape, folder.path() + "/model.safetensors");
   cli::LlamaOptions options;
   options.max_context = context;
   options.quantization = quantization;
+  options.batch = texts;
   return Must(cli::ImportLlama(folder.path(), options), "the graph of a decode").graph;
 }
 

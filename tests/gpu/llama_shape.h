@@ -28,10 +28,10 @@ struct LlamaShape {
   int64_t vocab = 128256;
 };
 
-// Weights and cache are bfloat16, unless the weights are quantized; there is no stop token. Fails
-// if the importer refuses it.
+// Weights and cache are bfloat16, unless the weights are quantized; there is no stop token.
+// `texts`: that a step decodes. Fails if the importer refuses it.
 v1::Graph MakeLlamaGraph(const LlamaShape& shape, uint64_t context,
-                         std::optional<Quantization> quantization = {});
+                         std::optional<Quantization> quantization = {}, uint64_t texts = 1);
 
 }  // namespace resident::testing
 

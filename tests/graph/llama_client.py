@@ -5,6 +5,7 @@
         print(run.tokens, run.logits.shape)
         session = client.open(graph)                       # Its states and scalars stay.
         next = client.run(graph, prompt=[1, 2, 3], steps=1, session=session)
+        runs = client.run_batch(batch, [[1, 2], [3]], steps=10)    # A Run for each text.
 """
 
 import os
@@ -31,18 +32,19 @@ def context_of(graph):
 
 
 def prompt_of(graph):
-    """The tokens that fit into the graph's prompt."""
-    return next(tensor.shape[0].size for tensor in graph.tensors if tensor.name == "prompt")
+    """The tokens that fit into the graph's prompt, or each of its prompts."""
+    return next(tensor.shape[0].size for tensor in graph.tensors if tensor.name in ("prompt", "prompt0"))
 
 
 class Run:
-    """What a run returned. `tokens` and `logits` have a row for each step."""
+    """What a run returned for one of `texts` texts. `tokens` and `logits` have a row for each step."""
 
-    def __init__(self, steps, result):
+    def __init__(self, steps, result, text=0, texts=1):
         records = {value.tensor: [] for step in steps for value in step.records}
         for step in steps:
             for value in step.records:
-                records[value.tensor].append(np.frombuffer(value.data, DTYPES[value.dtype]))
+                record = np.frombuffer(value.data, DTYPES[value.dtype]).reshape(texts, -1)
+                records[value.tensor].append(record[text])
         self.tokens = [int(record[0]) for record in records["token"]]
         self.logits = np.array(records.get("step_logits", []))
         self.steps = result.steps
@@ -110,8 +112,6 @@ class LlamaClient:
     def run(self, graph, prompt, steps=0, pos=0, states=None, session=None, **scalars):
         """A run from position `pos`; a graph that reads a prompt always begins with the first. With
         `session`, the run continues where the session is, whatever `pos` is."""
-        text = np.zeros(prompt_of(graph), np.int64)
-        text[:len(prompt)] = prompt
         scalars = {"prompt_len": len(prompt), **scalars}
         if session is None:
             request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
@@ -119,10 +119,29 @@ class LlamaClient:
                 scalars.update(pos=pos, position=pos)
         else:
             request = graphs_pb2.RunGraphRequest(graph_session=session, max_steps=steps)
-        request.bindings.add(tensor="prompt", data=text.tobytes())
+        return Run(*self._run(graph, request, {"prompt": prompt}, states, scalars))
+
+    def run_batch(self, graph, prompts, steps=0, positions=None, states=None, **scalars):
+        """A run of a graph for several texts, from `positions` (default: 0)."""
+        request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
+        texts = range(len(prompts))
+        for text in texts:
+            position = positions[text] if positions else 0
+            scalars.update({f"prompt_len{text}": len(prompts[text]), f"pos{text}": position,
+                            f"position{text}": position})
+        done = self._run(graph, request, {f"prompt{text}": prompts[text] for text in texts}, states,
+                         scalars)
+        return [Run(*done, text, len(prompts)) for text in texts]
+
+    def _run(self, graph, request, prompts, states, scalars):
+        """The steps and the result of a run."""
+        for name, prompt in prompts.items():
+            tokens = np.zeros(prompt_of(graph), np.int64)
+            tokens[:len(prompt)] = prompt
+            request.bindings.add(tensor=name, data=tokens.tobytes())
         for name, buffer in (states or {}).items():
             request.bindings.add(tensor=name, buffer_id=buffer)
         for name, value in scalars.items():
             request.scalars[name] = value
         events = list(self._stream("Graphs/Run", request, graphs_pb2.RunGraphResponse))
-        return Run([event.step for event in events[:-1]], events[-1].result)
+        return [event.step for event in events[:-1]], events[-1].result

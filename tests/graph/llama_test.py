@@ -291,6 +291,84 @@ class LlamaTest(daemons.DaemonTest):
                 run = self.client.run(graph, prompt)
                 self.check_steps(model, prompt, run, "f32")
 
+    def check_batch(self, model, lengths, cache, *flags):
+        """Texts of one graph beside the reference, each at its own position of its own prompt."""
+        graph = self.graph(model, f"--batch={len(lengths)}", "--max_context=48", "--logits",
+                           "--cache=" + cache, *flags)
+        prompts = [self.random_text(model, length) for length in lengths]
+        runs = self.client.run_batch(graph, prompts)
+        for prompt, run in zip(prompts, runs, strict=True):
+            self.assertEqual((run.steps, run.end), (48, "END_STEPS"))
+            self.check_steps(model, prompt, run, cache)
+        return prompts, runs
+
+    def test_several_texts(self):
+        for name, values in VARIANTS.items():
+            model = self.load(llama_model.random_model(self.rng, **values))
+            for cache in sorted({"f32", model.dtype}):
+                with self.subTest(seed=SEED, variant=name, cache=cache):
+                    self.check_batch(model, self.rng.integers(1, 40, int(self.rng.integers(2, 6))), cache)
+
+    def test_most_texts(self):
+        self.check_batch(self.load(llama_model.random_model(self.rng, dtype="bf16")),
+                         self.rng.integers(1, 40, 16), "f32")
+
+    def test_several_texts_with_weights_of_few_bits(self):
+        for bits in (8, 4):
+            model = self.load_quantized(llama_model.random_model(self.rng, dtype="bf16", bias=True), bits)
+            with self.subTest(seed=SEED, bits=bits):
+                self.check_batch(model, [7, 1, 20], "f32")
+
+    def test_each_of_several_texts_is_as_if_it_were_alone(self):
+        """With weights of f32 the same operators compute them."""
+        model = self.load(llama_model.random_model(self.rng))
+        alone = self.graph(model, "--max_context=48", "--logits")
+        prompts, runs = self.check_batch(model, [9, 30, 2, 9], "f32")
+        for prompt, run in zip(prompts, runs, strict=True):
+            single = self.client.run(alone, prompt)
+            self.assertEqual(run.tokens, single.tokens)
+            np.testing.assert_array_equal(run.logits, single.logits)
+
+    def test_texts_are_exchanged_between_runs(self):
+        """Text 1 begins in a graph that reads a prompt and ends in one for a single text; its place
+        in the batch is taken by another text."""
+        flags = ["--max_context=48", "--logits"]
+        model = self.load(llama_model.random_model(self.rng))
+        alone, reading = self.graph(model, *flags), self.graph(model, "--prompt=12", *flags)
+        batch = self.graph(model, "--batch=2", *flags)
+        texts = [self.random_text(model, length) for length in (3, 12, 5)]
+        states = [self.client.states(alone) for _ in texts]
+
+        def bound(*numbers):
+            return {f"{name}{place}": buffer for place, number in enumerate(numbers)
+                    for name, buffer in states[number].items()}
+
+        made = [[], self.client.run(reading, texts[1], states=states[1]).tokens, []]
+        for numbers, positions in (((0, 1), (0, 12)), ((0, 2), (10, 0))):
+            for number, run in zip(numbers, self.client.run_batch(
+                    batch, [texts[number] for number in numbers], steps=10, positions=positions,
+                    states=bound(*numbers)), strict=True):
+                made[number] += run.tokens
+        made[1] += self.client.run(alone, texts[1], steps=5, pos=22, states=states[1]).tokens
+        for text, tokens, hidden in zip(texts, made, (2, 0, 4), strict=True):
+            self.assertEqual(tokens[:hidden], [-1] * hidden)
+            whole = text + tokens[hidden:]
+            exact = reference.logits(model, whole[:-1], "f32")
+            rows = np.arange(len(text) - 1, len(exact))
+            wrong = exact[rows].max(1) - exact[rows, whole[len(text):]]
+            self.assertLess(wrong.max(), TOLERANCE["f32"] * np.linalg.norm(exact, axis=1).max())
+
+    def test_several_texts_draw_with_seeds_of_their_own(self):
+        model = self.load(llama_model.random_model(self.rng))
+        prompt = self.random_text(model, 4)
+        for flags in ([], ["--top_k=9"], ["--top_p=0.8"]):
+            flags = ["--max_context=40", "--sample", *flags]
+            alone = self.graph(model, *flags)
+            runs = self.client.run_batch(self.graph(model, "--batch=3", *flags), [prompt] * 3, seed=7)
+            self.assertEqual([run.tokens for run in runs],
+                             [self.client.run(alone, prompt, seed=7 + i).tokens for i in range(3)])
+            self.assertEqual(len({tuple(run.tokens) for run in runs}), 3)
+
     def test_parts_of_keys_in_a_large_context(self):
         model = self.load(llama_model.random_model(self.rng, dtype="bf16", heads=8, head_dim=64))
         graph = self.graph(model, "--max_context=512", "--logits", "--cache=f32")
@@ -535,16 +613,19 @@ class LlamaTest(daemons.DaemonTest):
         outs = []
         for line in "".join(re.findall(r"```console\n(.*?)```", section, re.S)).splitlines():
             words = shlex.split(line.removeprefix("$ residentctl "))
-            words = [str(folder / word) if re.match(r"(model|decode\.json|prompt\.json|int8\.(json|safetensors))", word) else word
+            words = [str(folder / word) if re.match(r"(model|(decode|prompt|batch)\.json|int8\.(json|safetensors))", word) else word
                      for word in words]
             outs.append(self.ctl(*words).out)
-        self.assertEqual(len(outs), 11)
+        self.assertEqual(len(outs), 13)
         tokens, first, rest, quantized = [
             [int(token) for token in re.findall(r"step \d+: token (-?\d+)\n", out)]
-            for out in (outs[2], outs[6], outs[7], outs[10])]
+            for out in (outs[2], outs[6], outs[7], outs[12])]
         self.assertEqual(len(tokens), 12)
         self.assertEqual(first + rest, tokens[2:])
         self.assertEqual(tokens[:2], [-1, -1])
+        both = [pair.split() for pair in re.findall(r"step \d+: token (-?\d+ -?\d+)\n", outs[9])]
+        self.assertEqual([int(first) for first, _ in both], tokens)
+        self.assertNotIn("-1", [second for _, second in both])
         exact = reference.logits(model, [5, 17, 3] + tokens[2:-1], "f32")[2:]
         chosen = exact[np.arange(10), tokens[2:]]
         self.assertLess((exact.max(1) - chosen).max(), 1e-3)
@@ -649,7 +730,14 @@ class ImportTest(daemons.CommandTest):
         graph = llama_client.parse_graph(self.check(self.convert(), daemons.OK).out)
         self.assertEqual(llama_client.context_of(graph), 16)
         self.configure()
-        self.refuse("--batch is 2", flags=["--batch=2"])
+        self.refuse("--batch is 17", "16", flags=["--batch=17"])
+        self.refuse("--batch is 0", flags=["--batch=0"])
+        self.refuse("--batch", "--prompt", flags=["--batch=2", "--prompt=3"])
+        self.configure(eos_token_id=3)
+        for flags, stops in (([], True), (["--batch=2"], False)):
+            graph = llama_client.parse_graph(self.check(self.convert(*flags), daemons.OK).out)
+            self.assertEqual(graph.loop.HasField("stop"), stops)
+        self.configure()
         self.refuse("--prompt is 41", "40", "--max_context", flags=["--max_context=40", "--prompt=41"])
         self.refuse("--top_k", "--sample", flags=["--top_k=3"])
         self.refuse("--top_k is 21", "20", flags=["--sample", "--top_k=21"])

@@ -90,10 +90,10 @@ absl::Status PromptLength(uint64_t wanted, uint64_t limit) {
                                            "this range, or raise --max_context"));
 }
 
-absl::Status BatchOfSequences(uint64_t wanted) {
-  return absl::InvalidArgumentError(StrCat("--batch is ", wanted,
-                                           ", and a graph decodes 1 sequence. Fix: give 1, and run "
-                                           "the graph once for each sequence"));
+absl::Status BatchOfTexts(uint64_t wanted, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("--batch is ", wanted, " and may be 1 to ", limit,
+                                           ". Fix: give a value in this range, and run the graph "
+                                           "again for more texts"));
 }
 
 absl::Status BadModelOption(const std::string& option, const std::string& what,

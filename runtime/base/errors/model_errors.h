@@ -39,7 +39,7 @@ absl::Status ModelFileChanged(const std::string& path);
 // Options of the conversion.
 absl::Status ContextLength(uint64_t wanted, uint64_t limit, const std::string& why);
 absl::Status PromptLength(uint64_t wanted, uint64_t limit);
-absl::Status BatchOfSequences(uint64_t wanted);
+absl::Status BatchOfTexts(uint64_t wanted, uint64_t limit);
 // `what`: "has no effect without --sample".
 absl::Status BadModelOption(const std::string& option, const std::string& what,
                             const std::string& fix);
