@@ -14,13 +14,16 @@ using v1::GraphTensor;
 
 namespace {
 
-// The most parts into which a step's attention divides the keys of a head: one for each 32 keys
-// (kernels/ops/attention_decode.h), but those of all heads together are about as many as a large
-// GPU has multiprocessors.
-int64_t PartsOfKeys(int64_t kv_heads, int64_t context) {
+// The most parts into which a step's attention divides the keys of a head: one for each 32 keys,
+// but those of all heads of all texts together are about as many as a large GPU has
+// multiprocessors. No part has more keys than the fast form of the operator takes (kMaxKeys of
+// kernels/ops/attention_one_position.h).
+int64_t PartsOfKeys(int64_t heads, int64_t context) {
   constexpr int64_t kAllParts = 128;
   constexpr int64_t kMinKeys = 32;
-  return std::max(int64_t{1}, std::min(kAllParts / kv_heads, context / kMinKeys));
+  constexpr int64_t kMaxKeys = 2048;
+  return std::max((context + kMaxKeys - 1) / kMaxKeys,
+                  std::min(kAllParts / heads, context / kMinKeys));
 }
 
 }  // namespace
@@ -71,8 +74,11 @@ void Importer::DeclareDecode() {
     record.insert(record.begin(), context_);
     Tensor(GraphTensor::KIND_STREAM, "step_logits", v1::DTYPE_F32, record);
   }
-  // Several texts do not end at the same step.
-  if (config_.stop_tokens.empty() || texts_ > 1) return;
+  if (config_.stop_tokens.empty()) return;
+  if (texts_ > 1) {
+    result_.notes.push_back("a run does not end at a stop token, because several texts end apart");
+    return;
+  }
   Alias("stop_token", "reported", v1::DTYPE_I64, {1}, 8 * context_);
   loop.mutable_stop()->set_tensor("stop_token");
   for (const int64_t token : config_.stop_tokens) loop.mutable_stop()->add_values(token);
@@ -108,7 +114,7 @@ void Importer::AddDecodeAttention(int64_t layer, int64_t text) {
   const int64_t of_keys = kv * context_ * dim;
   const Dims cached = {kv, context_, dim};
   const auto of = [&](const char* name) { return OfText(name, text); };
-  // Of the text, or of several texts in one tensor each.
+  // One text has parts of `projected`; several texts share a tensor for each of the three.
   const auto projected = [&](const char* tensor, int64_t count, int64_t first) {
     return texts_ == 1 ? View("projected", {count, dim}, first * dim)
                        : View(tensor, {count, dim}, text * count * dim);

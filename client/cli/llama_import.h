@@ -22,9 +22,9 @@
 // Steps at positions before prompt_len - 1 read the prompt. Their own result is replaced by the
 // prompt's next token, and their record of `token` is -1, which is no stop value.
 //
-// With LlamaOptions::batch = B a step does that for B texts, each at a position of its own, and
-// reads the weights once. The number of the text, from 0, follows each of these names (prompt0,
-// pos0), and `token` is i64[B]. There is no stop token. Text i draws its tokens with seed + i.
+// With LlamaOptions::batch = B a step does that for B texts, each at a position of its own. The
+// number of the text, from 0, follows each of these names (prompt0, pos0), and `token` is i64[B].
+// There is no stop token. Text i draws its tokens with seed + i.
 //
 // A graph that reads a prompt (LlamaOptions::prompt): one step takes all tokens of a text, fills
 // the cache with them, and computes the token after them. It has the input `prompt`

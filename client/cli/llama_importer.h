@@ -136,7 +136,7 @@ class Importer {
   absl::StatusOr<bool> CanCombine(const std::vector<Projection>& projections, int64_t columns);
   // Whether the operators of the projections can contain the norm.
   absl::StatusOr<bool> CanContain(const Norm& norm, const std::vector<Projection>& projections);
-  // A projection of one vector of float32.
+  // A projection of vectors of float32, one for each text.
   absl::Status AddProjection(const v1::GraphArgument& in, int64_t columns, Projection projection);
   // Projections of one tensor.
   absl::Status AddProjections(const std::string& in, int64_t columns,
@@ -166,8 +166,8 @@ class Importer {
   absl::Status AddMlp(int64_t layer);
   // `frequencies`: the angle of each pair at position 1.
   void AddFrequencies();
-  // A row of `out`: the same, for the positions of the model, times `factor`: a number, or a
-  // scalar.
+  // A row of `out`: the frequencies as the model scales them. scaled(f) is the argument f, or f
+  // times a position.
   void AddAngles(const std::string& out, int64_t row,
                  const std::function<v1::GraphArgument(double factor)>& scaled);
   // `logits` from the last norm. Of a prompt, its last row only is projected.

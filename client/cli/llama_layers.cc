@@ -1,6 +1,5 @@
-// The layers of a model: for one token, whose products are those of a vector, for a token of each
-// of a few texts, whose products read the weights once, or for the tokens of a prompt, with
-// products of matrices.
+// The layers of a model: for one token, with products of a vector; for a token of each of a few
+// texts, with products of a few vectors; or for the tokens of a prompt, with products of matrices.
 #include <algorithm>
 #include <bit>
 #include <utility>

@@ -136,7 +136,7 @@ void AddGraphLlama(Command& graph) {
   llama.Flag("prompt", &options.prompt,
              "a graph that reads a prompt of up to this many tokens in one step; default: a graph "
              "that decodes");
-  llama.Flag("batch", &options.batch, "texts that a step decodes, up to 16; default: 1");
+  llama.Flag("batch", &options.batch, "texts that a step decodes, up to 16");
   llama.Flag("prefix", &options.prefix, "text before the names of weights, as in buffers load");
   llama.Flag("weights", &command->weights,
              "quantize the matrices of the layers and the head, to 8 or 4 bits; default: they have "

@@ -479,12 +479,23 @@ class Bench {
     return decoder;
   }
 
-  static void SetPosition(Decoder& decoder, uint64_t keys) {
+  void SetPosition(Decoder& decoder, uint64_t keys) {
     // The first step attends to `keys` keys.
     for (const char* const of_one : {"pos", "position"}) {
       for (const std::string& scalar : decoder.OfTexts(of_one)) {
         decoder.graph->SetScalar(scalar, static_cast<double>(keys - 1));
       }
+    }
+    if (decoder.texts == 1) return;
+    // The first step reads the last token of the prompt, which is another one for each text.
+    int64_t token = 0;
+    for (const std::string& prompt : decoder.OfTexts("prompt")) {
+      device_.Copy(decoder.graph->MemoryOf(prompt).address + (keys - 1) * sizeof(token),
+                   device_.Upload(&token, sizeof(token)), sizeof(token));
+      ++token;
+    }
+    for (const std::string& scalar : decoder.OfTexts("prompt_len")) {
+      decoder.graph->SetScalar(scalar, static_cast<double>(keys));
     }
   }
 
@@ -528,7 +539,6 @@ class Bench {
     const std::string what = absl::StrCat("decode step, ", with);
     const DeviceGraph::Memory logits = decode.MemoryOf("logits");
 
-    // The caches of several texts differ, so that their tokens do.
     for (const std::string& text : decoder.OfTexts("text")) Clear(decode.MemoryOf(text));
     decode.Prepare(kDecodeSteps);
     decode.Run(*ring_);
@@ -538,6 +548,11 @@ class Bench {
       std::memcpy(&ours.tokens[step * decoder.texts], decode.records(step),
                   decoder.texts * sizeof(int64_t));
     }
+    bool same = decoder.texts > 1;
+    for (size_t i = 0; i < ours.tokens.size(); ++i) {
+      same &= ours.tokens[i] == ours.tokens[i / decoder.texts * decoder.texts];
+    }
+    if (same) Fail("all texts have the same tokens");
     ours.logits.resize(logits.bytes / sizeof(float));
     device_.Download(ours.logits.data(), logits.address, logits.bytes);
     if (!std::isfinite(ours.logits[0])) Fail("the logits are not finite");
@@ -817,7 +832,7 @@ class Bench {
   std::unique_ptr<CudaGraphs> cuda_;  // Null: no baselines.
   double read_bytes_per_s_ = 0;
   LlamaShape shape_;
-  Decoder decode_;  // With weights of bfloat16.
+  Decoder decode_;  // Of one text, with weights of bfloat16.
   nlohmann::ordered_json traces_ = nlohmann::ordered_json::object();
   std::string wrong_;
 };
@@ -831,7 +846,8 @@ void BenchGraphs(const GraphBenchOptions& bench_options) {
   EngineHarness::Options options;
   options.ring_slots = 8192;
   options.staging_bytes = uint64_t{64} << 20;
-  options.engine.memory_bytes = cpu ? uint64_t{1} << 30 : uint64_t{8} << 30;
+  // The weights of all decoders: nothing is freed.
+  options.engine.memory_bytes = cpu ? uint64_t{1} << 30 : uint64_t{20} << 30;
   EngineHarness harness(options);
   std::printf("%s; %s\n", harness.info().name.c_str(), harness.info().detail.c_str());
   if (!harness.info().traits.executes_graphs) Fail("this engine executes no graphs");

@@ -27,8 +27,8 @@ def parse_graph(text):
 
 
 def context_of(graph):
-    """The positions of the graph's cache."""
-    return next(tensor.shape[2].size for tensor in graph.tensors if tensor.name == "cache")
+    """The positions of the graph's cache, or of each of its caches."""
+    return next(tensor.shape[2].size for tensor in graph.tensors if tensor.name in ("cache", "cache0"))
 
 
 def prompt_of(graph):
@@ -101,11 +101,10 @@ class LlamaClient:
                 if tensor.kind == graphs_pb2.GraphTensor.KIND_STATE and not tensor.alias_of}
 
     def open(self, graph):
-        """Loads the graph and opens a graph session at position 0; returns its id."""
+        """Loads the graph and opens a graph session; returns its id."""
         loaded = self._call("Graphs/Load", graphs_pb2.LoadGraphRequest(graph=graph),
                             graphs_pb2.LoadGraphResponse)
-        request = graphs_pb2.OpenGraphSessionRequest(graph_id=loaded.graph_id,
-                                                      scalars={"pos": 0, "position": 0})
+        request = graphs_pb2.OpenGraphSessionRequest(graph_id=loaded.graph_id)
         return self._call("Graphs/OpenSession", request,
                           graphs_pb2.OpenGraphSessionResponse).session.session_id
 
@@ -121,14 +120,17 @@ class LlamaClient:
             request = graphs_pb2.RunGraphRequest(graph_session=session, max_steps=steps)
         return Run(*self._run(graph, request, {"prompt": prompt}, states, scalars))
 
-    def run_batch(self, graph, prompts, steps=0, positions=None, states=None, **scalars):
-        """A run of a graph for several texts, from `positions` (default: 0)."""
-        request = graphs_pb2.RunGraphRequest(graph=graph, max_steps=steps)
+    def run_batch(self, graph, prompts, steps=0, positions=(), states=None, session=None, **scalars):
+        """A run of a graph for several texts. positions[i]: where text i begins; a text without one
+        begins where the session is, or with the first token."""
+        target = {"graph": graph} if session is None else {"graph_session": session}
+        request = graphs_pb2.RunGraphRequest(max_steps=steps, **target)
         texts = range(len(prompts))
         for text in texts:
-            position = positions[text] if positions else 0
-            scalars.update({f"prompt_len{text}": len(prompts[text]), f"pos{text}": position,
-                            f"position{text}": position})
+            scalars[f"prompt_len{text}"] = len(prompts[text])
+        for text, position in enumerate(positions):
+            if position is not None:
+                scalars.update({f"pos{text}": position, f"position{text}": position})
         done = self._run(graph, request, {f"prompt{text}": prompts[text] for text in texts}, states,
                          scalars)
         return [Run(*done, text, len(prompts)) for text in texts]

@@ -291,10 +291,10 @@ class LlamaTest(daemons.DaemonTest):
                 run = self.client.run(graph, prompt)
                 self.check_steps(model, prompt, run, "f32")
 
-    def check_batch(self, model, lengths, cache, *flags):
+    def check_batch(self, model, lengths, cache):
         """Texts of one graph beside the reference, each at its own position of its own prompt."""
         graph = self.graph(model, f"--batch={len(lengths)}", "--max_context=48", "--logits",
-                           "--cache=" + cache, *flags)
+                           "--cache=" + cache)
         prompts = [self.random_text(model, length) for length in lengths]
         runs = self.client.run_batch(graph, prompts)
         for prompt, run in zip(prompts, runs, strict=True):
@@ -320,14 +320,40 @@ class LlamaTest(daemons.DaemonTest):
                 self.check_batch(model, [7, 1, 20], "f32")
 
     def test_each_of_several_texts_is_as_if_it_were_alone(self):
-        """With weights of f32 the same operators compute them."""
+        """With weights of f32 the CPU engine computes both with the same instructions; a GPU has forms of
+        operators for one row."""
         model = self.load(llama_model.random_model(self.rng))
         alone = self.graph(model, "--max_context=48", "--logits")
         prompts, runs = self.check_batch(model, [9, 30, 2, 9], "f32")
         for prompt, run in zip(prompts, runs, strict=True):
             single = self.client.run(alone, prompt)
+            if ON_GPU:
+                self.check_steps(model, prompt, single, "f32")
+                continue
             self.assertEqual(run.tokens, single.tokens)
             np.testing.assert_array_equal(run.logits, single.logits)
+
+    def test_a_place_of_a_session_gets_another_text(self):
+        model = self.load(llama_model.random_model(self.rng))
+        batch = self.graph(model, "--batch=2", "--max_context=40", "--logits")
+        session = self.client.open(batch)
+        long, short, new = [self.random_text(model, length) for length in (14, 3, 6)]
+        runs = [self.client.run_batch(batch, [long, short], steps=9, session=session),
+                self.client.run_batch(batch, [long, new], steps=11, positions=(None, 0), session=session),
+                self.client.run_batch(batch, [long, new], session=session)]
+        # The cache of the long text is full.
+        self.assertEqual([run.steps for run, _ in runs], [9, 11, 20])
+        self.assertEqual(runs[2][0].end, "END_SCALAR_RANGE")
+        for prompt, parts in ((long, [first for first, _ in runs]), (short, [runs[0][1]]),
+                              (new, [second for _, second in runs[1:]])):
+            whole = parts[0]
+            for part in parts[1:]:
+                whole.tokens += part.tokens
+                whole.logits = np.concatenate([whole.logits, part.logits])
+            self.check_steps(model, prompt, whole, "f32")
+        with self.assertRaises(grpc.RpcError) as refused:
+            self.client.run_batch(batch, [long, new], steps=1, session=session)
+        self.assertIn("pos0", refused.exception.details())
 
     def test_texts_are_exchanged_between_runs(self):
         """Text 1 begins in a graph that reads a prompt and ends in one for a single text; its place
@@ -735,8 +761,9 @@ class ImportTest(daemons.CommandTest):
         self.refuse("--batch", "--prompt", flags=["--batch=2", "--prompt=3"])
         self.configure(eos_token_id=3)
         for flags, stops in (([], True), (["--batch=2"], False)):
-            graph = llama_client.parse_graph(self.check(self.convert(*flags), daemons.OK).out)
-            self.assertEqual(graph.loop.HasField("stop"), stops)
+            result = self.check(self.convert(*flags), daemons.OK)
+            self.assertEqual(llama_client.parse_graph(result.out).loop.HasField("stop"), stops)
+            self.assertEqual("does not end at a stop token" in result.err, not stops)
         self.configure()
         self.refuse("--prompt is 41", "40", "--max_context", flags=["--max_context=40", "--prompt=41"])
         self.refuse("--top_k", "--sample", flags=["--top_k=3"])

@@ -92,8 +92,7 @@ absl::Status PromptLength(uint64_t wanted, uint64_t limit) {
 
 absl::Status BatchOfTexts(uint64_t wanted, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat("--batch is ", wanted, " and may be 1 to ", limit,
-                                           ". Fix: give a value in this range, and run the graph "
-                                           "again for more texts"));
+                                           ". Fix: give a value in this range"));
 }
 
 absl::Status BadModelOption(const std::string& option, const std::string& what,
