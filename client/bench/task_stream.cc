@@ -156,7 +156,10 @@ absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
   }
 
   TaskStreamReport report;
-  ASSIGN_OR_RETURN(Rate rate, Send(client, options, slots, progress));
+  // The echo takes as long again.
+  const double share = options.echo == nullptr ? 1 : 0.5;
+  ASSIGN_OR_RETURN(Rate rate,
+                   Send(client, options, slots, [&](double done) { progress(share * done); }));
   report.batches = rate.batches;
   report.seconds = rate.seconds;
   report.tasks = report.batches * options.batch;
@@ -166,7 +169,8 @@ absl::StatusOr<TaskStreamReport> StreamTasks(client::Client& client,
     RETURN_IF_ERROR(Check(slots[i], i, x, y, report));
   }
   if (options.echo != nullptr) {
-    ASSIGN_OR_RETURN(rate, Send(*options.echo, options, slots, progress));
+    ASSIGN_OR_RETURN(rate, Send(*options.echo, options, slots,
+                                [&](double done) { progress(share + share * done); }));
     report.echo_batches = rate.batches;
     report.echo_seconds = rate.seconds;
   }
