@@ -183,15 +183,15 @@ def bazel_counts(events, exit_code):
     return total
 
 
-def checks_counts(checks):
-    """Returns the counts of a list of checks, and a table with a row for each."""
-    total, rows = Counts(), []
-    rows.append("{:<28} {:<8} {:>8} {:>8} {:>8} {:>8}".format(
+def checks_counts(checks, print_row=print):
+    """Returns the counts of a list of checks, and prints a row for each."""
+    total = Counts()
+    print_row("{:<28} {:<8} {:>8} {:>8} {:>8} {:>8}".format(
         "check", "result", "seconds", "passed", "failed", "skipped"))
     for check in checks:
         if check.get("not_run"):
             check.update(passed=0, failed=0, skipped=0)
-            rows.append("{:<28} {:<8}".format(check["name"], "not run"))
+            print_row("{:<28} {:<8}".format(check["name"], "not run"))
             continue
         counts = program_counts(
             check["name"],
@@ -201,11 +201,11 @@ def checks_counts(checks):
         )
         word = {124: "TIMEOUT", 127: "MISSING", 137: "TIMEOUT"}.get(check["exit_code"], "FAILED")
         check.update(passed=counts.passed, failed=counts.failed, skipped=len(counts.skipped))
-        rows.append("{:<28} {:<8} {:>8.1f} {:>8} {:>8} {:>8}".format(
+        print_row("{:<28} {:<8} {:>8.1f} {:>8} {:>8} {:>8}".format(
             check["name"], word if counts.failed else "ok", check["seconds"], counts.passed,
             counts.failed, len(counts.skipped)))
         total.add(counts)
-    return total, rows
+    return total
 
 
 def main(argv):
@@ -217,7 +217,7 @@ def main(argv):
     parser.add_argument("--save", help="checks: write the list with its counts to this file, as JSON")
     options = parser.parse_args(argv)
 
-    not_run, table = [], []
+    not_run = []
     text = read_text(options.file)
     if options.kind == "bazel":
         total = bazel_counts(text or "", options.exit_code)
@@ -225,7 +225,7 @@ def main(argv):
             total.fail("{}: no such file; bazel did not start".format(options.file))
     else:
         checks = json.loads(text)
-        total, table = checks_counts(checks)
+        total = checks_counts(checks)
         not_run = ["{}: {}".format(c["name"], c["not_run"]) for c in checks if c.get("not_run")]
         if options.save:
             rows = [{k: v for k, v in c.items() if k not in ("xml", "log")} for c in checks]
@@ -235,11 +235,10 @@ def main(argv):
             total.fail(title + " (skipped)")
         total.skipped = []
 
-    for name, lines in total.logs.items():
-        print("\n--- {}: the last {} lines of its log".format(name, len(lines)))
-        print("\n".join(lines))
-    for row in table:
-        print(row)
+    if options.kind == "bazel":  # tests/gpu/run prints the ends of its logs when checks fail.
+        for name, lines in total.logs.items():
+            print("\n--- {}: the last {} lines of its log".format(name, len(lines)))
+            print("\n".join(lines))
     for line in not_run:
         print("not run: " + line)
     for title in total.skipped:

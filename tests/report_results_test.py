@@ -99,8 +99,12 @@ class BazelRuns(unittest.TestCase):
             "completed": {"success": True} if success else {},
         })
 
-    def result(self, label, status, xml=None, attempt=1, shard=1):
+    def result(self, label, status, xml=None, attempt=1, shard=1, log=None):
         outputs = []
+        if log is not None:
+            path = pathlib.Path(self.folder.name) / "test{}.log".format(len(self.events))
+            path.write_text(log)
+            outputs.append({"name": "test.log", "uri": path.as_uri()})
         if xml is not None:
             path = pathlib.Path(self.folder.name) / "test{}.xml".format(len(self.events))
             path.write_text(xml)
@@ -167,6 +171,23 @@ class BazelRuns(unittest.TestCase):
         self.assertEqual(self.counts(), (0, 1))
 
 
+    def test_the_end_of_the_log_of_a_failure_is_printed(self):
+        for name, status, last in (("good", "PASSED", "2 passed, 0 failed"), ("bad", "FAILED", "1 passed, 1 failed")):
+            self.configure("//a:" + name, "sh_test rule")
+            log = "".join("{} line {}\n".format(name, i) for i in range(100)) + last + "\n"
+            self.result("//a:" + name, status, log=log)
+        events = pathlib.Path(self.folder.name) / "events.json"
+        events.write_text("\n".join(json.dumps(event) for event in self.events))
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(report_results.main(["bazel", str(events), "--exit_code", "3"]), 1)
+        lines = out.getvalue().splitlines()
+        self.assertEqual(lines[-1], "3 passed, 1 failed")
+        heading = lines.index("--- //a:bad: the last 60 lines of its log")
+        self.assertEqual(lines[heading + 1:heading + 3], ["bad line 41", "bad line 42"])
+        self.assertNotIn("good line 99", lines)
+
+
 class CommandLine(unittest.TestCase):
 
     def run_main(self, *arguments):
@@ -206,21 +227,6 @@ class CommandLine(unittest.TestCase):
 
             status, lines = self.run_main("checks", str(folder / "in.json"), "--no_skips")
             self.assertEqual((status, lines[-1]), (1, "2 passed, 5 failed"))
-
-    def test_the_end_of_the_log_of_a_failure_is_printed(self):
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            checks = []
-            for name, last in (("good", "2 passed, 0 failed"), ("bad", "1 passed, 1 failed")):
-                log = folder / name
-                log.write_text("".join(f"{name} line {i}\n" for i in range(100)) + last + "\n")
-                checks.append({"name": name, "exit_code": int(name == "bad"), "seconds": 1, "log": str(log)})
-            (folder / "in.json").write_text(json.dumps(checks))
-            status, lines = self.run_main("checks", str(folder / "in.json"))
-            self.assertEqual((status, lines[-1]), (1, "3 passed, 1 failed"))
-            heading = lines.index("--- bad: the last 60 lines of its log")
-            self.assertEqual(lines[heading + 1:heading + 3], ["bad line 41", "bad line 42"])
-            self.assertNotIn("good line 99", lines)
 
     def test_a_check_that_was_not_run_is_listed_but_not_counted(self):
         with tempfile.TemporaryDirectory() as folder:
