@@ -73,7 +73,7 @@ class TrainedDecodeTest(daemons.CommandTest):
             # Quanta are a few tasks, nodes are one each.
             tasks = executed() - before
             if in_engine:
-                self.assertLess(tasks, STEPS * len(graph.nodes) / 2)
+                self.assertLess(tasks, STEPS)
             else:
                 self.assertGreaterEqual(tasks, STEPS * len(graph.nodes))
             session = client.open(graph)
@@ -109,7 +109,7 @@ class TrainedDecodeTest(daemons.CommandTest):
         self.addCleanup(daemon.stop)
         table = json.loads((self.folder / "tokenizer.json").read_text())
         learned = pieces.Pieces(table).encode(train.prose(DOCUMENTS[0].read_text()))[:CONTEXT]
-        losses = []
+        differences, losses = [], []
 
         def likelihoods(model):
             """The logarithms of the likelihoods of the tokens of a document."""
@@ -132,9 +132,15 @@ class TrainedDecodeTest(daemons.CommandTest):
             wrong = np.linalg.norm(run.logits - exact, axis=1) / np.linalg.norm(exact, axis=1)
             self.assertLess(wrong.max(), TOLERANCE)
             np.testing.assert_array_equal(made, run.logits.argmax(1)[len(self.prompt) - 1:])
-            losses.append(float((likelihoods(source) - likelihoods(model)).mean()))
-        print("loss of a token of the documents, in nats: {:.3f}, with int8 {:+.5f}, with int4 {:+.5f}".format(
+            # The model before the quantization finds the document as likely, nearly.
+            difference = likelihoods(source) - likelihoods(model)
+            differences.append(float(np.abs(difference).mean()))
+            losses.append(float(difference.mean()))
+        print("mean difference of the log-likelihood of a token: int8 {:.4f}, int4 {:.4f}".format(*differences))
+        print("loss of a token of the document, in nats: {:.3f}, with int8 {:+.5f}, with int4 {:+.5f}".format(
             -likelihoods(source).mean(), *losses))
+        self.assertLess(differences[0], 0.05)
+        self.assertLess(differences[1], 0.5)
         self.assertLess(abs(losses[0]), 0.02)
         self.assertLess(abs(losses[1]), 0.2)
 
