@@ -14,16 +14,19 @@ using v1::GraphTensor;
 
 namespace {
 
-// The most parts into which a step's attention divides the keys of a head: one for each 32 keys,
-// but those of all heads of all texts together are about as many as a large GPU has
-// multiprocessors. No part has more keys than the fast form of the operator takes (kMaxKeys of
-// kernels/ops/attention_one_position.h).
-int64_t PartsOfKeys(int64_t heads, int64_t context) {
+// The most parts into which a step's attention divides the keys of a head: one for each 32 keys
+// (kernels/ops/attention_decode.h), but those of all heads of all texts together are about as many
+// as a large GPU has multiprocessors. Many texts do not make a part longer than the operator's fast
+// form takes (kMaxKeys of kernels/ops/attention_one_position.h).
+int64_t PartsOfKeys(int64_t texts, int64_t kv_heads, int64_t context) {
   constexpr int64_t kAllParts = 128;
   constexpr int64_t kMinKeys = 32;
   constexpr int64_t kMaxKeys = 2048;
-  return std::max((context + kMaxKeys - 1) / kMaxKeys,
-                  std::min(kAllParts / heads, context / kMinKeys));
+  const auto shared_by = [&](int64_t heads) {
+    return std::max(int64_t{1}, std::min(kAllParts / heads, context / kMinKeys));
+  };
+  return std::max(shared_by(texts * kv_heads),
+                  std::min(shared_by(kv_heads), (context + kMaxKeys - 1) / kMaxKeys));
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ void Importer::DeclareDecode() {
   graph_.set_name("decode");
   v1::GraphLoop& loop = *graph_.mutable_loop();
   loop.set_max_steps(static_cast<uint64_t>(context_));
-  parts_ = PartsOfKeys(texts_ * config_.kv_heads, context_);
+  parts_ = PartsOfKeys(texts_, config_.kv_heads, context_);
   for (int64_t text = 0; text < texts_; ++text) DeclareText(text);
   AddSamplingScalars();
   // How many parts of each head are complete.

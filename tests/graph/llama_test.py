@@ -405,6 +405,14 @@ class LlamaTest(daemons.DaemonTest):
         prompt = self.random_text(model, 300)
         self.check_steps(model, prompt, self.client.run(graph, prompt), "f32")
 
+    def test_several_texts_share_the_parts_of_keys(self):
+        model = self.load(llama_model.random_model(self.rng, heads=8, kv_heads=8))
+        for texts, context, parts in ((1, 4096, 16), (4, 4096, 4), (16, 4096, 2), (16, 2048, 1),
+                                      (4, 64, 2), (16, 64, 1)):
+            graph = self.graph(model, f"--max_context={context}", f"--batch={texts}")
+            tensor = next(each for each in graph.tensors if each.name.startswith("part_sums"))
+            self.assertEqual([dim.size for dim in tensor.shape], [8, parts], (texts, context))
+
     def test_gated_products_are_one_node_where_it_is_faster(self):
         for variant, flags, fused in (("qkv_bias", (), True), ("tied_wide_heads", (), True),
                                       ("small", (), False), ("all_biases", (), False),
