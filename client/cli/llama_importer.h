@@ -131,8 +131,9 @@ class Importer {
   };
   // `normed` from the residual.
   absl::Status AddNorm(const Norm& norm);
-  // Whether all weights of projections with `columns` columns have one dtype of 16 bits, or are
-  // quantized, and are multiplied with one vector, for which a GPU has operators of several steps.
+  // Whether a GPU has fast operators of several steps for all of the projections with `columns`
+  // columns: for one vector and weights of one dtype of 16 bits, or quantized ones; for several
+  // vectors, weights of bfloat16.
   absl::StatusOr<bool> CanCombine(const std::vector<Projection>& projections, int64_t columns);
   // Whether the operators of the projections can contain the norm.
   absl::StatusOr<bool> CanContain(const Norm& norm, const std::vector<Projection>& projections);

@@ -18,6 +18,9 @@ namespace {
 // as separate steps on a GPU. So are quantized weights in other groups than those of
 // kernels/ops/gemv_quant_one_vector.h.
 constexpr int64_t kMaxColumns = 10240;
+// So are products of several vectors that have other weights than bfloat16, or rows that are no
+// multiple of so many columns (kernels/ops/gemv_several_vectors.h).
+constexpr int64_t kUnitColumns = 32;
 
 constexpr const char* kOfNorm = "hidden_size";
 
@@ -42,14 +45,15 @@ absl::Status Importer::AddNorm(const Norm& norm) {
 
 absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& projections,
                                           int64_t columns) {
-  if (rows_ != 1) return false;
-  if (Quantizes(columns)) return true;
+  if (reads_prompt()) return false;
+  if (Quantizes(columns)) return texts_ == 1;
+  if (texts_ > 1 && columns % kUnitColumns != 0) return false;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   for (const Projection& each : projections) {
     ASSIGN_OR_RETURN(const v1::GraphArgument w,
                      Weight(StrCat(each.tensor, ".weight"), {each.rows, columns}, each.because));
     const v1::DType own = declared_.at(w.tensor().name()).dtype;
-    if (own == v1::DTYPE_F32) return false;
+    if (own == v1::DTYPE_F32 || (texts_ > 1 && own != v1::DTYPE_BF16)) return false;
     if (dtype != v1::DTYPE_UNSPECIFIED && own != dtype) return false;
     dtype = own;
   }
@@ -137,8 +141,9 @@ absl::Status Importer::AddBranch(const std::string& in, int64_t columns, Project
     pending_ = "branch";
     return AddProjections(in, columns, {std::move(projection)});
   }
-  // The residual is what the product is added to.
-  const v1::GraphArgument residual = View(Residual(), {config_.hidden});
+  // The residual is what the product is added to: a bias, or one for each text.
+  const v1::GraphArgument residual =
+      texts_ == 1 ? View(Residual(), {config_.hidden}) : Whole(Residual());
   residual_ = 1 - residual_;
   if (Quantizes(columns)) {
     ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));

@@ -222,6 +222,7 @@ std::deque<EarlyTask> Tasks() {
       .In(kF32, {1, 4, 1, 5})
       .Out(kF32, {1, 4, 1, 64});
   add("gemv").In(kF32, {1, 1024}).In(kBF16, {40, 1024}).In(kF32, {40}).Out(kF32, {1, 40});
+  add("gemv").In(kF32, {4, 96}).In(kBF16, {40, 96}).In(kF32, {4, 40}).Out(kF32, {4, 40});
   add("gemv").In(kF32, {2, 7}).In(kF32, {5, 7}).In(kF32, {0}).Out(kBF16, {2, 5});
   add("gemv").In(kBF16, {3, 64}).In(kBF16, {32, 64}).In(kF32, {0}).Out(kBF16, {3, 32});
   for (const i64 bits : {8, 4}) {
@@ -318,6 +319,7 @@ std::deque<EarlyTask> Tasks() {
       .In(kBF16, {40, 1024})
       .In(kBF16, {40, 1024})
       .Out(kF32, {1, 40});
+  add("gemv_silu_mul").In(kF32, {9, 96}).In(kBF16, {40, 96}).In(kBF16, {40, 96}).Out(kF32, {9, 40});
   add("gemv_silu_mul").In(kF32, {2, 7}).In(kF32, {5, 7}).In(kF32, {5, 7}).Out(kF32, {2, 5});
   add("kv_append").In(kF32, {1, 2, 1, 64}).Out(kBF16, {1, 2, 8, 64}).Scalar(i64{3});
   add("kv_append").In(kF32, {2, 2, 2, 3}).Out(kF32, {2, 2, 8, 3}).Scalar(i64{3});
@@ -336,6 +338,20 @@ std::deque<EarlyTask> Tasks() {
       .In(kF32, {100})
       .Out(kF32, {3, 100})
       .Out(kF32, {3, 100})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv")
+      .In(kF32, {9, 96})
+      .In(kBF16, {96})
+      .In(kBF16, {40, 96})
+      .In(kF32, {40})
+      .Out(kF32, {9, 40})
+      .Scalar(1e-6f);
+  add("rmsnorm_gemv_silu_mul")
+      .In(kF32, {4, 96})
+      .In(kBF16, {96})
+      .In(kBF16, {40, 96})
+      .In(kBF16, {40, 96})
+      .Out(kF32, {4, 40})
       .Scalar(1e-6f);
   add("rmsnorm_gemv")
       .In(kF32, {1, 1024})

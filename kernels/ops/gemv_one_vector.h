@@ -396,7 +396,9 @@ RESIDENT_DEVICE bool MultiplyOneVectorOf(const Block& block, const Args& args) {
   if constexpr (kGated) {
     can = can & (next.dtype == w.dtype) & (next.address % sizeof(Bytes16) == 0);
   } else {
-    can = can & (next.rank == 1) & ((next.shape[0] == 0) | (next.shape[0] == w.shape[0]));
+    can = can & (((next.rank == 1) & ((next.shape[0] == 0) | (next.shape[0] == w.shape[0]))) |
+                 ((next.rank == 2) & (args.described(kMatrix + 2).rank == 2) &
+                  (next.shape[0] == 1) & (next.shape[1] == w.shape[0])));
   }
   if constexpr (kNormalized) {
     // As in a model: other types would need as much code again.

@@ -97,7 +97,8 @@ struct Case {
   i64 group = 128;
   bool zeros = false;
   bool tensor_cores = true;
-  bool any_chunks = false;  // Whether other numbers of chunks are tried.
+  bool any_chunks = false;       // Whether other numbers of chunks are tried.
+  bool bias_of_vectors = false;  // With `bias`: each vector has its own.
 
   bool quantized() const { return weights == DType::kU8 || weights == DType::kI8; }
 };
@@ -110,7 +111,8 @@ class Product {
         weights(c.weights, {c.rows, c.quantized() ? c.depth * c.bits / 8 : c.depth}),
         scales(DType::kF16, {c.rows, Groups(c)}),
         zeros(DType::kF16, c.zeros ? std::vector<i64>{c.rows, Groups(c)} : std::vector<i64>{0}),
-        bias(DType::kF32, {c.bias ? c.rows : 0}),
+        bias(DType::kF32, c.bias_of_vectors ? std::vector<i64>{c.vectors, c.rows}
+                                            : std::vector<i64>{c.bias ? c.rows : 0}),
         out(c.out, {c.vectors, c.rows}) {
     Numbers numbers;
     x.Fill(numbers);
@@ -143,7 +145,8 @@ class Product {
     return (q - zero) * scales.Get(group);
   }
   double Want(i64 vector, i64 row) const {
-    double sum = case_.bias ? bias.Get(row) : 0.0f;
+    double sum = 0;
+    if (case_.bias) sum = bias.Get((case_.bias_of_vectors ? vector * case_.rows : 0) + row);
     for (i64 k = 0; k < case_.depth; ++k) {
       sum += static_cast<double>(x.Get(vector * case_.depth + k)) * Weight(row, k);
     }
@@ -189,7 +192,8 @@ inline std::string Name(const Case& c) {
          (c.quantized()
               ? ", bits " + std::to_string(c.bits) + ", group " + std::to_string(c.group) +
                     (c.zeros ? ", zeros" : "") + (c.bias ? ", bias" : "")
-              : "");
+              : "") +
+         (c.bias_of_vectors ? ", a bias for each vector" : "");
 }
 
 inline void Check(const Case& c) {

@@ -1,6 +1,6 @@
 // Products of a matrix of weights with a few vectors on tensor cores, for vectors of Half or
-// BFloat16, and for vectors of float with weights of BFloat16. vector_products.h has the same for
-// other vectors and for rows that are not aligned.
+// BFloat16, and for vectors of float with weights of BFloat16 if gemv_several_vectors.h does not
+// take them. vector_products.h has the same for other vectors and for rows that are not aligned.
 //
 //   TensorTask& task = TensorTask::Read<5>(block, args);
 //   if (block.thread() == 0) ...  // Sets the operands, then task.Prepare<kBits>(block).
@@ -63,10 +63,12 @@ struct VectorProduct {
   i64 vectors;
   i64 rows;
   i64 depth;
+  // Elements from the bias of a vector to that of the next one; 0: they have the same.
+  i64 bias_step = 0;
 };
 
 RESIDENT_DEVICE void StoreOutput(const VectorProduct& p, i64 vector, i64 row, float sum) {
-  if (p.bias != 0) sum += LoadFloat(p.bias, p.bias_dtype, row);
+  if (p.bias != 0) sum += LoadFloat(p.bias, p.bias_dtype, vector * p.bias_step + row);
   StoreFloat(p.out, p.out_dtype, vector * p.rows + row, sum);
 }
 

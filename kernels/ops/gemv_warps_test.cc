@@ -50,6 +50,45 @@ TEST(GemvWarpsTest, FloatsWithWeightsOfBFloat16) {
   Check(c);
 }
 
+// gemv_several_vectors.h, if the block has 256 threads: rows that fill tiles of 16, groups of
+// tiles, and parts of them; depths with which the warps have the same number of units, different
+// numbers, or none.
+TEST(GemvWarpsTest, SeveralVectors) {
+  for (const i64 vectors : {2, 7, 8, 9, 16, 17}) {
+    for (const i64 rows : {1, 16, 17, 33, 64, 150}) {
+      for (const i64 depth : {32, 288, 1024}) {
+        Case c = {DType::kBF16, rows, depth, vectors, DType::kF32};
+        c.any_chunks = rows < 64;
+        Check(c);
+        if (depth != 288) continue;
+        c.out = DType::kBF16;
+        c.bias = true;
+        Check(c);
+        c.out = DType::kF32;
+        c.bias_of_vectors = true;
+        Check(c);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A bias for each vector, in the other forms.
+TEST(GemvWarpsTest, BiasOfVectors) {
+  Case c = {DType::kF16, 33, 320, 3, DType::kF16};
+  c.bias = c.bias_of_vectors = true;
+  Check(c);
+  c.tensor_cores = false;
+  c.x = DType::kF32;
+  Check(c);
+  c.depth = 129;
+  Check(c);
+  c.weights = DType::kBF16;
+  c.depth = 1024;
+  c.vectors = 1;
+  Check(c);
+}
+
 // gemv_one_vector.h: rows that warps have in twos, and one of them alone; warps without a row;
 // depths with whole steps, and such that leave runs of the last one empty.
 TEST(GemvWarpsTest, OneLongVector) {
@@ -121,6 +160,7 @@ struct NormalizedCase {
   DType norm = DType::kBF16;
   DType weights = DType::kBF16;
   bool bias = false;
+  bool bias_of_vectors = false;
   float eps = 1e-5f;
   float size = 1.0f;  // Of the elements of x.
 };
@@ -133,7 +173,8 @@ class NormalizedProduct {
         norm(c.norm, {c.depth}),
         first(c.weights, {c.rows, c.depth}),
         second(c.weights, {c.rows, c.depth}),
-        bias(DType::kF32, {c.bias ? c.rows : 0}),
+        bias(DType::kF32, c.bias_of_vectors ? std::vector<i64>{c.vectors, c.rows}
+                                            : std::vector<i64>{c.bias ? c.rows : 0}),
         out(DType::kF32, {c.vectors, c.rows}) {
     Numbers numbers;
     for (i64 i = 0; i < x.size(); ++i) x.Set(i, c.size * numbers.Next());
@@ -182,7 +223,7 @@ class NormalizedProduct {
         if (gated) {
           want *= Want(vector, second, row) / (1 + std::exp(-want));
         } else if (case_.bias) {
-          want += bias.Get(row);
+          want += bias.Get((case_.bias_of_vectors ? vector * case_.rows : 0) + row);
         }
         const double got = results[static_cast<size_t>(vector * case_.rows + row)];
         error += (got - want) * (got - want);
@@ -208,6 +249,8 @@ void CheckNormalized(NormalizedCase c) {
   NormalizedProduct(c).Check(/*gated=*/true);
   NormalizedProduct(c).Check(/*gated=*/false);
   c.bias = true;
+  NormalizedProduct(c).Check(/*gated=*/false);
+  c.bias_of_vectors = true;
   NormalizedProduct(c).Check(/*gated=*/false);
 }
 
@@ -237,6 +280,22 @@ TEST(GemvWarpsTest, NormalizedLongVectorOfAnySize) {
     c.norm = DType::kF32;  // The general way.
     CheckNormalized(c);
   }
+}
+
+// gemv_several_vectors.h, or the general way.
+TEST(GemvWarpsTest, NormalizedSeveralVectors) {
+  for (const i64 vectors : {2, 8, 11, 16}) {
+    for (const i64 rows : {5, 16, 40, 70}) {
+      for (const i64 depth : {64, 1056}) {
+        NormalizedCase c = {rows, depth, vectors};
+        CheckNormalized(c);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+  NormalizedCase c = {17, 512, 3};
+  c.size = 5e18f;
+  CheckNormalized(c);
 }
 
 // The general way: other types, several vectors, and other depths.

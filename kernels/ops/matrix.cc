@@ -6,10 +6,11 @@
 // a time, and multiplied from there.
 //
 // The weights are read once, so that a product is as fast as the memory. On a GPU, one vector and
-// long rows of 16 bits have a form of their own (gemv_one_vector.h), and tensor cores multiply
-// other vectors of 16-bit elements, and of float32 with weights of bfloat16
-// (gemv_tensor_cores.h). vector_products.h has the others.
+// long rows of 16 bits have a form of their own (gemv_one_vector.h), and so have a few vectors of
+// float32 with weights of bfloat16 (gemv_several_vectors.h). Tensor cores multiply other vectors of
+// these types, and such of 16-bit elements (gemv_tensor_cores.h). vector_products.h has the others.
 #include "kernels/ops/gemv_one_vector.h"
+#include "kernels/ops/gemv_several_vectors.h"
 #include "kernels/ops/gemv_tensor_cores.h"
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/normalized_vector.h"
@@ -37,6 +38,7 @@ using resident::kNormalizedBytes;
 using resident::MultiplyByBlocks;
 using resident::MultiplyVectors;
 using resident::NormalizeVector;
+using resident::Quotient;
 using resident::Range;
 using resident::Smallest;
 using resident::StoreFloat;
@@ -60,6 +62,12 @@ constexpr u16 kBadBias = 1;
 constexpr u16 kMixedWeights = 1;
 constexpr u16 kLongVector = 2;
 
+RESIDENT_DEVICE bool HasShape(const Tensor<const Any>& tensor, const Tensor<const Any>& other) {
+  bool has = tensor.rank() == other.rank();
+  for (u32 i = 0; has && i < tensor.rank(); ++i) has = tensor.shape(i) == other.shape(i);
+  return has;
+}
+
 // gemv, with kNormalized rmsnorm_gemv.
 template <bool kNormalized>
 RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
@@ -70,7 +78,8 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
   const Tensor<const Any> out = args.tensor<const Any>(kMatrix + 2);
   const i64 rows = w.shape(0);
   const i64 depth = w.shape(1);
-  if (bias.size() != 0 && (bias.rank() != 1 || bias.shape(0) != rows)) {
+  const bool of_vectors = bias.rank() != 1;
+  if (bias.size() != 0 && !(of_vectors ? HasShape(bias, out) : bias.shape(0) == rows)) {
     block.fail(CompletionStatus::kInvalidArgument, kBadBias);
     return;
   }
@@ -87,21 +96,30 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
                            out.dtype(),
                            out.size() / rows,
                            rows,
-                           depth};
+                           depth,
+                           of_vectors ? rows : 0};
   VisitFloat(w.dtype(), [&](auto element) {
     using T = decltype(element);
     const DenseWeights<T> weights = {ElementAt<const T>(AddressOf(w), 0), depth};
     if constexpr (kNormalized) {
       const float eps = args.scalar<float>(kMatrix + 3);
-      const u64 row_bytes = static_cast<u64>(rows) * SizeOf(out.dtype());
-      VectorProduct one = p;
-      one.x_dtype = DType::kF32;
-      one.vectors = 1;
+      // As many vectors at a time as there is space for.
+      const i64 most = depth == 0 ? p.vectors : Quotient(kMaxNormalized, depth);
+      VectorProduct some = p;
+      some.x_dtype = DType::kF32;
       RESIDENT_UNROLL(1)
-      for (i64 vector = 0; vector < p.vectors; ++vector) {
-        one.x = NormalizeVector(block, args, vector, eps);
-        MultiplyVectors(block, one, weights);
-        one.out += row_bytes;
+      for (i64 vector = 0; vector < p.vectors; vector += most) {
+        some.vectors = Smallest(most, p.vectors - vector);
+        // The first one is the last to be normalized: its address is that of all.
+        RESIDENT_UNROLL(1)
+        for (i64 i = some.vectors; i-- > 0;) {
+          some.x = NormalizeVector(block, args, vector + i, eps, i);
+        }
+        some.out = p.out + static_cast<u64>(vector * rows) * SizeOf(out.dtype());
+        if (p.bias != 0) {
+          some.bias = p.bias + static_cast<u64>(vector * p.bias_step) * SizeOf(bias.dtype());
+        }
+        MultiplyVectors(block, some, weights);
       }
     } else {
       MultiplyVectors(block, p, weights);
@@ -120,11 +138,14 @@ RESIDENT_NOINLINE TensorTask& ReadDense(Block block, Args args) {
   const i64 rows = w.shape[0];
   const bool has_bias = bias.size != 0;
   task.fits = false;
-  if (has_bias && (bias.rank != 1 || bias.shape[0] != rows)) return task;
+  // Otherwise MultiplyDense decides.
+  const bool of_vectors = bias.rank == 2 && out.rank == 2 && bias.shape[0] == out.shape[0];
+  if (has_bias && (bias.last_shape != rows || !(bias.rank == 1 || of_vectors))) return task;
   if (out.size == 0 || w.dtype == DType::kF32) return task;
   if (x.dtype != w.dtype && !(x.dtype == DType::kF32 && w.dtype == DType::kBF16)) return task;
-  task.product = {x.address, has_bias ? bias.address : 0, out.address, x.dtype,   bias.dtype,
-                  out.dtype, VectorsOf(out.size, rows),   rows,        w.shape[1]};
+  task.product = {
+      x.address, has_bias ? bias.address : 0, out.address, x.dtype,    bias.dtype,
+      out.dtype, VectorsOf(out.size, rows),   rows,        w.shape[1], of_vectors ? rows : 0};
   task.data = w.address;
   task.Prepare<16>(block);
   return task;
@@ -141,7 +162,9 @@ RESIDENT_NOINLINE void ReplaceDense(Block block, const TensorTask& task) {
 }  // namespace
 
 RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
-  if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
+  if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args) ||
+      resident::MultiplySeveralVectors</*kNormalized=*/false>(block, args) ||
+      !block.await_inputs()) {
     return;
   }
 #if RESIDENT_WARPS
@@ -163,7 +186,9 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
-  if (resident::MultiplyOneVector</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
+  if (resident::MultiplyOneVector</*kNormalized=*/true>(block, args) ||
+      resident::MultiplySeveralVectors</*kNormalized=*/true>(block, args) ||
+      !block.await_inputs()) {
     return;
   }
   MultiplyDense</*kNormalized=*/true>(block, args);
@@ -180,6 +205,9 @@ constexpr u64 kSliceOffset = kNormalized ? kNormalizedBytes : 0;
 template <bool kNormalized>
 constexpr i64 kSliceRows = static_cast<i64>((resident::kScratchBytes - kSliceOffset<kNormalized>) /
                                             (2 * sizeof(float)));
+
+// Weights of both matrices that a cache of the processor has space for.
+constexpr i64 kCachedBytes = 256 * 1024;
 
 // gemv_silu_mul for one vector and rows that are at most kSliceRows. `of_rows` has the number of
 // these rows, and in `out` the address of the first result. The vector of kNormalized has been
@@ -232,9 +260,14 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
   const u64 out_bytes = SizeOf(out.dtype());
   VisitFloat(gate.dtype(), [&](auto element) {
     using T = decltype(element);
+    // With several vectors, weights that remain in a cache until all vectors have used them.
+    i64 slice = kSliceRows<kNormalized>;
+    if (vectors > 1) {
+      slice = Smallest(slice, Quotient(kCachedBytes, 2 * depth * i64{sizeof(T)} + 1) + 1);
+    }
     RESIDENT_UNROLL(1)
-    for (i64 first = share.begin; first < share.end; first += kSliceRows<kNormalized>) {
-      const i64 count = Smallest(kSliceRows<kNormalized>, share.end - first);
+    for (i64 first = share.begin; first < share.end; first += slice) {
+      const i64 count = Smallest(slice, share.end - first);
       const auto rows_from = [&](const Tensor<const Any>& w) {
         return DenseWeights<T>{ElementAt<const T>(AddressOf(w), first * depth), depth};
       };
@@ -262,11 +295,17 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
 }  // namespace
 
 RESIDENT_OPERATOR(gemv_silu_mul)(Block& block, const Args& args) {
-  if (resident::GateOneVector</*kNormalized=*/false>(block, args) || !block.await_inputs()) return;
+  if (resident::GateOneVector</*kNormalized=*/false>(block, args) ||
+      resident::GateSeveralVectors</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
+    return;
+  }
   MultiplyAndGateDense</*kNormalized=*/false>(block, args);
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv_silu_mul)(Block& block, const Args& args) {
-  if (resident::GateOneVector</*kNormalized=*/true>(block, args) || !block.await_inputs()) return;
+  if (resident::GateOneVector</*kNormalized=*/true>(block, args) ||
+      resident::GateSeveralVectors</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
+    return;
+  }
   MultiplyAndGateDense</*kNormalized=*/true>(block, args);
 }

@@ -1,5 +1,5 @@
-// The normalization of a vector in front of a product, in the general form of rmsnorm_gemv and its
-// relatives: one vector at a time, in the first half of the block's scratch memory.
+// The normalization of vectors in front of a product, in the general form of rmsnorm_gemv and its
+// relatives: to the first half of the block's scratch memory.
 #ifndef RESIDENT_KERNELS_OPS_NORMALIZED_VECTOR_H_
 #define RESIDENT_KERNELS_OPS_NORMALIZED_VECTOR_H_
 
@@ -13,14 +13,16 @@ inline constexpr u64 kNormalizedBytes = kScratchBytes / 2;
 inline constexpr i64 kMaxNormalized = static_cast<i64>(kNormalizedBytes / sizeof(float));
 
 // Normalizes a vector of argument 0 with the weights of argument 1. Returns the address of the
-// result, of float32, which all threads may read. REQUIRES: it has at most kMaxNormalized
-// elements.
-RESIDENT_NOINLINE u64 NormalizeVector(Block block, Args args, i64 vector, float eps) {
+// result, of float32, which all threads may read. `place`: how many such results are in front of
+// it. REQUIRES: together they have at most kMaxNormalized elements.
+RESIDENT_NOINLINE u64 NormalizeVector(Block block, Args args, i64 vector, float eps,
+                                      i64 place = 0) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> norm = args.tensor<const Any>(1);
   const i64 depth = norm.shape(0);
   const float per_column = 1.0f / static_cast<float>(depth);
-  float* const to = block.scratch<float>(0, static_cast<u64>(depth));
+  float* const to = block.scratch<float>(static_cast<u64>(place * depth) * sizeof(float),
+                                         static_cast<u64>(depth));
   // Few additions one after the other, also where the block has one thread.
   constexpr i32 kPartials = 16;
   float partial[kPartials] = {};

@@ -203,7 +203,7 @@ RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u6
 }
 RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u64 from, u32 bytes) {
 #if RESIDENT_GPU
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
                :
                : "r"(to), "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),
                  "r"(bytes), "l"(use)

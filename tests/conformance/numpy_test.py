@@ -402,8 +402,13 @@ class Matrices(Conformance):
         self.client.run("gemm_batched", self.input(a, "f16"), self.input(b, "bf16"), out, 1.0, 0.0)
         self.check(out, a @ b, 1e-5)
 
+    # Sizes K and N of products with vectors, and the shape in front of them; from the third one on
+    # those of a model's layers, for one text and for several ones.
+    VECTORS = ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,)), (2048, 131, (4,)), (8192, 17, (16,)),
+               (1056, 300, (9,)))
+
     def test_gemv(self):
-        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,))):
+        for k, n, leading in self.VECTORS:
             w, x = self.stored(self.normal((n, k)), "bf16"), self.stored(self.normal(leading + (k,)), "f32")
             bias = self.stored(self.normal((n,)), "f32")
             if k * n == 1:
@@ -412,9 +417,15 @@ class Matrices(Conformance):
             self.client.run("gemv", *(self.client.tensor(*t) for t in
                                       ((x, "f32"), (w, "bf16"), (bias, "f32"))), out)
             self.check(out, x @ w.T + bias, 1e-5)
+            # A bias for each vector.
+            bias = self.stored(abs(self.normal(leading + (n,))), "f32")
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("gemv", *(self.client.tensor(*t) for t in
+                                      ((x, "f32"), (w, "bf16"), (bias, "f32"))), out)
+            self.check(out, x @ w.T + bias, 1e-5)
 
     def test_gemv_silu_mul(self):
-        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,))):
+        for k, n, leading in self.VECTORS:
             gate, up = (self.stored(abs(self.normal((n, k))), "bf16") for _ in range(2))
             x = self.stored(abs(self.normal(leading + (k,))), "f32")
             out = self.client.output(leading + (n,), "f32")
@@ -424,13 +435,18 @@ class Matrices(Conformance):
             self.check(out, product / (1 + numpy.exp(-product)) * (x @ up.T), 1e-5)
 
     def test_rmsnorm_gemv(self):
-        for k, n, leading in ((1, 1, ()), (127, 33, (3,)), (4096, 65, (1,))):
+        for k, n, leading in self.VECTORS:
             w, up = (self.stored(abs(self.normal((n, k))), "bf16") for _ in range(2))
             x = self.stored(abs(self.normal(leading + (k,))), "f32")
             norm = self.stored(abs(self.normal((k,))), "bf16")
             bias = self.stored(abs(self.normal((n,))), "f32")
             normalized = x * norm / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
             product = normalized @ w.T
+            out = self.client.output(leading + (n,), "f32")
+            self.client.run("rmsnorm_gemv", *(self.client.tensor(*t) for t in (
+                (x, "f32"), (norm, "bf16"), (w, "bf16"), (bias, "f32"))), out, 1e-5)
+            self.check(out, product + bias, 1e-5)
+            bias = self.stored(abs(self.normal(leading + (n,))), "f32")
             out = self.client.output(leading + (n,), "f32")
             self.client.run("rmsnorm_gemv", *(self.client.tensor(*t) for t in (
                 (x, "f32"), (norm, "bf16"), (w, "bf16"), (bias, "f32"))), out, 1e-5)

@@ -21,6 +21,7 @@ using Edges = CudaGraphs::Edges;
 
 constexpr uint32_t kDecodeSteps = 8;
 constexpr uint64_t kContext = 2304;
+constexpr uint64_t kLongContext = 16640;
 // Keys of the cache in the steps that are compared with each other.
 constexpr uint64_t kKeys = 160;
 // Elements of the lone and the sustained tasks.
@@ -47,7 +48,11 @@ class Decodes : public GraphBenchPart {
     decode_ = MakeDecoder("", std::nullopt);
     if (steps && cuda_ != nullptr) MeasureRead(*decode_.graph);
     if (steps) Decode(decode_, kKeys);
-    if (bench_.Selected("decode")) Decode(decode_, 2048);
+    if (bench_.Selected("decode")) {
+      Decode(decode_, 2048);
+      Decoder long_text = MakeDecoder("", std::nullopt, 1, options_.cpu ? kContext : kLongContext);
+      Decode(long_text, options_.cpu ? kContext - kDecodeSteps : 16384);
+    }
     bench_.WriteReport();
     if (bench_.Selected("quantized")) {
       for (const uint32_t bits : {8u, 4u}) {
@@ -96,13 +101,13 @@ class Decodes : public GraphBenchPart {
   };
 
   Decoder MakeDecoder(std::string name, std::optional<Quantization> quantization,
-                      uint64_t texts = 1) {
+                      uint64_t texts = 1, uint64_t context = kContext) {
     watchdog_.Begin("the weights of the decode");
     Decoder decoder;
     decoder.name = std::move(name);
     decoder.texts = texts;
     decoder.graph = std::make_unique<DeviceGraph>(
-        harness_, device_, MakeLlamaGraph(shape_, kContext, quantization, texts), kDecodeSteps);
+        harness_, device_, MakeLlamaGraph(shape_, context, quantization, texts), kDecodeSteps);
     DeviceGraph& decode = *decoder.graph;
     std::printf("decode: %s%u nodes, a gang of %u, %llu bytes of weights a step\n",
                 decoder.name.c_str(), decode.nodes(), decode.gang(),

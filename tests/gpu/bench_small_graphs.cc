@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -20,6 +21,9 @@ constexpr int64_t kVector = 16;
 // Nodes of a chain whose nodes are measured, and steps of its quanta.
 constexpr int kChainNodes = 100;
 constexpr uint32_t kChainSteps = 50;
+// Graphs that run at once, and the blocks that each of them has.
+constexpr int kGraphsAtOnce = 8;
+constexpr int64_t kBlocksOfEach = 16;
 // Steps of the quanta that send records.
 constexpr uint32_t kRecordSteps = 8;
 
@@ -122,16 +126,11 @@ class SmallGraphs : public GraphBenchPart {
     for (const int64_t chunks : {int64_t{2}, wide}) {
       watchdog_.Begin("chains across blocks");
       DeviceGraph graph(harness_, device_, WideChain(chunks), kChainSteps);
-      std::vector<float> identity(graph.MemoryOf("w").bytes / sizeof(float));
-      for (size_t i = 0; i < identity.size(); ++i) {
-        identity[i] = i / kVector % kVector == i % kVector ? 1.0f : 0.0f;
-      }
-      Write(graph.MemoryOf("w").address, identity);
-      Write(graph.MemoryOf("y").address,
-            std::vector<float>(graph.MemoryOf("y").bytes / sizeof(float), 1));
+      WriteInputs(graph);
       Chain(graph, absl::StrCat("a node of a chain across ",
                                 graph.gang() == 0 ? chunks : graph.gang(), " blocks"));
     }
+    AtOnce();
   }
 
  private:
@@ -141,6 +140,58 @@ class SmallGraphs : public GraphBenchPart {
     for (const float value : got) {
       if (value != expected) Fail(absl::StrCat(what, ": ", value, " and not ", expected));
     }
+  }
+
+  // The inputs of a WideChain: its products leave the first elements of x as they are.
+  void WriteInputs(const DeviceGraph& graph) {
+    std::vector<float> identity(graph.MemoryOf("w").bytes / sizeof(float));
+    for (size_t i = 0; i < identity.size(); ++i) {
+      identity[i] = i / kVector % kVector == i % kVector ? 1.0f : 0.0f;
+    }
+    Write(graph.MemoryOf("w").address, identity);
+    Write(graph.MemoryOf("y").address,
+          std::vector<float>(graph.MemoryOf("y").bytes / sizeof(float), 1));
+  }
+
+  // Graphs with gangs that are a part of the device, which run at the same time.
+  void AtOnce() {
+    watchdog_.Begin("graphs at once");
+    std::vector<std::unique_ptr<DeviceGraph>> graphs;
+    for (int i = 0; i < kGraphsAtOnce; ++i) {
+      graphs.push_back(
+          std::make_unique<DeviceGraph>(harness_, device_, WideChain(kBlocksOfEach), kChainSteps));
+      WriteInputs(*graphs.back());
+      Clear(graphs.back()->MemoryOf("x"));
+    }
+    const int rounds = Rounds(100);
+    const double alone = Percentile(MeasureQuanta(*graphs[0], kChainSteps, rounds), 0.5);
+    Clear(graphs[0]->MemoryOf("x"));
+    std::vector<double> together;
+    for (int round = 0; round <= rounds; ++round) {
+      for (const std::unique_ptr<DeviceGraph>& graph : graphs) graph->Prepare(kChainSteps);
+      std::map<uint64_t, const DeviceGraph*> in_flight;
+      const auto start = Clock::now();
+      for (const std::unique_ptr<DeviceGraph>& graph : graphs) {
+        in_flight.emplace(graph->Submit(*ring_), graph.get());
+      }
+      while (!in_flight.empty()) {
+        ring_->Consume(
+            [&](uint64_t sequence, const TaskCompletion& completion) {
+              const auto found = in_flight.find(sequence);
+              found->second->Check(completion);
+              in_flight.erase(found);
+            },
+            kGraphsAtOnce, kGraphsAtOnce);
+      }
+      if (round > 0) together.push_back(Micros(Clock::now() - start).count());
+    }
+    for (const std::unique_ptr<DeviceGraph>& graph : graphs) {
+      CheckVector(graph->MemoryOf("x").address, (rounds + 1.0) * kChainNodes * kChainSteps,
+                  "graphs at once");
+    }
+    report_.Add(absl::StrCat(kGraphsAtOnce, " chains across ", kBlocksOfEach,
+                             " blocks at once, until all have ended, p50"),
+                Percentile(together, 0.5), "us", "one of them alone", alone);
   }
 
   // From the submission of a quantum of one step until its record can be read, beyond the time of
