@@ -14,7 +14,7 @@ using absl::StrCat;
 
 namespace {
 
-// Longer vectors (kMaxDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
+// A longer vector (kMaxDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
 // as separate steps on a GPU. So are quantized weights in other groups than those of
 // kernels/ops/gemv_quant_one_vector.h.
 constexpr int64_t kMaxColumns = 10240;
@@ -63,7 +63,7 @@ absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& project
 absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
                                           const std::vector<Projection>& projections) {
   // What is pending would have to be added by each of them.
-  if (!pending_.empty() || config_.hidden > kMaxColumns) return false;
+  if (!pending_.empty() || (texts_ == 1 && config_.hidden > kMaxColumns)) return false;
   ASSIGN_OR_RETURN(const bool can, CanCombine(projections, config_.hidden));
   if (!can) return false;
   ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
@@ -160,7 +160,7 @@ absl::Status Importer::AddBranch(const std::string& in, int64_t columns, Project
 
 absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Norm& norm,
                                                   const Projection& gate, const Projection& up) {
-  if (gate.bias || config_.hidden > kMaxColumns) return false;
+  if (gate.bias || (texts_ == 1 && config_.hidden > kMaxColumns)) return false;
   ASSIGN_OR_RETURN(const bool can, CanCombine({gate, up}, config_.hidden));
   if (!can) return false;
   ASSIGN_OR_RETURN(const bool contain, CanContain(norm, {gate, up}));

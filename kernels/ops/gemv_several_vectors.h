@@ -6,12 +6,12 @@
 //   if (resident::MultiplySeveralVectors</*kNormalized=*/false>(block, args)) return;
 //
 // The weights are read once. A row consists of units of 64 bytes, which the warps have in turn, so
-// that a warp needs only its own columns of the vectors, and reads these itself, and the block reads
-// adjacent units at about the same time. The block computes up to 64 rows at a time, in tiles of 16:
-// with 8 vectors four tiles, with 16 vectors two. The products of a unit are computed by tensor
-// cores (tensor_cores.h), and are added in float32. Then the parts of the warps are added, in their
-// order: the bits of a row depend neither on the number of chunks nor on the rows with which it is
-// computed.
+// that a warp needs only its own columns of the vectors, and reads these itself, and the block
+// reads adjacent units at about the same time. The block computes up to 64 rows at a time, in tiles
+// of 16: with 8 vectors four tiles, with 16 vectors two. The products of a unit are computed by
+// tensor cores (tensor_cores.h), and are added in float32. Then the parts of the warps are added,
+// in their order: the bits of a row depend neither on the number of chunks nor on the rows with
+// which it is computed.
 //
 // A lane has four tiles of units on their way to the block's memory, also from one group of rows to
 // the next one, and the first ones start before the vectors may be read (Block::await_inputs). It
@@ -39,7 +39,8 @@ namespace resident {
 
 #if RESIDENT_WARPS
 
-// The sum of a row, in float32 and by one thread. `matrix`: the argument.
+// The sum of a row, in float32 and by one thread, which ends when it is NaN. `matrix`: the
+// argument.
 template <bool kNormalized>
 RESIDENT_DEVICE float SumOfFloats(const Args& args, u32 matrix, u64 vector, u64 row) {
   const TensorArgument& w = args.described(matrix);
@@ -50,6 +51,7 @@ RESIDENT_DEVICE float SumOfFloats(const Args& args, u32 matrix, u64 vector, u64 
     float value = *ElementAt<const float>(args.described(0).address, vector * depth + k);
     if constexpr (kNormalized) value *= *ElementAt<const BFloat16>(args.described(1).address, k);
     sum += value * *ElementAt<const BFloat16>(w.address, row * depth + k);
+    if (sum != sum) break;
   }
   return sum;
 }
@@ -71,8 +73,8 @@ class SeveralVectors {
     row_ = static_cast<u32>(share.begin);
     end_ = static_cast<u32>(share.end);
     units_ = (depth_ / kUnitColumns + kWarps - 1 - warp_) / kWarps;
-    ring_ = AddressInMemory(block.memory<unsigned char>()) + warp_ * kRingBytes +
-            lane_ * kChunkBytes;
+    ring_ =
+        AddressInMemory(block.memory<unsigned char>()) + warp_ * kRingBytes + lane_ * kChunkBytes;
     copied_row_ = row_;
     const TensorArgument& x = args.described(0);
     const u32 vectors = static_cast<u32>(x.shape[0]);
@@ -130,7 +132,8 @@ class SeveralVectors {
     return (kGated ? tile % kRoundTiles : tile) * kTileRows;
   }
 
-  // Requests the lane's chunks of the next tile. There may be none, which still is a group of copies.
+  // Requests the lane's chunks of the next tile. There may be none, which still is a group of
+  // copies.
   RESIDENT_DEVICE void Copy(u32 slot) {
     if (copied_row_ < end_ && units_ != 0) {
       const TensorArgument& w =
@@ -287,8 +290,7 @@ class SeveralVectors {
           for (u32 k = 0; k < 4; ++k) {
             const u32 to = PlaceOf(8 * n + 2 * t + k % 2);
             const u32 row = i * kTileRows + k / 2 * 8 + g;
-            parts[to * kRoundRows + (row ^ SwizzleOf(to))] =
-                sums_[round * kRoundTiles + i][n].v[k];
+            parts[to * kRoundRows + (row ^ SwizzleOf(to))] = sums_[round * kRoundTiles + i][n].v[k];
           }
         }
       }
@@ -296,8 +298,8 @@ class SeveralVectors {
       float sum = 0.0f;
       for (u32 warp = 0; warp < kWarps; ++warp) sum += PartsOf(block, warp)[Thread()];
       block.barrier();  // The reads of the parts have finished.
-      const u32 row = row_ + RowOfTile(round * kRoundTiles) +
-                      ((Thread() % kRoundRows) ^ SwizzleOf(place));
+      const u32 row =
+          row_ + RowOfTile(round * kRoundTiles) + ((Thread() % kRoundRows) ^ SwizzleOf(place));
       if (column >= static_cast<u32>(args_.described(0).shape[0]) || row >= end_) continue;
       if (!(sum - sum == 0.0f)) {
         sum = SumOfFloats<kNormalized>(args_, kMatrix + (kGated ? round : 0), column, row);
@@ -352,8 +354,8 @@ RESIDENT_DEVICE bool CanMultiplySeveralVectors(const TensorArgument& x, const Te
   const u64 depth = static_cast<u64>(w.shape[1]);
   return (x.rank == 2) & (out.rank == 2) & (x.shape[0] > 1) & (x.shape[0] <= 16) &
          (rows >> 31 == 0) & (depth >> 31 == 0) & (depth != 0) & (depth % 32 == 0) &
-         (x.dtype == DType::kF32) & (w.dtype == DType::kBF16) &
-         (w.address % sizeof(Bytes16) == 0) & (x.address % sizeof(Bytes16) == 0);
+         (x.dtype == DType::kF32) & (w.dtype == DType::kBF16) & (w.address % sizeof(Bytes16) == 0) &
+         (x.address % sizeof(Bytes16) == 0);
 }
 
 // Whether a bias is that of gemv: a row for all vectors, or one for each of them; or none.

@@ -89,6 +89,36 @@ TEST(GemvWarpsTest, BiasOfVectors) {
   Check(c);
 }
 
+// It is refused by all forms.
+TEST(GemvWarpsTest, BiasOfAnotherShape) {
+  constexpr i64 kRows = 33;
+  constexpr u32 kRefused = static_cast<u32>(CompletionStatus::kInvalidArgument) | 1u << 16;
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const i64 vectors : {1, 4, 17}) {
+      const std::vector<std::vector<i64>> shapes = {
+          {kRows + 1}, {vectors + 1, kRows}, {vectors, kRows + 1}, {1, vectors, kRows}};
+      for (const std::vector<i64>& shape : shapes) {
+        SCOPED_TRACE(std::to_string(vectors) + " vectors, bias of rank " +
+                     std::to_string(shape.size()) + ", first size " + std::to_string(shape[0]));
+        const Operand x(type, {vectors, 1024});
+        const Operand norm(DType::kBF16, {1024});
+        const Operand w(DType::kBF16, {kRows, 1024});
+        const Operand bias(DType::kF32, shape);
+        const Operand out(DType::kF32, {vectors, kRows});
+        EXPECT_EQ(
+            RunEmulated(resident_operator_gemv,
+                        {x.AsArgument(), w.AsArgument(), bias.AsArgument(), out.AsArgument()}, 1),
+            kRefused);
+        EXPECT_EQ(RunEmulated(resident_operator_rmsnorm_gemv,
+                              {x.AsArgument(), norm.AsArgument(), w.AsArgument(), bias.AsArgument(),
+                               out.AsArgument(), ScalarArgument(bit_cast<u32>(1e-5f))},
+                              1),
+                  kRefused);
+      }
+    }
+  }
+}
+
 // gemv_one_vector.h: rows that warps have in twos, and one of them alone; warps without a row;
 // depths with whole steps, and such that leave runs of the last one empty.
 TEST(GemvWarpsTest, OneLongVector) {

@@ -1,9 +1,9 @@
 // Operators of the family "matrix": products of matrices with vectors. matrix_quant.cc has those
 // whose weights are stored in few bits, gemm.cc products of matrices.
 //
-// rmsnorm_gemv and rmsnorm_gemv_silu_mul normalize x first. gemv_one_vector.h has the form of a
-// model's layers. Otherwise the normalized vector is written to the block's scratch memory, one at
-// a time, and multiplied from there.
+// rmsnorm_gemv and rmsnorm_gemv_silu_mul normalize x first. gemv_one_vector.h and
+// gemv_several_vectors.h have the forms of a model's layers. Otherwise normalized vectors are
+// written to the block's scratch memory, and multiplied from there.
 //
 // The weights are read once, so that a product is as fast as the memory. On a GPU, one vector and
 // long rows of 16 bits have a form of their own (gemv_one_vector.h), and so have a few vectors of
@@ -207,7 +207,8 @@ constexpr i64 kSliceRows = static_cast<i64>((resident::kScratchBytes - kSliceOff
                                             (2 * sizeof(float)));
 
 // Weights of both matrices that a cache of the processor has space for.
-constexpr i64 kCachedBytes = 256 * 1024;
+constexpr i64 kCachedBytes = 1024 * 1024;
+constexpr i64 kMinSliceRows = 32;
 
 // gemv_silu_mul for one vector and rows that are at most kSliceRows. `of_rows` has the number of
 // these rows, and in `out` the address of the first result. The vector of kNormalized has been
@@ -260,10 +261,12 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
   const u64 out_bytes = SizeOf(out.dtype());
   VisitFloat(gate.dtype(), [&](auto element) {
     using T = decltype(element);
-    // With several vectors, weights that remain in a cache until all vectors have used them.
+    // With several vectors, weights that remain in a cache until all vectors have used them; but
+    // enough of them to normalize the vectors again for each slice.
     i64 slice = kSliceRows<kNormalized>;
     if (vectors > 1) {
-      slice = Smallest(slice, Quotient(kCachedBytes, 2 * depth * i64{sizeof(T)} + 1) + 1);
+      const i64 cached = Quotient(kCachedBytes, 2 * depth * i64{sizeof(T)} + 1);
+      slice = Smallest(slice, cached > kMinSliceRows ? cached : kMinSliceRows);
     }
     RESIDENT_UNROLL(1)
     for (i64 first = share.begin; first < share.end; first += slice) {

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/llama_import.h"
+#include "tests/gpu/bench_small_graphs.h"
 #include "tests/gpu/graph_breakdown.h"
 #include "tests/gpu/llama_shape.h"
 
@@ -337,21 +338,27 @@ class Decodes : public GraphBenchPart {
                     " tokens are equal, or a logit is not finite; ");
   }
 
-  // Keeps a quantum of the decode in flight.
-  class DecodeLoop {
+  // Runs quanta of a graph, one after the other: the next one when the one before has ended, or,
+  // with a period, when Poll is called so long after the begin of that one.
+  class GraphLoop {
    public:
-    DecodeLoop(DeviceGraph& graph, HostRing& ring) : graph_(graph), ring_(ring) {
-      graph_.Prepare(kDecodeSteps);
-      sequence_ = graph_.Submit(ring_);
+    GraphLoop(DeviceGraph& graph, HostRing& ring, uint32_t steps = kDecodeSteps,
+              Clock::duration period = {})
+        : graph_(graph), ring_(ring), steps_(steps), period_(period) {
+      graph_.Prepare(steps);
+      Submit();
     }
     // Returns whether the completion is that of a quantum.
     bool Take(uint64_t sequence, const TaskCompletion& completion) {
       if (sequence != sequence_) return false;
       graph_.Check(completion);
-      if (!ends_) step_us_.push_back(completion.duration_ns / 1e3 / kDecodeSteps);
+      if (!ends_) step_us_.push_back(completion.duration_ns / 1e3 / steps_);
       sequence_.reset();
-      if (!ends_) sequence_ = graph_.Submit(ring_);
+      if (!ends_ && period_ == Clock::duration()) Submit();
       return true;
+    }
+    void Poll() {
+      if (!sequence_.has_value() && !ends_ && Clock::now() >= begun_ + period_) Submit();
     }
     void End() {
       ends_ = true;
@@ -362,8 +369,16 @@ class Decodes : public GraphBenchPart {
     double StepUs() const { return Percentile(step_us_, 0.5); }
 
    private:
+    void Submit() {
+      begun_ = Clock::now();
+      sequence_ = graph_.Submit(ring_);
+    }
+
     DeviceGraph& graph_;
     HostRing& ring_;
+    const uint32_t steps_;
+    const Clock::duration period_;
+    Clock::time_point begun_;
     std::optional<uint64_t> sequence_;
     bool ends_ = false;
     std::vector<double> step_us_;
@@ -405,7 +420,7 @@ class Decodes : public GraphBenchPart {
     double step_alone = 0, step_lone = 0, step_sustained = 0, rate = 0;
     std::vector<double> beside;
     {
-      DecodeLoop decode(*decode_.graph, *ring_);
+      GraphLoop decode(*decode_.graph, *ring_);
       const auto until = Clock::now() + std::chrono::milliseconds(options_.quick ? 50 : 500);
       while (Clock::now() < until) {
         ring_->Consume([&](uint64_t s, const TaskCompletion& c) { decode.Take(s, c); });
@@ -414,13 +429,13 @@ class Decodes : public GraphBenchPart {
       step_alone = decode.StepUs();
     }
     {
-      DecodeLoop decode(*decode_.graph, *ring_);
+      GraphLoop decode(*decode_.graph, *ring_);
       beside = LoneTasks(tasks[0], &decode);
       decode.End();
       step_lone = decode.StepUs();
     }
     {
-      DecodeLoop decode(*decode_.graph, *ring_);
+      GraphLoop decode(*decode_.graph, *ring_);
       rate = SustainedRate(tasks, &decode);
       decode.End();
       step_sustained = decode.StepUs();
@@ -433,14 +448,41 @@ class Decodes : public GraphBenchPart {
                 Percentile(alone, 0.99));
     report_.Add("sustained adds of 1,024 beside a decode", rate, "tasks/s", "without a decode",
                 rate_alone);
+    BesideIdle(tasks, alone, rate_alone);
+    check();
     report_.Add("decode step beside lone tasks, on the device", step_lone, "us", "without tasks",
                 step_alone);
     report_.Add("decode step beside sustained tasks, on the device", step_sustained, "us",
                 "without tasks", step_alone);
   }
 
-  // Times of tasks that are submitted one after the other, beside `decode` if it is not null.
-  std::vector<double> LoneTasks(const TaskDescriptor& task, DecodeLoop* decode) {
+  // Small tasks on a device that is ready for graphs, but has hardly any to run: half of its blocks
+  // wait for the next one. They do so for 20 ms (kernels/resident/graph_worker.cuh).
+  void BesideIdle(const std::vector<TaskDescriptor>& tasks, const std::vector<double>& alone,
+                  double rate_alone) {
+    constexpr auto kPeriod = std::chrono::milliseconds(10);
+    DeviceGraph graph(harness_, device_, OneNode(), 1);
+    Clear(graph.MemoryOf("y"));
+    std::vector<double> beside;
+    double rate = 0;
+    {
+      GraphLoop loop(graph, *ring_, 1, kPeriod);
+      beside = LoneTasks(tasks[0], &loop);
+      loop.End();
+    }
+    {
+      GraphLoop loop(graph, *ring_, 1, kPeriod);
+      rate = SustainedRate(tasks, &loop);
+      loop.End();
+    }
+    report_.Add("lone add of 1,024, a graph of one node each 10 ms, p50", Percentile(beside, 0.5),
+                "us", "without graphs", Percentile(alone, 0.5));
+    report_.Add("sustained adds of 1,024, a graph of one node each 10 ms", rate, "tasks/s",
+                "without graphs", rate_alone);
+  }
+
+  // Times of tasks that are submitted one after the other, beside `loop` if it is not null.
+  std::vector<double> LoneTasks(const TaskDescriptor& task, GraphLoop* loop) {
     const int rounds = Rounds(50'000);
     const int warm_up = rounds / 100;
     std::vector<double> us;
@@ -451,21 +493,22 @@ class Decodes : public GraphBenchPart {
       bool done = false;
       while (!done) {
         ring_->Consume([&](uint64_t sequence, const TaskCompletion& completion) {
-          if (decode != nullptr && decode->Take(sequence, completion)) return;
+          if (loop != nullptr && loop->Take(sequence, completion)) return;
           CheckOk(completion);
           done = true;
         });
       }
       if (i >= warm_up) us.push_back(Micros(Clock::now() - start).count());
+      if (loop != nullptr) loop->Poll();
     }
     return us;
   }
 
   // Tasks per second from a ring that is kept full: the median of some rounds.
-  double SustainedRate(const std::vector<TaskDescriptor>& tasks, DecodeLoop* decode) {
+  double SustainedRate(const std::vector<TaskDescriptor>& tasks, GraphLoop* loop) {
     const auto total = static_cast<uint64_t>(Rounds(options_.cpu ? 100'000 : 2'000'000));
     // A quantum in flight does not end a scan for completions (HostRing::Consume).
-    const uint32_t uncompleted = decode == nullptr ? 1 : 2;
+    const uint32_t uncompleted = loop == nullptr ? 1 : 2;
     std::vector<double> per_s;
     for (int round = 0; round < 7; ++round) {
       uint64_t submitted = 0, done = 0;
@@ -482,11 +525,12 @@ class Decodes : public GraphBenchPart {
         }
         ring_->Consume(
             [&](uint64_t sequence, const TaskCompletion& completion) {
-              if (decode != nullptr && decode->Take(sequence, completion)) return;
+              if (loop != nullptr && loop->Take(sequence, completion)) return;
               CheckOk(completion);
               ++done;
             },
             1024, uncompleted);
+        if (loop != nullptr) loop->Poll();
       }
       if (round >= 2) {
         per_s.push_back(1e6 * static_cast<double>(total) / Micros(Clock::now() - start).count());

@@ -276,6 +276,8 @@ class SmallGraphs : public GraphBenchPart {
 
 }  // namespace
 
+v1::Graph OneNode() { return AddChain(1, /*record=*/false); }
+
 void BenchEmptyGraphs(GraphBench& bench) { SmallGraphs(bench).EmptyGraphs(); }
 
 void BenchChains(GraphBench& bench) { SmallGraphs(bench).Chains(); }

@@ -7,6 +7,9 @@
 
 namespace resident::testing {
 
+// A graph of one node, with an input y.
+v1::Graph OneNode();
+
 // Parts `empty` and `chain`.
 void BenchEmptyGraphs(GraphBench& bench);
 void BenchChains(GraphBench& bench);

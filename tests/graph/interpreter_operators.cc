@@ -91,8 +91,10 @@ void Gemm(const Call& call) {
 void Gemv(const Call& call) {
   const Place &x = call.place("x"), &w = call.place("w"), &out = call.place("out");
   const int64_t n = w.shape[0], k = w.shape[1];
+  // A row for all vectors, or one for each of them.
+  const int64_t biases = call.has("bias") ? call.place("bias").size() : 0;
   for (int64_t i = 0; i < out.size(); ++i) {
-    Number sum = call.has("bias") ? call.place("bias").Load(i % n) : Number{};
+    Number sum = biases != 0 ? call.place("bias").Load(i % biases) : Number{};
     for (int64_t j = 0; j < k; ++j) {
       sum = Plus(sum, Times(x.Load(i / n * k + j), w.Load(i % n * k + j)));
     }

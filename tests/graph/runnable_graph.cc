@@ -356,7 +356,11 @@ class Maker {
 
   void AddGemv() {
     const Pooled& target = PickTarget({kFloats});
-    const Arg bias = Chance(2) ? None() : View(PickWhole().name, {D(kRows)}, kColumns);
+    // None, a row for all vectors, or one for each of them.
+    const int64_t form = Below(3);
+    const Arg bias = form == 0   ? None()
+                     : form == 1 ? View(PickWhole().name, {D(kRows)}, kColumns)
+                                 : View(PickWhole().name, {D(kRows), D(kRows)});
     g_.Call("gemv", {PickWhole().name, PickWhole().name, bias, "square"});
     const Box box{0, Below(kColumns - kRows + 1), target.rows, kRows, false};
     g_.Call("clamp", {View("square", {D(target.rows), D(kRows)}), TargetBox(target, box),
