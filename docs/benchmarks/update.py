@@ -23,7 +23,7 @@ NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 SMALL_TASKS = "bench_small_tasks.json"
-GRAPHS = "bench_graphs.json"
+GRAPHS, GRAPHS_BESIDE = "bench_graphs.json", "bench_graphs_beside.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 PYTHON_CPU, INFERENCE_CPU = "python_cpu.json", "inference_cpu.json"
 PERF_ANALYZER, PERF_ANALYZER_CPU = "perf_analyzer.json", "perf_analyzer_cpu.json"
@@ -221,6 +221,10 @@ def graphs():
     return figures(GRAPHS) if (HERE / GRAPHS).exists() else NOT_MEASURED
 
 
+def graphs_beside():
+    return figures(GRAPHS_BESIDE)
+
+
 def graph_trace():
     """Where the time of a traced step goes: the operators with the longest time on the path."""
     if not (HERE / GRAPHS).exists():
@@ -408,7 +412,8 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
-          "small_tasks": small_tasks, "graphs": graphs, "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
+          "small_tasks": small_tasks, "graphs": graphs, "graphs_beside": graphs_beside,
+          "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
           "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt,
           "python_cpu": python_cpu, "inference_cpu": inference_cpu,
           "perf_analyzer": perf_analyzer, "perf_analyzer_cpu": perf_analyzer_cpu,
@@ -421,7 +426,7 @@ def main():
         folder = pathlib.Path(sys.argv[1])
         known = (KERNEL, *SMALLER, DAEMON, DAEMON_CPU, FLUX_CPU, RECOVERY, LIBRARY, LIBRARY_CPU,
                  SMALL_TASKS, NATIVE, NATIVE_CPU, NATIVE_CORE, GENERATION, OPERATORS, SOAK, GRAPHS,
-                 GRAPHS_CPU, LOADED_CPU, GRAPH_PROMPT_CPU, GRAPH_SOAK, PYTHON_CPU, INFERENCE_CPU,
+                 GRAPHS_BESIDE, GRAPHS_CPU, LOADED_CPU, GRAPH_PROMPT_CPU, GRAPH_SOAK, PYTHON_CPU, INFERENCE_CPU,
                  PERF_ANALYZER, PERF_ANALYZER_CPU)
         found = [name for name in known if (folder / name).exists()]
         if not found:

@@ -145,8 +145,8 @@ class SeveralVectors {
         // A row that does not exist has zeros.
         const bool exists = row + 8 * half < end_;
         const u64 from = u64{exists ? row + 8 * half : copied_row_} * depth_ + column;
-        CopyAsyncFor(LastUse(), to + half * (kSlotBytes / 2), w.address + from * sizeof(BFloat16),
-                     exists ? kChunkBytes : 0);
+        CopyAsyncOfLineFor(LastUse(), to + half * (kSlotBytes / 2),
+                           w.address + from * sizeof(BFloat16), exists ? kChunkBytes : 0);
       }
       ++copied_tile_;
       if (kGated && copied_tile_ < kRoundTiles && !Exists(copied_row_, copied_tile_)) {

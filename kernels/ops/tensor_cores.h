@@ -203,6 +203,20 @@ RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u6
 }
 RESIDENT_DEVICE void CopyAsyncFor([[maybe_unused]] u64 use, MemoryAddress to, u64 from, u32 bytes) {
 #if RESIDENT_GPU
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+               :
+               : "r"(to), "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),
+                 "r"(bytes), "l"(use)
+               : "memory");
+#else
+  CopyAsync(to, from, bytes);
+#endif
+}
+
+// The same; the L2 cache reads the 128 bytes around the chunk, which other copies need soon.
+RESIDENT_DEVICE void CopyAsyncOfLineFor([[maybe_unused]] u64 use, MemoryAddress to, u64 from,
+                                        u32 bytes) {
+#if RESIDENT_GPU
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
                :
                : "r"(to), "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),

@@ -339,14 +339,14 @@ class Decodes : public GraphBenchPart {
   }
 
   // Runs quanta of a graph, one after the other: the next one when the one before has ended, or,
-  // with a period, when Poll is called so long after the begin of that one.
+  // with a period, when Poll is called so long after that one was submitted.
   class GraphLoop {
    public:
     GraphLoop(DeviceGraph& graph, HostRing& ring, uint32_t steps = kDecodeSteps,
               Clock::duration period = {})
         : graph_(graph), ring_(ring), steps_(steps), period_(period) {
       graph_.Prepare(steps);
-      Submit();
+      sequence_ = graph_.Submit(ring_);
     }
     // Returns whether the completion is that of a quantum.
     bool Take(uint64_t sequence, const TaskCompletion& completion) {
@@ -354,11 +354,14 @@ class Decodes : public GraphBenchPart {
       graph_.Check(completion);
       if (!ends_) step_us_.push_back(completion.duration_ns / 1e3 / steps_);
       sequence_.reset();
-      if (!ends_ && period_ == Clock::duration()) Submit();
+      if (!ends_ && period_ == Clock::duration()) sequence_ = graph_.Submit(ring_);
       return true;
     }
+    // If the ring has no room, the quantum begins later.
     void Poll() {
-      if (!sequence_.has_value() && !ends_ && Clock::now() >= begun_ + period_) Submit();
+      if (sequence_.has_value() || ends_ || Clock::now() < next_) return;
+      sequence_ = graph_.TrySubmit(ring_);
+      if (sequence_.has_value()) next_ = Clock::now() + period_;
     }
     void End() {
       ends_ = true;
@@ -369,16 +372,11 @@ class Decodes : public GraphBenchPart {
     double StepUs() const { return Percentile(step_us_, 0.5); }
 
    private:
-    void Submit() {
-      begun_ = Clock::now();
-      sequence_ = graph_.Submit(ring_);
-    }
-
     DeviceGraph& graph_;
     HostRing& ring_;
     const uint32_t steps_;
     const Clock::duration period_;
-    Clock::time_point begun_;
+    Clock::time_point next_;  // When the next quantum is to begin.
     std::optional<uint64_t> sequence_;
     bool ends_ = false;
     std::vector<double> step_us_;

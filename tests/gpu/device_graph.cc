@@ -137,11 +137,17 @@ void DeviceGraph::Prepare(uint32_t steps) {
 }
 
 uint64_t DeviceGraph::Submit(HostRing& ring) {
-  const std::optional<uint64_t> sequence = ring.Reserve();
+  const std::optional<uint64_t> sequence = TrySubmit(ring);
   if (!sequence.has_value()) Fail("the ring is full");
+  return *sequence;
+}
+
+std::optional<uint64_t> DeviceGraph::TrySubmit(HostRing& ring) {
+  const std::optional<uint64_t> sequence = ring.Reserve();
+  if (!sequence.has_value()) return std::nullopt;
   quantum().leave = quantum().end = quantum().steps = 0;
   ring.Publish(*sequence, std::bit_cast<TaskDescriptor>(descriptor_));
-  return *sequence;
+  return sequence;
 }
 
 void DeviceGraph::Check(const TaskCompletion& completion) const {

@@ -64,6 +64,8 @@ class DeviceGraph {
   void Prepare(uint32_t steps);
   // Submits a quantum, which begins with the first step; one at a time. Returns its number.
   uint64_t Submit(HostRing& ring);
+  // The same; nullopt: the ring has no room.
+  std::optional<uint64_t> TrySubmit(HostRing& ring);
   // The quantum has ended: fails unless all its steps have.
   void Check(const TaskCompletion& completion) const;
   // Submits a quantum, waits for it and checks it. REQUIRES: nothing is in flight.
