@@ -360,7 +360,7 @@ class Maker {
     const int64_t form = Below(3);
     const Arg bias = form == 0   ? None()
                      : form == 1 ? View(PickWhole().name, {D(kRows)}, kColumns)
-                                 : View(PickWhole().name, {D(kRows), D(kRows)});
+                                 : View(PickWhole().name, {D(kRows), D(kRows)}, 0, {kRows, 1});
     g_.Call("gemv", {PickWhole().name, PickWhole().name, bias, "square"});
     const Box box{0, Below(kColumns - kRows + 1), target.rows, kRows, false};
     g_.Call("clamp", {View("square", {D(target.rows), D(kRows)}), TargetBox(target, box),
