@@ -61,6 +61,7 @@ template <bool kGated, bool kNormalized, u32 kColumnGroups>
 class SeveralVectors {
  public:
   static constexpr u32 kWarps = 8;
+  static constexpr u32 kMaxVectors = 8 * kColumnGroups;
   static constexpr u32 kUnitColumns = 32;
 
   RESIDENT_DEVICE SeveralVectors(const Block& block, const Args& args)
@@ -108,7 +109,7 @@ class SeveralVectors {
 
  private:
   static constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
-  static constexpr u32 kColumns = 8 * kColumnGroups;
+  static constexpr u32 kColumns = kMaxVectors;
   static constexpr u32 kTileRows = 16;
   static constexpr u32 kUnitBytes = kUnitColumns * sizeof(BFloat16);
   // The parts of the warps are added in two rounds, which have 256 results each. With two matrices
@@ -350,11 +351,13 @@ class SeveralVectors {
 // Whether SeveralVectors can multiply x and w. All members are read at the same time.
 RESIDENT_DEVICE bool CanMultiplySeveralVectors(const TensorArgument& x, const TensorArgument& w,
                                                const TensorArgument& out) {
+  using Largest = SeveralVectors</*kGated=*/false, /*kNormalized=*/false, 2>;
   const u64 rows = static_cast<u64>(w.shape[0]);
   const u64 depth = static_cast<u64>(w.shape[1]);
-  return (x.rank == 2) & (out.rank == 2) & (x.shape[0] > 1) & (x.shape[0] <= 16) &
-         (rows >> 31 == 0) & (depth >> 31 == 0) & (depth != 0) & (depth % 32 == 0) &
-         (x.dtype == DType::kF32) & (w.dtype == DType::kBF16) & (w.address % sizeof(Bytes16) == 0) &
+  return (x.rank == 2) & (out.rank == 2) & (x.shape[0] > 1) & (x.shape[0] <= Largest::kMaxVectors) &
+         (rows >> 31 == 0) & (depth >> 31 == 0) & (depth != 0) &
+         (depth % Largest::kUnitColumns == 0) & (x.dtype == DType::kF32) &
+         (w.dtype == DType::kBF16) & (w.address % sizeof(Bytes16) == 0) &
          (x.address % sizeof(Bytes16) == 0);
 }
 
@@ -366,7 +369,10 @@ RESIDENT_DEVICE bool IsBiasOfSeveral(const TensorArgument& bias, const TensorArg
 
 template <bool kGated, bool kNormalized>
 RESIDENT_DEVICE bool MultiplySeveralVectorsOf(const Block& block, const Args& args) {
-  if (!kReadsDirectly || block.chunk_count() >> 24 != 0 || block.threads() != 8 * kWarpThreads) {
+  using OneGroup = SeveralVectors<kGated, kNormalized, 1>;
+  using TwoGroups = SeveralVectors<kGated, kNormalized, 2>;
+  if (!kReadsDirectly || block.chunk_count() >> 24 != 0 ||
+      block.threads() != OneGroup::kWarps * kWarpThreads) {
     return false;
   }
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
@@ -385,10 +391,10 @@ RESIDENT_DEVICE bool MultiplySeveralVectorsOf(const Block& block, const Args& ar
     can = can & (norm.dtype == w.dtype) & (norm.address % sizeof(Bytes16) == 0);
   }
   if (!can) return false;
-  if (x.shape[0] <= 8) {
-    SeveralVectors<kGated, kNormalized, 1>(block, args).Run(block);
+  if (x.shape[0] <= OneGroup::kMaxVectors) {
+    OneGroup(block, args).Run(block);
   } else {
-    SeveralVectors<kGated, kNormalized, 2>(block, args).Run(block);
+    TwoGroups(block, args).Run(block);
   }
   return true;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/ops/gemv_operands.h"
@@ -72,6 +73,41 @@ TEST(GemvWarpsTest, SeveralVectors) {
     }
   }
 }
+
+#if RESIDENT_EMULATED_THREADS == 256
+// The products that tensor cores compute: four for each unit, 16 rows and 8 vectors. Other forms
+// use more of them, or none.
+TEST(GemvWarpsTest, SeveralVectorsHaveAFormOfTheirOwn) {
+  constexpr i64 kDepth = 256;  // 8 units.
+  for (const auto& [vectors, rows, products] :
+       {std::tuple<i64, i64, u64>{2, 16, 32}, {8, 33, 96}, {9, 16, 64}, {16, 64, 256}}) {
+    for (const bool gated : {false, true}) {
+      for (const bool normalized : {false, true}) {
+        SCOPED_TRACE(std::to_string(vectors) + " vectors" + (gated ? ", gated" : "") +
+                     (normalized ? ", normalized" : ""));
+        const Operand x(DType::kF32, {vectors, kDepth});
+        const Operand norm(DType::kBF16, {kDepth});
+        const Operand w(DType::kBF16, {rows, kDepth});
+        const Operand bias(DType::kF32, {0});
+        const Operand out(DType::kF32, {vectors, rows});
+        std::vector<Argument> arguments = {x.AsArgument()};
+        if (normalized) arguments.push_back(norm.AsArgument());
+        arguments.push_back(w.AsArgument());
+        arguments.push_back((gated ? w : bias).AsArgument());
+        arguments.push_back(out.AsArgument());
+        if (normalized) arguments.push_back(ScalarArgument(bit_cast<u32>(1e-5f)));
+        const OperatorFunction function =
+            gated ? (normalized ? resident_operator_rmsnorm_gemv_silu_mul
+                                : resident_operator_gemv_silu_mul)
+                  : (normalized ? resident_operator_rmsnorm_gemv : resident_operator_gemv);
+        const u64 before = emulated::Products::count;
+        testing::Run(function, arguments, 1);
+        EXPECT_EQ(emulated::Products::count - before, gated ? 2 * products : products);
+      }
+    }
+  }
+}
+#endif
 
 // A bias for each vector, in the other forms.
 TEST(GemvWarpsTest, BiasOfVectors) {
