@@ -207,7 +207,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
                                                   std::move(memory_), std::move(slot_));
     FillSession(core_, *session, response_);
     const bool added = core_.graph_sessions.Add(
-        session, [this] { return core_.clients.HasSession(client_->session()); });
+        std::move(session), [this] { return core_.clients.HasSession(client_->session()); });
     Finish(added ? absl::OkStatus() : errors::UnknownSession(client_->session()));
   }
 

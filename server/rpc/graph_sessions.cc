@@ -81,6 +81,7 @@ bool GraphSessions::Add(std::shared_ptr<GraphSession> session,
   if (!is_open()) return false;
   const ClientId client = session->client();
   const std::string id = session->id();
+  session->graph()->sessions.fetch_add(1, std::memory_order_relaxed);
   sessions_[client][id] = std::move(session);
   return true;
 }
@@ -103,6 +104,7 @@ absl::Status GraphSessions::Close(ClientId client, const std::string& id) {
   const auto found = of_client->second.find(id);
   if (found == of_client->second.end()) return errors::UnknownGraphSession(id);
   closed = std::move(found->second);
+  closed->graph()->sessions.fetch_sub(1, std::memory_order_relaxed);
   of_client->second.erase(found);
   if (of_client->second.empty()) sessions_.erase(of_client);
   return absl::OkStatus();
@@ -128,6 +130,9 @@ void GraphSessions::CloseAll(ClientId client) {
   if (of_client == sessions_.end()) return;
   closed = std::move(of_client->second);
   sessions_.erase(of_client);
+  for (const auto& [id, session] : closed) {
+    session->graph()->sessions.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 uint64_t GraphSessions::count() const {

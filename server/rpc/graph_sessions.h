@@ -10,7 +10,8 @@
 // know when it may start the next one.
 //
 // A session that is closed stays usable for the run that uses it; its memory is freed with the last
-// reference.
+// reference. Its graph counts open sessions only, so that a client that has closed one sees it at
+// once.
 //
 // Thread safety: all members may be called from any thread. Callbacks are called without locks.
 //
@@ -95,10 +96,7 @@ class GraphSession {
         checked_(std::move(checked)),
         memory_(std::move(memory)),
         slot_(std::move(slot)),
-        state_(std::move(state)) {
-    graph_->sessions.fetch_add(1, std::memory_order_relaxed);
-  }
-  ~GraphSession() { graph_->sessions.fetch_sub(1, std::memory_order_relaxed); }
+        state_(std::move(state)) {}
   GraphSession(const GraphSession&) = delete;
   GraphSession& operator=(const GraphSession&) = delete;
 
