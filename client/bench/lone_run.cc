@@ -88,6 +88,7 @@ absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Cli
     if (!last.device_ns().empty()) report.device_ns.push_back(last.device_ns()[0]);
     if (call % 64 == 0 || options.paused_calls > 0) progress(completed(call));
   }
+  progress(1);
   if (options.send_data) {
     report.wrong = CountWrong(last.Output<float>(), x, y);
   } else {

@@ -216,20 +216,20 @@ void SupervisedDevice::Adopt(EngineProcess& engine, const EngineInfo& info, bool
 }
 
 void SupervisedDevice::Publish() {
-  {
-    absl::MutexLock lock(&mu_);
-    session_ = live_session_;
-  }
-  SetState(State::kResident, "");
-  if (spare_ != nullptr) spare_->Refill();
   const bool restarted = end_noticed_ != Clock::time_point();
   if (restarted) {
     MarkRestart("restore buffers");
     restart_.total = Clock::now() - std::exchange(end_noticed_, Clock::time_point());
     LogInfo("device ", options_.index, ": ", RestartText(restart_));
   }
+  {
+    absl::MutexLock lock(&mu_);
+    session_ = live_session_;
+    if (restarted) status_.last_restart = std::move(restart_);
+  }
+  SetState(State::kResident, "");
+  if (spare_ != nullptr) spare_->Refill();
   absl::MutexLock lock(&mu_);
-  if (restarted) status_.last_restart = std::move(restart_);
   if (!first_start_) first_start_ = absl::OkStatus();
 }
 

@@ -200,7 +200,6 @@ void SupervisedDevice::FinishResuming(Watched& watched) {
     watched.Fail("resume", status);
     return;
   }
-  queue_.EndPark();
   watched.parking = Parking::kRunning;
   watched.resident_since = Clock::now();
   resume_duration_.Observe(
@@ -210,8 +209,10 @@ void SupervisedDevice::FinishResuming(Watched& watched) {
     ++status_.resumes;
     resume_requested_ = false;
   }
-  *work_arrived_ = false;
   SetState(State::kResident, "");
+  // A client whose task this lets through finds the device resident, and the resume counted.
+  queue_.EndPark();
+  *work_arrived_ = false;
 }
 
 }  // namespace resident

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -110,7 +111,7 @@ absl::Status AccessFiles::Load() {
   return status;
 }
 
-bool AccessFiles::Report(const char* flag, const absl::Status& status) {
+void AccessFiles::Report(const char* flag, const absl::Status& status) {
   if (status.ok()) {
     ++counters_.reloads;
     LogInfo("reloaded --", flag);
@@ -118,11 +119,9 @@ bool AccessFiles::Report(const char* flag, const absl::Status& status) {
     ++counters_.failures;
     LogError("failed to reload --", flag, ", keeping the previous contents: ", status.message());
   }
-  return status.ok();
 }
 
 bool AccessFiles::CheckFiles(bool at_once) {
-  bool changed = false;
   if (options_.tls()) {
     std::vector<std::string> warnings;
     const auto files = ReadCertificates(certificate_paths(), &warnings);
@@ -132,12 +131,14 @@ bool AccessFiles::CheckFiles(bool at_once) {
     }
   }
   if (options_.policy.empty()) return false;
+  std::optional<absl::Status> policy_loaded;
+  std::optional<absl::Status> tokens_loaded;
   std::vector<std::string> warnings;
   const auto policy =
       ReadTrustedFile(options_.policy, kMaxPolicyBytes, /*secret=*/false, &warnings);
   if (ShouldLoad(policy_seen_, Fingerprint(policy), at_once)) {
     Warn(warnings);
-    changed |= Report("policy", LoadPolicy(policy));
+    policy_loaded = LoadPolicy(policy);
   }
   if (!options_.token_file.empty()) {
     warnings.clear();
@@ -145,10 +146,15 @@ bool AccessFiles::CheckFiles(bool at_once) {
         ReadTrustedFile(options_.token_file, kMaxTokenFileBytes, /*secret=*/false, &warnings);
     if (ShouldLoad(tokens_seen_, Fingerprint(tokens), at_once)) {
       Warn(warnings);
-      changed |= Report("token_file", LoadTokens(tokens));
+      tokens_loaded = LoadTokens(tokens);
     }
   }
+  const auto is_new = [](const auto& loaded) { return loaded.has_value() && loaded->ok(); };
+  const bool changed = is_new(policy_loaded) || is_new(tokens_loaded);
   if (changed) access_.Load(policy_, tokens_);
+  // What is reported as reloaded is in force.
+  if (policy_loaded.has_value()) Report("policy", *policy_loaded);
+  if (tokens_loaded.has_value()) Report("token_file", *tokens_loaded);
   return changed;
 }
 

@@ -81,7 +81,7 @@ class AccessFiles {
   }
   // Reads all files and loads those that changed. Returns whether policy or tokens changed.
   bool CheckFiles(bool at_once) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Report(const char* flag, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Report(const char* flag, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run();
 
   const AccessOptions options_;

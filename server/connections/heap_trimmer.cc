@@ -27,7 +27,10 @@ uint64_t ResidentBytes() {
 }  // namespace
 
 HeapTrimmer::HeapTrimmer(std::function<uint64_t()> ended)
-    : ended_(std::move(ended)), bytes_at_start_(ResidentBytes()), thread_([this] {
+    : ended_(std::move(ended)),
+      ended_at_start_(ended_()),
+      bytes_at_start_(ResidentBytes()),
+      thread_([this] {
         pthread_setname_np(pthread_self(), "resident-trim");
         Run();
       }) {}
@@ -41,7 +44,7 @@ HeapTrimmer::~HeapTrimmer() {
 }
 
 void HeapTrimmer::Run() {
-  uint64_t ended_before = ended_();
+  uint64_t ended_before = ended_at_start_;
   absl::Duration wait = absl::FromChrono(kCheckInterval);
   absl::MutexLock lock(&mu_);
   while (!mu_.AwaitWithTimeout(absl::Condition(&stop_), wait)) {

@@ -43,6 +43,7 @@ class HeapTrimmer {
   void Run();
 
   const std::function<uint64_t()> ended_;
+  const uint64_t ended_at_start_;
   const uint64_t bytes_at_start_;
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -74,17 +74,21 @@ class Opening : public std::enable_shared_from_this<Opening> {
     RunTasks();
   }
 
-  void Fork(const std::shared_ptr<GraphSession>& source) {
+  void Fork(std::shared_ptr<GraphSession> source) {
     graph_ = source->graph();
     checked_ = source->checked();
     const absl::Status prepared = PrepareCopy(source);
+    source.reset();  // The use keeps it until the answer.
     if (!prepared.ok()) return Finish(prepared);
     RunTasks();
   }
 
   void Finish(const absl::Status& status) {
+    // What the new session does not have is free before the answer.
     source_.End();
     charge_.Clear();
+    memory_ = {};
+    slot_ = {};
     reactor_.Finish(ToGrpc(status));
   }
 
@@ -269,9 +273,10 @@ grpc::ServerUnaryReactor* GraphSessionCalls::Fork(grpc::CallbackServerContext& c
   const auto opening = std::make_shared<Opening>(core_, *reactor, response.mutable_session());
   const auto start = [&]() -> absl::Status {
     RETURN_IF_ERROR(opening->Enter(context));
-    ASSIGN_OR_RETURN(const auto source,
+    ASSIGN_OR_RETURN(auto source,
                      core_.graph_sessions.Find(opening->client().id(), request.session_id()));
-    core_.runner.Post([opening, source] { opening->Fork(source); });
+    core_.runner.Post(
+        [opening, source = std::move(source)]() mutable { opening->Fork(std::move(source)); });
     return absl::OkStatus();
   };
   const absl::Status started = start();

@@ -38,7 +38,10 @@ TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>&
       if (consume()) return end;  // The engine ended after the task did.
       return {.how = TaskEnd::kEngineEnded, .cause = DescribeEnd(*exit)};
     }
-    if (waited >= timeout) return {.how = TaskEnd::kTimedOut};
+    if (waited >= timeout) {
+      if (consume()) return end;  // The task ended while this thread did not run.
+      return {.how = TaskEnd::kTimedOut};
+    }
     std::this_thread::sleep_for(kPollInterval);
   }
 }
