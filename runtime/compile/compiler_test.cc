@@ -13,6 +13,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -304,12 +305,12 @@ TEST_F(CompilerTest, ConcurrentCompilationsSucceed) {
   for (const CompileResult& result : results) EXPECT_TRUE(result.ok()) << result.compiled;
 }
 
-// Children of this process that wait for a job.
-std::vector<pid_t> WaitingProcesses() {
-  std::vector<pid_t> pids;
+// Children of this process: those that wait for a job, and those that have done one and end.
+std::set<pid_t> Processes() {
+  std::set<pid_t> pids;
   for (const auto& task : fs::directory_iterator("/proc/self/task")) {
     std::ifstream children(task.path() / "children");
-    for (pid_t pid; children >> pid;) pids.push_back(pid);
+    for (pid_t pid; children >> pid;) pids.insert(pid);
   }
   return pids;
 }
@@ -317,15 +318,18 @@ std::vector<pid_t> WaitingProcesses() {
 TEST_F(CompilerTest, ProcessThatWasKilledWhileItWaitedIsReplaced) {
   options_.ahead = {"x86-64"};
   Restart();
+  const std::set<pid_t> before = Processes();
+  ASSERT_EQ(before.size(), 2u);
   ASSERT_TRUE(compiler_->Compile(Job(kSwish)).ok());
-  // One takes the place of that which compiled; a thread starts it.
-  std::vector<pid_t> waiting;
+  // One takes the place of that which compiled; a thread ends the one and starts the other.
+  std::set<pid_t> waiting;
   ASSERT_TRUE(testing::Eventually([&] {
-    waiting = WaitingProcesses();
-    return waiting.size() == 2;
+    waiting = Processes();
+    return waiting.size() == 2 && waiting != before;
   })) << waiting.size();
   for (const pid_t pid : waiting) {
     const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    ASSERT_GE(pidfd, 0) << pid;
     kill(pid, SIGKILL);
     pollfd ended{pidfd, POLLIN, 0};
     poll(&ended, 1, -1);
@@ -336,7 +340,7 @@ TEST_F(CompilerTest, ProcessThatWasKilledWhileItWaitedIsReplaced) {
   const CompileResult unit = compiler_->Compile(other);
   EXPECT_TRUE(unit.ok()) << unit.compiled;
   compiler_.reset();
-  EXPECT_THAT(WaitingProcesses(), ::testing::IsEmpty());
+  EXPECT_THAT(Processes(), ::testing::IsEmpty());
   EXPECT_TRUE(fs::is_empty(cache_ + "/work"));
 }
 

@@ -223,6 +223,7 @@ TEST_F(DeviceGenerationTest, LongTaskMakesTheChangeFailAndDoesNotStopOtherTasks)
 
   // A change that may wait longer succeeds when the task is done.
   EXPECT_TRUE(Load(device, {{kSlot, 1}}).ok());
+  ASSERT_TRUE(spinning.Await());
   EXPECT_EQ(spinning.done->load(), 1);
   EXPECT_EQ(spinning.batch->failed, 0u);
   EXPECT_EQ(Ask(harness, kSlot), VersionAnswer(1));
@@ -383,7 +384,7 @@ TEST_F(DeviceGenerationTest, FaultNamesItsTaskAndTheCallbackChoosesTheNextGenera
 // A change that exceeds its deadline is withdrawn, but a stopped engine does not notice that.
 TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   DeviceOptions options = DeviceHarness::Options();
-  options.heartbeat_limit = milliseconds(500);
+  options.heartbeat_limit = seconds(3);  // Above the change's deadline.
   DeviceHarness harness(options);
   ASSERT_TRUE(Load(harness.device(), {{kSlot, 0}}).ok());
   const Floats out = harness.MakeFloats(1);
@@ -397,7 +398,7 @@ TEST_F(DeviceGenerationTest, StoppedEngineIsNoticedAtTheEndOfAChange) {
   });
   const auto start = Clock::now();
   const absl::Status loaded = harness.device().LoadGeneration(
-      VersionsGeneration(3, FindCompileTarget(harness.device()), {{kSlot, 1}}), milliseconds(300));
+      VersionsGeneration(3, FindCompileTarget(harness.device()), {{kSlot, 1}}), seconds(1));
   stopper.join();
   EXPECT_EQ(loaded.code(), absl::StatusCode::kUnavailable) << loaded;
   ASSERT_TRUE(running.Await());

@@ -40,6 +40,21 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
+// Threads of this process, without those that are ending: the system may list a thread for a moment
+// after it was joined.
+size_t CountThreads() {
+  constexpr uint64_t kExiting = 4;  // PF_EXITING.
+  size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const std::string stat = ReadFile(task.path() / "stat");
+    std::istringstream fields(stat.substr(stat.rfind(')') + 1));  // Behind the name.
+    std::string other;
+    for (int i = 0; i < 6; ++i) fields >> other;
+    if (uint64_t flags = 0; fields >> flags && (flags & kExiting) == 0) ++count;
+  }
+  return count;
+}
+
 // Children of all threads of this process, zombies included.
 size_t CountChildren() {
   size_t count = 0;
@@ -74,16 +89,16 @@ TEST(DeviceTest, StartsAndStopsWithoutLeaks) {
   { DeviceHarness second; }
   const auto count = [] {
     return std::to_string(CountEntries("/proc/self/fd")) + " descriptors, " +
-           std::to_string(CountEntries("/proc/self/task")) + " threads, " +
-           std::to_string(CountChildren()) + " children";
+           std::to_string(CountThreads()) + " threads, " + std::to_string(CountChildren()) +
+           " children";
   };
+  ASSERT_TRUE(Eventually([] { return CountChildren() == 0; }));
   const std::string before = count();
   for (int i = 0; i < 3; ++i) {
     DeviceHarness harness;
     const Floats counters = harness.MakeFloats(100);
     harness.Run(harness.CountTasks(counters));
   }
-  // The system may list a thread for a moment after it was joined.
   EXPECT_TRUE(Eventually([&] { return count() == before; })) << count() << "; before: " << before;
   EXPECT_EQ(CountChildren(), 0u);
 }

@@ -437,6 +437,26 @@ TEST_F(DeviceQueueStatesTest, AClientsInOrderBatchesDoNotStarveItsOtherBatches) 
   EXPECT_TRUE(other->done.WaitForNotificationWithTimeout(absl::Seconds(20)));
 }
 
+// The dispatcher sleeps meanwhile: nothing wakes it for a task that its caller runs inline.
+TEST_F(DeviceQueueStatesTest, ALoneTaskIsFinishedInlineOnTheCallersThread) {
+  // SetRing has woken the dispatcher once: this is its second wait.
+  while (time_.waits() < 2) std::this_thread::yield();
+  for (uint64_t s = 0; s < 10; ++s) {
+    const auto lone = NewBatch(1);
+    std::thread::id finisher;
+    lone->batch->done = [&finisher, p = lone.get()](Batch&) {
+      finisher = std::this_thread::get_id();
+      p->done.Notify();
+    };
+    device_.Complete(s);  // The device is that quick.
+    ASSERT_TRUE(queue_.Enqueue(kAlice, lone->batch, std::chrono::seconds(60)).ok());
+    lone->Wait();
+    EXPECT_EQ(finisher, std::this_thread::get_id()) << s;
+  }
+  EXPECT_EQ(time_.waits(), 2u);
+  ExpectNothingLeft();
+}
+
 // A breadcrumb's words are read one after the other, so its operator may be that of the next task.
 TEST_F(DeviceQueueStatesTest, TheLimitOfARunningTaskIsThatOfItsOwnOperator) {
   constexpr uint32_t kOwn = 40, kNext = 41;

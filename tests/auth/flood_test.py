@@ -152,13 +152,19 @@ class FloodTest(unittest.TestCase):
     def check_served(self):
         wait_for("a client with a token is served", self.served)
 
-    def closed(self, reason):
+    def metric(self, name):
+        """The value of a metric, with its labels if it has some."""
         page = urllib.request.urlopen("http://{}/metrics".format(self.daemon.metrics_address),
                                       timeout=30).read().decode()
-        found = re.search(
-            r'^resident_connections_closed_total\{reason="%s"\} (\S+)$' % reason, page,
-            re.MULTILINE)
+        found = re.search(r"^%s (\S+)$" % re.escape(name), page, re.MULTILINE)
         return float(found.group(1))
+
+    def closed(self, reason):
+        return self.metric('resident_connections_closed_total{reason="%s"}' % reason)
+
+    def await_connections(self, count):
+        wait_for("the daemon has {} connections".format(count),
+                 lambda: self.metric("resident_connections") == count)
 
     def growth(self):
         return http2.resident_bytes(self.pid) - self.bytes_before
@@ -275,7 +281,10 @@ class Held:
     def fill(self, connect):
         """Opens the maximum number of connections."""
         # Connections of earlier calls have ended; the daemon detects this with a delay.
-        return [connect() for _ in range(CONNECTIONS)]
+        self.await_connections(0)
+        connections = [connect() for _ in range(CONNECTIONS)]
+        self.await_connections(CONNECTIONS)
+        return connections
 
 
 class HeldWithoutTls(Held, FloodTest):

@@ -261,13 +261,14 @@ class Headers(unittest.TestCase):
 
             self.assertTrue(eventually(lambda: status() == OK))
             stream = connection.new_stream()
-            began = time.monotonic()
             connection.send_headers(
                 stream, http2.request_headers("/resident.v1.Admin/Drain", [bearer],
                                               scheme=self.scheme))
             replace(self.tokens, before)
-            self.assertTrue(eventually(
-                lambda: status() == UNAUTHENTICATED and time.monotonic() - began > 1.5))
+            self.assertTrue(eventually(lambda: status() == UNAUTHENTICATED))
+            # Admission is checked again if the message comes more than 1 s after the daemon has
+            # handled the headers, which may have been a short time ago.
+            time.sleep(2.5)
             connection.send_message(stream, b"")
             self.assertEqual(connection.result(stream).grpc_status, UNAUTHENTICATED)
         self.assert_serves("a drain whose credential was revoked")
@@ -309,10 +310,7 @@ class Headers(unittest.TestCase):
                 again.read_until(lambda: result.headers)
                 return result.grpc_status is None
 
-        for _ in range(1000):
-            if watch_is_admitted():
-                break
-        self.assertTrue(watch_is_admitted())
+        self.assertTrue(eventually(watch_is_admitted))
 
 
 class HeadersOverTls(Headers):
@@ -335,7 +333,7 @@ class IdleConnections(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="residentd-idle-") as folder:
             policy = pathlib.Path(folder) / "policy"
             policy.write_text(json.dumps({"identities": {}}))
-            daemon = daemons.Daemon("--policy=" + str(policy), "--max_unadmitted_idle_ms=1000")
+            daemon = daemons.Daemon("--policy=" + str(policy), "--max_unadmitted_idle_ms=3000")
             self.addCleanup(daemon.stop)
             with http2.Connection(daemon.address) as watching:
                 stream = watching.new_stream()

@@ -12,6 +12,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/residentd_client.h"
@@ -87,6 +89,20 @@ class SharedMemoryOfIdentitiesTest : public ::testing::Test {
     request.set_size_bytes(floats * sizeof(float));
     v1::ImportSharedResponse response;
     return stub->ImportShared(&context, request, &response);
+  }
+
+  // The number of the daemon's descriptors once all permanent ones exist and others are closed.
+  size_t AwaitDescriptors() {
+    // The spare engine is started while the daemon serves.
+    EXPECT_TRUE(
+        Eventually([&] { return daemon_.Figure("resident_spare_engine{device=\"0\"}") == 1; }));
+    size_t count = daemon_.Descriptors();
+    EXPECT_TRUE(Eventually([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      const size_t last = std::exchange(count, daemon_.Descriptors());
+      return count == last;
+    }));
+    return count;
   }
 
   const TempFolder folder_{"resident-shm", "/tmp"};
@@ -183,7 +199,7 @@ TEST_F(SharedMemoryOfIdentitiesTest, ADescriptorNeedsAnOpenSession) {
 TEST_F(SharedMemoryOfIdentitiesTest, MappedBytesCountForTheQuotaAndARefusalLeaksNothing) {
   const auto alice = Connect(kAliceToken);
   ASSERT_TRUE(alice->SessionId().ok());
-  const size_t before = daemon_.Descriptors();
+  const size_t before = AwaitDescriptors();
   LocalAnswer answer = Pass(*alice, NewMemory(4 << 20, true));
   ASSERT_EQ(answer.code, 0) << answer.text;
   ExpectRefused(Import(*alice, kAliceToken, answer.text, 1 << 20), StatusCode::RESOURCE_EXHAUSTED,

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 
 #include "tests/daemon/client.h"
 #include "tests/daemon/messages.h"
@@ -15,7 +14,6 @@ namespace {
 
 // A value must be unchanged for this long to count as that of an idle daemon.
 constexpr std::chrono::milliseconds kStableTime(300);
-constexpr std::chrono::seconds kSpareTimeout(5);
 
 bool IsIdle(const v1::StatusResponse& status) {
   if (status.clients_size() != 0) return false;
@@ -53,19 +51,15 @@ size_t AwaitStable(const Figure& figure) {
 }
 
 // Waits for spare engines: they start shortly after the daemon serves, and add descriptors
-// and a thread. There may be none.
+// and a thread. REQUIRES: --spare_engine.
 void AwaitSpares(const Daemon& daemon) {
-  const auto until = std::chrono::steady_clock::now() + kSpareTimeout;
-  while (std::chrono::steady_clock::now() < until) {
+  EXPECT_TRUE(Eventually([&] {
     const v1::StatusResponse status = daemon.Status();
     const auto& devices = status.devices();
-    if (std::all_of(devices.begin(), devices.end(), [](const v1::DeviceStatus& device) {
-          return device.spare_engine_pid() != 0;
-        })) {
-      return;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+    return std::all_of(devices.begin(), devices.end(), [](const v1::DeviceStatus& device) {
+      return device.spare_engine_pid() != 0;
+    });
+  })) << "a device has no spare engine";
 }
 
 // Checks that no staging memory is in use, independent of the daemon's own figures: a batch

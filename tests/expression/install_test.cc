@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <random>
@@ -23,7 +24,9 @@ constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 class ExpressionsInTheDaemon : public DaemonTest {
  protected:
-  ExpressionsInTheDaemon() : operators_(v1::Operators::NewStub(daemon_->Connect())) {}
+  ExpressionsInTheDaemon() : operators_(v1::Operators::NewStub(daemon_->Connect())) {
+    std::cout << "seed " << seed_ << "\n";
+  }
 
   // Installs the expression; returns the call's status, and the last message in `last`.
   grpc::Status Install(const std::string& name, const std::string& text,
@@ -95,7 +98,8 @@ class ExpressionsInTheDaemon : public DaemonTest {
   static constexpr uint64_t kBufferFloats = 400'000;
   const std::unique_ptr<v1::Operators::Stub> operators_;
   std::vector<uint64_t> buffers_;
-  std::mt19937 random_{std::random_device()()};
+  const uint32_t seed_ = std::random_device()();
+  std::mt19937 random_{seed_};
 };
 
 TEST_F(ExpressionsInTheDaemon, GiveCorrectResults) {

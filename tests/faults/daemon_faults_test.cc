@@ -193,7 +193,7 @@ TEST(DaemonFaultsTest, TerminationFinishesAcceptedWork) {
   const Counters out(client, 16);
   RunOutcome outcome;
   std::thread running(
-      [&] { outcome = client.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 1'000'000'000)); });
+      [&] { outcome = client.Run(FloatTasks("test.spin", out.buffer(), 0, 1, 3'000'000'000)); });
   ASSERT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 1; }));
   daemon.Kill(SIGTERM);
   running.join();

@@ -396,12 +396,14 @@ TEST_F(GraphRunTest, ARunWaitsForItsClient) {
 }
 
 TEST_F(GraphRunTest, ARunThatWaitsForItsClientEndsAtItsDeadline) {
+  // Clients of tests before this one have ended.
+  ASSERT_TRUE(Eventually([&] { return daemon_->Device().memory_used_bytes() == 0; }));
   GraphMaker maker;
   maker.Tensor(Kind::KIND_STREAM, "big", {D(100'000), D(1 << 19)});
   maker.Call("fill", {"big", F(1)});
   maker.graph.mutable_loop()->set_max_steps(100'000);
   v1::RunGraphRequest request = RunOf(maker);
-  request.set_timeout_us(3'000'000);
+  request.set_timeout_us(5'000'000);
   const auto stub = v1::Graphs::NewStub(daemon_->Connect());
   const auto context = client_.Context();
   const auto stream = stub->Run(context.get(), request);
@@ -431,6 +433,8 @@ TEST_F(GraphRunTest, MoreThanCanBeReturnedIsRefused) {
 
 // Whatever is bound: it is refused before anything is allocated.
 TEST_F(GraphRunTest, MoreThanTheDeviceHasIsRefused) {
+  // Clients of tests before this one have ended.
+  ASSERT_TRUE(Eventually([&] { return daemon_->Device().memory_used_bytes() == 0; }));
   const v1::DeviceStatus device = daemon_->Device();
   const auto floats = static_cast<int64_t>(device.memory_total_bytes() / sizeof(float));
   const std::string has = "has " + std::to_string(device.memory_total_bytes()) + " bytes";

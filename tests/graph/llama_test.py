@@ -383,7 +383,13 @@ class LlamaTest(daemons.DaemonTest):
             wrong = exact[rows].max(1) - exact[rows, whole[len(text):]]
             self.assertLess(wrong.max(), TOLERANCE["f32"] * np.linalg.norm(exact, axis=1).max())
 
+    def draw_the_same_in_each_run(self):
+        """For comparisons of draws of two graphs: their logits differ by rounding, so that in few
+        models a draw at the boundary of two tokens chooses another one."""
+        self.rng = np.random.default_rng(1)
+
     def test_several_texts_draw_with_seeds_of_their_own(self):
+        self.draw_the_same_in_each_run()
         model = self.load(llama_model.random_model(self.rng))
         prompt = self.random_text(model, 4)
         for flags in ([], ["--top_k=9"], ["--top_p=0.8"]):
@@ -530,6 +536,7 @@ class LlamaTest(daemons.DaemonTest):
         self.assertIn("prompt_len", refused.exception.details())
 
     def test_prompt_in_one_step_draws_the_token_of_the_last_position(self):
+        self.draw_the_same_in_each_run()
         model = self.load(llama_model.random_model(self.rng))
         prompt = self.random_text(model, 7)
         for flags in ([], ["--top_k=9"], ["--top_p=0.8"]):

@@ -456,7 +456,9 @@ class Withdrawal(InferenceTest):
 
         def requests():
             yield request("copy", {"x": numpy.ones(1, F32)}, id="first")
-            yield add_request(8, "r")
+            second = add_request(8, "r")
+            second.id = "second"
+            yield second
             half_close.wait()
 
         stream = self.client.ModelStreamInfer(requests())
@@ -489,7 +491,10 @@ class Withdrawal(InferenceTest):
         self.resume()
         answers = [next(stream), next(stream)]
         self.assertEqual([answer.error_message for answer in answers], ["", ""])
-        numpy.testing.assert_array_equal(array(answers[1].infer_response, "out"), [6] * 8)
+        # They come in the order in which the requests end.
+        responses = {answer.infer_response.id: answer.infer_response for answer in answers}
+        self.assertEqual(sorted(responses), ["first", "second"])
+        numpy.testing.assert_array_equal(array(responses["second"], "out"), [6] * 8)
         eventually(lambda: not int(self.device()["buffers"]))
         stream.cancel()
 

@@ -22,6 +22,7 @@
 #include "resident/v1/buffers.grpc.pb.h"
 #include "tests/daemon/messages.h"
 #include "tests/daemon/nothing_left.h"
+#include "tests/support/eventually.h"
 #include "tests/support/local_packets.h"
 #include "tests/support/temp_folder.h"
 
@@ -92,7 +93,9 @@ TEST_F(SharedMemoryTest, ADescriptorsMemoryIsReadAndWrittenInPlace) {
 TEST_F(SharedMemoryTest, TheDaemonNamesItsSocketAndRemovesItAtTheEnd) {
   Daemon daemon({Flag()});
   EXPECT_EQ(daemon.Status().local_address(), path_);
-  EXPECT_THAT(daemon.Output(), HasSubstr("shared memory at " + path_));
+  // The daemon may serve before this line has arrived.
+  EXPECT_TRUE(Eventually(
+      [&] { return daemon.Output().find("shared memory at " + path_) != std::string::npos; }));
   EXPECT_TRUE(std::filesystem::is_socket(path_));
   daemon.Kill(SIGTERM);
   const auto exit = daemon.Wait();

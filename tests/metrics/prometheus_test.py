@@ -173,6 +173,13 @@ class MetricsTest(unittest.TestCase):
     def device(self):
         return self.daemon.ctl("status", "--json").json["devices"][0]
 
+    def bench(self):
+        """Puts load on the daemon; returns its duration in seconds."""
+        started = time.monotonic()
+        result = self.daemon.ctl("bench", "--quick", "--json")
+        self.assertEqual(result.code, 0, result)
+        return time.monotonic() - started
+
     def test_every_task_is_counted(self):
         expression = 'resident_tasks_total{operator="add",status="ok"}'
         before = self.prometheus.await_value(expression)  # The series exists before any task.
@@ -184,10 +191,7 @@ class MetricsTest(unittest.TestCase):
     def test_throughput_is_that_of_the_daemon(self):
         total = "sum(resident_tasks_total)"
         before = self.prometheus.await_value(total)
-        started = time.monotonic()
-        result = self.daemon.ctl("bench", "--quick", "--json")
-        self.assertEqual(result.code, 0, result)
-        elapsed = time.monotonic() - started
+        elapsed = self.bench()
         # The page and Status both count every task that was sent.
         completed = int(self.device()["completed_tasks"])
         self.assertGreater(completed, before)
@@ -198,7 +202,19 @@ class MetricsTest(unittest.TestCase):
         peak = "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(
             int(elapsed) + 5 + WAIT_S)
         least = 0.5 * (completed - before) / (elapsed + 2)
-        wait_for("a rate of {}/s".format(least), lambda: self.prometheus.is_above(peak, least))
+        repeat_at = time.monotonic() + 3
+
+        # Late scrapes can miss the peak: the load is then repeated.
+        def is_recorded():
+            nonlocal repeat_at
+            if self.prometheus.is_above(peak, least):
+                return True
+            if time.monotonic() > repeat_at:
+                self.bench()
+                repeat_at = time.monotonic() + 3
+            return False
+
+        wait_for("a rate of {}/s".format(least), is_recorded)
         for family in ("resident_batch_seconds", "resident_task_device_seconds"):
             p99 = self.prometheus.await_value(
                 "histogram_quantile(0.99, sum by (le) ({}_bucket))".format(family))

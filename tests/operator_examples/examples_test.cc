@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iostream>
 #include <random>
 #include <sstream>
 #include <string>
@@ -31,6 +32,8 @@ std::string Source(const std::string& name) { return ReadFile("docs/examples/" +
 // Runs each example in both builds.
 class ExamplesTest : public ::testing::TestWithParam<bool> {
  protected:
+  ExamplesTest() { std::cout << "seed " << seed_ << "\n"; }
+
   void Load(const std::string& name) {
     unit_ = HostUnit::Compile(Source(name), /*checked=*/GetParam());
     ASSERT_NE(unit_, nullptr);
@@ -46,7 +49,8 @@ class ExamplesTest : public ::testing::TestWithParam<bool> {
 
   std::unique_ptr<HostUnit> unit_;
   OperatorFunction function_ = nullptr;
-  std::mt19937 random_{std::random_device()()};
+  const uint32_t seed_ = std::random_device()();
+  std::mt19937 random_{seed_};
 };
 
 INSTANTIATE_TEST_SUITE_P(Builds, ExamplesTest, ::testing::Bool(),

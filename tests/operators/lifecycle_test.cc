@@ -512,7 +512,7 @@ TEST_F(HangingValidationTest, AStoppingDaemonDoesNotWaitForAValidation) {
 
 class ProductionFaultTest : public LifecycleTest {
  protected:
-  ProductionFaultTest() : LifecycleTest({"--task_time_limit=500ms", "--park_after=0"}) {}
+  ProductionFaultTest() : LifecycleTest({"--task_time_limit=3s", "--park_after=0"}) {}
 
   // Installs a good version and a version that misbehaves only for kPoison.
   void InstallGoodAndBad(const std::string& misbehave) {

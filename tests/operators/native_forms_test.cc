@@ -299,9 +299,11 @@ TEST_F(NativeFormsTest, BatchesAreExactWhileFormsComeAndGo) {
   const Bytecode code = MustAssemble(kSum);
   MustInstall(Program("total", code, v1::InstallHeader::NATIVE_OFF));
   std::atomic<bool> done{false};
+  std::atomic<uint64_t> batches{0};
   std::thread changes([&] {
     client::Operators operators(*client_);
-    for (int i = 0; i < 4; ++i) {
+    // Until enough batches have run meanwhile.
+    for (int i = 0; i < 4 || batches <= 10; ++i) {
       // The same program under another number: interpreted, then native, then replaced.
       EXPECT_TRUE(operators.Install(Program("total", code)).ok());
       EXPECT_TRUE(operators.Rollback("total").ok());
@@ -310,7 +312,6 @@ TEST_F(NativeFormsTest, BatchesAreExactWhileFormsComeAndGo) {
     done = true;
   });
   std::mt19937 random(7);
-  uint64_t batches = 0;
   while (!done) {
     const auto n = static_cast<int32_t>(random() % 1000 + 1);
     FluxBatch batch;

@@ -20,9 +20,6 @@ N = 1 << 16  # Elements of an array that goes through the arena.
 
 class Buffers(support.PackageTest):
 
-    def daemon_buffers(self):
-        return sum(device.buffers for device in self.rd.status().devices)
-
     def test_upload_numpy_and_write(self):
         values = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
         with self.rd.upload(values) as buffer:
@@ -130,19 +127,19 @@ class Buffers(support.PackageTest):
     def test_buffers_are_freed_with_their_last_view(self):
         gc.collect()
         self.rd.op("add")([1], [1])  # Frees the garbage of other tests.
-        before = self.daemon_buffers()
+        before = self.count_buffers(self.rd)
         buffer = self.rd.empty(100)
         view = buffer[3:5]
         del buffer
         gc.collect()
         self.assertEqual(self.rd.empty(1).shape, (1,))  # Frees what is garbage, and is garbage itself.
-        self.assertGreater(self.daemon_buffers(), before)
+        self.assertGreater(self.count_buffers(self.rd), before)
         view.write(np.zeros(2, np.float32))
         del view
         gc.collect()
         with self.rd.empty(1):
-            self.assertEqual(self.daemon_buffers(), before + 1)
-        self.assertEqual(self.daemon_buffers(), before)
+            self.assertEqual(self.count_buffers(self.rd), before + 1)
+        self.assertEqual(self.count_buffers(self.rd), before)
 
     def test_durable_buffers_are_found_by_another_client(self):
         with self.connect() as other:
@@ -186,17 +183,17 @@ class Shared(support.PackageTest):
     def test_the_region_of_a_shared_array_ends_with_its_last_view(self):
         gc.collect()
         self.rd.op("add")([1], [1])  # Frees the garbage of other tests.
-        before = self.rd.status().devices[0].buffers
+        before = self.count_buffers(self.rd)
         array = self.rd.shared((1000,), np.int64)
         view = array[500:]
         del array
         gc.collect()
         np.testing.assert_array_equal(self.rd.op("copy")(view), view)
-        self.assertEqual(self.rd.status().devices[0].buffers, before + 1)
+        self.assertEqual(self.count_buffers(self.rd), before + 1)
         del view
         gc.collect()
         self.rd.op("add")([1], [1])
-        self.assertEqual(self.rd.status().devices[0].buffers, before)
+        self.assertEqual(self.count_buffers(self.rd), before)
 
     def test_large_arrays_go_through_the_arena(self):
         memory = self.rd._operations.memory

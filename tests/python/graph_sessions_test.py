@@ -96,10 +96,8 @@ class Restarts(GraphTest):
 
     def restart(self):
         address = self.daemon.address
-        self.daemon.process.kill()
-        self.daemon.stop()
-        type(self).daemon = support.daemons.Daemon("--address=" + address)
-        self.addClassCleanup(self.daemon.stop)
+        self.stop_daemon(kill=True)
+        self.start_at(address)
 
     def connected(self):
         try:

@@ -82,8 +82,9 @@ class Processes(support.PackageTest):
     def test_a_program_may_end_without_closing_its_client(self):
         process = self.start('futures = [add.submit(out, out) for _ in range(9)]\n'
                              'stream = rd.stream(); print("ready", flush=True)')
-        self.assertEqual(process.wait(support.WAIT_S), 0, process.stderr.read())
-        self.assertEqual(process.stderr.read(), "")
+        code, errors = process.wait(support.WAIT_S), process.stderr.read()
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(errors, "")
         self.wait_for(lambda: not self.victims())
 
     def park(self):
@@ -256,11 +257,10 @@ class Restarts(support.PackageTest):
         np.testing.assert_array_equal(add(large, large), 2 * large)
         buffer = self.rd.upload(X)
         address = self.daemon.address
-        self.daemon.stop()
+        self.stop_daemon()
         with self.assertRaises(ConnectionError):
             add(X, X)
-        type(self).daemon = support.daemons.Daemon("--address=" + address)
-        self.addClassCleanup(self.daemon.stop)
+        self.start_at(address)
         self.wait_for(self.connected)  # gRPC waits before it connects again.
         np.testing.assert_array_equal(add(large, large), 2 * large)
         np.testing.assert_array_equal(add.submit(X, X).result(), 2 * X)
@@ -271,9 +271,8 @@ class Restarts(support.PackageTest):
 
     def restart(self, *flags):
         address = self.daemon.address
-        self.daemon.stop()
-        type(self).daemon = support.daemons.Daemon("--address=" + address, *flags)
-        self.addClassCleanup(self.daemon.stop)
+        self.stop_daemon()
+        self.start_at(address, *flags)
 
     def check_durable_buffers(self, flags, check):
         """Calls check(a buffer, one of asyncio's client, that client) after a restart."""

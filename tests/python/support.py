@@ -57,6 +57,37 @@ class PackageTest(unittest.TestCase):
     def connect(cls, **options):
         return residentd.connect(cls.daemon.address, **dict(cls.OPTIONS, **options))
 
+    @classmethod
+    def start_at(cls, address, *flags):
+        """Starts the daemon of the tests at this address. Meanwhile a connection of another program may
+        have its port."""
+        while True:
+            try:
+                cls.daemon = daemons.Daemon("--address=" + address, *flags)
+                break
+            except RuntimeError as error:
+                if "Address already in use" not in str(error):
+                    raise
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def stop_daemon(self, kill=False):
+        """Ends the daemon, and waits until the client has noted the end of its session: until then it
+        passes memory of this session to the next daemon."""
+        self.rd._connection.session()  # Opens one if there is none.
+        memory = self.rd._operations.memory
+        session = memory.session
+        if kill:
+            self.daemon.process.kill()
+        self.daemon.stop()
+        self.wait_for(lambda: memory.session != session)
+
+    def count_buffers(self, client):
+        """The buffers of the client's session. Those of a session that has ended remain for a moment."""
+        session = client._connection.session()[0]
+        own = [each for each in client.status().clients if session.startswith(each.id)]
+        self.assertEqual(len(own), 1)
+        return own[0].buffers
+
     def wait_for(self, condition):
         deadline = time.monotonic() + WAIT_S
         while not condition():
