@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -426,6 +427,28 @@ TEST_F(BidiStreamTest, DaemonEndsTheStreamsThatAreRegistered) {
   EXPECT_EQ(unchecked.finished(), absl::UnavailableError("stopping"));
   for (auto* call : {&refused, &let_in, &unchecked}) call->Done();
   core_.streams.EndAll(absl::UnavailableError("again"));  // All streams have been destroyed.
+}
+
+// So that a stream ends with the reason, and not because its session has ended.
+TEST(LiveStreamsTest, RefusedStreamsEndBeforeSessions) {
+  struct Named final : LiveStream {
+    Named(std::vector<std::string>& ended, std::string name) : ended(ended), name(name) {}
+    void End(const absl::Status&) override { ended.push_back(name); }
+    bool is_session() const override { return name == "session"; }
+    std::vector<std::string>& ended;
+    const std::string name;
+  };
+  LiveStreams streams;
+  std::vector<std::string> ended;
+  std::vector<std::shared_ptr<Named>> all;
+  // The streams have no order of their own.
+  for (const char* name : {"work", "session", "work", "session", "work", "session", "work"}) {
+    all.push_back(std::make_shared<Named>(ended, name));
+    streams.Add(all.back(), [] { return absl::UnauthenticatedError("withdrawn"); });
+  }
+  streams.EndRefused();
+  EXPECT_EQ(ended, (std::vector<std::string>{"work", "work", "work", "work", "session", "session",
+                                             "session"}));
 }
 
 // gRPC ends a write before the client has read all of the response, and sends the status after it.

@@ -24,6 +24,8 @@ class LiveStream {
   virtual void End(const absl::Status& status) = 0;
   // Whether a drain ends the stream at once instead of waiting for it.
   virtual bool ends_at_drain() const { return false; }
+  // Whether other streams of its client need this one.
+  virtual bool is_session() const { return false; }
 };
 
 class LiveStreams {
@@ -48,12 +50,16 @@ class LiveStreams {
       if (stream->ends_at_drain()) stream->End(status);
     }
   }
-  // Ends the streams whose callers would no longer be admitted, with the reason.
+  // Ends the streams whose callers would no longer be admitted, with the reason. Sessions are the
+  // last: a stream whose session ends before it could still end well.
   void EndRefused() {
-    for (const auto& [stream, recheck] : Live()) {
-      if (recheck == nullptr) continue;
-      const absl::Status status = recheck();
-      if (!status.ok()) stream->End(status);
+    const auto live = Live();
+    for (const bool sessions : {false, true}) {
+      for (const auto& [stream, recheck] : live) {
+        if (recheck == nullptr || stream->is_session() != sessions) continue;
+        const absl::Status status = recheck();
+        if (!status.ok()) stream->End(status);
+      }
     }
   }
 

@@ -18,6 +18,8 @@ class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse
  public:
   SessionStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
 
+  bool is_session() const override { return true; }
+
   void Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request) {
     Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Sessions/Open"));
     const absl::Status opened = OpenSession(context, request);
