@@ -460,14 +460,7 @@ TEST_F(GraphQuantumOperatorsTest, AGraphWhoseFormIsTooLarge) {
   // So many tasks, one after the other, may take longer than a minute.
   const auto context = client_.Context();
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(4));
-  const auto stub = v1::Graphs::NewStub(daemon_.Connect());
-  const auto stream = stub->Run(context.get(), request);
-  GraphOutcome outcome;
-  v1::RunGraphResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_result()) outcome.result = response.result();
-  }
-  outcome.status = stream->Finish();
+  const GraphOutcome outcome = RunGraph(*v1::Graphs::NewStub(daemon_.Connect()), *context, request);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(outcome.floats(), std::vector<float>{0.25f * (kInputs - 1) * (kNodes - 1)});
   EXPECT_GE(daemon_.Device().completed_tasks() - before, uint64_t{kNodes});

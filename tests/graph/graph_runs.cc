@@ -27,8 +27,12 @@ GraphOutcome RunGraph(const Daemon& daemon, const Client& client,
 
 GraphOutcome RunGraph(v1::Graphs::Stub& stub, const Client& client,
                       const v1::RunGraphRequest& request, const OnGraphStep& on_step) {
-  const auto context = client.Context();
-  const auto stream = stub.Run(context.get(), request);
+  return RunGraph(stub, *client.Context(), request, on_step);
+}
+
+GraphOutcome RunGraph(v1::Graphs::Stub& stub, grpc::ClientContext& context,
+                      const v1::RunGraphRequest& request, const OnGraphStep& on_step) {
+  const auto stream = stub.Run(&context, request);
   GraphOutcome outcome;
   v1::RunGraphResponse response;
   while (stream->Read(&response)) {
@@ -36,7 +40,7 @@ GraphOutcome RunGraph(v1::Graphs::Stub& stub, const Client& client,
     if (response.has_trace()) outcome.traces.push_back(response.trace());
     if (!response.has_step()) continue;
     outcome.steps.push_back(response.step());
-    if (on_step) on_step(response.step(), *context);
+    if (on_step) on_step(response.step(), context);
   }
   outcome.status = stream->Finish();
   return outcome;

@@ -68,6 +68,9 @@ GraphOutcome RunGraph(const Daemon& daemon, const Client& client,
 // Over a connection that exists.
 GraphOutcome RunGraph(v1::Graphs::Stub& stub, const Client& client,
                       const v1::RunGraphRequest& request, const OnGraphStep& on_step = nullptr);
+// With the deadline of this context.
+GraphOutcome RunGraph(v1::Graphs::Stub& stub, grpc::ClientContext& context,
+                      const v1::RunGraphRequest& request, const OnGraphStep& on_step = nullptr);
 
 // A loop of nodes that do nothing but take `ns` nanoseconds each, one after the other, and return a
 // record in each step.
