@@ -635,24 +635,25 @@ RESIDENT_DEVICE void Attend(const Block& block, const Args& args) {
 }
 
 // An item of attention_decode, for any tensors.
-RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
+RESIDENT_NOINLINE void DecodeItem(Block block, Args args, DecodeItems items, i64 item) {
   block.barrier();  // What is in the memory, and in the scratch memory, has been used.
   auto& task = *block.memory<AttentionTask>();
-  RotateAndAppend(block, args, item);
+  const i64 kv_head = Quotient(item, items.parts);
+  // With an item for each head of q, all of them are computed here, and one is used.
+  const i64 part = items.by_heads ? 0 : item - kv_head * items.parts;
+  RotateAndAppend(block, args, kv_head, /*appends=*/part + 1 == items.used);
   if (block.thread() == 0) {
-    ReadDecodeItem(block, args, item, task);
+    ReadDecodeHead(block, args, kv_head, items.used, task);
     PlanTiles(block.threads(), task);
   }
   block.barrier();
-  const i64 kv_head = Quotient(item, task.parts);
-  const i64 part = item - kv_head * task.parts;
   RESIDENT_UNROLL(1)
   for (i64 tile = 0; tile < task.tiles; ++tile) {
     const i64 first = (kv_head * task.tiles + tile) * task.parts + part;
     AttendItems(block, task, {first, first + 1});
   }
   block.barrier();
-  FinishItem(block, args, item, [&](const CombineTask& combined, const Range& rows) {
+  FinishItem(block, args, items, item, [&](const CombineTask& combined, const Range& rows) {
     CombineRows(block, combined, rows);
   });
 }
@@ -660,21 +661,25 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, i64 item) {
 RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
 #if RESIDENT_WARPS
   if (CanDecodeAtOnce(block, args)) {
-    const u32 parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
-    const Range items = block.share(args.described(kDecodeKeys).shape[0] * i64{parts});
+    const DecodeItems items = DivideDecode(args, /*by_heads=*/true);
+    const Range share = block.share(args.described(kDecodeKeys).shape[0] * i64{items.parts});
     RESIDENT_UNROLL(1)
-    for (u32 item = static_cast<u32>(items.begin); item < static_cast<u32>(items.end); ++item) {
-      if (item % parts >= CountDecodeParts(args)) {
+    for (u32 item = static_cast<u32>(share.begin); item < static_cast<u32>(share.end); ++item) {
+      if (item % items.parts >= items.Active()) {
         if (!block.await_inputs()) return;
-        ClearItem(block, args, item);
+        ClearItem(block, args, items, item);
         continue;
       }
       block.barrier();  // No thread uses the memory for an item before.
-      if (block.thread() == 0) ReadPosition(args, *block.memory<PositionTask>());
+      if (block.thread() == 0) ReadPosition(args, items, *block.memory<PositionTask>());
       block.barrier();
       // Otherwise one of its results is not finite.
-      if (DecodeAtOnce(block, args, item)) continue;
-      DecodeItem(block, args, item);
+      const bool one_head = items.by_heads || items.shared == 1;
+      if (one_head ? DecodeAtOnce<1>(block, args, items, item)
+                   : DecodeAtOnce<kHeadsAtOnce>(block, args, items, item)) {
+        continue;
+      }
+      DecodeItem(block, args, items, item);
     }
     return;
   }
@@ -684,15 +689,14 @@ RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
     block.fail(CompletionStatus::kInvalidArgument, detail);
     return;
   }
-  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
-  const i64 kv_heads = args.tensor<const Any>(kDecodeKeys).shape(0);
-  const Range items = block.share(kv_heads * parts);
+  const DecodeItems items = DivideDecode(args, /*by_heads=*/false);
+  const Range share = block.share(args.tensor<const Any>(kDecodeKeys).shape(0) * i64{items.parts});
   RESIDENT_UNROLL(1)
-  for (i64 item = items.begin; item < items.end; ++item) {
-    if (item - Quotient(item, parts) * parts < CountDecodeParts(args)) {
-      DecodeItem(block, args, item);
+  for (i64 item = share.begin; item < share.end; ++item) {
+    if (item - Quotient(item, items.parts) * items.parts < items.Active()) {
+      DecodeItem(block, args, items, item);
     } else {
-      ClearItem(block, args, item);
+      ClearItem(block, args, items, item);
     }
   }
 }

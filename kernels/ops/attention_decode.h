@@ -7,7 +7,8 @@
 // could be; the others are empty. The item that has the last key, the new one, appends it. The
 // parts of a head that are not empty count their arrivals in `arrived`; the last one combines them,
 // in their order, so that the result does not depend on who is last, and sets the count to 0 for
-// the next task.
+// the next task. That takes longer than to read some hundred keys: these are one part, and items of
+// empty parts have heads of q in their place, if there are enough of them.
 //
 //   AttendOnePositionBy  (attention_one_position.h)  16-bit keys and values of 64 or 128 elements
 //   DecodeItem           (attention.cc)              any tensors
@@ -50,18 +51,36 @@ constexpr u16 kDecodeBadParts = 6;
 constexpr u16 kDecodeTooManyHeads = 7;
 constexpr u16 kDecodeBadArrivals = 8;
 
-// A part more for each 32 keys: the groups of a block then have one each.
+// A part more for each 32 keys: the groups of a block then have one each. Up to kKeysOfOnePart keys
+// are one part.
 constexpr i64 kKeysOfPart = 32;
+constexpr i64 kKeysOfOnePart = 512;
 
 // Elements of the heads of q that share a head of k: the general form has them in scratch memory,
 // behind the sums of AttendTile.
 constexpr u64 kDecodeQueriesAt = kScratchBytes / 2;
 constexpr i64 kMaxSharedElements = (kScratchBytes - kDecodeQueriesAt) / sizeof(float);
 
-// Parts that have keys.
-RESIDENT_DEVICE i64 CountDecodeParts(const Args& args) {
-  return Smallest((args.scalar<i64>(kDecodePos) + kKeysOfPart) / kKeysOfPart,
-                  args.tensor<const Any>(kDecodeAcc).shape(1));
+// How the work is divided into items.
+struct DecodeItems {
+  u32 parts;      // Of a head of keys: all,
+  u32 used;       // and those that have keys, the first ones.
+  u32 shared;     // Heads of q that share a head of keys.
+  bool by_heads;  // There is one part, and item p of a head of keys has the p-th of these heads.
+
+  // Items of a head of keys that compute something, the first ones.
+  RESIDENT_DEVICE u32 Active() const { return by_heads ? shared : used; }
+};
+// `by_heads`: whether heads may have items of their own. REQUIRES: the shapes are not refused.
+RESIDENT_DEVICE DecodeItems DivideDecode(const Args& args, bool by_heads) {
+  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
+  const i64 pos = args.scalar<i64>(kDecodePos);
+  const i64 shared = Quotient(args.tensor<const Any>(kDecodeQ).shape(0),
+                              args.tensor<const Any>(kDecodeKeys).shape(0));
+  const i64 used =
+      pos < kKeysOfOnePart ? 1 : Smallest(Quotient(pos + kKeysOfPart, kKeysOfPart), parts);
+  return {static_cast<u32>(parts), static_cast<u32>(used), static_cast<u32>(shared),
+          by_heads && used == 1 && shared <= parts};
 }
 
 // 0, or the detail with which the task is refused. Scalars and shapes only.
@@ -87,64 +106,69 @@ RESIDENT_DEVICE u16 RefuseDecode(const Args& args) {
   return 0;
 }
 
-// Writes the results of an item without keys: those of an empty part.
-RESIDENT_NOINLINE void ClearItem(Block block, Args args, i64 item) {
-  const auto acc = args.tensor<float>(kDecodeAcc);
-  const i64 parts = acc.shape(1);
+// Writes the results of an item whose part is empty.
+RESIDENT_DEVICE void ClearItem(const Block& block, const Args& args, const DecodeItems& items,
+                               i64 item) {
+  const Tensor<float> acc = args.tensor<float>(kDecodeAcc);
   const i64 dim = acc.shape(2);
-  const i64 kv_head = Quotient(item, parts);
-  const i64 part = item - kv_head * parts;
-  const i64 shared = Quotient(acc.shape(0), args.tensor<const Any>(kDecodeKeys).shape(0));
-  float* const largest = args.tensor<float>(kDecodeLargest).data();
-  float* const sums = args.tensor<float>(kDecodeSum).data();
-  ForEachInRows(
-      block, {0, shared}, dim, [=](i64 h) { return (kv_head * shared + h) * parts + part; },
-      [=](i64 at, i64 d) {
-        acc.data()[at * dim + d] = 0.0f;
-        if (d != 0) return;
-        largest[at] = -math::infinity();
-        sums[at] = 0.0f;
-      });
+  const i64 kv_head = Quotient(item, items.parts);
+  const i64 part = item - kv_head * items.parts;
+  const i64 first_row = kv_head * items.shared * items.parts + part;
+  float* const largest = args.tensor<float>(kDecodeLargest).data() + first_row;
+  float* const sums = args.tensor<float>(kDecodeSum).data() + first_row;
+  float* const values = acc.data() + first_row * dim;
+  RESIDENT_UNROLL(1)
+  for (i64 h = 0; h < items.shared; ++h) {
+    const i64 row = h * items.parts;
+    block.for_each({0, dim}, [=](i64 d) { values[row * dim + d] = 0.0f; });
+    if (block.thread() != 0) continue;
+    largest[row] = -math::infinity();
+    sums[row] = 0.0f;
+  }
 }
 
-// (collective, behind a barrier that follows the item's stores) Counts the item as finished, and
-// calls combine(task, rows) for its head if it is the last one.
+// (collective, behind a barrier that follows the item's stores) Calls combine(task, rows) for the
+// results of the item, or, if there are several parts and this one is the last to have finished,
+// for those of its head of keys.
 template <typename F>
-RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, i64 item, F combine) {
+RESIDENT_DEVICE void FinishItem(const Block& block, const Args& args, const DecodeItems& items,
+                                i64 item, F combine) {
   const auto acc = args.tensor<const float>(kDecodeAcc);
-  const i64 used = CountDecodeParts(args);
-  const i64 kv_head = Quotient(item, acc.shape(1));
-  u32 last = 0;
-  if (block.thread() == 0) {
-    i32* const arrived = args.tensor<i32>(kDecodeArrived).data() + kv_head;
-    const i32 before = atomic_arrive(arrived);
-    if (before < 0 || before >= used) {
-      block.fail(CompletionStatus::kInvalidArgument, kDecodeBadArrivals);
+  const i64 kv_head = Quotient(item, items.parts);
+  Range rows = {kv_head * items.shared, (kv_head + 1) * items.shared};
+  if (items.by_heads) {
+    rows.begin += item - kv_head * items.parts;
+    rows.end = rows.begin + 1;
+  } else if (items.used > 1) {
+    u32 last = 0;
+    if (block.thread() == 0) {
+      i32* const arrived = args.tensor<i32>(kDecodeArrived).data() + kv_head;
+      const i32 before = atomic_arrive(arrived);
+      if (before < 0 || static_cast<u32>(before) >= items.used) {
+        block.fail(CompletionStatus::kInvalidArgument, kDecodeBadArrivals);
+      }
+      last = static_cast<u32>(before) + 1 == items.used ? 1 : 0;
+      if (last != 0) *arrived = 0;
     }
-    last = before + 1 == used ? 1 : 0;
-    if (last != 0) *arrived = 0;
+    last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
+    if (last == 0) return;
   }
-  last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
-  if (last == 0) return;
   const auto out = args.tensor<const Any>(kDecodeOut);
-  const i64 shared = Quotient(out.shape(0), args.tensor<const Any>(kDecodeKeys).shape(0));
   combine(CombineTask{acc.data(), args.tensor<const float>(kDecodeLargest).data(),
                       args.tensor<const float>(kDecodeSum).data(), AddressOf(out), out.dtype(),
-                      used, acc.shape(1), acc.shape(2)},
-          Range{kv_head * shared, (kv_head + 1) * shared});
+                      items.used, items.parts, acc.shape(2)},
+          rows);
 }
 
 // --- The general form ---------------------------------------------------------------------------
 
-// (collective) Rotates the queries of the item's head of keys into scratch memory, as float32, and
-// appends the new key and value if the item has them.
-RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
+// (collective) Rotates the queries of a head of keys into scratch memory, as float32, and appends
+// the new key and value if it is asked to.
+RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 kv_head, bool appends) {
   const auto q = args.tensor<const Any>(kDecodeQ);
   const auto angles = args.tensor<const float>(kDecodeAngles);
   const auto keys = args.tensor<const Any>(kDecodeKeys);
-  const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
   const i64 dim = q.shape(1);
-  const i64 kv_head = Quotient(item, parts);
   const i64 shared = Quotient(q.shape(0), keys.shape(0));
   const i64 pos = args.scalar<i64>(kDecodePos);
   const bool interleaved = args.scalar<i32>(kDecodeLayout) == 0;
@@ -170,7 +194,7 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
       [&](i64 h, i64 d) {
         queries[h * dim + d] = rotated(q, (kv_head * shared + h) * q.stride(0), d);
       });
-  if (item - kv_head * parts + 1 != CountDecodeParts(args)) return;
+  if (!appends) return;
   const auto k = args.tensor<const Any>(kDecodeK);
   const auto v = args.tensor<const Any>(kDecodeV);
   const auto values = args.tensor<const Any>(kDecodeValues);
@@ -184,15 +208,16 @@ RESIDENT_NOINLINE void RotateAndAppend(Block block, Args args, i64 item) {
   });
 }
 
-// (one thread) The attention of an item as a task of attention_partial, but for PlanTiles.
-RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, AttentionTask& task) {
+// (one thread) The attention of a head of keys as a task of attention_partial, but for PlanTiles.
+RESIDENT_NOINLINE void ReadDecodeHead(Block block, Args args, i64 kv_head, u32 used_parts,
+                                      AttentionTask& task) {
   const auto q = args.tensor<const Any>(kDecodeQ);
   const auto acc = args.tensor<const Any>(kDecodeAcc);
   task.batches = task.queries = 1;
   task.heads = q.shape(0);
   task.keys = args.scalar<i64>(kDecodePos) + 1;
   task.parts = acc.shape(1);
-  task.used_parts = CountDecodeParts(args);
+  task.used_parts = used_parts;
   task.scale = args.scalar<float>(kDecodeScale);
   task.causal = 0;
   task.depth = task.columns = static_cast<i32>(q.shape(1));
@@ -206,7 +231,7 @@ RESIDENT_NOINLINE void ReadDecodeItem(Block block, Args args, i64 item, Attentio
   read(kDecodeKeys, task.k);
   read(kDecodeValues, task.v);
   // The scratch memory has the heads of the item's head of keys only.
-  const i64 first = Quotient(item, task.parts) * Quotient(task.heads, task.kv_heads);
+  const i64 first = kv_head * Quotient(task.heads, task.kv_heads);
   task.q = {reinterpret_cast<u64>(block.scratch<float>(kDecodeQueriesAt)) -
                 static_cast<u64>(first * task.depth) * sizeof(float),
             {0, task.depth, 0, 1},
@@ -258,7 +283,7 @@ RESIDENT_DEVICE bool CanDecodeAtOnce(const Block& block, const Args& args) {
 }
 
 // (one thread) Elements are not read. REQUIRES: CanDecodeAtOnce.
-RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
+RESIDENT_DEVICE void ReadPosition(const Args& args, const DecodeItems& items, PositionTask& task) {
   const TensorArgument& q = args.described(kDecodeQ);
   const TensorArgument& k = args.described(kDecodeK);
   const TensorArgument& v = args.described(kDecodeV);
@@ -271,6 +296,8 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.out = args.described(kDecodeAcc).address;
   task.largest = args.described(kDecodeLargest).address;
   task.sum = args.described(kDecodeSum).address;
+  task.decoded = args.described(kDecodeOut).address;
+  task.out_dtype = args.described(kDecodeOut).dtype;
   task.q_strides[0] = task.k_strides[0] = task.v_strides[0] = 0;
   task.q_strides[1] = q.strides[0];
   for (u32 d = 0; d < 2; ++d) {
@@ -280,35 +307,41 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, PositionTask& task) {
   task.q_dtype = DType::kF32;
   task.heads = static_cast<u32>(q.shape[0]);
   task.kv_heads = static_cast<u32>(keys.shape[0]);
-  task.shared_heads = task.heads / task.kv_heads;
+  task.shared_heads = items.shared;
   task.keys = static_cast<u32>(args.scalar<i64>(kDecodePos)) + 1;
-  task.parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
-  task.used_parts = static_cast<u32>(CountDecodeParts(args));
+  task.parts = items.parts;
+  task.used_parts = items.used;
+  task.by_heads = items.by_heads;
   task.scale = args.scalar<float>(kDecodeScale);
   task.added = {k.address,    v.address,    angles.shape[0] == 0 ? 0 : angles.address,
                 k.strides[0], v.strides[0], args.scalar<i32>(kDecodeLayout) == 0};
 }
 
 // Awaits the inputs, and computes an item of the task in the block's memory. False: a result is not
-// finite (see AttendOnePositionBy).
-template <typename T, u32 kDim>
-RESIDENT_DEVICE bool DecodeAtOnceBy(const Block& block, const Args& args, u32 item) {
+// finite (see AttendOnePositionBy). kHeads as there.
+template <typename T, u32 kDim, u32 kHeads>
+RESIDENT_DEVICE bool DecodeAtOnceBy(const Block& block, const Args& args, const DecodeItems& items,
+                                    u32 item) {
+  const auto await = [&] { return block.await_inputs(); };
   const auto finish = [&](u32) {
-    FinishItem(block, args, item, [&](const CombineTask& task, const Range& rows) {
+    if (items.used == 1) return;  // The results are complete.
+    FinishItem(block, args, items, item, [&](const CombineTask& task, const Range& rows) {
       CombineRowsBy<kDim / kWarpThreads, u32>(block, task, rows);
     });
   };
-  return AttendOnePositionBy<T, kDim, /*kDecode=*/true>(
-             block, item, item + 1, [&] { return block.await_inputs(); }, finish) != item;
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/true, kHeads>(block, item, item + 1, await,
+                                                                finish) != item;
 }
-RESIDENT_DEVICE bool DecodeAtOnce(const Block& block, const Args& args, u32 item) {
+template <u32 kHeads>
+RESIDENT_DEVICE bool DecodeAtOnce(const Block& block, const Args& args, const DecodeItems& items,
+                                  u32 item) {
   const bool half = args.described(kDecodeKeys).dtype == DType::kF16;
   if (args.described(kDecodeQ).shape[1] == 64) {
-    return half ? DecodeAtOnceBy<Half, 64>(block, args, item)
-                : DecodeAtOnceBy<BFloat16, 64>(block, args, item);
+    return half ? DecodeAtOnceBy<Half, 64, kHeads>(block, args, items, item)
+                : DecodeAtOnceBy<BFloat16, 64, kHeads>(block, args, items, item);
   }
-  return half ? DecodeAtOnceBy<Half, 128>(block, args, item)
-              : DecodeAtOnceBy<BFloat16, 128>(block, args, item);
+  return half ? DecodeAtOnceBy<Half, 128, kHeads>(block, args, items, item)
+              : DecodeAtOnceBy<BFloat16, 128, kHeads>(block, args, items, item);
 }
 
 #endif  // RESIDENT_WARPS

@@ -186,7 +186,7 @@ void Check(const Case& c, u64 chunks) {
   decode.CheckOut();
   EXPECT_EQ(decode.arrived, std::vector<i32>(decode.arrived.size(), 0));
   // Parts without keys are empty.
-  const i64 used = std::min(c.parts, (c.pos + 32) / 32);
+  const i64 used = c.pos < 512 ? 1 : std::min(c.parts, (c.pos + 32) / 32);
   for (i64 row = 0; row < c.heads * c.parts; ++row) {
     EXPECT_EQ(decode.sum.Get(row) == 0.0f, row % c.parts >= used) << row;
     if (row % c.parts < used) continue;
@@ -197,6 +197,17 @@ void Check(const Case& c, u64 chunks) {
 TEST(AttentionDecodeTest, PositionsAndParts) {
   for (const i64 pos : {0, 1, 6, 31, 32, 33, 63, 64, 99, 160}) {
     for (const i64 parts : {1, 3, 16}) Check({4, 1, 64, 200, pos, parts}, 1);
+  }
+}
+
+// Around the largest number of keys that are one part, in whose place chunks have heads if there
+// are enough parts.
+TEST(AttentionDecodeTest, OnePartAndSeveral) {
+  for (const i64 pos : {510, 511, 512, 513, 543, 544, 600, 831, 832}) {
+    for (const i64 parts : {1, 3, 8, 30}) Check({4, 1, 64, 900, pos, parts}, 3);
+    Check({6, 2, 128, 900, pos, 3, /*layout=*/0}, 6);
+    Check({10, 1, 64, 900, pos, 4}, 2);  // More heads than are computed at once.
+    Check({2, 2, 64, 900, pos, 1, /*layout=*/1, true, DType::kF16}, 2);
   }
 }
 
@@ -220,39 +231,47 @@ TEST(AttentionDecodeTest, OtherFormsThanThatOf16BitsAndAlignedHeads) {
 }
 
 TEST(AttentionDecodeTest, FurtherTasksOnTheSameCounts) {
-  Decode decode({4, 2, 64, 300, 260, 4}, 7);
-  for (const u64 chunks : {1, 2, 3}) {
-    ASSERT_EQ(decode.Run(chunks), 0u);
-    decode.CheckOut();
-    EXPECT_EQ(decode.arrived, std::vector<i32>(2, 0));
-  }
-}
-
-TEST(AttentionDecodeTest, BitsDoNotDependOnTheChunks) {
-  Decode decode({8, 2, 64, 300, 280, 4}, 8);
-  ASSERT_EQ(decode.Run(1), 0u);
-  std::vector<float> want;
-  for (i64 i = 0; i < decode.out.size(); ++i) want.push_back(decode.out.Get(i));
-  for (const u64 chunks : {2, 3, 8, 50}) {
-    ASSERT_EQ(decode.Run(chunks), 0u);
-    for (i64 i = 0; i < decode.out.size(); ++i) {
-      ASSERT_EQ(bit_cast<u32>(decode.out.Get(i)), bit_cast<u32>(want[static_cast<size_t>(i)]));
+  for (const i64 pos : {260, 560}) {
+    Decode decode({4, 2, 64, 600, pos, 4}, 7);
+    for (const u64 chunks : {1, 2, 3}) {
+      ASSERT_EQ(decode.Run(chunks), 0u);
+      decode.CheckOut();
+      EXPECT_EQ(decode.arrived, std::vector<i32>(2, 0));
     }
   }
 }
 
-// A hidden key has no part in a result, also if its value is not finite.
-TEST(AttentionDecodeTest, ScoresOfMinusInfinityBesideInfiniteValues) {
-  const Case c = {4, 1, 64, 80, 70, 2, 1, /*rotates=*/false};
+TEST(AttentionDecodeTest, BitsDoNotDependOnTheChunks) {
+  for (const i64 pos : {280, 580}) {
+    Decode decode({8, 2, 64, 600, pos, 4}, 8);
+    ASSERT_EQ(decode.Run(1), 0u);
+    std::vector<float> want;
+    for (i64 i = 0; i < decode.out.size(); ++i) want.push_back(decode.out.Get(i));
+    for (const u64 chunks : {2, 3, 8, 50}) {
+      ASSERT_EQ(decode.Run(chunks), 0u);
+      for (i64 i = 0; i < decode.out.size(); ++i) {
+        ASSERT_EQ(bit_cast<u32>(decode.out.Get(i)), bit_cast<u32>(want[static_cast<size_t>(i)]));
+      }
+    }
+  }
+}
+
+// A hidden key has no part in a result, also if its value is not finite: then chunks compute again.
+void CheckMinusInfinity(i64 parts, u64 chunks) {
+  const Case c = {4, 1, 64, 80, 70, parts, 1, /*rotates=*/false};
   Decode decode(c, 9);
   for (i64 i = 0; i < decode.q.size(); ++i) decode.q.Set(i, std::abs(decode.q.Get(i)) + 0.1f);
   for (i64 d = 0; d < c.dim; ++d) {
     decode.keys.Set(3 * c.dim + d, -std::numeric_limits<float>::infinity());
     decode.values.Set(3 * c.dim + d, std::numeric_limits<float>::infinity());
   }
-  ASSERT_EQ(decode.Run(2), 0u);
+  ASSERT_EQ(decode.Run(chunks), 0u);
   for (i64 i = 0; i < decode.out.size(); ++i) ASSERT_TRUE(std::isfinite(decode.out.Get(i)));
   EXPECT_EQ(decode.arrived[0], 0);
+}
+TEST(AttentionDecodeTest, ScoresOfMinusInfinityBesideInfiniteValues) {
+  CheckMinusInfinity(/*parts=*/2, /*chunks=*/2);
+  CheckMinusInfinity(/*parts=*/5, /*chunks=*/3);
 }
 
 TEST(AttentionDecodeTest, Refusals) {
@@ -269,8 +288,8 @@ TEST(AttentionDecodeTest, Refusals) {
   EXPECT_EQ(detail({2, 2, 64, 4, -1, 1}), 3u);
   EXPECT_EQ(detail({2, 2, 64, 4, 0, 1, /*layout=*/2}), 4u);
   EXPECT_EQ(detail({2, 2, 64, 4, 0, 0}), 6u);
-  Decode counted({2, 2, 64, 4, 0, 1}, 12);
-  counted.arrived[1] = 1;
+  Decode counted({2, 2, 64, 600, 512, 2}, 12);
+  counted.arrived[1] = 2;
   EXPECT_EQ(counted.Run(1) >> 16, 8u);
   Decode decode({2, 2, 64, 4, 0, 1}, 11);
   decode.angles = Elements(DType::kF32, {31});

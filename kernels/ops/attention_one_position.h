@@ -10,7 +10,8 @@
 // the warps. The products are added in float32.
 //
 // For attention_decode (attention_decode.h) it also rotates the queries, and appends the new key,
-// which is not read back, to the cache.
+// which is not read back, to the cache. If there are few keys and blocks enough, an item of it has
+// one head of q: then a block computes a fourth, and no block waits for the results of another one.
 //
 // It needs few instructions in front of the first load and behind the last one, which is what short
 // caches are limited by. Items of more than kMaxKeys keys, of which there usually are fewer than
@@ -44,7 +45,8 @@ struct PositionTask {
   u64 q;
   u64 k;
   u64 v;
-  u64 out;  // For parts: acc.
+  u64 out;      // For parts: acc.
+  u64 decoded;  // attention_decode only: where the results are, if there is one part.
   u64 largest;
   u64 sum;
   i64 q_strides[2];  // Of batches and heads, as all of these.
@@ -59,6 +61,7 @@ struct PositionTask {
   u32 keys;
   u32 parts;       // 0: the operator attention.
   u32 used_parts;  // Those that have keys, or 1; the first ones.
+  bool by_heads;   // attention_decode only: see DecodeItems.
   float scale;
   NewPosition added;  // attention_decode only. Its key is the last one.
 };
@@ -69,8 +72,8 @@ inline constexpr u32 kLaneElements = 8;
 // Keys of an item, at most.
 inline constexpr i64 kMaxKeys = 2048;
 
-// Keys of a group in a step: of attention and attention_partial, and of attention_decode, whose
-// items have few keys.
+// Keys of a group in a step: of attention_decode with several heads, whose items have few keys, and
+// otherwise.
 inline constexpr u32 kKeysAtOnce = 4;
 inline constexpr u32 kDecodedKeysAtOnce = 2;
 
@@ -103,14 +106,14 @@ struct PositionMemory {
 static_assert(kPositionOffset + sizeof(PositionMemory<64>) <= kBlockMemoryBytes, "");
 static_assert(kPositionOffset + sizeof(PositionMemory<128>) <= kBlockMemoryBytes, "");
 
-// How the scores of a step, of kHeadsAtOnce heads for each of kKeys keys, are distributed over the
-// kLanes lanes of a group. A lane has kScores of them, or kCopies lanes have the same one.
-template <u32 kLanes, u32 kKeys>
+// How the scores of a step, of kHeads heads for each of kKeys keys, are distributed over the kLanes
+// lanes of a group. A lane has kScores of them, or kCopies lanes have the same one.
+template <u32 kLanes, u32 kHeads, u32 kKeys>
 struct ScoresOfLanes {
-  static constexpr u32 kAll = kHeadsAtOnce * kKeys;  // Score h * kKeys + j: of head h and key j.
+  static constexpr u32 kAll = kHeads * kKeys;  // Score h * kKeys + j: of head h and key j.
   static constexpr u32 kScores = kAll > kLanes ? kAll / kLanes : 1;
   static constexpr u32 kCopies = kAll > kLanes ? 1 : kLanes / kAll;
-  static constexpr u32 kLanesOfHead = kLanes / kHeadsAtOnce;
+  static constexpr u32 kLanesOfHead = kLanes / kHeads;
 
   // The key of a lane's score.
   static RESIDENT_DEVICE u32 KeyOf(u32 lane, u32 score) {
@@ -124,8 +127,8 @@ struct ScoresOfLanes {
   // (group) Combines the values of the lanes that have different scores of a head.
   template <typename F>
   static RESIDENT_DEVICE float CombineHead(float value, F f) {
-    RESIDENT_UNROLL(2)
-    for (u32 mask = kLanesOfHead / 2; mask >= kCopies; mask /= 2) {
+    RESIDENT_UNROLL(4)
+    for (u32 mask = kLanesOfHead / 2; mask >= kCopies && mask > 0; mask /= 2) {
       value = f(value, ShuffleXor(value, mask));
     }
     return value;
@@ -135,10 +138,11 @@ struct ScoresOfLanes {
 // What a group knows of its keys so far: the largest score and the sum of the weights of the head
 // whose scores the lane has, where a lane has the weights of its own scores only, and the weighted
 // values of all heads.
+template <u32 kHeads>
 struct GroupRows {
   float largest;
   float sum;
-  float total[kHeadsAtOnce][kLaneElements];
+  float total[kHeads][kLaneElements];
 };
 
 // The lane's elements of the keys of a step, or of their values. What does not exist is 0.
@@ -210,12 +214,12 @@ RESIDENT_DEVICE void AddOverLanes(u32 lane_of_key, float (&values)[kCount]) {
 // (group) Adds the keys of a step, of which `left` exist if the group's keys are `groups` positions
 // from each other. load_values() returns their values, and is called when the keys are no longer
 // needed.
-template <typename T, u32 kDim, u32 kKeys, typename F>
+template <typename T, u32 kDim, u32 kHeads, u32 kKeys, typename F>
 RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane,
                              const StepRuns<kKeys>& keys, F load_values, u32 left, u32 groups,
-                             GroupRows& rows) {
+                             GroupRows<kHeads>& rows) {
   constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
-  using Scores = ScoresOfLanes<kLanes, kKeys>;
+  using Scores = ScoresOfLanes<kLanes, kHeads, kKeys>;
   const u32 lane_of_key = lane % kLanes;
   const u32 first_lane = lane - lane_of_key;
   // Pair by pair: the elements of all keys as floats would be too many for the registers.
@@ -224,15 +228,15 @@ RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane,
   };
   float scores[Scores::kAll] = {};
   for (u32 pair = 0; pair < kLaneElements / 2; ++pair) {
-    Pair queries[kHeadsAtOnce];
-    for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+    Pair queries[kHeads];
+    for (u32 h = 0; h < kHeads; ++h) {
       const Quad<float>& quad = memory.queries[h][pair / 2][lane_of_key];
       queries[h] = reinterpret_cast<const Pair*>(&quad)[pair % 2];
     }
     for (u32 j = 0; j < kKeys; ++j) {
       for (u32 i = 0; i < 2; ++i) {
         const float element = ElementOf<T>(keys.runs[j], 2 * pair + i);
-        for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+        for (u32 h = 0; h < kHeads; ++h) {
           scores[h * kKeys + j] += element * queries[h].v[i];
         }
       }
@@ -257,9 +261,9 @@ RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane,
     rows.sum += weights[s];
   }
 
-  float growths[kHeadsAtOnce];
-  float all_weights[kHeadsAtOnce][kKeys];
-  for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+  float growths[kHeads];
+  float all_weights[kHeads][kKeys];
+  for (u32 h = 0; h < kHeads; ++h) {
     growths[h] = Shuffle(growth, first_lane + Scores::LaneOf(h, 0));
     for (u32 j = 0; j < kKeys; ++j) {
       all_weights[h][j] = Shuffle(weights[j % Scores::kScores], first_lane + Scores::LaneOf(h, j));
@@ -268,7 +272,7 @@ RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane,
   for (u32 i = 0; i < kLaneElements; ++i) {
     float elements[kKeys];
     for (u32 j = 0; j < kKeys; ++j) elements[j] = ElementOf<T>(values.runs[j], i);
-    for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+    for (u32 h = 0; h < kHeads; ++h) {
       float total = rows.total[h][i] * growths[h];
       for (u32 j = 0; j < kKeys; ++j) total += all_weights[h][j] * elements[j];
       rows.total[h][i] = total;
@@ -277,14 +281,14 @@ RESIDENT_DEVICE void AddKeys(const PositionMemory<kDim>& memory, u32 lane,
 }
 
 // Merges the groups of a warp, whose results the memory has then.
-template <u32 kDim, u32 kKeys>
+template <u32 kDim, u32 kHeads, u32 kKeys>
 RESIDENT_DEVICE void MergeGroups(PositionMemory<kDim>& memory, u32 warp, u32 lane,
-                                 const GroupRows& rows) {
+                                 const GroupRows<kHeads>& rows) {
   constexpr u32 kLanes = PositionMemory<kDim>::kLanesOfKey;
-  using Scores = ScoresOfLanes<kLanes, kKeys>;
+  using Scores = ScoresOfLanes<kLanes, kHeads, kKeys>;
   // Of all scores of the lane's head.
   const float sums = Scores::CombineHead(rows.sum, [](float a, float b) { return a + b; });
-  for (u32 h = 0; h < kHeadsAtOnce; ++h) {
+  for (u32 h = 0; h < kHeads; ++h) {
     const u32 lane_of_head = lane / kLanes * kLanes + Scores::LaneOf(h, 0);
     const float largest = Shuffle(rows.largest, lane_of_head);
     float top = largest;
@@ -311,33 +315,42 @@ RESIDENT_DEVICE void MergeGroups(PositionMemory<kDim>& memory, u32 warp, u32 lan
 }
 
 // Writes the merged results of `count` heads from `head` on. False: one is not finite.
-template <u32 kDim>
+template <u32 kDim, bool kDecode>
 RESIDENT_DEVICE bool MergeWarps(const Block& block, const PositionTask& task,
                                 const PositionMemory<kDim>& memory, u32 warps, u32 batch, u32 head,
                                 u32 count, u32 part) {
+  // All lanes of a warp have elements of the same head. One of kLanes lanes has the factor of a
+  // warp.
+  constexpr u32 kLanes = 8;
+  static_assert(PositionMemory<kDim>::kWarps <= kLanes, "");
   bool finite = true;
+  const u32 own = LaneOf(block) % kLanes;
   RESIDENT_UNROLL(1)
   for (u32 i = block.thread(); i < count * kDim; i += block.threads()) {
     const u32 h = i / kDim;
     const u32 column = i % kDim;
-    float top = -math::infinity();
-    RESIDENT_UNROLL(4)
-    for (u32 w = 0; w < warps; ++w) top = Larger(top, memory.largest[w][h]);
-    const float base = BaseOf(top);
-    float sum = 0.0f;
+    const float largest = own < warps ? memory.largest[own][h] : -math::infinity();
+    const float top = CombineLanes(
+        largest, [](float a, float b) { return Larger(a, b); }, kLanes);
+    const float factor = ExponentialOf(largest - BaseOf(top));
+    const float own_sum = own < warps ? factor * memory.sums[own][h] : 0.0f;
+    const float sum = CombineLanes(
+        own_sum, [](float a, float b) { return a + b; }, kLanes);
     float total = 0.0f;
+    const u32 quad = column / 4;
     RESIDENT_UNROLL(4)
     for (u32 w = 0; w < warps; ++w) {
-      const float factor = ExponentialOf(memory.largest[w][h] - base);
-      sum += factor * memory.sums[w][h];
-      const u32 quad = column / 4;
-      total += factor * memory.of_warp[w].totals[h][quad % 2][quad / 2].v[column % 4];
+      total += Shuffle(factor, w) * memory.of_warp[w].totals[h][quad % 2][quad / 2].v[column % 4];
     }
     finite = finite && total - total == 0.0f && sum - sum == 0.0f;
     const i64 row = i64{batch} * task.heads + head + h;
     if (task.parts > 0) {
       const i64 at = row * task.parts + part;
       *ElementAt<float>(task.out, at * kDim + column) = total;
+      if (kDecode && task.used_parts == 1) {
+        StoreFloat(task.decoded, task.out_dtype, row * kDim + column,
+                   sum == 0.0f ? 0.0f : total / sum);
+      }
       if (column != 0) continue;
       *ElementAt<float>(task.largest, at) = top;
       *ElementAt<float>(task.sum, at) = sum;
@@ -349,6 +362,22 @@ RESIDENT_DEVICE bool MergeWarps(const Block& block, const PositionTask& task,
     }
   }
   return finite;
+}
+
+// Writes the results of an empty part.
+template <u32 kDim>
+RESIDENT_DEVICE void ClearPart(const Block& block, const PositionTask& task, u32 kv_head,
+                               u32 part) {
+  const i64 first = i64{kv_head} * task.shared_heads * task.parts + part;
+  RESIDENT_UNROLL(1)
+  for (u32 i = block.thread(); i < task.shared_heads * kDim; i += block.threads()) {
+    const u32 column = i % kDim;
+    const i64 at = first + i64{i / kDim} * task.parts;
+    *ElementAt<float>(task.out, at * kDim + column) = 0.0f;
+    if (column != 0) continue;
+    *ElementAt<float>(task.largest, at) = -math::infinity();
+    *ElementAt<float>(task.sum, at) = 0.0f;
+  }
 }
 
 // Which pair of a rotation element d of a vector belongs to, and the other element of the pair.
@@ -367,9 +396,9 @@ struct PairOf {
 
 // What attention_decode brings to the memory for an item: the queries of some heads and, if the
 // item has it, the new key with its value, one row after the other.
-template <typename T, u32 kDim>
+template <typename T, u32 kDim, u32 kHeads>
 struct NewRows {
-  static constexpr u32 kKeyRow = kHeadsAtOnce;
+  static constexpr u32 kKeyRow = kHeads;
   static constexpr u32 kValueRow = kKeyRow + 1;
   // Elements that a thread requests at the same time, and the other ones of their pairs.
   static constexpr u32 kAtOnce = 2;
@@ -382,7 +411,7 @@ struct NewRows {
   float own[kAtOnce];
   float other[kAtOnce];
 
-  RESIDENT_DEVICE u32 Elements() const { return (has_new ? kValueRow + 1 : kHeadsAtOnce) * kDim; }
+  RESIDENT_DEVICE u32 Elements() const { return (has_new ? kValueRow + 1 : kHeads) * kDim; }
 
   // Requests elements `first`, `first` + threads and so on.
   RESIDENT_DEVICE void Load(u32 first, u32 threads) {
@@ -438,12 +467,13 @@ struct NewRows {
 // Computes items, and ends behind one of which a result is not finite: a key with score -infinity
 // has no part in the sum of values, and here an infinite value of it would have. Returns this item,
 // or `end_item`. await() is called before the first element is read; if it returns false, nothing
-// is computed. kDecode: of attention_decode; end(item) is called behind each item.
-template <typename T, u32 kDim, bool kDecode, typename Await, typename End>
+// is computed. kDecode: of attention_decode; end(item) is called behind each item. kHeads: how many
+// heads of an item are computed at a time.
+template <typename T, u32 kDim, bool kDecode, u32 kHeads, typename Await, typename End>
 RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 end_item,
                                         Await await, End end) {
   using Memory = PositionMemory<kDim>;
-  constexpr u32 kKeys = kDecode ? kDecodedKeysAtOnce : kKeysAtOnce;
+  constexpr u32 kKeys = kDecode && kHeads > 1 ? kDecodedKeysAtOnce : kKeysAtOnce;
   using Runs = RunsOfGroup<kKeys>;
   const PositionTask& task = *block.memory<PositionTask>();
   Memory& memory = *block.memory<Memory>(kPositionOffset);
@@ -451,30 +481,34 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
   const u32 group = block.thread() / Memory::kLanesOfKey;
   const u32 groups = block.threads() / Memory::kLanesOfKey;
   const u32 parts = task.parts > 0 ? task.parts : 1;
+  const bool by_heads = kDecode && task.by_heads;
   RESIDENT_UNROLL(1)
   for (u32 item = first_item; item < end_item; ++item) {
     bool finite = true;
     const u32 all_heads = item / parts;
-    const u32 part = item - all_heads * parts;
+    const u32 index = item - all_heads * parts;
+    const u32 part = by_heads ? 0 : index;
+    // Of those that share the head of keys.
+    const u32 first_head = by_heads ? index : 0;
+    const u32 end_head = by_heads ? index + 1 : task.shared_heads;
     const u32 batch = all_heads / task.kv_heads;
     const u32 kv_head = all_heads - batch * task.kv_heads;
     const u32 size = task.keys / task.used_parts;
     const u32 larger = task.keys - size * task.used_parts;  // Parts that have one more.
     const u32 begin = part * size + (part < larger ? part : larger);
-    u32 count = size + (part < larger ? 1 : 0);
-    // The new key is used last, by the first group.
+    const u32 count = size + (part < larger ? 1 : 0);
+    // The last key is new: its copy in the block's memory is used.
     const bool has_new = kDecode && count > 0 && begin + count == task.keys;
-    if (has_new) --count;
     const u32 all_warps = block.threads() / kWarpThreads;
     u32 warps = (count + Memory::kGroupsOfWarp - 1) / Memory::kGroupsOfWarp;
     warps = warps < all_warps ? warps : all_warps;
-    if (has_new && warps == 0) warps = 1;
     RESIDENT_UNROLL(1)
-    for (u32 first = 0; first < task.shared_heads; first += kHeadsAtOnce) {
+    for (u32 first = first_head; first < end_head; first += kHeads) {
       const u32 head = kv_head * task.shared_heads + first;
-      const u32 heads =
-          task.shared_heads - first < kHeadsAtOnce ? task.shared_heads - first : kHeadsAtOnce;
-      u32 left = count > group ? count - group : 0;  // Keys of the group, from those of a step on.
+      const u32 heads = end_head - first < kHeads ? end_head - first : kHeads;
+      // Keys from the group's first one of a step on.
+      u32 left = count > group ? count - group : 0;
+      const auto stored = [&](u32 keys) { return has_new && keys > 0 ? keys - 1 : keys; };
       const auto runs_of = [&](u64 address, const i64(&strides)[3], u32 which) {
         const i64 offset = batch * strides[0] + kv_head * strides[1] +
                            (begin + group) * strides[2] + lane_of_key * kLaneElements;
@@ -484,20 +518,34 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       };
       Runs keys = runs_of(task.k, task.k_strides, 0);
       Runs values = runs_of(task.v, task.v_strides, 1);
-      if (item == first_item && first == 0 && !await()) return end_item;
-      if (first != 0) block.barrier();  // The totals of the heads before have been used.
-      keys.Start(left, groups);
-      values.Start(left, groups);
-      [[maybe_unused]] NewRows<T, kDim> rows_of_item{task, kv_head, head, heads, has_new, {}, {}};
+      const bool is_first = item == first_item && first == first_head;
+      if (is_first && !await()) return end_item;
+      if (first != first_head) block.barrier();  // The totals of the heads before have been used.
+      const bool rotates = kDecode && is_first && task.added.angles != 0;
+      const auto angle_of = [&](u32 i) {
+        return *ElementAt<const float>(task.added.angles, i % (kDim / 2));
+      };
+      float angle = 0.0f;
+      if (rotates && block.thread() < kDim) angle = angle_of(block.thread());
+      keys.Start(stored(left), groups);
+      values.Start(stored(left), groups);
+      [[maybe_unused]] NewRows<T, kDim, kHeads> rows_of_item{task,    kv_head, head, heads,
+                                                             has_new, {},      {}};
       if constexpr (kDecode) {
         rows_of_item.Load(block.thread(), block.threads());
-        if (item == first_item && first == 0 && task.added.angles != 0) {
-          for (u32 pair = block.thread(); pair < kDim / 2; pair += block.threads()) {
-            memory.rotations[pair] = RotationBy(*ElementAt<const float>(task.added.angles, pair));
+        if (by_heads && index != 0) ClearPart<kDim>(block, task, kv_head, index);
+        if (rotates) {
+          RESIDENT_UNROLL(1)
+          for (u32 i = block.thread(); i < kDim; i += block.threads()) {
+            if (i != block.thread()) angle = angle_of(i);
+            Rotation& rotation = memory.rotations[i % (kDim / 2)];
+            if (i < kDim / 2) {
+              rotation.cosine = CosineOf(angle);
+            } else {
+              rotation.sine = SineOf(angle);
+            }
           }
         }
-      }
-      if constexpr (kDecode) {
         block.barrier();
         RESIDENT_UNROLL(1)
         for (u32 at = block.thread();;) {
@@ -508,7 +556,7 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
         }
       } else {
         RESIDENT_UNROLL(1)
-        for (u32 i = block.thread(); i < kHeadsAtOnce * kDim; i += block.threads()) {
+        for (u32 i = block.thread(); i < kHeads * kDim; i += block.threads()) {
           const u32 h = i / kDim;
           const u32 d = i % kDim;
           float value = 0.0f;
@@ -520,41 +568,38 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
         }
       }
       block.barrier();
-      GroupRows rows;
+      GroupRows<kHeads> rows;
       rows.largest = -math::infinity();
       rows.sum = 0.0f;
       for (auto& total : rows.total) {
         for (float& element : total) element = 0.0f;
       }
       // The lanes of a warp make the same number of steps.
-      const u32 first_group = WarpOf(block) * Memory::kGroupsOfWarp;
-      bool adds_new = has_new && first_group == 0;
       RESIDENT_UNROLL(1)
-      for (u32 done = first_group; done < count || adds_new; done += kKeys * groups) {
-        const bool is_new = kDecode && done >= count;
+      for (u32 done = WarpOf(block) * Memory::kGroupsOfWarp; done < count; done += kKeys * groups) {
         const u32 behind = Runs::KeysBehind(left, groups);
-        StepRuns<kKeys> step = keys.Take();
-        keys.Start(behind, groups);
-        if (is_new) {
-          adds_new = false;
-          step.runs[0] = memory.new_key[lane_of_key];
-        }
-        AddKeys<T, kDim, kKeys>(
-            memory, LaneOf(block), step,
-            [&] {
-              StepRuns<kKeys> of_step = values.Take();
-              values.Start(behind, groups);
-              if (is_new) of_step.runs[0] = memory.new_value[lane_of_key];
-              return of_step;
-            },
-            is_new ? u32{group == 0} : left, groups, rows);
+        const auto take = [&](Runs& runs, const Bytes16* new_run) {
+          StepRuns<kKeys> step = runs.Take();
+          runs.Start(stored(behind), groups);
+          if (has_new) {
+            for (u32 j = 0; j < kKeys; ++j) {
+              if (left == j * groups + 1) step.runs[j] = new_run[lane_of_key];
+            }
+          }
+          return step;
+        };
+        AddKeys<T, kDim, kHeads, kKeys>(
+            memory, LaneOf(block), take(keys, memory.new_key),
+            [&] { return take(values, memory.new_value); }, left, groups, rows);
         left = behind;
       }
       WaitForCopies<0>();
-      if (WarpOf(block) < warps)
-        MergeGroups<kDim, kKeys>(memory, WarpOf(block), LaneOf(block), rows);
+      if (WarpOf(block) < warps) {
+        MergeGroups<kDim, kHeads, kKeys>(memory, WarpOf(block), LaneOf(block), rows);
+      }
       block.barrier();
-      finite = MergeWarps<kDim>(block, task, memory, warps, batch, head, heads, part) && finite;
+      finite =
+          MergeWarps<kDim, kDecode>(block, task, memory, warps, batch, head, heads, part) && finite;
     }
     if (block.reduce(u32{finite}, [](u32 a, u32 b) { return a & b; }) == 0) return item;
     end(item);
@@ -563,7 +608,7 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
 }
 template <typename T, u32 kDim>
 RESIDENT_NOINLINE u32 AttendOnePositionBy(Block block, u32 first_item, u32 end_item) {
-  return AttendOnePositionBy<T, kDim, /*kDecode=*/false>(
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/false, kHeadsAtOnce>(
       block, first_item, end_item, [] { return true; }, [](u32) {});
 }
 

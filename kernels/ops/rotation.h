@@ -10,6 +10,8 @@ struct Rotation {
   float cosine;
   float sine;
 };
+[[maybe_unused]] RESIDENT_NOINLINE float CosineOf(float angle) { return math::cos(angle); }
+[[maybe_unused]] RESIDENT_NOINLINE float SineOf(float angle) { return math::sin(angle); }
 [[maybe_unused]] RESIDENT_NOINLINE Rotation RotationBy(float angle) {
   return {math::cos(angle), math::sin(angle)};
 }

@@ -631,7 +631,8 @@ class Attention(Conformance):
         """Beside rope, kv_append and attention of one position, in float64."""
         for heads, kv_heads, head, length, pos, parts, layout in (
             (8, 2, 64, 300, 0, 4, 1), (8, 2, 64, 300, 31, 4, 1), (6, 3, 64, 300, 299, 4, 0),
-            (12, 1, 128, 500, 437, 16, 1), (4, 4, 80, 90, 77, 3, 1), (5, 1, 16, 70, 69, 2, 0)):
+            (12, 1, 128, 500, 437, 16, 1), (4, 4, 80, 90, 77, 3, 1), (5, 1, 16, 70, 69, 2, 0),
+            (8, 2, 64, 900, 511, 4, 1), (8, 2, 64, 900, 512, 4, 1), (6, 3, 128, 900, 811, 7, 0)):
             dtype = self.random.choice(FLOATS)
             q, k, v = (self.stored(self.normal(shape), "f32")
                        for shape in ((heads, head), (kv_heads, head), (kv_heads, head)))
