@@ -42,10 +42,7 @@ std::optional<uint64_t> HostRing::Reserve() {
 }
 
 void HostRing::Publish(uint64_t sequence, const TaskDescriptor& task) {
-  if (task.flags & kTaskGraph) {
-    is_graph_[sequence & mask_] = 1;
-    ++graphs_;
-  }
+  if (task.flags & kTaskGraph) is_graph_[sequence & mask_] = 1;
   Write(region_->submissions()[sequence & mask_], task, sequence);
 }
 
@@ -68,10 +65,7 @@ void HostRing::Unlink(uint32_t slot) {
   next_[previous_[slot]] = next_[slot];
   previous_[next_[slot]] = previous_[slot];
   sequence_[slot] = kFree;
-  if (is_graph_[slot]) {
-    is_graph_[slot] = 0;
-    --graphs_;
-  }
+  is_graph_[slot] = 0;
   --in_flight_;
 }
 
