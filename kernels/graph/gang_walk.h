@@ -10,8 +10,10 @@
 // it begins the next one.
 //
 // While the operator runs, Prepare reads what the next node needs, so that little but the wait
-// remains between two nodes. An operator that waits for its inputs itself is started before that,
-// and reads meanwhile what no node writes.
+// remains between two nodes. Its loads do not depend on each other: the record of a node, which
+// says where the others are, is read one node earlier, and its index in the list two nodes earlier.
+// An operator that waits for its inputs itself is started before the wait, and reads meanwhile what
+// no node writes.
 //
 // Invariants:
 //   1. The first node that has not ended, in the order of the graph, waits for no node, and its
@@ -80,7 +82,15 @@ struct GangQuantum {
   u32 workers;
 };
 
-// A node of the member's list, as it is in the image; see GraphNode and GangNode.
+// A node of the member's list, as it is in the image, with the index of the node behind it. Behind
+// the last one of the list follows the first one, in the next step.
+struct GangEntry {
+  GraphNode node;
+  GangNode members;
+  u32 behind;
+  u32 index;
+};
+// The node that is executed next, or was executed; see GraphNode and GangNode.
 struct GangStep {
   u32 node;
   u32 op;
@@ -102,6 +112,8 @@ struct GangMemory {
   // The node that is executed next, and the one that is or was executed.
   GangStep next;
   GangStep done;
+  // That which is prepared next.
+  GangEntry ahead;
   union {
     // Of the node that is executed next.
     ArgumentBlock arguments;
@@ -213,22 +225,27 @@ class GangWalk {
     // A member that has come to the end of the step reads them when the next one has begun, which
     // may be now.
     if (!arrived_ || rank() == 0) ReadScalars();
+    if (size() == 0) return;
+    const u32 at = InList(position_);
+    const u32 node = list()[at];
+    TakeEntry(node, RequestEntry(node, InList(at + 1)));
   }
 
   // Reads the record, the arguments and the first predecessors of the next node of the list. The
   // caller has taken what was prepared before.
   RESIDENT_HOST_DEVICE void Prepare() {
     if (rank() == 0) LookForEnd();
-    leaves_ = Platform::First(Platform::Load(&state().leave)) != 0;
-    if (position_ == size()) return;
-    const u32 node = list()[position_];
-    const GraphNode& record = ImagePart<GraphNode>(image(), image().nodes_at)[node];
-    const GangNode& members = ImagePart<GangNode>(image(), image().gang_nodes_at)[node];
+    const u32 leave = Platform::Load(&state().leave);
+    if (position_ == size()) {
+      leaves_ = Platform::First(leave) != 0;
+      return;
+    }
+    const GraphNode record = memory_.ahead.node;
+    const GangNode members = memory_.ahead.members;
+    const u32 behind = memory_.ahead.behind;
     const u32 patches = record.patches;
-    const u32 first_patch = record.first_patch;
-    const u32 first_argument = record.first_argument;
     GangStep next = {};
-    next.node = node;
+    next.node = memory_.ahead.index;
     next.op = record.op;
     next.arguments = record.arguments;
     next.waits = record.predecessors;
@@ -237,18 +254,21 @@ class GangWalk {
     next.signals = members.signals;
     next.first_wait = members.first_wait;
     next.index = rank() >= next.first ? rank() - next.first : rank() + gang() - next.first;
-    // Independent of each other: the operator, the predecessors and the arguments.
+    // Independent of each other: the operator, the predecessors, the entry behind, the arguments.
     const GraphOperator op = operators()[next.op];
     ReadWait(next, Platform::Lane());
-    CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + first_argument,
+    const EntryWords ahead = RequestEntry(behind, InList(InList(position_ + 1) + 1));
+    CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + record.first_argument,
                   next.arguments);
+    // All lanes have read the entry: CopyArguments ends with Sync.
+    TakeEntry(behind, ahead);
     next.operator_slot = op.slot;
     next.starts_early = members.starts_early & op.starts_early;
     next.chunks = 1;
     if (Platform::Lane() == 0) {
       if (patches != 0) {
-        PatchArguments(ImagePart<GraphPatch>(image(), image().patches_at) + first_patch, patches,
-                       memory_.scalars, state().records + step() * state().record_bytes,
+        PatchArguments(ImagePart<GraphPatch>(image(), image().patches_at) + record.first_patch,
+                       patches, memory_.scalars, state().records + step() * state().record_bytes,
                        &memory_.arguments);
       }
       if (op.split_parameter >= 0) {
@@ -257,6 +277,7 @@ class GangWalk {
       }
       memory_.next = next;
     }
+    leaves_ = Platform::First(leave) != 0;
     Platform::Sync();
   }
 
@@ -426,6 +447,52 @@ class GangWalk {
       const u32 i = k * Platform::kLanes + Platform::Lane();
       if (i < pieces) target[i] = loaded[k];
     }
+    Platform::Sync();
+  }
+
+  // A position of the list: behind the last one is the first one.
+  RESIDENT_HOST_DEVICE u32 InList(u32 position) const {
+    return position < size() ? position : position - size();
+  }
+
+  // The words of a GangEntry that are read: a lane has some of them.
+  static constexpr u32 kNodeWords = sizeof(GraphNode) / sizeof(u32);
+  static constexpr u32 kMemberWords = sizeof(GangNode) / sizeof(u32);
+  static constexpr u32 kEntryWords = kNodeWords + kMemberWords + 1;
+  static constexpr u32 kEntryRounds = (kEntryWords + Platform::kLanes - 1) / Platform::kLanes;
+  struct EntryWords {
+    u32 words[kEntryRounds];
+  };
+  // Loads the entry of a node that is in front of this position of the list.
+  RESIDENT_HOST_DEVICE EntryWords RequestEntry(u32 node, u32 behind) const {
+    const auto* const record = reinterpret_cast<const unsigned char*>(
+        ImagePart<GraphNode>(image(), image().nodes_at) + node);
+    const auto* const members = reinterpret_cast<const unsigned char*>(
+        ImagePart<GangNode>(image(), image().gang_nodes_at) + node);
+    EntryWords entry = {};
+    RESIDENT_UNROLL(kEntryRounds)
+    for (u32 k = 0; k < kEntryRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= kEntryWords) continue;
+      const unsigned char* from = record + i * sizeof(u32);
+      if (i >= kNodeWords) from = members + (i - kNodeWords) * sizeof(u32);
+      if (i == kEntryWords - 1) from = reinterpret_cast<const unsigned char*>(list() + behind);
+      __builtin_memcpy(&entry.words[k], __builtin_assume_aligned(from, sizeof(u32)), sizeof(u32));
+    }
+    return entry;
+  }
+  RESIDENT_HOST_DEVICE void TakeEntry(u32 node, const EntryWords& entry) {
+    static_assert(__builtin_offsetof(GangEntry, members) == kNodeWords * sizeof(u32), "");
+    static_assert(__builtin_offsetof(GangEntry, behind) == (kEntryWords - 1) * sizeof(u32), "");
+    auto* const to = reinterpret_cast<unsigned char*>(&memory_.ahead);
+    RESIDENT_UNROLL(kEntryRounds)
+    for (u32 k = 0; k < kEntryRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= kEntryWords) continue;
+      __builtin_memcpy(__builtin_assume_aligned(to + i * sizeof(u32), sizeof(u32)), &entry.words[k],
+                       sizeof(u32));
+    }
+    if (Platform::Lane() == 0) memory_.ahead.index = node;
     Platform::Sync();
   }
 
