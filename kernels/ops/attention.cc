@@ -658,28 +658,32 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, DecodeItems items, i64
   });
 }
 
+#if RESIDENT_WARPS
+// (collective) Awaits the inputs, and computes an item. False: one of its results is not finite.
+// REQUIRES: CanDecodeAtOnce.
+RESIDENT_DEVICE bool DecodeItemAtOnce(const Block& block, const Args& args, u32 item) {
+  const DecodeItems items = DivideDecode(args, /*by_heads=*/true);
+  if (item % items.parts >= items.Active()) {
+    if (block.await_inputs()) ClearItem(block, args, items, item);
+    return true;
+  }
+  block.barrier();  // No thread uses the memory for an item before.
+  if (block.thread() == 0) ReadPosition(args, items, *block.memory<PositionTask>());
+  block.barrier();
+  return items.by_heads || items.shared == 1 ? DecodeAtOnce<1>(block, args, item)
+                                             : DecodeAtOnce<kHeadsAtOnce>(block, args, item);
+}
+#endif
+
 RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
 #if RESIDENT_WARPS
   if (CanDecodeAtOnce(block, args)) {
-    const DecodeItems items = DivideDecode(args, /*by_heads=*/true);
-    const Range share = block.share(args.described(kDecodeKeys).shape[0] * i64{items.parts});
+    const u32 parts = static_cast<u32>(args.described(kDecodeAcc).shape[1]);
+    const Range share = block.share(args.described(kDecodeKeys).shape[0] * i64{parts});
     RESIDENT_UNROLL(1)
     for (u32 item = static_cast<u32>(share.begin); item < static_cast<u32>(share.end); ++item) {
-      if (item % items.parts >= items.Active()) {
-        if (!block.await_inputs()) return;
-        ClearItem(block, args, items, item);
-        continue;
-      }
-      block.barrier();  // No thread uses the memory for an item before.
-      if (block.thread() == 0) ReadPosition(args, items, *block.memory<PositionTask>());
-      block.barrier();
-      // Otherwise one of its results is not finite.
-      const bool one_head = items.by_heads || items.shared == 1;
-      if (one_head ? DecodeAtOnce<1>(block, args, items, item)
-                   : DecodeAtOnce<kHeadsAtOnce>(block, args, items, item)) {
-        continue;
-      }
-      DecodeItem(block, args, items, item);
+      if (DecodeItemAtOnce(block, args, item)) continue;
+      DecodeItem(block, args, DivideDecode(args, /*by_heads=*/true), item);
     }
     return;
   }

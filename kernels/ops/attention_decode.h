@@ -320,28 +320,28 @@ RESIDENT_DEVICE void ReadPosition(const Args& args, const DecodeItems& items, Po
 // Awaits the inputs, and computes an item of the task in the block's memory. False: a result is not
 // finite (see AttendOnePositionBy). kHeads as there.
 template <typename T, u32 kDim, u32 kHeads>
-RESIDENT_DEVICE bool DecodeAtOnceBy(const Block& block, const Args& args, const DecodeItems& items,
-                                    u32 item) {
-  const auto await = [&] { return block.await_inputs(); };
+RESIDENT_DEVICE bool DecodeAtOnceBy(const Block& block, const Args& args, u32 item) {
   const auto finish = [&](u32) {
-    if (items.used == 1) return;  // The results are complete.
-    FinishItem(block, args, items, item, [&](const CombineTask& task, const Range& rows) {
-      CombineRowsBy<kDim / kWarpThreads, u32>(block, task, rows);
+    // From memory: while keys are added, there are no registers for them.
+    const PositionTask& task = *block.memory<PositionTask>();
+    if (task.used_parts == 1) return;  // The results are complete.
+    const DecodeItems items = {task.parts, task.used_parts, task.shared_heads, task.by_heads};
+    FinishItem(block, args, items, item, [&](const CombineTask& combined, const Range& rows) {
+      CombineRowsBy<kDim / kWarpThreads, u32>(block, combined, rows);
     });
   };
-  return AttendOnePositionBy<T, kDim, /*kDecode=*/true, kHeads>(block, item, item + 1, await,
-                                                                finish) != item;
+  return AttendOnePositionBy<T, kDim, /*kDecode=*/true, kHeads>(
+             block, item, item + 1, [&] { return block.await_inputs(); }, finish) != item;
 }
 template <u32 kHeads>
-RESIDENT_DEVICE bool DecodeAtOnce(const Block& block, const Args& args, const DecodeItems& items,
-                                  u32 item) {
+RESIDENT_DEVICE bool DecodeAtOnce(const Block& block, const Args& args, u32 item) {
   const bool half = args.described(kDecodeKeys).dtype == DType::kF16;
   if (args.described(kDecodeQ).shape[1] == 64) {
-    return half ? DecodeAtOnceBy<Half, 64, kHeads>(block, args, items, item)
-                : DecodeAtOnceBy<BFloat16, 64, kHeads>(block, args, items, item);
+    return half ? DecodeAtOnceBy<Half, 64, kHeads>(block, args, item)
+                : DecodeAtOnceBy<BFloat16, 64, kHeads>(block, args, item);
   }
-  return half ? DecodeAtOnceBy<Half, 128, kHeads>(block, args, items, item)
-              : DecodeAtOnceBy<BFloat16, 128, kHeads>(block, args, items, item);
+  return half ? DecodeAtOnceBy<Half, 128, kHeads>(block, args, item)
+              : DecodeAtOnceBy<BFloat16, 128, kHeads>(block, args, item);
 }
 
 #endif  // RESIDENT_WARPS

@@ -508,6 +508,7 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
       const u32 heads = end_head - first < kHeads ? end_head - first : kHeads;
       // Keys from the group's first one of a step on.
       u32 left = count > group ? count - group : 0;
+      // Those of them that the cache has already.
       const auto stored = [&](u32 keys) { return has_new && keys > 0 ? keys - 1 : keys; };
       const auto runs_of = [&](u64 address, const i64(&strides)[3], u32 which) {
         const i64 offset = batch * strides[0] + kv_head * strides[1] +
