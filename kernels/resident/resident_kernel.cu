@@ -60,11 +60,15 @@ namespace {
 // task takes 7.6 us, with 2 4.1, with 4 3.3, with 8 3.4 (docs/benchmarks).
 constexpr u32 kLookSlots = 4;
 // How long the poller waits for a lone task before it polls for the next one, at most, and how
-// long the host needs to respond to a completion (2.0 and 0.3 us at 1.98 GHz). A lone task takes
-// 3.0 to 3.4 us with 450 to 1,300 cycles for the latter; with fewer, or without waiting, 4.2 us or
-// 3.1, depending on when the polls happen (docs/benchmarks).
+// long the host needs to respond to a completion (2.0 and 0.4 us at 1.98 GHz). A lone task takes
+// 2.9 to 3.4 us with 600 to 1,300 cycles for the latter; with fewer, or without waiting, 4.2 us or
+// 3.1, depending on when the polls happen, and on some hosts 4.0 us with 600, too
+// (docs/benchmarks).
 constexpr long long kLoneTaskCycles = 4000;
-constexpr long long kAnswerCycles = 600;
+constexpr long long kAnswerCycles = 750;
+// While graphs are executed, lone tasks after which the poller tends them also if it has found
+// nothing else: each time delays the next task's poll by 0.2 us.
+constexpr u32 kLoneTasksToTend = 16;
 // A worker that runs a range notes its current task for the host at least this often (1 ms), but
 // not within a task.
 constexpr long long kNoteCycles = 2'000'000;
@@ -440,13 +444,15 @@ class Poller {
 
   __device__ void Run() {
     while (!leave_) {
-      if (graphs_open_) TendGraphs();
       const Found found = Look();
       if (found == Found::kLoneTask) {
         AwaitAnswer();
+        ++lone_tasks_;
+        if (lone_tasks_ % kLoneTasksToTend != 0) continue;
       } else if (found == Found::kOther) {
         ForwardBulk();
       }
+      if (graphs_open_) TendGraphs();
     }
     if (graphs_open_) CloseMailboxes(p_);
     // After all tasks: each worker leaves when it reaches this slot.
@@ -651,6 +657,7 @@ class Poller {
   bool leave_ = false;
   // Whether the mailboxes are open.
   bool graphs_open_ = false;
+  u32 lone_tasks_ = 0;
 };
 
 }  // namespace
