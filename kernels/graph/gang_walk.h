@@ -88,7 +88,7 @@ struct GangEntry {
   GraphNode node;
   GangNode members;
   u32 behind;
-  u32 index;
+  u32 index;  // Its own.
 };
 // The node that is executed next, or was executed; see GraphNode and GangNode.
 struct GangStep {
@@ -463,8 +463,8 @@ class GangWalk {
   struct EntryWords {
     u32 words[kEntryRounds];
   };
-  // Loads the entry of a node that is in front of this position of the list.
-  RESIDENT_HOST_DEVICE EntryWords RequestEntry(u32 node, u32 behind) const {
+  // Loads the entry of a node. `position`: that behind it in the list.
+  RESIDENT_HOST_DEVICE EntryWords RequestEntry(u32 node, u32 position) const {
     const auto* const record = reinterpret_cast<const unsigned char*>(
         ImagePart<GraphNode>(image(), image().nodes_at) + node);
     const auto* const members = reinterpret_cast<const unsigned char*>(
@@ -476,7 +476,7 @@ class GangWalk {
       if (i >= kEntryWords) continue;
       const unsigned char* from = record + i * sizeof(u32);
       if (i >= kNodeWords) from = members + (i - kNodeWords) * sizeof(u32);
-      if (i == kEntryWords - 1) from = reinterpret_cast<const unsigned char*>(list() + behind);
+      if (i == kEntryWords - 1) from = reinterpret_cast<const unsigned char*>(list() + position);
       __builtin_memcpy(&entry.words[k], __builtin_assume_aligned(from, sizeof(u32)), sizeof(u32));
     }
     return entry;

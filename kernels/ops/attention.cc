@@ -639,18 +639,23 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, DecodeItems items, i64
   block.barrier();  // What is in the memory, and in the scratch memory, has been used.
   auto& task = *block.memory<AttentionTask>();
   const i64 kv_head = Quotient(item, items.parts);
-  // With an item for each head of q, all of them are computed here, and one is used.
-  const i64 part = items.by_heads ? 0 : item - kv_head * items.parts;
+  const i64 index = item - kv_head * items.parts;
+  const i64 part = items.by_heads ? 0 : index;
   RotateAndAppend(block, args, kv_head, /*appends=*/part + 1 == items.used);
   if (block.thread() == 0) {
     ReadDecodeHead(block, args, kv_head, items.used, task);
     PlanTiles(block.threads(), task);
   }
   block.barrier();
-  RESIDENT_UNROLL(1)
-  for (i64 tile = 0; tile < task.tiles; ++tile) {
-    const i64 first = (kv_head * task.tiles + tile) * task.parts + part;
-    AttendItems(block, task, {first, first + 1});
+  if (items.by_heads) {
+    // Other blocks may compute the other heads at the same time: nothing of them is written.
+    AttendTile(block, task, {0, kv_head, index, 1, 0});
+  } else {
+    RESIDENT_UNROLL(1)
+    for (i64 tile = 0; tile < task.tiles; ++tile) {
+      const i64 first = (kv_head * task.tiles + tile) * task.parts + part;
+      AttendItems(block, task, {first, first + 1});
+    }
   }
   block.barrier();
   FinishItem(block, args, items, item, [&](const CombineTask& combined, const Range& rows) {
@@ -662,7 +667,7 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, DecodeItems items, i64
 // (collective) Awaits the inputs, and computes an item. False: one of its results is not finite.
 // REQUIRES: CanDecodeAtOnce.
 RESIDENT_DEVICE bool DecodeItemAtOnce(const Block& block, const Args& args, u32 item) {
-  const DecodeItems items = DivideDecode(args, /*by_heads=*/true);
+  const DecodeItems items = DivideDecode(args, /*at_once=*/true);
   if (item % items.parts >= items.Active()) {
     if (block.await_inputs()) ClearItem(block, args, items, item);
     return true;
@@ -683,7 +688,7 @@ RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
     RESIDENT_UNROLL(1)
     for (u32 item = static_cast<u32>(share.begin); item < static_cast<u32>(share.end); ++item) {
       if (DecodeItemAtOnce(block, args, item)) continue;
-      DecodeItem(block, args, DivideDecode(args, /*by_heads=*/true), item);
+      DecodeItem(block, args, DivideDecode(args, /*at_once=*/true), item);
     }
     return;
   }
@@ -693,7 +698,7 @@ RESIDENT_DEVICE void Decode(const Block& block, const Args& args) {
     block.fail(CompletionStatus::kInvalidArgument, detail);
     return;
   }
-  const DecodeItems items = DivideDecode(args, /*by_heads=*/false);
+  const DecodeItems items = DivideDecode(args, /*at_once=*/false);
   const Range share = block.share(args.tensor<const Any>(kDecodeKeys).shape(0) * i64{items.parts});
   RESIDENT_UNROLL(1)
   for (i64 item = share.begin; item < share.end; ++item) {

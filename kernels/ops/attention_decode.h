@@ -71,16 +71,18 @@ struct DecodeItems {
   // Items of a head of keys that compute something, the first ones.
   RESIDENT_DEVICE u32 Active() const { return by_heads ? shared : used; }
 };
-// `by_heads`: whether heads may have items of their own. REQUIRES: the shapes are not refused.
-RESIDENT_DEVICE DecodeItems DivideDecode(const Args& args, bool by_heads) {
+// `at_once`: for AttendOnePositionBy; the general form has as many parts as there can be. REQUIRES:
+// the shapes are not refused.
+RESIDENT_DEVICE DecodeItems DivideDecode(const Args& args, bool at_once) {
   const i64 parts = args.tensor<const Any>(kDecodeAcc).shape(1);
   const i64 pos = args.scalar<i64>(kDecodePos);
   const i64 shared = Quotient(args.tensor<const Any>(kDecodeQ).shape(0),
                               args.tensor<const Any>(kDecodeKeys).shape(0));
-  const i64 used =
-      pos < kKeysOfOnePart ? 1 : Smallest(Quotient(pos + kKeysOfPart, kKeysOfPart), parts);
+  const i64 used = at_once && pos < kKeysOfOnePart
+                       ? 1
+                       : Smallest(Quotient(pos + kKeysOfPart, kKeysOfPart), parts);
   return {static_cast<u32>(parts), static_cast<u32>(used), static_cast<u32>(shared),
-          by_heads && used == 1 && shared <= parts};
+          at_once && used == 1 && shared <= parts};
 }
 
 // 0, or the detail with which the task is refused. Scalars and shapes only.

@@ -11,7 +11,8 @@
 //
 // For attention_decode (attention_decode.h) it also rotates the queries, and appends the new key,
 // which is not read back, to the cache. If there are few keys and blocks enough, an item of it has
-// one head of q: then a block computes a fourth, and no block waits for the results of another one.
+// one head of q: then a block computes one of the heads that share the keys, and waits for no
+// other.
 //
 // It needs few instructions in front of the first load and behind the last one, which is what short
 // caches are limited by. Items of more than kMaxKeys keys, of which there usually are fewer than
@@ -72,8 +73,8 @@ inline constexpr u32 kLaneElements = 8;
 // Keys of an item, at most.
 inline constexpr i64 kMaxKeys = 2048;
 
-// Keys of a group in a step: of attention_decode with several heads, whose items have few keys, and
-// otherwise.
+// Keys of a group in a step, and those of attention_decode with several heads, which needs more
+// registers.
 inline constexpr u32 kKeysAtOnce = 4;
 inline constexpr u32 kDecodedKeysAtOnce = 2;
 

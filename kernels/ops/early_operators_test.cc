@@ -215,6 +215,22 @@ std::deque<EarlyTask> Tasks() {
         .Scalar(i64{16})
         .Scalar(0.125f)
         .Scalar(i64{1});
+    // With an item for each head, and an empty one.
+    add("attention_decode")
+        .In(kF32, {4, 64})
+        .In(kF32, {2, 64})
+        .In(kF32, {2, 64})
+        .In(kF32, {32})
+        .In(keys, {2, 20, 64})
+        .In(keys, {2, 20, 64})
+        .Out(kF32, {4, 3, 64})
+        .Out(kF32, {4, 3})
+        .Out(kF32, {4, 3})
+        .Zeros(DType::kI32, {2})
+        .Out(kF32, {4, 64})
+        .Scalar(i64{16})
+        .Scalar(0.125f)
+        .Scalar(i64{1});
   }
   add("attention_combine")
       .In(kF32, {1, 4, 1, 5, 64})

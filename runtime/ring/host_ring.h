@@ -67,9 +67,10 @@ class HostRing {
 
   // Reports completed tasks, oldest first, at most `max_completions`; returns their number.
   // Stops after `max_uncompleted` tasks that have not completed; with worker_count() it finds
-  // every completion. Graphs do not count. Reading slots that the device is about to write slows
-  // the device down (4.5 M tasks a second instead of 22 M with 4 such tasks, see
-  // docs/benchmarks), so a thread with more to publish passes 1. `report` may reserve and publish.
+  // every completion of a task. Graphs do not count; a graph behind these tasks is found later.
+  // Reading slots that the device is about to write slows the device down (4.5 M tasks a second
+  // instead of 22 M with 4 such tasks, see docs/benchmarks), so a thread with more to publish
+  // passes 1. `report` may reserve and publish.
   template <typename Report>
   uint32_t Consume(Report report, uint32_t max_completions = UINT32_MAX,
                    uint32_t max_uncompleted = UINT32_MAX);
