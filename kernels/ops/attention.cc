@@ -641,6 +641,7 @@ RESIDENT_NOINLINE void DecodeItem(Block block, Args args, DecodeItems items, i64
   const i64 kv_head = Quotient(item, items.parts);
   const i64 index = item - kv_head * items.parts;
   const i64 part = items.by_heads ? 0 : index;
+  // With an item for each head, each of them appends what it reads back: the same.
   RotateAndAppend(block, args, kv_head, /*appends=*/part + 1 == items.used);
   if (block.thread() == 0) {
     ReadDecodeHead(block, args, kv_head, items.used, task);

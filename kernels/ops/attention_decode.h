@@ -51,8 +51,8 @@ constexpr u16 kDecodeBadParts = 6;
 constexpr u16 kDecodeTooManyHeads = 7;
 constexpr u16 kDecodeBadArrivals = 8;
 
-// A part more for each 32 keys: the groups of a block then have one each. Up to kKeysOfOnePart keys
-// are one part.
+// A part more for each 32 keys: the groups of a block then have one each. For AttendOnePositionBy,
+// up to kKeysOfOnePart keys are one part.
 constexpr i64 kKeysOfPart = 32;
 constexpr i64 kKeysOfOnePart = 512;
 

@@ -300,6 +300,12 @@ TEST(AttentionDecodeTest, Refusals) {
   Decode counted({2, 2, 64, 600, 512, 2}, 12);
   counted.arrived[1] = 2;
   EXPECT_EQ(counted.Run(1) >> 16, 8u);
+  // One part is not counted.
+  Decode uncounted({2, 2, 64, 4, 0, 1}, 13);
+  uncounted.arrived[1] = 1;
+  ASSERT_EQ(uncounted.Run(1), 0u);
+  uncounted.CheckOut();
+  EXPECT_EQ(uncounted.arrived, (std::vector<i32>{0, 1}));
   Decode decode({2, 2, 64, 4, 0, 1}, 11);
   decode.angles = Elements(DType::kF32, {31});
   EXPECT_EQ(decode.Run(1) >> 16, 5u);

@@ -657,6 +657,7 @@ class Poller {
   bool leave_ = false;
   // Whether the mailboxes are open.
   bool graphs_open_ = false;
+  // Lone tasks so far: see kLoneTasksToTend.
   u32 lone_tasks_ = 0;
 };
 

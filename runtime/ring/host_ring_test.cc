@@ -34,6 +34,11 @@ class HostRingTest : public ::testing::Test {
     ring_->Publish(sequence, task);
     return sequence;
   }
+  std::vector<uint64_t> PublishTasks(uint32_t count) {
+    std::vector<uint64_t> tasks;
+    for (uint32_t i = 0; i < count; ++i) tasks.push_back(Publish(kTaskCompact));
+    return tasks;
+  }
   void End(uint64_t sequence) {
     WriteSlot(region_->completions()[sequence % kSlots], TaskCompletion{}, sequence);
   }
@@ -49,8 +54,7 @@ class HostRingTest : public ::testing::Test {
 };
 
 TEST_F(HostRingTest, AScanEndsAtAsManyTasksAsItIsAsked) {
-  std::vector<uint64_t> tasks;
-  for (int i = 0; i < 4; ++i) tasks.push_back(Publish(kTaskCompact));
+  const std::vector<uint64_t> tasks = PublishTasks(4);
   End(tasks[0]);
   End(tasks[2]);
   EXPECT_EQ(Consume(1), (std::vector<uint64_t>{tasks[0]}));
@@ -63,8 +67,7 @@ TEST_F(HostRingTest, AScanEndsAtAsManyTasksAsItIsAsked) {
 // slots of more of them that have not ended.
 TEST_F(HostRingTest, AGraphDoesNotEndAScan) {
   const uint64_t graphs[] = {Publish(kTaskGraph), Publish(kTaskGraph)};
-  std::vector<uint64_t> tasks;
-  for (int i = 0; i < 4; ++i) tasks.push_back(Publish(kTaskCompact));
+  const std::vector<uint64_t> tasks = PublishTasks(4);
   End(tasks[0]);
   End(tasks[2]);
   EXPECT_EQ(Consume(1), (std::vector<uint64_t>{tasks[0]}));
@@ -91,8 +94,7 @@ TEST_F(HostRingTest, ATaskInTheSlotOfAnEarlierGraphEndsAScan) {
 // Tasks start in their order on the workers, so that none has ended behind as many that have not.
 TEST_F(HostRingTest, NoMoreTasksAreReadThanCanHaveBegun) {
   Publish(kTaskGraph);
-  std::vector<uint64_t> tasks;
-  for (uint32_t i = 0; i < kWorkers + 1; ++i) tasks.push_back(Publish(kTaskCompact));
+  const std::vector<uint64_t> tasks = PublishTasks(kWorkers + 1);
   End(tasks[kWorkers]);
   EXPECT_EQ(Consume(), std::vector<uint64_t>());
   End(tasks[0]);
