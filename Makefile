@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test test-python test-strangers demo bundle bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-python test-strangers demo bundle wheel bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -18,7 +18,7 @@ setup:
 	@deploy/setup-debian.sh
 
 build: setup  ## Builds everything.
-	@bazel build //...
+	@bazel/progress build //...
 
 test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
 	@tests/run $(BAZEL_OPTIONS)
@@ -34,6 +34,11 @@ demo: setup  ## Builds, starts a daemon, streams work to it, decodes with a smal
 
 bundle: setup  ## Makes dist/: the programs with every library that they need, for other machines.
 	@BAZEL_OPTIONS='$(BAZEL_OPTIONS)' bazel/bundle.sh $(DIST)
+
+wheel: setup  ## Makes the Python package in DIST/python, for pip; does not build the daemon.
+	@bazel build //client/python:wheel
+	@install -D -m 644 -t $(DIST)/python $$(bazel info bazel-bin 2>/dev/null)/client/python/*.whl
+	@ls $(DIST)/python/*.whl
 
 bench: setup  ## Measures on this machine (its GPUs, or the CPU if there are none); see also tests/gpu/run.
 	@tests/bench

@@ -48,7 +48,7 @@ done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t test_targets < <(printf '%s\n' "${test_targets[@]}" | sort -u)
 
 read -ra options <<<"${BAZEL_OPTIONS:-}"
-bazel build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "$wheel" "$messages" "$library"
+bazel/progress build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "$wheel" "$messages" "$library"
 bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
 path_of() {  # target
   local path=${1#//}

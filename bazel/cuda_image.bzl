@@ -1,7 +1,7 @@
 """Device code, compiled ahead of time.
 
 cuda_image(name, srcs, hdrs) compiles each source to relocatable device code for
-every architecture of ARCHITECTURES and links each architecture's objects into one
+every architecture of ARCHITECTURES (bazel/cuda_toolkit.bzl) and links each architecture's objects into one
 image. The cc_library NAME contains these symbols:
 
   _binary_NAME_smXX_cubin_{start,end}  the linked image for architecture XX
@@ -16,11 +16,8 @@ NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(90)..., the architect
 the embedded files.
 """
 
-load("@cuda//:defs.bzl", "CUDA_HOME", "NVCC")
+load("@cuda//:defs.bzl", "ARCHITECTURES", "CUDA_HOME", "NVCC")
 
-# Ampere and Ada, Hopper, Blackwell (B200; RTX 50). Code for an architecture also runs on later ones
-# with the same major number (CUDA C++ Programming Guide, binary compatibility).
-ARCHITECTURES = ["80", "90", "100", "120"]
 PTX_ARCHITECTURE = "80"
 
 # Must equal kMaxRegisters in kernels/resident/kernel_parameters.h.

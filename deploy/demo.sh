@@ -20,8 +20,12 @@ die() {
 }
 
 if [[ -z ${RESIDENTD:-} || -z ${RESIDENTCTL:-} ]]; then
-  say "Building residentd and residentctl (the first time takes a few minutes) ..."
-  bazel build --ui_event_filters=-info //server:residentd //client:residentctl \
+  say "Building residentd and residentctl (the first time takes several minutes on two cores) ..."
+  # Device code is compiled only for the GPUs of this machine. Without one, only its portable form is.
+  architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+    sed -e 's/\.//' -e 's/^8.$/80/' -e 's/^10.$/100/' -e 's/^12.$/120/' | sort -u | paste -sd ,)
+  bazel/progress build --ui_event_filters=-info \
+    --repo_env=RESIDENT_CUDA_ARCHITECTURES="${RESIDENT_CUDA_ARCHITECTURES:-${architectures:-none}}" //server:residentd //client:residentctl \
     //library:libresident_ops.so || die "the build failed (output above)"
   bin=$(bazel info bazel-bin 2>/dev/null) || die "bazel info bazel-bin failed"
   [[ bazel-bin -ef $bin ]] && bin=bazel-bin

@@ -18,13 +18,14 @@ namespace {
 #define IMAGE(arch)                                                    \
   ImageFile{arch, _binary_first_generation_sm##arch##_cubin_zst_start, \
             _binary_first_generation_sm##arch##_cubin_zst_end},
-const ImageFile kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE)};
+// With an entry at the end that does not count: a build may have no images.
+const ImageFile kImages[] = {RESIDENT_CUDA_ARCHITECTURES(IMAGE){0, nullptr, nullptr}};
 #undef IMAGE
 
 const ImageFiles kFiles = {
     kImageChecksum,
     kImages,
-    static_cast<int>(std::size(kImages)),
+    static_cast<int>(std::size(kImages)) - 1,
     {0, _binary_first_generation_ptx_zst_start, _binary_first_generation_ptx_zst_end}};
 
 }  // namespace
