@@ -1,5 +1,7 @@
 """Tests of operators in emulated blocks of several warps (kernels/sdk/emulated_block.h)."""
 
+load(":resident.bzl", "TEST_OPTIONS")
+
 # A block of three warps, and one with as many threads as a block of a GPU usually has.
 _THREADS = [96, 256]
 
@@ -12,6 +14,7 @@ def emulated_test(name, srcs, deps = [], **kwargs):
         native.cc_test(
             name = "{}_{}".format(name, threads),
             srcs = srcs,
+            copts = TEST_OPTIONS,
             local_defines = ["RESIDENT_EMULATED_THREADS={}".format(threads)],
             deps = deps + ["//kernels/sdk", "@system//:gtest_main"],
             **kwargs

@@ -16,12 +16,9 @@ TEST_OPTIONS = ["-O1", "-g0"]
 def _headers(name, options, kwargs):
     """Adds the precompiled header //bazel/headers:NAME to the attributes of a target; returns its deps.
 
-    With a sanitizer or another compiler (--config=sanitizer) sources are compiled as they stand.
+    With a sanitizer or libFuzzer (--config=sanitizer and those that derive from it) sources are compiled as they stand.
     """
-    if not kwargs.pop("precompiled", True):
-        kwargs["copts"] = kwargs.get("copts", []) + options
-        return []
-    if "copts" in kwargs:
+    if not kwargs.pop("precompiled", True) or "copts" in kwargs:
         return []
     kwargs["copts"] = select({
         "//bazel:instrumented": [],
@@ -47,11 +44,40 @@ def resident_library(name, srcs = None, hdrs = None, deps = [], **kwargs):
         **kwargs
     )
 
-def resident_test(name, srcs = None, deps = [], **kwargs):
+def resident_test_cases(name, srcs, deps = [], **kwargs):
+    """Test cases for several programs, which link them whole. Attributes: as resident_test."""
     headers = _headers("test", TEST_OPTIONS, kwargs)
+    native.cc_library(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        alwayslink = True,
+        visibility = ["//tests:__subpackages__"],
+        deps = deps + ["@system//:absl", "@system//:gtest", _MACROS] + headers,
+        **kwargs
+    )
+
+def resident_test(name, srcs = None, deps = [], shared = False, precompiled = True, **kwargs):
+    """A test.
+
+    Args:
+      name: the test's name.
+      srcs: as usual.
+      deps: as usual.
+      shared: whether other programs (//tests/gpu) contain the same cases: those depend on NAME_cases, so
+        that the sources are compiled once.
+      precompiled: see above.
+      **kwargs: as usual.
+    """
+    srcs = [name + ".cc"] if srcs == None else srcs
+    if shared:
+        resident_test_cases(name + "_cases", srcs, deps, precompiled = precompiled)
+        srcs = []
+        deps = [":" + name + "_cases"]
+    headers = _headers("test", TEST_OPTIONS, kwargs) if srcs and precompiled else []
     native.cc_test(
         name = name,
-        srcs = [name + ".cc"] if srcs == None else srcs,
+        srcs = srcs,
         deps = deps + ["@system//:absl", "@system//:gtest_main", _MACROS] + headers,
         **kwargs
     )
