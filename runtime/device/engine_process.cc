@@ -41,7 +41,7 @@ absl::StatusOr<SocketPair> MakeSocketPair() {
 // Environment variables of the engine.
 std::vector<std::string> EngineEnvironment(const EngineType& type) {
   std::vector<std::string> names = SanitizerVariables();
-  names.push_back(kEngineSandboxVariable);
+  names.emplace_back(kEngineSandboxVariable);
   names.insert(names.end(), type.variables.begin(), type.variables.end());
   return PickEnvironment(names);
 }

@@ -87,7 +87,7 @@ SandboxLayers DescribeSandbox() {
   if (LandlockVersion() > 0) {
     held.push_back(LandlockName());
   } else {
-    layers.missing.push_back(
+    layers.missing.emplace_back(
         "compilers, and operators on the CPU engine, can open EVERY FILE THAT THE DAEMON'S USER "
         "CAN READ: the kernel has no Landlock. Fix: use Linux 5.13 or later, with landlock in its "
         "lsm= list and its system calls allowed");
@@ -95,7 +95,7 @@ SandboxLayers DescribeSandbox() {
   if (HasSyscallFilters()) {
     held.push_back("seccomp");
   } else {
-    layers.missing.push_back(
+    layers.missing.emplace_back(
         "compilers, and operators on the CPU engine, CAN REACH THE NETWORK AND OTHER PROCESSES: "
         "the kernel has no seccomp filters. Fix: use a kernel with CONFIG_SECCOMP_FILTER, and "
         "allow its system call");
