@@ -333,54 +333,30 @@ def run_p50(side):
 
 def decode_step():
     """The same cells as comparison()."""
-    baseline = "CUDA graph, nodes by dependencies"
+    baseline = "CUDA graph, programmatic launch"
     step, = (f for f in load(GRAPHS)["figures"]
              if f["what"] == "decode step, 160 keys" and f.get("baseline") == baseline)
     return (quantity(step["value"], step["unit"]),
-            "CUDA graph of the same operators: " + quantity(step["baseline_value"], step["unit"]),
+            "CUDA graph that launches the same operators one after the other, with programmatic "
+            "dependent launch: " + quantity(step["baseline_value"], step["unit"]),
             "{:.2f}".format(step["ratio"]))
 
 
 def short():
-    bench = load(DAEMON)["bench"]
-    submit = bench["submit"]
+    submit = load(DAEMON)["bench"]["submit"]
+    killed = find_figure(RECOVERY, "gap between answers around a kill, p50")
     rows = [
         ["lone task, ring round trip, p50", *comparison(LONE, "graph of one node")],
-        ["burst of 64 tasks, first submit to last done, p50", *comparison(BURST)],
-        ["sustained tasks, distinct buffers", *comparison(SUSTAINED, "graph of 1,000 independent")],
-        ["wide add of 256 Mi", *comparison(WIDE, "device-to-device copy")],
-        ["task graph: decode step, 1 billion parameters", *decode_step()],
-        ["FLUX in the kernel, one program, 1 Mi inputs",
-         *comparison("FLUX, one program over 1 Mi inputs")],
+        ["sustained small tasks", *comparison(SUSTAINED, "graph of 1,000 independent")],
+        ["task graph: a decode step, 1 billion parameters", *decode_step()],
         ["gRPC `Submit`, batches of 1,024 tasks, one client",
          quantity(submit["tasks_per_second"], "tasks/s"),
          "the same messages to a bare gRPC echo: " + quantity(submit["echo_tasks_per_second"], "tasks/s"),
          "{:.2f}".format(submit["tasks_per_second"] / submit["echo_tasks_per_second"])],
-        ["gRPC `Submit`, batches of 65,536 tasks, one client",
-         quantity(bench["submit_large"]["tasks_per_second"], "tasks/s"), "", ""],
-        ["gRPC `Run`, one task, p50", run_p50("residentd"), "bare gRPC echo: " + run_p50("echo"),
-         "{:.2f}".format(bench["lone_run_device"]["p50_ratio"])],
-        ["`serve` to ready", "{:.2f} s".format(load(DAEMON)["serve_to_ready_s"]["median"]), "", ""],
-    ]
-    gap = "longest gap between answers, a client of lone tasks, p99"
-    baseline = "the same client, 5 ms without a change, p99"
-    paused, idle = (find_figure(GENERATION, what)["value"] for what in (gap, baseline))
-    rate = find_figure(OPERATORS, "tasks of 64 elements, one change of generation a second")
-    killed = find_figure(RECOVERY, "gap between answers around a kill, p50")
-    rows += [
         ["the engine is killed: gap between a client's answers, p50",
          quantity(killed["value"], "ms"),
          "without a spare engine: " + quantity(killed["baseline_value"], "ms"),
          "{:.2f}".format(killed["ratio"])],
-        ["install beside 64 operators: longest gap between answers, p99", quantity(paused, "us"),
-         "the same client without: " + quantity(idle, "us"), "{:.2f}".format(paused / idle)],
-        ["gRPC `Submit` with a new operator each second", quantity(rate["value"] * 1e6, "tasks/s"),
-         "without: " + quantity(rate["baseline_value"] * 1e6, "tasks/s"),
-         "{:.2f}".format(rate["ratio"])],
-        ["install of a small operator until it is loaded, p50",
-         quantity(find_figure(OPERATORS, "install to LOADED, not cached, p50")["value"], "ms"),
-         "from the cache: " +
-         quantity(find_figure(OPERATORS, "install to LOADED, cached, p50")["value"], "ms"), ""],
     ]
     return table(["what", "residentd", "baseline in the same run", "ratio"], rows)
 

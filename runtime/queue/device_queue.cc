@@ -78,7 +78,7 @@ class DeviceQueue::Impl {
     if (batch->count() == 0) return absl::InvalidArgumentError("a batch has at least one task");
     batch->client = id;
     PrepareOutcomes(*batch);
-    batch->enqueued_at = Clock::now();
+    const Clock::time_point now = batch->enqueued_at = Clock::now();
     const std::shared_ptr<Batch> held = inline_time.count() != 0 ? batch : nullptr;
     {
       absl::MutexLock lock(&mu_);
@@ -90,7 +90,7 @@ class DeviceQueue::Impl {
       }
       RETURN_IF_ERROR(
           queues_.Push(id, std::move(batch), options_.max_queued_tasks, options_.max_queued_bytes));
-      idle_since_ = Clock::time_point::max();
+      NoteBusy(now);
       work_arrived_.store(true, std::memory_order_seq_cst);
       if (inline_time.count() == 0) WakeDispatcher();
     }
@@ -241,6 +241,8 @@ class DeviceQueue::Impl {
     absl::MutexLock lock(&mu_);
     counters.queued_tasks = queues_.queued_tasks();
     counters.completed_tasks = completed_tasks_;
+    counters.busy = busy_;
+    if (idle_since_ == Clock::time_point::max()) counters.busy += Clock::now() - busy_since_;
     return counters;
   }
 
@@ -439,9 +441,19 @@ class DeviceQueue::Impl {
     return progress;
   }
 
+  // A task arrived at `now`, which was read before mu_ was locked and can therefore be before the
+  // time when another thread found the queue idle.
+  void NoteBusy(Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (idle_since_ == Clock::time_point::max()) return;
+    busy_since_ = std::max(now, idle_since_);
+    idle_since_ = Clock::time_point::max();
+  }
+
   void NoteIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_, mu_) {
     const bool busy = queues_.queued_tasks() > 0 || tasks_.in_flight() > 0;
-    if (!busy && idle_since_ == Clock::time_point::max()) idle_since_ = Clock::now();
+    if (busy || idle_since_ != Clock::time_point::max()) return;
+    idle_since_ = Clock::now();
+    busy_ += idle_since_ - busy_since_;
   }
 
   // Counts the finished batches and calls their `done`. Called without locks.
@@ -484,6 +496,10 @@ class DeviceQueue::Impl {
   uint64_t completed_tasks_ ABSL_GUARDED_BY(mu_) = 0;
   std::string loss_ ABSL_GUARDED_BY(mu_);
   Clock::time_point idle_since_ ABSL_GUARDED_BY(mu_) = Clock::now();
+  // While a task is queued or in flight (idle_since_ is max()): since when.
+  Clock::time_point busy_since_ ABSL_GUARDED_BY(mu_);
+  // Time with a task, up to idle_since_, or up to busy_since_ while there is one.
+  nanoseconds busy_ ABSL_GUARDED_BY(mu_){0};
   std::function<void()> on_work_while_parked_ ABSL_GUARDED_BY(mu_);
   // The ring's control block, for waking the dispatcher; null without a ring.
   ControlBlock* wake_control_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -93,6 +93,8 @@ class DeviceQueue {
     uint32_t in_flight = 0;
     uint64_t next_sequence = 0;
     uint32_t ring_slots = 0;
+    // Time in which at least one task was queued or in flight, since the queue was created.
+    std::chrono::nanoseconds busy{0};
   };
   struct ClientCounters {
     uint64_t queued_tasks = 0;

@@ -339,6 +339,48 @@ TEST_F(DeviceQueueStatesTest, LongTasksContinueAfterAHold) {
   batch->Wait();
 }
 
+TEST_F(DeviceQueueStatesTest, TheTimeWithATaskIsCountedExactlyAndOnce) {
+  const auto busy = [&] { return queue_.counters().busy; };
+  EXPECT_EQ(busy().count(), 0);
+  const Clock::time_point before = Clock::now();
+  const auto batch = NewBatch(1);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  const Clock::time_point begun = Clock::now();
+  AwaitInFlight(1);
+  // While a task runs, the time goes on.
+  const auto first = busy();
+  EXPECT_LE(first, Clock::now() - before);
+  while (busy() < first + std::chrono::milliseconds(2)) std::this_thread::yield();
+  // A second task at the same time does not count again.
+  const auto second = NewBatch(1);
+  ASSERT_TRUE(Enqueue(*second, kBob).ok());
+  AwaitInFlight(2);
+  device_.Complete(0);
+  batch->Wait();
+  EXPECT_GE(busy(), first);
+  const Clock::time_point ending = Clock::now();
+  device_.Complete(1);
+  second->Wait();
+  const auto total = busy();
+  EXPECT_GE(total, ending - begun);
+  EXPECT_LE(total, Clock::now() - before);
+  // Without a task the time stands still, also when an engine is lost and replaced.
+  queue_.LoseRing("lost", {});
+  queue_.SetRing(device_.NewRing());
+  EXPECT_EQ(busy(), total);
+}
+
+TEST_F(DeviceQueueStatesTest, TheTimeWithATaskEndsWithTheEngine) {
+  const auto batch = NewBatch(1);
+  ASSERT_TRUE(Enqueue(*batch).ok());
+  AwaitInFlight(1);
+  queue_.LoseRing("lost", {});
+  batch->Wait();
+  const auto total = queue_.counters().busy;
+  EXPECT_GT(total.count(), 0);
+  EXPECT_EQ(queue_.counters().busy, total);
+}
+
 TEST_F(DeviceQueueStatesTest, ACancelledInOrderBatchNoLongerCounts) {
   const auto ordered = StartInOrderBatch();
   ordered->batch->cancelled = true;

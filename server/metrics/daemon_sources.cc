@@ -1,8 +1,10 @@
 #include "server/metrics/daemon_sources.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "server/connections/grpc_log.h"
@@ -18,6 +20,9 @@ std::vector<OperatorSeries> ListOperators(const Core& core) {
       [&](uint32_t device, const std::shared_ptr<const OperatorStats>& stats) {
         series.push_back({device, stats});
       });
+  std::sort(series.begin(), series.end(), [](const OperatorSeries& a, const OperatorSeries& b) {
+    return std::tie(a.stats->name(), a.device) < std::tie(b.stats->name(), b.device);
+  });
   return series;
 }
 

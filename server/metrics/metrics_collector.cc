@@ -100,13 +100,17 @@ void CollectOperators(const std::vector<OperatorSeries>& operators,
                               "Time of a batch from its admission until its last task ended.");
   for (const OperatorSeries& series : operators) {
     const OperatorStats& stats = *series.stats;
+    // Most operators are never called.
+    if (stats.all_tasks() == 0) continue;
     const Labels labels = {{"operator", stats.name()},
                            {"version", std::to_string(stats.version())},
                            {"device", std::to_string(series.device)}};
     for (int status = 0; status < OperatorStats::kStatuses; ++status) {
+      const uint64_t count = stats.tasks(status);
+      if (count == 0) continue;
       Labels with_status = labels;
       with_status.push_back({"status", kTaskStatusNames[status]});
-      AddCounter(tasks, std::move(with_status), static_cast<double>(stats.tasks(status)));
+      AddCounter(tasks, std::move(with_status), static_cast<double>(count));
     }
     AddHistogram(queued, labels, stats.queued);
     AddHistogram(device, labels, stats.device);
@@ -141,6 +145,7 @@ class DeviceFamilies {
     AddGauge(queue_, labels, static_cast<double>(snapshot.queue.queued_tasks));
     AddGauge(occupancy_, labels, snapshot.queue.in_flight);
     AddGauge(slots_, labels, snapshot.queue.ring_slots);
+    AddCounter(busy_, labels, std::chrono::duration<double>(snapshot.queue.busy).count());
 
     AddCounter(parks_, labels, static_cast<double>(snapshot.parks));
     AddCounter(resumes_, labels, static_cast<double>(snapshot.resumes));
@@ -171,11 +176,11 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_,         &info_,    &generation_,   &changes_,         &pause_,
-          &workers_,       &queue_,   &occupancy_,    &slots_,           &parks_,
-          &resumes_,       &park_,    &resume_,       &restarts_,        &memory_,
-          &memory_used_,   &buffers_, &staging_used_, &staging_waiting_, &engine_cpu_,
-          &engine_memory_, &spare_,   &last_restart_}) {
+         {&state_,      &info_,          &generation_, &changes_,      &pause_,
+          &workers_,    &queue_,         &occupancy_,  &slots_,        &busy_,
+          &parks_,      &resumes_,       &park_,       &resume_,       &restarts_,
+          &memory_,     &memory_used_,   &buffers_,    &staging_used_, &staging_waiting_,
+          &engine_cpu_, &engine_memory_, &spare_,      &last_restart_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -202,6 +207,8 @@ class DeviceFamilies {
   MetricFamily slots_ =
       Family("resident_ring_slots", MetricType::Gauge,
              "Slots of the ring. Minus the occupancy: the credits left for submission.");
+  MetricFamily busy_ = Family("resident_device_busy_seconds_total", MetricType::Counter,
+                              "Time in which at least one task was queued or in the ring.");
   MetricFamily changes_ = Family("resident_generation_changes_total", MetricType::Counter,
                                  "Changes of the generation of code, by how they ended.");
   MetricFamily pause_ = Family("resident_generation_pause_seconds", MetricType::Histogram,

@@ -2,7 +2,10 @@
 //
 // Names follow Prometheus' conventions: base units (seconds, bytes), _total on
 // counters, one family for each meaning. If its labels are known in advance, a family is reported
-// from the first scrape on, with the value 0, so that rate() includes the first event.
+// from the first scrape on, with the value 0, so that rate() includes the first event. The families
+// of tasks are the exception: there are many operators, and few are called, so a series exists from
+// the first task of its labels on. An idle daemon has at most 250 series for one device
+// (tests/metrics counts them).
 //
 // Thread safety: Collect may be called from any thread; see MetricsSources.
 #ifndef RESIDENT_SERVER_METRICS_METRICS_COLLECTOR_H_

@@ -48,13 +48,28 @@ TEST(MetricsCollectorTest, TasksAreCountedByOperatorVersionDeviceAndStatus) {
   EXPECT_THAT(page, HasSubstr(labels + "\"aborted\"} 1\n"));
 }
 
-TEST(MetricsCollectorTest, EveryStatusIsReportedBeforeItsFirstTask) {
+TEST(MetricsCollectorTest, ASeriesOfTasksExistsFromTheFirstTaskOn) {
   FakeSources fake;
-  EXPECT_EQ(Lines(Page(fake), "resident_tasks_total{").size(), size_t{OperatorStats::kStatuses});
+  EXPECT_THAT(Lines(Page(fake), "resident_tasks_total{"), testing::IsEmpty());
+  EXPECT_THAT(Lines(Page(fake), "resident_batch_seconds_bucket{"), testing::IsEmpty());
+  fake.add.CountTasks(2, 3);
+  EXPECT_THAT(Lines(Page(fake), "resident_tasks_total{"),
+              testing::ElementsAre(HasSubstr(R"(status="deadline_exceeded"} 3)")));
+  EXPECT_THAT(Lines(Page(fake), "resident_batch_seconds_bucket{"),
+              testing::SizeIs(DurationHistogram::kBuckets));
+  fake.add.CountTasks(0, 1);
+  EXPECT_THAT(Lines(Page(fake), "resident_tasks_total{"), testing::SizeIs(2));
+}
+
+TEST(MetricsCollectorTest, TimeWithATask) {
+  FakeSources fake;
+  fake.device.status().queue.busy = std::chrono::milliseconds(1500);
+  EXPECT_THAT(Page(fake), HasSubstr(R"(resident_device_busy_seconds_total{device="0"} 1.5)"));
 }
 
 TEST(MetricsCollectorTest, BucketsAreCumulativeInSecondsAndEndInInfinity) {
   FakeSources fake;
+  fake.add.CountTasks(0, 3);
   fake.add.device.Observe(256);             // At the first bound: inside.
   fake.add.device.Observe(257);             // One above the bound: the next bucket.
   fake.add.device.Observe(60'000'000'000);  // Beyond every bound.
@@ -161,6 +176,7 @@ TEST(MetricsCollectorTest, LabelsThatNeedEscapingStayOneLine) {
 TEST(MetricsCollectorTest, PromtoolAcceptsThePage) {
   FakeSources fake;
   fake.device.status().engine_pid = getpid();
+  fake.add.CountTasks(0, 1);
   const std::filesystem::path file =
       std::filesystem::path(testing::TempDir()) / "metrics_collector_test.prom";
   std::ofstream(file) << Page(fake);

@@ -13,18 +13,17 @@
 #include <exception>
 #include <functional>
 #include <optional>
-#include <set>
 #include <stop_token>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
 #include "runtime/base/host_port.h"
 #include "runtime/base/status_macros.h"
+#include "server/metrics/content_negotiation.h"
+#include "server/metrics/http_page.h"
 #include "server/metrics/metrics_collector.h"
 
 namespace resident {
@@ -85,80 +84,6 @@ void WakeListener(const HostPort& parts) {
   close(fd);
 }
 
-std::string LowerCaseHost(std::string host) {
-  absl::AsciiStrToLower(&host);
-  if (host.ends_with('.')) host.pop_back();
-  return host;
-}
-
-// The names in the header Host under which the page is served. Without this check, a web page whose
-// owner lets its name point to this machine (DNS rebinding) could read the metrics through the
-// browser of a user here. Addresses need no check, because then no name was resolved.
-class ServedHosts {
- public:
-  ServedHosts(const std::string& listens_on, const std::vector<std::string>& more)
-      : names_{"localhost", LowerCaseHost(listens_on)} {
-    for (const std::string& name : more) names_.insert(LowerCaseHost(name));
-  }
-
-  // `header`: null if there is none, which HTTP/1.0 allows; browsers always send one.
-  bool Contains(const char* header) const {
-    if (header == nullptr) return true;
-    std::string host = header;
-    in6_addr address;
-    if (host.starts_with('[')) {
-      const size_t end = host.find(']');
-      if (end == std::string::npos) return false;
-      return inet_pton(AF_INET6, host.substr(1, end - 1).c_str(), &address) == 1;
-    }
-    host = host.substr(0, host.find(':'));
-    return inet_pton(AF_INET, host.c_str(), &address) == 1 || names_.contains(LowerCaseHost(host));
-  }
-
- private:
-  std::set<std::string> names_;
-};
-
-// Answers GET of one path.
-class Page : public CivetHandler {
- public:
-  struct Answer {
-    const char* status;
-    const char* type;
-    std::string text;
-  };
-  using MakeAnswer = std::function<Answer()>;
-
-  Page(const ServedHosts& hosts, MakeAnswer answer) : hosts_(hosts), answer_(std::move(answer)) {}
-
-  bool handleGet(CivetServer*, mg_connection* connection) override {
-    if (!hosts_.Contains(mg_get_header(connection, "Host"))) {
-      Send(connection,
-           {"403 Forbidden", kText,
-            "The page is not served under this host name. Fix: request it by address, or add the "
-            "name to --metrics_hosts\n"});
-      return true;
-    }
-    Send(connection, answer_());
-    return true;
-  }
-
-  static constexpr char kText[] = "text/plain; charset=utf-8";
-
- private:
-  static void Send(mg_connection* connection, const Answer& answer) {
-    const std::string header =
-        absl::StrCat("HTTP/1.1 ", answer.status, "\r\nContent-Type: ", answer.type,
-                     "\r\nX-Content-Type-Options: nosniff\r\nContent-Length: ", answer.text.size(),
-                     "\r\nConnection: close\r\n\r\n");
-    mg_write(connection, header.data(), header.size());
-    mg_write(connection, answer.text.data(), answer.text.size());
-  }
-
-  const ServedHosts& hosts_;
-  const MakeAnswer answer_;
-};
-
 class CivetMetricsServer : public MetricsServer {
  public:
   // Throws the exceptions of the listener.
@@ -201,17 +126,22 @@ class CivetMetricsServer : public MetricsServer {
   const std::function<bool()> is_ready_;
   const MetricsCollector collector_;
   const ServedHosts hosts_;
-  Page metrics_{hosts_, [this] {
-                  return Page::Answer{"200 OK", "text/plain; version=0.0.4; charset=utf-8",
-                                      prometheus::TextSerializer().Serialize(collector_.Collect())};
-                }};
-  Page live_{hosts_, [] { return Page::Answer{"200 OK", Page::kText, "ok\n"}; }};
-  Page ready_{hosts_, [this] {
-                if (is_ready_()) return Page::Answer{"200 OK", Page::kText, "ok\n"};
-                return Page::Answer{"503 Service Unavailable", Page::kText,
-                                    "The daemon is draining or has no usable device. Fix: see "
-                                    "residentctl status\n"};
-              }};
+  HttpPage metrics_{
+      hosts_, [this](const HttpPage::Request& request) {
+        std::string text = prometheus::TextSerializer().Serialize(collector_.Collect());
+        if (PrefersOpenMetrics(request.accept)) {
+          return HttpPage::Answer{.type = kOpenMetricsType, .text = ToOpenMetrics(text)};
+        }
+        return HttpPage::Answer{.type = kPrometheusTextType, .text = std::move(text)};
+      }};
+  HttpPage live_{hosts_, [](const HttpPage::Request&) { return HttpPage::Answer{.text = "ok\n"}; }};
+  HttpPage ready_{hosts_, [this](const HttpPage::Request&) {
+                    if (is_ready_()) return HttpPage::Answer{.text = "ok\n"};
+                    return HttpPage::Answer{.status = "503 Service Unavailable",
+                                            .text =
+                                                "The daemon is draining or has no usable device. "
+                                                "Fix: see residentctl status\n"};
+                  }};
   HostPort parts_;
   std::optional<CivetServer> server_;
   int port_ = 0;

@@ -1,4 +1,6 @@
-// MetricsServer: the Prometheus page of the daemon, http://ADDRESS/metrics.
+// MetricsServer: the Prometheus page of the daemon, http://ADDRESS/metrics: in Prometheus' text
+// format, or as OpenMetrics if the header Accept asks for it, and compressed if the client takes
+// gzip.
 //
 // For probes that cannot call grpc.health.v1: /livez (the process answers) and /readyz (the daemon
 // accepts work and a device is usable; otherwise the status is 503).

@@ -5,6 +5,7 @@ Also checks that the files deployed with the daemon (alert rules, dashboard, doc
 only use metrics that exist.
 """
 
+import gzip
 import json
 import os
 import pathlib
@@ -182,7 +183,9 @@ class MetricsTest(unittest.TestCase):
 
     def test_every_task_is_counted(self):
         expression = 'resident_tasks_total{operator="add",status="ok"}'
-        before = self.prometheus.await_value(expression)  # The series exists before any task.
+        # The series exists from the first task on.
+        self.assertEqual(self.daemon.ctl("run", "add", "x=1,2", "y=3,4").code, 0)
+        before = self.prometheus.await_value(expression)
         for _ in range(7):
             result = self.daemon.ctl("run", "add", "x=1,2", "y=3,4")
             self.assertEqual(result.code, 0, result)
@@ -190,12 +193,19 @@ class MetricsTest(unittest.TestCase):
 
     def test_throughput_is_that_of_the_daemon(self):
         total = "sum(resident_tasks_total)"
+        self.assertEqual(self.daemon.ctl("run", "add", "x=1,2", "y=3,4").code, 0)
         before = self.prometheus.await_value(total)
+        busy_before = self.prometheus.await_value("resident_device_busy_seconds_total")
         elapsed = self.bench()
         # The page and Status both count every task that was sent.
         completed = int(self.device()["completed_tasks"])
         self.assertGreater(completed, before)
         wait_for("{} tasks".format(completed), lambda: self.prometheus.value(total) == completed)
+        # The device was busy for some of the time, and never for longer than it lasted.
+        wait_for("busy time", lambda: self.prometheus.is_above(
+            "resident_device_busy_seconds_total", busy_before))
+        busy = self.prometheus.await_value("resident_device_busy_seconds_total") - busy_before
+        self.assertLess(busy, elapsed + 2)
         # The peak rate that Prometheus computed must be above half of the average rate. The
         # two extra seconds allow for tasks that fall between two scrapes. Its last step
         # comes up to half a second after the last scrape.
@@ -245,6 +255,52 @@ class MetricsTest(unittest.TestCase):
         result = subprocess.run(["promtool", "check", "metrics"], input=self.page(), text=True,
                                 capture_output=True, check=False)
         self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
+
+    def test_series_of_an_idle_daemon_and_of_operators_in_use(self):
+        """A fleet pays for each series of each daemon, so their number is limited: 250 for an idle
+        daemon with one device, and 90 for each operator in use."""
+        daemon = daemons.Daemon()
+        self.addCleanup(daemon.stop)
+
+        def series():
+            page = get("http://{}/metrics".format(daemon.metrics_address))
+            return [line for line in page.splitlines() if not line.startswith("#")]
+
+        idle = series()
+        self.assertEqual([line for line in idle if "operator=" in line], [])
+        self.assertLessEqual(len(idle), 250)
+        for name in ("add", "mul"):
+            self.assertEqual(daemon.ctl("run", name, "x=1,2", "y=3,4").code, 0)
+        used = series()
+        self.assertIn('resident_tasks_total{operator="mul",version="1",device="0",status="ok"} 1', used)
+        self.assertLessEqual(len(used), len(idle) + 2 * 90)
+        print("series: idle {}, with two operators in use {}".format(len(idle), len(used)))
+
+    def test_prometheus_reads_openmetrics_and_gzip(self):
+        """The same figures in each format and encoding, read by the parsers of others."""
+        url = "http://{}/metrics".format(self.daemon.metrics_address)
+        openmetrics = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        request = urllib.request.Request(url, headers={
+            "Accept": openmetrics, "Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            self.assertEqual(answer.headers["Content-Encoding"], "gzip")
+            self.assertIn("application/openmetrics-text", answer.headers["Content-Type"])
+            compressed = answer.read()
+        page = gzip.decompress(compressed).decode()
+        self.assertLess(3 * len(compressed), len(page))
+        self.assertTrue(page.endswith("\n# EOF\n"))
+        self.assertEqual(page.count("# EOF"), 1)
+        for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE):
+            self.assertFalse(name.endswith("_total"), name)
+            if kind == "counter":
+                self.assertNotRegex(page, r"(?m)^{}[{{ ]".format(name))
+        # Prometheus itself asks for OpenMetrics and gzip, and reads every counter.
+        targets = self.prometheus.api("targets")["activeTargets"]
+        self.assertEqual([target["lastError"] for target in targets if target["health"] == "up"],
+                         [""])
+        self.assertIsNotNone(self.prometheus.await_value("resident_batches_total"))
+        self.assertEqual(self.prometheus.api("metadata", metric="resident_batches")
+                         ["resident_batches"][0]["type"], "counter")
 
     def test_rules_are_valid_and_evaluate(self):
         result = subprocess.run(

@@ -266,12 +266,19 @@ std::vector<std::shared_ptr<const OperatorVersion>> Registry::SlotHolders() cons
 void Registry::ForEachStats(
     const std::function<void(uint32_t device, const std::shared_ptr<const OperatorStats>& stats)>&
         visit) const {
-  for (const OperatorView& op : List()) {
-    for (const VersionView& version : op.versions) {
-      for (uint32_t device = 0; device < version.stats.size(); ++device) {
-        visit(device, version.stats[device]);
-      }
+  const auto visit_all = [&](const VersionStats& stats) {
+    for (uint32_t device = 0; device < stats.size(); ++device) visit(device, stats[device]);
+  };
+  absl::ReaderMutexLock lock(&mu_);
+  for (const auto& [name, entry] : operators_) {
+    const Serving& serving = *entry->serving.load(std::memory_order_seq_cst);
+    for (const auto& version : {serving.active, serving.standby}) {
+      if (version != nullptr) visit_all(version->stats);
     }
+  }
+  const TimeSource::TimePoint now = options_.time->Now();
+  for (const KeptStats& kept : kept_stats_) {
+    if (!kept.IsOver(now)) visit_all(kept.stats);
   }
 }
 

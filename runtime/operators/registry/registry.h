@@ -67,6 +67,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/time_source.h"
 #include "runtime/model/operator_event.h"
 #include "runtime/model/registry_change.h"
 #include "runtime/model/signature.h"
@@ -96,7 +97,13 @@ class Registry {
     uint32_t devices = 1;
     // Also register the operators that tests use to provoke failures.
     bool test_operators = false;
+    // For the time since a version left the kernel (ForEachStats); outlives the registry.
+    TimeSource* time = &TimeSource::Steady();
   };
+  // The counters of a version stay visible for this long after it left the kernel, but only those
+  // of the versions that left last.
+  static constexpr std::chrono::minutes kKeepStats{15};
+  static constexpr size_t kMaxKeptStats = 1024;
 
   // Records a change (without waiting until it is on disk) and returns its revision, which
   // is higher than all earlier ones.
@@ -143,7 +150,9 @@ class Registry {
   // it.
   std::vector<std::shared_ptr<const OperatorVersion>> SlotHolders() const;
 
-  // Calls `visit` for the counters of every operator version on every device.
+  // Calls `visit` for the counters, on every device, of each version that can be called, and of
+  // each that could be called at most kKeepStats ago or still has tasks. `visit` must not use the
+  // registry.
   void ForEachStats(
       const std::function<void(uint32_t device, const std::shared_ptr<const OperatorStats>& stats)>&
           visit) const;
@@ -286,6 +295,9 @@ class Registry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   void RecordRetired(Entry& entry, const OperatorVersion& version, VersionState state,
                      const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Keeps the counters of a version that can no longer be called, see ForEachStats.
+  void KeepStats(const std::shared_ptr<const OperatorVersion>& version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RecordRemoved(const std::string& name, uint32_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
@@ -297,6 +309,16 @@ class Registry {
   // entries, and to wait until earlier readers have finished.
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Entry>> operators_ ABSL_GUARDED_BY(mu_);
+  // Counters of versions that can no longer be called, oldest first.
+  struct KeptStats {
+    VersionStats stats;
+    std::weak_ptr<const OperatorVersion> version;  // Expired: it has no more tasks.
+    TimeSource::TimePoint left;
+    bool IsOver(TimeSource::TimePoint now) const {
+      return now - left > kKeepStats && version.expired();
+    }
+  };
+  std::deque<KeptStats> kept_stats_ ABSL_GUARDED_BY(mu_);
   // Last version numbers of removed operators, oldest first, each name once. An entry that is
   // dropped raises the floor, the number above which every new operator starts.
   std::deque<std::pair<std::string, uint32_t>> removed_ ABSL_GUARDED_BY(change_mu_);

@@ -225,6 +225,15 @@ void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChang
     RecordRetired(entry, *version,
                   quarantined ? VersionState::kQuarantined : VersionState::kRetired,
                   quarantined ? before->standby_reason : "");
+    KeepStats(version);
+  }
+}
+
+void Registry::KeepStats(const std::shared_ptr<const OperatorVersion>& version) {
+  const TimeSource::TimePoint now = options_.time->Now();
+  kept_stats_.push_back({version->stats, version, now});
+  while (kept_stats_.size() > kMaxKeptStats || kept_stats_.front().IsOver(now)) {
+    kept_stats_.pop_front();
   }
 }
 
@@ -437,6 +446,9 @@ absl::StatusOr<RegistryChange> Registry::Remove(
     version->state.store(VersionState::kRetired, std::memory_order_relaxed);
   }
   absl::WriterMutexLock lock(&mu_);
+  for (const auto& version : {now.active, now.standby}) {
+    if (version != nullptr) KeepStats(version);
+  }
   const auto found = operators_.find(name);
   removed = std::move(found->second);
   operators_.erase(found);

@@ -1,12 +1,15 @@
 #include "runtime/operators/registry/registry.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "runtime/base/fake_time.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident {
@@ -311,6 +314,46 @@ TEST_F(RegistryTest, BuiltinOperatorsCannotBeChanged) {
   EXPECT_EQ(registry_->Quarantine("add", 1, "?", commit_).status().code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(registry_->Resolve("add", 0).ok());
+}
+
+TEST_F(RegistryTest, CountersOfAVersionStayForAWhileAfterItLeftTheKernel) {
+  FakeTime time;
+  registry_ = *Registry::Create({.time = &time});
+  const auto versions = [&](const std::string& name) {
+    std::set<uint32_t> found;
+    registry_->ForEachStats([&](uint32_t, const std::shared_ptr<const OperatorStats>& stats) {
+      if (stats->name() == name) EXPECT_TRUE(found.insert(stats->version()).second);
+    });
+    return found;
+  };
+  InstallTwo("swish");
+  InstallTwo("other");
+  std::optional<ResolvedOperator> pinned = *registry_->Resolve("swish", 1);
+  Load("swish");  // Version 1 is retired.
+  EXPECT_EQ(versions("swish"), (std::set<uint32_t>{1, 2, 3}));
+  time.Advance(Registry::kKeepStats);
+  ASSERT_TRUE(registry_->Remove("other", std::nullopt, commit_, nullptr).ok());
+  EXPECT_EQ(versions("other"), (std::set<uint32_t>{1, 2}));
+  time.Advance(std::chrono::nanoseconds(1));
+  EXPECT_EQ(versions("swish"), (std::set<uint32_t>{1, 2, 3})) << "a task still uses version 1";
+  pinned.reset();
+  EXPECT_EQ(versions("swish"), (std::set<uint32_t>{2, 3}));
+  time.Advance(Registry::kKeepStats);
+  EXPECT_EQ(versions("other"), (std::set<uint32_t>{}));
+  EXPECT_EQ(versions("add"), (std::set<uint32_t>{1}));
+}
+
+TEST_F(RegistryTest, TheNumberOfCountersThatStayIsLimited) {
+  for (size_t i = 0; i < Registry::kMaxKeptStats + 10; ++i) Load("swish");
+  uint32_t first = UINT32_MAX;
+  size_t found = 0;
+  registry_->ForEachStats([&](uint32_t, const std::shared_ptr<const OperatorStats>& stats) {
+    if (stats->name() != "swish") return;
+    first = std::min(first, stats->version());
+    ++found;
+  });
+  EXPECT_EQ(found, Registry::kMaxKeptStats + 1);
+  EXPECT_EQ(first, 10u);
 }
 
 TEST_F(RegistryTest, BytecodeIsCalledWithProgramsAndNativeCodeWithTasks) {
