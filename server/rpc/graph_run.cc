@@ -8,6 +8,7 @@
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
+#include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
 #include "server/workload/result_builder.h"
 
@@ -180,10 +181,10 @@ void GraphRun::AddVersions(const VersionCounts& versions, VersionMessages* messa
 v1::GraphResult::End GraphRun::AdvanceStep() {
   bool in_range = true;
   if (graph_.loop.has_value()) {
+    next_values_ = graph::NextValues(graph_, values_);
     for (const graph::Loop::Update& update : graph_.loop->updates) {
       const graph::Scalar& scalar = graph_.scalars[update.scalar];
-      const double value = update.factor * values_[update.scalar] + update.addend;
-      next_values_[update.scalar] = value;
+      const double value = next_values_[update.scalar];
       in_range &= value >= scalar.least && value <= scalar.most;
     }
   }
