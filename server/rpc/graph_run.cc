@@ -581,11 +581,7 @@ absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code, ui
   uint32_t node = call.item;
   if (call.phase == Phase::kQuantum) {
     if (quanta_ == nullptr) return errors::StepFailed(code, result_.steps(), what);
-    // The first node whose operator was not found.
-    const std::vector<uint32_t>& rows = quanta_->rows();
-    const auto failed =
-        std::find(rows.begin(), rows.end(), quanta_->failed_row().value_or(graph::kNone));
-    node = static_cast<uint32_t>(failed - rows.begin());
+    node = quanta_->failed_node().value_or(graph::kNone);
     if (node >= graph_.nodes.size()) return errors::StepFailed(code, result_.steps(), what);
   } else if (call.phase != Phase::kNodes) {
     return absl::Status(code, StrCat("reading tensors: ", what));
