@@ -63,6 +63,7 @@
 
 #include "kernels/graph/graph_arguments.h"
 #include "kernels/graph/graph_task.h"
+#include "kernels/graph/scalar_bits.h"
 #include "kernels/layout/platform.h"
 
 namespace resident {
@@ -631,7 +632,7 @@ class GangWalk {
       const u32 i = k * Platform::kLanes + Platform::Lane();
       if (i >= image().updates) continue;
       const GraphUpdate update = updates[i];
-      values[k] = update.factor * memory_.scalars[update.scalar] + update.addend;
+      values[k] = ScaleScalar(update.factor, memory_.scalars[update.scalar], update.addend);
       valid &= values[k] >= update.least && values[k] <= update.most;
     }
     if (!Platform::All(valid)) return false;

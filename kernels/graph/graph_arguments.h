@@ -62,7 +62,7 @@ RESIDENT_OUT_OF_LINE void PatchArguments(const GraphPatch* patches, u32 count,
     Argument& argument = block->arguments[patch.argument];
     switch (patch.kind) {
       case GraphPatchKind::kValue: {
-        const double value = patch.factor * scalars[patch.scalar] + patch.addend;
+        const double value = ScaleScalar(patch.factor, scalars[patch.scalar], patch.addend);
         argument.scalar_bits = IsFloatType(patch.dtype)
                                    ? FloatBits(patch.dtype, value)
                                    : IntegerBits(patch.dtype, static_cast<i64>(value));

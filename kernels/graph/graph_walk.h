@@ -37,6 +37,7 @@
 
 #include "kernels/graph/graph_arguments.h"
 #include "kernels/graph/graph_task.h"
+#include "kernels/graph/scalar_bits.h"
 #include "kernels/layout/platform.h"
 
 namespace resident {
@@ -277,7 +278,7 @@ class GraphWalk {
     double values[kMaxGraphScalars];
     for (u32 i = 0; i < image_.updates; ++i) {
       const GraphUpdate& update = updates[i];
-      values[i] = update.factor * state_.scalars[update.scalar] + update.addend;
+      values[i] = ScaleScalar(update.factor, state_.scalars[update.scalar], update.addend);
       if (!(values[i] >= update.least && values[i] <= update.most)) return false;
     }
     for (u32 i = 0; i < image_.updates; ++i) state_.scalars[updates[i].scalar] = values[i];

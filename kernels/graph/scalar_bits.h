@@ -1,4 +1,5 @@
-// The bits of a scalar argument: the value converted to the parameter's type, for host and device.
+// The value of a scalar, and the bits of a scalar argument: the value converted to the parameter's
+// type, for host and device.
 //
 // Thread safety: pure functions.
 //
@@ -12,6 +13,12 @@
 #include "kernels/layout/task.h"
 
 namespace resident {
+
+// factor * value + addend, rounded once: a compiler may fuse the product and the sum on one machine
+// and not on another one.
+RESIDENT_HOST_DEVICE double ScaleScalar(double factor, double value, double addend) {
+  return std::fma(factor, value, addend);
+}
 
 // The bits of a 16-bit type. Rounds once. (By way of a float it would be rounded twice.)
 template <int kMantissaBits, int kBias>

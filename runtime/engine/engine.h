@@ -94,8 +94,8 @@ struct SwitchTimes {
 };
 
 // What other code has to know of an engine. The engine fills it in when it starts; it does not
-// change afterwards. The speeds are a safe fraction of what was measured: they size tasks, so that
-// no task comes near the time limit.
+// change afterwards. The speeds of FLUX are a safe fraction of what was measured: they size tasks,
+// so that no task comes near the time limit.
 struct EngineTraits {
   // EngineType::name: part of the status, and a label of metrics.
   std::string engine;
@@ -113,6 +113,14 @@ struct EngineTraits {
   uint32_t lockstep_runs = 1;
   // How many times slower runs in lockstep are if they execute different programs.
   uint32_t divergence_slowdown = 1;
+  // The opposite of a safe fraction: more than a work unit can execute in a millisecond, whatever
+  // the operator. What needs longer with these rates does certainly not end in time, and is refused
+  // (server/workload/work_bound.h). Arithmetic operations, as operators' costs count them
+  // (runtime/model/cost_rule.h), and elements of inputs that are read. 0: unknown.
+  uint64_t max_operations_per_ms = 0;
+  uint64_t max_elements_per_ms = 0;
+  // Elements of views in which no two elements are adjacent in memory.
+  uint64_t max_scattered_elements_per_ms = 0;
   // Whether all work units take part in a wide task. If not, a task must end in time with one.
   bool units_share_task = false;
   // Whether it executes graphs itself, as slots with kTaskGraph (kernels/graph/graph_task.h). If

@@ -56,6 +56,9 @@ TEST(EnginesTest, TraitsNameTheRowAndSizeTasks) {
     EXPECT_FALSE(traits.work_units.empty());
     EXPECT_GT(traits.instructions_per_ms, traits.divergence_slowdown);
     EXPECT_GT(traits.run_instructions_per_ms, traits.divergence_slowdown);
+    EXPECT_GT(traits.max_operations_per_ms, 0u);
+    EXPECT_GT(traits.max_elements_per_ms, 0u);
+    EXPECT_GT(traits.max_scattered_elements_per_ms, 0u);
     EXPECT_GE(traits.lockstep_runs, 1u);
     EXPECT_GE(traits.max_task_time, std::chrono::seconds(1));
   }

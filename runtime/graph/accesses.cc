@@ -32,11 +32,6 @@ bool OverwritesProduct(const Graph& graph, const Node& node, std::string_view op
   return beta.kind == Argument::Kind::kFloat && beta.number == 0;
 }
 
-double ValueOf(const ScalarExpression& expression, absl::Span<const double> values) {
-  if (expression.scalar == kNone) return expression.addend;
-  return expression.factor * values[expression.scalar] + expression.addend;
-}
-
 int64_t Clamp(double value, int64_t low, int64_t high) {
   if (!(value > static_cast<double>(low))) return low;
   if (value >= static_cast<double>(high)) return high;

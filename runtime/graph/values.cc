@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/graph/scalar_bits.h"
 #include "runtime/model/dtype.h"
 
 namespace resident::graph {
@@ -63,14 +64,27 @@ Range RangeOf(const Graph& graph, const ScalarExpression& expression) {
   const Scalar& scalar = graph.scalars[expression.scalar];
   // 0 times an infinite bound is 0.
   if (expression.factor == 0) return {expression.addend, expression.addend};
-  Range range{expression.factor * scalar.least + expression.addend,
-              expression.factor * scalar.most + expression.addend};
+  Range range{ScaleScalar(expression.factor, scalar.least, expression.addend),
+              ScaleScalar(expression.factor, scalar.most, expression.addend)};
   if (range.least > range.most) std::swap(range.least, range.most);
   return range;
 }
 
 Range RangeOf(const Graph& graph, const Argument& argument) {
   return RangeOf(graph, ExpressionOf(graph, argument));
+}
+
+double ValueOf(const ScalarExpression& expression, absl::Span<const double> values) {
+  if (expression.scalar == kNone) return expression.addend;
+  return ScaleScalar(expression.factor, values[expression.scalar], expression.addend);
+}
+
+std::vector<double> NextValues(const Graph& graph, absl::Span<const double> values) {
+  std::vector<double> next(values.begin(), values.end());
+  for (const Loop::Update& update : graph.loop->updates) {
+    next[update.scalar] = ScaleScalar(update.factor, values[update.scalar], update.addend);
+  }
+  return next;
 }
 
 std::optional<bool> IsGreater(const Graph& graph, const ScalarExpression& a,

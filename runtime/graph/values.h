@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -38,6 +39,11 @@ Range RangeOf(const Graph& graph, const Argument& argument);
 
 // A scalar argument as an expression; a constant has no scalar.
 ScalarExpression ExpressionOf(const Graph& graph, const Argument& argument);
+
+// For values of all scalars, by index.
+double ValueOf(const ScalarExpression& expression, absl::Span<const double> values);
+// The values of the next step of a graph with a loop; they may be outside of the scalars' ranges.
+std::vector<double> NextValues(const Graph& graph, absl::Span<const double> values);
 
 // Whether a is greater than b whatever the scalars are; nullopt: it depends on them.
 std::optional<bool> IsGreater(const Graph& graph, const ScalarExpression& a,

@@ -1,5 +1,6 @@
 #include "runtime/model/cost_rule.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,10 @@ std::optional<CostRule::Factor> FindVariable(const Signature& signature, const s
       std::string_view variable = signature.variables()[dims[d].variable];
       if (variable.front() == '*') variable.remove_prefix(1);
       if (variable != name) continue;
-      return CostRule::Factor{p, at, spread ? static_cast<int>(d + 1 - dims.size()) : at + 1};
+      return CostRule::Factor{.parameter = p,
+                              .first = at,
+                              .end = spread ? static_cast<int>(d + 1 - dims.size()) : at + 1,
+                              .limit = std::nullopt};
     }
   }
   return std::nullopt;
@@ -48,11 +52,25 @@ double Product(const CostRule::Factor& factor, absl::Span<const int64_t> shape) 
 
 }  // namespace
 
-double CostRule::Operations(absl::Span<const Shape> shapes) const {
+bool CostRule::limited() const {
+  return std::any_of(terms.begin(), terms.end(), [](const Term& term) {
+    return std::any_of(term.factors.begin(), term.factors.end(),
+                       [](const Factor& factor) { return factor.limit.has_value(); });
+  });
+}
+
+double CostRule::Operations(absl::Span<const Shape> shapes,
+                            absl::Span<const double> scalars) const {
   double operations = 0;
   for (const Term& term : terms) {
     double product = term.factor;
-    for (const Factor& factor : term.factors) product *= Product(factor, shapes[factor.parameter]);
+    for (const Factor& factor : term.factors) {
+      double size = Product(factor, shapes[factor.parameter]);
+      if (factor.limit.has_value() && !scalars.empty() && scalars[*factor.limit] >= 0) {
+        size = std::min(size, scalars[*factor.limit]);
+      }
+      product *= size;
+    }
     operations += product;
   }
   return operations;
@@ -70,11 +88,22 @@ absl::StatusOr<CostRule> ParseCost(const std::string& text, const Signature& sig
         term.factor = number;
         continue;
       }
-      const std::optional<CostRule::Factor> factor = FindVariable(signature, word);
+      const size_t colon = std::min(word.find(':'), word.size());
+      const std::string name = word.substr(0, colon);
+      const std::optional<CostRule::Factor> factor = FindVariable(signature, name);
       if (!factor.has_value()) {
-        return errors::BadCost(text, absl::StrCat("no shape has a variable \"", word, "\""));
+        return errors::BadCost(text, absl::StrCat("no shape has a variable \"", name, "\""));
       }
       term.factors.push_back(*factor);
+      if (colon == word.size()) continue;
+      const std::string limit = word.substr(colon + 1);
+      const auto scalar =
+          std::find_if(signature.parameters().begin(), signature.parameters().end(),
+                       [&](const Parameter& p) { return p.scalar() && p.name == limit; });
+      if (scalar == signature.parameters().end()) {
+        return errors::BadCost(text, absl::StrCat("there is no scalar \"", limit, "\""));
+      }
+      term.factors.back().limit = static_cast<size_t>(scalar - signature.parameters().begin());
     }
   }
   return rule;

@@ -49,10 +49,25 @@ TEST(CostRuleTest, ReadsTheParameterThatBinds) {
   EXPECT_EQ(Operations(add, "2 S", {{1}, {4}, {3, 4}, {}}), 2 * 12);
 }
 
+// A decode step over a large cache does no more than its position says.
+TEST(CostRuleTest, ScalarsLimitDimensions) {
+  const Signature signature =
+      *Signature::Parse("k: in f32[L, D], d: scalar f32 = 1, kv_len: scalar i64 = -1");
+  const CostRule rule = *ParseCost("2 L:kv_len D + D", signature);
+  EXPECT_TRUE(rule.limited());
+  EXPECT_FALSE(ParseCost("2 L D", signature)->limited());
+  const std::vector<Shape> shapes = {{100, 8}, {}, {}};
+  EXPECT_EQ(rule.Operations(shapes), 2 * 100 * 8 + 8);
+  EXPECT_EQ(rule.Operations(shapes, {0, 0, 10}), 2 * 10 * 8 + 8);
+  EXPECT_EQ(rule.Operations(shapes, {0, 0, 0}), 8);
+  EXPECT_EQ(rule.Operations(shapes, {0, 0, -1}), 2 * 100 * 8 + 8);
+  EXPECT_EQ(rule.Operations(shapes, {0, 0, 1e9}), 2 * 100 * 8 + 8);
+}
+
 TEST(CostRuleTest, RefusesWhatItCannotRead) {
   const Signature signature = *Signature::Parse("x: in f32[N], s: scalar f32");
-  for (const char* bad :
-       {"2 M", "N 2", "0 N", "-1 N", "2  N", "N +", "+ N", "N+N", "S", "s", " "}) {
+  for (const char* bad : {"2 M", "N 2", "0 N", "-1 N", "2  N", "N +", "+ N", "N+N", "S", "s", " ",
+                          "N:", ":s", "N:x", "N:s:s", "2:s"}) {
     const absl::StatusOr<CostRule> rule = ParseCost(bad, signature);
     ASSERT_FALSE(rule.ok()) << bad;
     EXPECT_THAT(rule.status().message(), HasSubstr("Fix: ")) << bad;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/base/errors/buffer_errors.h"
@@ -143,7 +144,7 @@ absl::Status StateStore::Sync() {
       status = WriteChanges(nullptr);
       if (status.ok()) CheckpointIfDue();
     }
-    if (!status.ok()) status = errors::NotOnDisk(database_->path(), WithoutFix(status));
+    if (!status.ok()) status = errors::NotOnDisk(WithoutFix(WithoutFolder(status)));
   }
   WakeAfter(shown);
   return status;
@@ -206,7 +207,7 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
     shown_ = counters.revision;
     return status;
   }
-  broken_ = errors::ChangesRefused(database_->path(), WithoutFix(status));
+  broken_ = errors::ChangesRefused(WithoutFix(WithoutFolder(status)));
   changed_.operators.merge(changed.operators);
   changed_.events += changed.events;
   changed_.removals |= changed.removals;
@@ -250,6 +251,19 @@ void StateStore::CheckpointIfDue() {
   Log(absl::StrCat("the log of the state's database continues to grow: ", status.message()));
   // Do not try again with every change.
   checkpoint_at_ += database_->log_bytes();
+}
+
+absl::Status StateStore::WithoutFolder(const absl::Status& status) const {
+  if (status.ok() || in_memory()) return status;
+  return absl::Status(status.code(),
+                      absl::StrReplaceAll(status.message(), {{options_.directory + "/", ""},
+                                                             {options_.directory, "--state_dir"}}));
+}
+
+absl::StatusOr<std::string> StateStore::LogIfFailed(absl::StatusOr<std::string> result) const {
+  if (result.ok()) return result;
+  Log(std::string(result.status().message()));
+  return WithoutFolder(result.status());
 }
 
 void StateStore::Log(const std::string& error) const {
@@ -337,11 +351,11 @@ absl::StatusOr<uint64_t> StateStore::AppendEvent(OperatorEvent event) {
 }
 
 absl::StatusOr<std::string> StateStore::PutBlob(std::string_view bytes) {
-  return blobs_->Put(bytes);
+  return LogIfFailed(blobs_->Put(bytes));
 }
 
 absl::StatusOr<std::string> StateStore::GetBlob(const std::string& sha256) const {
-  return blobs_->Get(sha256);
+  return LogIfFailed(blobs_->Get(sha256));
 }
 
 // --- Events -------------------------------------------------------------------------
@@ -432,7 +446,7 @@ absl::StatusOr<std::string> StateStore::ReadBuffer(uint64_t id) const {
     buffer = found->second;
   }
   if (buffer.sha256.empty()) return "";
-  return contents_->Get(buffer.sha256);
+  return LogIfFailed(contents_->Get(buffer.sha256));
 }
 
 absl::Status StateStore::WriteExtraRow(const std::string& what, const StateRow& row,
@@ -441,7 +455,7 @@ absl::Status StateStore::WriteExtraRow(const std::string& what, const StateRow& 
   {
     absl::MutexLock sync(&sync_mu_);
     const absl::Status written = WriteChanges(&row);
-    if (!written.ok()) return errors::RowNotSaved(what, database_->path(), WithoutFix(written));
+    if (!written.ok()) return errors::RowNotSaved(what, WithoutFix(WithoutFolder(written)));
     {
       absl::MutexLock lock(&mu_);
       apply(model_);
@@ -468,9 +482,9 @@ absl::Status StateStore::PutBuffer(const StoredBuffer& buffer, absl::Span<const 
   StoredBuffer stored = buffer;
   stored.sha256.clear();
   if (!contents.empty()) {
-    ASSIGN_OR_RETURN(
-        std::string sha256,
-        contents_->Put({reinterpret_cast<const char*>(contents.data()), contents.size()}));
+    ASSIGN_OR_RETURN(std::string sha256,
+                     LogIfFailed(contents_->Put(
+                         {reinterpret_cast<const char*>(contents.data()), contents.size()})));
     stored.sha256 = std::move(sha256);
   }
   std::string previous;
@@ -515,7 +529,7 @@ std::vector<StoredGraph> StateStore::graphs() const {
 absl::Status StateStore::PutGraph(const StoredGraph& graph, std::string_view content) {
   if (in_memory()) return absl::OkStatus();
   RETURN_IF_ERROR(RetryFailedWrite());
-  RETURN_IF_ERROR(blobs_->Put(content).status());
+  RETURN_IF_ERROR(LogIfFailed(blobs_->Put(content)).status());
   return WriteExtraRow(absl::StrCat("graph ", graph.id), MakeRow(graph),
                        [&](StateModel& model) { model.graphs[graph.id] = graph; });
 }

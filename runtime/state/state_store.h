@@ -196,6 +196,9 @@ class StateStore {
   // Wakes subscribers if there are events above `revision`.
   void WakeAfter(uint64_t revision);
   void Log(const std::string& error) const;
+  // The error without the path of the folder: callers see it. Logs have the path.
+  absl::Status WithoutFolder(const absl::Status& status) const;
+  absl::StatusOr<std::string> LogIfFailed(absl::StatusOr<std::string> result) const;
 
   const Options options_;
   std::vector<std::string> warnings_;

@@ -219,11 +219,13 @@ TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskReturnsAnErrorAndTheNextIsRefus
     EXPECT_EQ(synced.code(), absl::StatusCode::kInternal);
     EXPECT_NE(synced.message().find("a restart may lose it"), std::string::npos);
     EXPECT_NE(synced.message().find("Fix: "), std::string::npos);
+    EXPECT_EQ(synced.message().find(folder_), std::string::npos) << synced;
     EXPECT_EQ(store->revision(), before);
     const absl::Status refused =
         store->Append(SwitchChange(EventKind::kRolledBack, "swish", 1, 2), {}).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
     EXPECT_NE(refused.message().find("Fix: "), std::string::npos);
+    EXPECT_EQ(refused.message().find(folder_), std::string::npos) << refused;
     EXPECT_EQ(store->DropBuffer(7).code(), absl::StatusCode::kUnavailable);
     disk_.Recover();
     ASSERT_TRUE(
@@ -233,6 +235,25 @@ TEST_F(StateStoreDiskTest, AChangeThatIsNotOnDiskReturnsAnErrorAndTheNextIsRefus
     const std::string state = Describe(*store);
     LeaveAsKilled(std::move(store));
     EXPECT_EQ(Describe(*Open()), state);
+  }
+}
+
+// Every caller may see the errors, and where the daemon keeps its files is not for every caller.
+TEST_F(StateStoreDiskTest, ErrorsOfFilesDoNotContainThePathOfTheFolder) {
+  auto store = OpenOnDisk();
+  const std::string kept = *store->PutBlob("kept");
+  for (const char* folder : {"blobs", "buffers"}) {
+    ASSERT_GT(std::filesystem::remove_all(std::filesystem::path(folder_) / folder), 0u);
+  }
+  const std::vector<uint8_t> contents(10, 'n');
+  const std::vector<absl::Status> errors = {
+      store->PutBlob("new").status(), store->GetBlob(kept).status(),
+      store->PutBuffer({.id = 9, .dtype = 7, .shape = {10}, .size_bytes = 10}, contents),
+      store->PutGraph({.id = "g"}, "content")};
+  for (const absl::Status& error : errors) {
+    EXPECT_FALSE(error.ok());
+    EXPECT_EQ(error.message().find(folder_), std::string::npos) << error;
+    EXPECT_NE(error.message().find("Fix: "), std::string::npos) << error;
   }
 }
 

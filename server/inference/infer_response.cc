@@ -20,7 +20,6 @@ absl::Status FindFailure(const InferContext& context, const v1::BatchResult& res
   uint64_t failed = 0;
   for (const int status : result.status()) failed += status == v1::TASK_STATUS_OK ? 0 : 1;
   const v1::TaskError& first = result.errors(0);
-  // The runs of a bytecode operator have one status.
   const auto statuses = static_cast<uint64_t>(result.status_size());
   return errors::InferenceFailed(ToStatusCode(first.status()), first.index(), statuses, failed,
                                  first.message());

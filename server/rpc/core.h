@@ -102,7 +102,9 @@ struct Core {
   // Whether the daemon accepts work and a device is usable.
   bool ready() const;
 
-  QuantumSources quantum_sources() const { return {registry, buffers, admission, devices}; }
+  QuantumSources quantum_sources() const {
+    return {registry, buffers, admission, devices, planner.task_time_limit()};
+  }
 
   // Restores the durable buffers on a device whose engine is `session`.
   void RestoreBuffers(Device& device, EngineSession& session);

@@ -8,6 +8,7 @@
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
+#include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
 #include "server/workload/result_builder.h"
 
@@ -180,10 +181,10 @@ void GraphRun::AddVersions(const VersionCounts& versions, VersionMessages* messa
 v1::GraphResult::End GraphRun::AdvanceStep() {
   bool in_range = true;
   if (graph_.loop.has_value()) {
+    next_values_ = graph::NextValues(graph_, values_);
     for (const graph::Loop::Update& update : graph_.loop->updates) {
       const graph::Scalar& scalar = graph_.scalars[update.scalar];
-      const double value = update.factor * values_[update.scalar] + update.addend;
-      next_values_[update.scalar] = value;
+      const double value = next_values_[update.scalar];
       in_range &= value >= scalar.least && value <= scalar.most;
     }
   }
@@ -580,11 +581,7 @@ absl::Status GraphRun::DescribeError(const Call& call, absl::StatusCode code, ui
   uint32_t node = call.item;
   if (call.phase == Phase::kQuantum) {
     if (quanta_ == nullptr) return errors::StepFailed(code, result_.steps(), what);
-    // The first node whose operator was not found.
-    const std::vector<uint32_t>& rows = quanta_->rows();
-    const auto failed =
-        std::find(rows.begin(), rows.end(), quanta_->failed_row().value_or(graph::kNone));
-    node = static_cast<uint32_t>(failed - rows.begin());
+    node = quanta_->failed_node().value_or(graph::kNone);
     if (node >= graph_.nodes.size()) return errors::StepFailed(code, result_.steps(), what);
   } else if (call.phase != Phase::kNodes) {
     return absl::Status(code, StrCat("reading tensors: ", what));

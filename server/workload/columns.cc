@@ -390,6 +390,31 @@ absl::Status Columns::Place(uint64_t epoch, uint32_t workers) {
   return absl::OkStatus();
 }
 
+absl::Status Columns::CheckWork(const WorkLimits& limits) const {
+  absl::InlinedVector<Shape, 8> shapes;
+  absl::InlinedVector<double, 8> scalars;
+  absl::InlinedVector<Shape, 8> strides;
+  for (const Plan& plan : plans_) {
+    shapes.push_back(plan.shape);
+    strides.push_back(plan.strides);
+  }
+  if (op_.version->cost.limited()) {
+    // Those of the task that does most: a negative value does not limit it.
+    for (const Plan& plan : plans_) {
+      const auto read = [&](uint64_t bits) { return ReadElement(plan.dtype, &bits).AsDouble(); };
+      double most = plan.kind == Kind::kScalar && plan.values.empty() ? read(plan.base) : 0;
+      if (plan.kind == Kind::kScalar) {
+        for (const uint64_t bits : plan.values) {
+          most = most < 0 ? most : read(bits) < 0 ? -1 : std::max(most, read(bits));
+        }
+      }
+      scalars.push_back(most);
+    }
+  }
+  return resident::CheckWork(*op_.version, CountWork(*op_.version, shapes, strides, scalars),
+                             chunks_, limits);
+}
+
 bool Columns::IsReturned(size_t column) const {
   return plans_[column].kind == Kind::kReturned ||
          (plans_[column].kind == Kind::kInline &&

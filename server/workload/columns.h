@@ -1,10 +1,11 @@
 // Columns: checks the arguments of a batch of operator tasks and converts them to addresses.
 //
-// Used in four steps, because each needs the results of the previous one:
+// Used in five steps, because each needs the results of the previous one:
 //
 //   Read         kinds, dtypes, shapes, scalars; buffers; against the signature
 //   FindDevice   the device of the buffers
 //   Place        offsets and sizes, against the buffers and the bytes sent
+//   CheckWork    what a task does, against its time limit
 //   Fill         descriptors, in tight loops
 //
 // Thread safety: an object belongs to one thread.
@@ -25,6 +26,7 @@
 #include "runtime/operators/registry/registry.h"
 #include "runtime/queue/batch.h"
 #include "server/workload/request_batch.h"
+#include "server/workload/work_bound.h"
 
 namespace resident {
 
@@ -57,6 +59,8 @@ class Columns {
   // Calculates the addresses of each task's tensors. `epoch`, `workers`: of the engine that will
   // run the tasks. FAILED_PRECONDITION: a buffer was lost with an earlier engine.
   absl::Status Place(uint64_t epoch, uint32_t workers);
+  // INVALID_ARGUMENT: a task cannot end within its time limit.
+  absl::Status CheckWork(const WorkLimits& limits) const;
   // Bytes of staging memory for inline and returned columns; those for returned columns alone.
   uint64_t staging_bytes() const { return staging_bytes_; }
   uint64_t returned_bytes() const { return returned_bytes_; }

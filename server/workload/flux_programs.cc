@@ -189,6 +189,7 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
   }
 
   return {.runs = runs_,
+          .runs_of_task = split.runs_of_task,
           .wanted = wanted_count_,
           .registers = staging.host + registers_at_,
           .errors = staging.host + errors_at_,

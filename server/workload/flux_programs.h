@@ -26,6 +26,8 @@ namespace resident {
 // The addresses in staging memory to which the programs of a batch write their results.
 struct FluxOutputs {
   uint32_t runs = 0;
+  // Of each task but the last one, which may have fewer.
+  uint64_t runs_of_task = 1;
   uint32_t wanted = 0;  // Registers of each run.
   const uint8_t* registers = nullptr;
   const uint8_t* errors = nullptr;
@@ -65,8 +67,9 @@ class FluxPrograms {
     return (wants_staging() ? 1 : 0) + split.tasks(runs_);
   }
   uint64_t descriptor_bytes(const FluxSplit& split) const;
-  // Bytes of registers, errors and cycles.
-  uint64_t answer_bytes() const { return uint64_t{runs_} * (4 * wanted_count_ + 1 + 4); }
+  // Bytes of registers, errors and cycles, and of the statuses if a run fails: in the message and in
+  // its bytes.
+  uint64_t answer_bytes() const { return uint64_t{runs_} * (4 * wanted_count_ + 1 + 4 + 4 + 1); }
   // Bytes of the order of the runs.
   uint64_t order_bytes() const { return indexed() ? uint64_t{4} * (runs_ + programs_) : 0; }
 

@@ -128,20 +128,11 @@ bool FluxWorkload::WantsShadow(const RequestBatch& batch) const {
 }
 
 void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
-  // The batch has one status, that of the first task that failed, and one time.
-  size_t decisive = 0;
-  while (decisive + 1 < batch.status.size() && batch.status[decisive] == TaskStatus::kOk)
-    ++decisive;
   uint64_t device_ns = 0;
   for (const uint32_t ns : batch.device_ns) device_ns += ns;
   result->add_device_ns(static_cast<uint32_t>(std::min<uint64_t>(device_ns, UINT32_MAX)));
-  if (batch.status[decisive] != TaskStatus::kOk) {
-    result->add_status(static_cast<v1::TaskStatus>(batch.status[decisive]));
-    AddTaskError(batch, 0, decisive, result);
-    return;
-  }
-  v1::FluxResults* flux = result->mutable_flux();
   const size_t runs = outputs_.runs;
+  v1::FluxResults* flux = result->mutable_flux();
   const auto column = [&](const uint8_t* values, size_t bytes_of_run, std::string* to) {
     if (outputs_.order.empty()) {
       to->assign(reinterpret_cast<const char*>(values), runs * bytes_of_run);
@@ -157,6 +148,35 @@ void FluxWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* resul
   const uint8_t* const errors = outputs_.errors;
   const bool clean = errors[0] == 0 && std::memcmp(errors, errors + 1, runs - 1) == 0;
   if (!clean) column(errors, 1, flux->mutable_errors());
+  if (batch.failed != 0) AddStatuses(batch, result);
+}
+
+void FluxWorkload::AddStatuses(const RequestBatch& batch, v1::BatchResult* result) const {
+  // The task that copies the bytecode is before the others. Without it no run is valid.
+  const size_t copies = batch.count() - (outputs_.runs - 1) / outputs_.runs_of_task - 1;
+  const bool copied = copies == 0 || batch.status[0] == TaskStatus::kOk;
+  std::vector<uint32_t> task_of_run(outputs_.runs);
+  for (uint32_t p = 0; p < outputs_.runs; ++p) {
+    const size_t task = copied ? copies + p / outputs_.runs_of_task : 0;
+    task_of_run[outputs_.order.empty() ? p : outputs_.order[p]] = static_cast<uint32_t>(task);
+  }
+  result->mutable_status()->Resize(static_cast<int>(outputs_.runs), 0);
+  // What was not written may contain another client's data.
+  const auto clear = [](std::string* column, uint32_t run, size_t bytes) {
+    if (!column->empty()) std::memset(column->data() + run * bytes, 0, bytes);
+  };
+  v1::FluxResults& flux = *result->mutable_flux();
+  for (uint32_t run = 0; run < outputs_.runs; ++run) {
+    const TaskStatus status = batch.status[task_of_run[run]];
+    if (status == TaskStatus::kOk) continue;
+    result->set_status(static_cast<int>(run), static_cast<v1::TaskStatus>(status));
+    if (result->errors_size() < static_cast<int>(kMaxTaskErrors)) {
+      AddTaskError(batch, run, task_of_run[run], result);
+    }
+    clear(flux.mutable_registers(), run, size_t{4} * outputs_.wanted);
+    clear(flux.mutable_cycles(), run, 4);
+    clear(flux.mutable_errors(), run, 1);
+  }
 }
 
 }  // namespace resident

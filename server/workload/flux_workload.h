@@ -34,6 +34,8 @@ class FluxWorkload final : public Workload {
   absl::Status FindInstalled();
   // Lets the native form of an installed program run it, if one serves.
   void UseNativeForm();
+  // The statuses of the runs; those that are not OK have no results.
+  void AddStatuses(const RequestBatch& batch, v1::BatchResult* result) const;
 
   const PlanSources& sources_;
   const v1::Batch& message_;   // Until Fill.

@@ -4,11 +4,14 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
+#include "runtime/graph/values.h"
+#include "server/workload/work_bound.h"
 
 namespace resident {
 namespace {
@@ -17,6 +20,8 @@ namespace {
 constexpr uint64_t kMaxRecordBytes = 4u << 20;
 // Events of one quantum at most.
 constexpr uint64_t kMaxTraceBytes = 1u << 20;
+// Of nodes that might not end in time, for one quantum, except for those of its first step.
+constexpr size_t kMaxChecks = 4096;
 constexpr uint64_t kQuantumNs = graph::kQuantumTime.count();
 
 static_assert(graph::kMaxRuns <= kMaxOpenGraphs, "each run has one quantum at a time");
@@ -118,7 +123,8 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
   bool shadow = false;
   for (uint32_t row = 0; row < lowering_->operator_rows(); ++row) {
     const bool copy = row == graph_.operators.size();
-    failed_row_ = row;
+    failed_node_ =
+        static_cast<uint32_t>(std::find(rows().begin(), rows().end(), row) - rows().begin());
     ASSIGN_OR_RETURN(auto op,
                      sources_.registry.Resolve(
                          copy ? graph::Lowering::kCopyOperator : graph_.operators[row].name,
@@ -130,7 +136,7 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
     shadow |= op.shadow != nullptr;
     operators.push_back(std::move(op));
   }
-  failed_row_.reset();
+  failed_node_.reset();
   operators_ = std::move(operators);
   if (!shadow) return true;
   // The nodes resolve their operators again, and one of them gets the shadow.
@@ -138,6 +144,71 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
     if (graph_.operators[row].wanted_version == 0) sources_.registry.Withdraw(operators_[row]);
   }
   return false;
+}
+
+absl::Status GraphQuanta::CheckNode(uint32_t index, const EngineInfo& engine,
+                                    const std::vector<double>* values) {
+  const graph::Node& node = graph_.nodes[index];
+  const OperatorVersion& version = *operators_[node.op].version;
+  const size_t parameters = version.op->signature().parameters().size();
+  absl::InlinedVector<Shape, 8> shapes(parameters);
+  absl::InlinedVector<Shape, 8> strides(parameters);
+  absl::InlinedVector<double, 8> scalars(values == nullptr ? 0 : parameters);
+  for (size_t i = 0; i < parameters; ++i) {
+    graph::Argument argument;
+    if (i < node.argument_count) {
+      argument = graph_.ArgumentsOf(node)[i];
+    } else {
+      graph::SetDefault(version.op->signature().parameters()[i], &argument);
+    }
+    if (argument.kind == graph::Argument::Kind::kNoTensor) {
+      shapes[i] = {0};
+    } else if (argument.kind == graph::Argument::Kind::kTensor) {
+      const graph::Extents extents = values == nullptr
+                                         ? graph::ExtentsOf(graph_, argument.view)
+                                         : graph::ExtentsAt(graph_, argument.view, *values);
+      for (const graph::Extent& extent : extents) {
+        shapes[i].push_back(extent.size);
+        strides[i].push_back(extent.stride / SizeOf(argument.view.dtype));
+      }
+    } else if (values != nullptr) {
+      scalars[i] = graph::ValueOf(graph::ExpressionOf(graph_, argument), *values);
+    }
+  }
+  const SplitRule& split = version.split;
+  const uint64_t chunks =
+      split.parameter < 0 ? 1 : split.Chunks(shapes[static_cast<size_t>(split.parameter)]);
+  absl::Status status = CheckWork(version, CountWork(version, shapes, strides, scalars), chunks,
+                                  {device_, engine, sources_.task_time_limit});
+  if (!status.ok()) failed_node_ = index;
+  return status;
+}
+
+absl::Status GraphQuanta::LimitSteps(const EngineInfo& engine, absl::Span<const double> values,
+                                     u32* max_steps) {
+  if (!large_nodes_.has_value()) {
+    large_nodes_.emplace();
+    for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
+      if (!CheckNode(node, engine, nullptr).ok()) large_nodes_->push_back(node);
+    }
+    failed_node_.reset();
+  }
+  if (large_nodes_->empty()) return absl::OkStatus();
+  const auto most = static_cast<u32>(std::max<size_t>(1, kMaxChecks / large_nodes_->size()));
+  *max_steps = std::min(*max_steps, most);
+  std::vector<double> of_step(values.begin(), values.end());
+  for (u32 step = 0; step < *max_steps; ++step) {
+    for (const uint32_t node : *large_nodes_) {
+      absl::Status status = CheckNode(node, engine, &of_step);
+      if (status.ok()) continue;
+      if (step == 0) return status;
+      failed_node_.reset();
+      *max_steps = step;
+      return absl::OkStatus();
+    }
+    if (graph_.loop.has_value()) of_step = graph::NextValues(graph_, of_step);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
@@ -167,6 +238,7 @@ absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
   const uint64_t fitting = room / std::max<uint64_t>(quantum.record_bytes, 1);
   quantum.max_steps = static_cast<u32>(
       std::clamp<uint64_t>(std::min(steps.max_steps, fitting), 1, kMaxQuantumSteps));
+  RETURN_IF_ERROR(LimitSteps(plan.session->info(), values, &quantum.max_steps));
   if (steps.trace) {
     quantum.trace_capacity = static_cast<u32>(
         sources_.admission.PieceBytes(device_, kMaxTraceBytes) / sizeof(GraphTraceEvent));

@@ -16,6 +16,7 @@
 #ifndef RESIDENT_SERVER_WORKLOAD_GRAPH_QUANTA_H_
 #define RESIDENT_SERVER_WORKLOAD_GRAPH_QUANTA_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ struct QuantumSources {
   const BufferTable& buffers;
   const Admission& admission;
   const std::vector<Device*>& devices;  // By index.
+  // --task_time_limit; 0: none.
+  std::chrono::milliseconds task_time_limit{10'000};
 };
 
 class GraphQuanta {
@@ -92,11 +95,13 @@ class GraphQuanta {
   };
   // The next quantum. `values`: of the scalars. Null: the next step has to be executed node by
   // node, because a version of one of its operators is on trial beside the active one. Errors:
-  // those of Registry::Resolve, FAILED_PRECONDITION (an operator has another signature; for both
-  // failed_row() is the operator's), UNAVAILABLE (the engine was replaced).
+  // those of Registry::Resolve, FAILED_PRECONDITION (an operator has another signature),
+  // INVALID_ARGUMENT (a node of the next step cannot end within its time limit), all three with
+  // failed_node(); UNAVAILABLE (the engine was replaced).
   absl::StatusOr<std::unique_ptr<QuantumWorkload>> Plan(const Steps& steps,
                                                         absl::Span<const double> values);
-  std::optional<uint32_t> failed_row() const { return failed_row_; }
+  // A node of the image.
+  std::optional<uint32_t> failed_node() const { return failed_node_; }
   // Takes what the next quantum needs to know of one that has ended, and counts its tasks.
   // `duration_ns`: from its begin to its end.
   void Read(const QuantumWorkload& work, const QuantumReport& report, uint64_t duration_ns);
@@ -121,6 +126,14 @@ class GraphQuanta {
               const Placement& place);
   // Whether all were found, and none has a shadow.
   absl::StatusOr<bool> Resolve();
+  // Whether a node can end within its time limit; `values`: null: with sizes as large as they can
+  // be.
+  absl::Status CheckNode(uint32_t node, const EngineInfo& engine,
+                         const std::vector<double>* values);
+  // Ends the quantum before the first step of which a node cannot end in time. INVALID_ARGUMENT:
+  // that is the next one.
+  absl::Status LimitSteps(const EngineInfo& engine, absl::Span<const double> values,
+                          u32* max_steps);
 
   const QuantumSources sources_;
   const graph::Graph& graph_;
@@ -135,7 +148,9 @@ class GraphQuanta {
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;
   std::shared_ptr<const Buffers> buffers_;
   std::vector<ResolvedOperator> operators_;
-  std::optional<uint32_t> failed_row_;
+  std::optional<uint32_t> failed_node_;
+  // The nodes that cannot end in time if their sizes are as large as they can be.
+  std::optional<std::vector<uint32_t>> large_nodes_;
   // Whether the last quantum ended within a step, and the records of that step so far.
   bool in_step_ = false;
   std::string records_;

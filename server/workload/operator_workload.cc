@@ -43,6 +43,8 @@ absl::Status OperatorWorkload::Check() {
   }
   status = columns_->Place(place_.session->epoch(), place_.session->info().workers);
   if (!status.ok()) return status;
+  RETURN_IF_ERROR(
+      columns_->CheckWork({place_.device, place_.session->info(), sources_.task_time_limit}));
   if (columns_->descriptor_bytes() > kMaxBatchDescriptorBytes) {
     return errors::TooManyArguments(columns_->descriptor_bytes(), kMaxBatchDescriptorBytes);
   }

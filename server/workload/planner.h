@@ -57,6 +57,9 @@ class Planner {
   // Errors: see Executor.Run. The message must stay valid and unchanged until Fill.
   absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, ClientId client) const;
 
+  // --task_time_limit; 0: none.
+  std::chrono::milliseconds task_time_limit() const { return sources_.task_time_limit; }
+
   static std::shared_ptr<RequestBatch> Fill(const v1::Batch& message, Clock::time_point deadline,
                                             std::unique_ptr<Workload> work, Ticket ticket);
 

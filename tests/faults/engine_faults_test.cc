@@ -254,6 +254,52 @@ TEST(EngineFaultsTest, FluxProgramsThatNeverHaltEndAtTheirCycleLimit) {
   EXPECT_EQ(daemon.Device().restarts(), 0u);
 }
 
+// Each run has a status, and those that ended have their results. A task has several runs, so that
+// it takes many of them until some tasks have ended and others have not.
+TEST(EngineFaultsTest, EachRunOfAFluxBatchHasAStatus) {
+  constexpr int kRuns = 256;
+  const Daemon daemon({"--cpu_workers=2"});
+  const pid_t pid = daemon.engine_pid();
+  const Client client(daemon);
+  std::vector<std::string> programs(kRuns / 2, std::string("\x22\x00\x00\x00\x00", 5));  // R0 * R0
+  programs.resize(kRuns, std::string("\x43\x00\x00\x00", 4));                            // JMP self
+  v1::Batch batch = Programs(programs);
+  batch.mutable_programs()->set_max_cycles(OnGpu() ? 3'000'000 : 100'000'000);
+  batch.mutable_programs()->set_initial(std::string("\x03\x00\x00\x00", 4));
+  batch.mutable_programs()->set_initial_width(1);
+  const uint64_t before = daemon.Device().ring().next_sequence();
+  RunOutcome outcome;
+  std::thread runs([&] { outcome = client.Run(batch); });
+  EXPECT_TRUE(Eventually([&] {
+    const v1::RingStatus ring = daemon.Device().ring();
+    const uint64_t ended = ring.next_sequence() - ring.in_flight();
+    return ring.in_flight() > 0 && (OnGpu() || ended > before);
+  }));
+  kill(pid, SIGKILL);
+  runs.join();
+  ASSERT_TRUE(outcome.call.ok()) << outcome.call.error_message();
+  ASSERT_EQ(outcome.result.status_size(), kRuns);
+  const std::vector<int32_t> registers = Integers(outcome.result.flux().registers());
+  ASSERT_EQ(registers.size(), size_t{kRuns});
+  int ok = 0;
+  for (int i = 0; i < kRuns; ++i) {
+    const v1::TaskStatus status = outcome.status(i);
+    ok += status == v1::TASK_STATUS_OK ? 1 : 0;
+    EXPECT_THAT(status, AnyOf(v1::TASK_STATUS_OK, v1::TASK_STATUS_UNAVAILABLE)) << i;
+    EXPECT_EQ(registers[static_cast<size_t>(i)], status == v1::TASK_STATUS_OK ? 9 : 0) << i;
+  }
+  EXPECT_LT(ok, kRuns);
+  if (!OnGpu()) {
+    EXPECT_GT(ok, 0);
+  }
+  ASSERT_EQ(outcome.result.errors_size(), 16);
+  for (const v1::TaskError& error : outcome.result.errors()) {
+    EXPECT_EQ(error.status(), outcome.status(static_cast<int>(error.index())));
+  }
+  EXPECT_TRUE(daemon.AwaitAnotherEngine(pid));
+  ExpectServes(daemon);
+}
+
 TEST(EngineFaultsTest, DurableBufferIsRestoredAsPersisted) {
   const Daemon daemon;
   const Client client(daemon);

@@ -474,6 +474,30 @@ TEST_F(GraphRunTest, OneBufferForTwoTensorsOfWhichOneIsWritten) {
                 {"'y'", "is also the memory of tensor 'x'"});
 }
 
+// Whether the engine or the daemon computes them, and wherever the engine runs.
+TEST_F(GraphRunTest, ScalarsOfALoopAreRoundedOnce) {
+  constexpr double kFactor = 1 + 0x1p-30, kAddend = -1, kFirst = 1 + 0x1p-30;
+  constexpr int kSteps = 4;
+  GraphMaker maker;
+  maker.Scalar("a", -10, 10, v1::DTYPE_F32);
+  maker.graph.mutable_scalars(0)->set_initial(kFirst);
+  maker.Tensor(Kind::KIND_STREAM, "argument", {D(kSteps), D(1)}, v1::DTYPE_F64);
+  maker.Call("fill", {"argument", S("a", kFactor, kAddend)});
+  maker.graph.mutable_loop()->set_max_steps(kSteps);
+  v1::GraphUpdate& update = *maker.graph.mutable_loop()->add_updates();
+  update.set_scalar("a");
+  update.set_factor(kFactor);
+  update.set_addend(kAddend);
+  std::vector<double> expected;
+  for (double a = kFirst; expected.size() < kSteps; a = std::fma(kFactor, a, kAddend)) {
+    expected.push_back(std::fma(kFactor, a, kAddend));
+  }
+  // A product that is rounded by itself gives another value.
+  const volatile double product = kFactor * kFirst;
+  ASSERT_NE(expected[0], product + kAddend);
+  EXPECT_EQ(RunOk(RunOf(maker)).stream(), expected);
+}
+
 // An alias may be larger than the record of the stream whose memory it uses.
 TEST_F(GraphRunTest, AliasOfAStream) {
   GraphMaker maker;

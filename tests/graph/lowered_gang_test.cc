@@ -4,6 +4,7 @@
 //   RESIDENT_GRAPHS=10000 bazel-bin/tests/graph/lowered_gang_test     Default: 400.
 //   RESIDENT_GRAPH_SEED=7                                             Default: 1.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -199,7 +200,7 @@ class LoweredRun {
     if (!graph_.loop.has_value()) return;
     const std::vector<double> before = scalars_;
     for (const graph::Loop::Update& update : graph_.loop->updates) {
-      scalars_[update.scalar] = update.factor * before[update.scalar] + update.addend;
+      scalars_[update.scalar] = std::fma(update.factor, before[update.scalar], update.addend);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "tests/graph/oracle.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,7 +22,7 @@ double ValueOf(const graph::Graph& graph, const Argument& argument,
       return argument.number;
     case Argument::Kind::kExpression: {
       const graph::ScalarExpression& e = graph.expressions[argument.expression];
-      return e.factor * values[e.scalar] + e.addend;
+      return std::fma(e.factor, values[e.scalar], e.addend);
     }
     default:
       return 0;

@@ -164,6 +164,17 @@ absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit)
   return WithReason(std::move(status), {"QUEUE_FULL", {{"limit", StrCat(limit)}}});
 }
 
+absl::Status TaskTooLong(const LongTask& task) {
+  return absl::InvalidArgumentError(
+      StrCat(task.operator_name, ": a task of ", task.amount, " ", task.unit, " takes at least ",
+             task.least_seconds, " s on device ", task.device, ", over ",
+             task.own_limit ? "the version's time limit" : "--task_time_limit", " of ",
+             static_cast<double>(task.limit_ms) / 1e3,
+             " s, which would end the engine. Fix: split it into smaller tasks, or ",
+             task.own_limit ? "install the operator with a longer time limit"
+                            : "raise --task_time_limit"));
+}
+
 absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits) {
   absl::Status status = absl::ResourceExhaustedError(
       ever_fits ? StrCat("staging memory is full: the batch carries ", bytes,

@@ -43,6 +43,17 @@ absl::Status ScalarBoth(const ArgumentRef& place);
 absl::Status ScalarRange(const ArgumentRef& place, uint64_t task, const std::string& value,
                          const std::string& dtype);
 absl::Status TooManyQueuedTasks(uint64_t queued, uint64_t tasks, uint64_t limit);
+// A task that cannot end in time (server/workload/work_bound.h).
+struct LongTask {
+  std::string operator_name;
+  uint32_t device;
+  double amount;
+  std::string unit;  // "operations".
+  double least_seconds;
+  uint64_t limit_ms;
+  bool own_limit;  // Of the version, and not --task_time_limit.
+};
+absl::Status TaskTooLong(const LongTask& task);
 absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits);
 
 }  // namespace resident::errors

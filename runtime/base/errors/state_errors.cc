@@ -50,24 +50,23 @@ absl::Status OlderStateFolder(const std::string& folder) {
              "the operators again"));
 }
 
-absl::Status ChangesRefused(const std::string& path, const std::string& why) {
+absl::Status ChangesRefused(const std::string& why) {
   return absl::UnavailableError(
-      StrCat("no change can be written to ", path, ": ", why,
+      StrCat("no change can be written to the disk: ", why,
              ". The daemon continues to serve, but nothing can be "
              "changed. Fix: repair the disk of --state_dir, or free space "
              "on it; then try again"));
 }
 
-absl::Status NotOnDisk(const std::string& path, const std::string& why) {
-  return absl::InternalError(StrCat("the change was made, but a restart may lose it: ", path,
-                                    " could not be written: ", why,
+absl::Status NotOnDisk(const std::string& why) {
+  return absl::InternalError(StrCat("the change was made, but a restart may lose it: ", why,
                                     ". Fix: repair the disk of --state_dir, or free space on it; "
                                     "the next change then writes this one too"));
 }
 
-absl::Status RowNotSaved(const std::string& what, const std::string& path, const std::string& why) {
+absl::Status RowNotSaved(const std::string& what, const std::string& why) {
   return absl::InternalError(
-      StrCat(what, " was not saved: ", path, " could not be written: ", why,
+      StrCat(what, " was not saved: ", why,
              ". Until the next change succeeds, a crash may restore the new or the previous "
              "contents. Fix: repair the disk of --state_dir, or free space on it; then try again"));
 }

@@ -18,11 +18,11 @@ absl::Status DatabaseUnavailable(const std::string& path, const std::string& why
 absl::Status OtherStateVersion(const std::string& folder, const std::string& version,
                                int own_version);
 absl::Status OlderStateFolder(const std::string& folder);
-absl::Status ChangesRefused(const std::string& path, const std::string& why);
+absl::Status ChangesRefused(const std::string& why);
 // A change was made but may not be durable.
-absl::Status NotOnDisk(const std::string& path, const std::string& why);
+absl::Status NotOnDisk(const std::string& why);
 // A buffer or a graph (`what`) was not written, but its new contents may exist after a restart.
-absl::Status RowNotSaved(const std::string& what, const std::string& path, const std::string& why);
+absl::Status RowNotSaved(const std::string& what, const std::string& why);
 absl::Status InconsistentRecord(const std::string& what);
 absl::Status NoBlob(const std::string& sha256);
 absl::Status DamagedFile(const std::string& path);

@@ -101,6 +101,9 @@ internal::EngineTraits ToMessage(const EngineTraits& traits) {
   message.set_run_instructions_per_ms(traits.run_instructions_per_ms);
   message.set_lockstep_runs(traits.lockstep_runs);
   message.set_divergence_slowdown(traits.divergence_slowdown);
+  message.set_max_operations_per_ms(traits.max_operations_per_ms);
+  message.set_max_elements_per_ms(traits.max_elements_per_ms);
+  message.set_max_scattered_elements_per_ms(traits.max_scattered_elements_per_ms);
   message.set_units_share_task(traits.units_share_task);
   message.set_executes_graphs(traits.executes_graphs);
   message.set_graph_workers(traits.graph_workers);
@@ -118,6 +121,9 @@ EngineTraits FromMessage(const internal::EngineTraits& message) {
   traits.run_instructions_per_ms = message.run_instructions_per_ms();
   traits.lockstep_runs = message.lockstep_runs();
   traits.divergence_slowdown = message.divergence_slowdown();
+  traits.max_operations_per_ms = message.max_operations_per_ms();
+  traits.max_elements_per_ms = message.max_elements_per_ms();
+  traits.max_scattered_elements_per_ms = message.max_scattered_elements_per_ms();
   traits.units_share_task = message.units_share_task();
   traits.executes_graphs = message.executes_graphs();
   traits.graph_workers = message.graph_workers();

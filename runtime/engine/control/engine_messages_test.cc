@@ -17,6 +17,9 @@ TEST(EngineMessagesTest, EachTraitReachesTheFrontEnd) {
   traits.run_instructions_per_ms = uint64_t{1} << 41;
   traits.lockstep_runs = 6;
   traits.divergence_slowdown = 7;
+  traits.max_operations_per_ms = uint64_t{1} << 42;
+  traits.max_elements_per_ms = uint64_t{1} << 43;
+  traits.max_scattered_elements_per_ms = uint64_t{1} << 44;
   traits.units_share_task = true;
   traits.executes_graphs = true;
   traits.graph_workers = 9;

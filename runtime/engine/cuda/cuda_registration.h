@@ -30,6 +30,13 @@ inline EngineTraits CudaTraits(uint32_t architecture, uint32_t threads_per_block
   traits.instructions_per_ms = uint64_t{1'000} * threads_per_block;
   // While all blocks execute FLUX, a run was measured at 3,800 (one program); a lone run at 6,800.
   traits.run_instructions_per_ms = 2'500;
+  // More than an SM can do, in clocks of 2 GHz: 8,192 operations (those of the tensor cores with 16
+  // bits of the largest architecture), 64 adjacent elements of 16 bits from the L1 cache, and one
+  // load of a warp. A block may have an SM for itself.
+  constexpr uint64_t kClocksPerMs = 2'000'000;
+  traits.max_operations_per_ms = 8'192 * kClocksPerMs;
+  traits.max_elements_per_ms = 64 * kClocksPerMs;
+  traits.max_scattered_elements_per_ms = 32 * kClocksPerMs;
   traits.lockstep_runs = 32;
   traits.divergence_slowdown = 8;
   // The blocks come to a wide task one after the other and run it together.

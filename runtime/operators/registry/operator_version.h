@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "runtime/model/cost_rule.h"
 #include "runtime/model/signature.h"
 #include "runtime/model/split_rule.h"
 #include "runtime/model/version_spec.h"
@@ -98,6 +99,8 @@ class OperatorVersion {
   std::weak_ptr<NativeForm> native_of;
 
   std::shared_ptr<SlotPool> slots;  // The pool that `slot` returns to; null if it does not return.
+
+  CostRule cost;  // Of a built-in operator; the others have none.
 };
 
 // A pinned version.

@@ -76,7 +76,7 @@ VersionStats Registry::MakeStats(const std::string& name, uint32_t version) cons
 absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool trusted) {
   ASSIGN_OR_RETURN(Signature parsed, Signature::Parse(op.signature));
   ASSIGN_OR_RETURN(SplitRule rule, ParseSplit(op.split, parsed));
-  RETURN_IF_ERROR(ParseCost(op.cost, parsed).status());
+  ASSIGN_OR_RETURN(CostRule cost, ParseCost(op.cost, parsed));
 
   auto entry = std::make_unique<Entry>();
   entry->builtin = &op;
@@ -94,6 +94,7 @@ absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool
   version->spec.signature = op.signature;
   version->spec.split = op.split;
   version->split = rule;
+  version->cost = std::move(cost);
   version->stats = MakeStats(op.name, 1);
   version->state = VersionState::kActive;
   slots_->SetHolder(slot, version);
