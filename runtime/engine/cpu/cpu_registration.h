@@ -22,7 +22,6 @@ inline EngineTraits CpuTraits() {
   // core" in docs/benchmarks), rounded: the core may have other work.
   traits.instructions_per_ms = 50'000;
   traits.run_instructions_per_ms = 50'000;
-  // TODO
   // About three times what was measured on a core that other programs used as well: 22 G/s (gemm),
   // 5.9 G/s (sum over rows of f32 that are repeated), 1.0 G/s (sum over one repeated element). The
   // operators are compiled for SSE2, so that another core is faster by its clock only.
