@@ -87,6 +87,7 @@ absl::Status Services::Start() {
 
 void Services::BeginDrain() {
   core_.gate.Close();
+  graphs_.EndChecks();
   health_.Update();
   core_.admission.Wake();
 }

@@ -43,8 +43,8 @@ class Services {
   absl::Status Start();
   HealthService& health() { return health_; }
 
-  // Refuses new work from now on: health reports NOT_SERVING, and batches that wait to be admitted
-  // are refused.
+  // Refuses new work from now on: health reports NOT_SERVING, batches that wait to be admitted are
+  // refused, and checks of graphs end.
   void BeginDrain();
   // Ends the remaining calls, after at most `last_answers` in which they can send their last
   // answers. REQUIRES: the endpoints are closed.

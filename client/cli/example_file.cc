@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/values.h"
+#include "runtime/base/shallow_json.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::cli {
@@ -255,9 +256,10 @@ class ExampleReader {
 
 absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view text,
                                                            const Signature& signature) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseShallowJson<Json>(text);
   if (json.is_discarded()) {
-    return Invalid("examples", "they are not valid JSON", "see residentctl help ops");
+    return Invalid("examples", "they are not valid JSON, or nested too deeply",
+                   "see residentctl help ops");
   }
   const Json list = json.is_array() ? json : Json::array({json});
   std::vector<client::Example> examples;

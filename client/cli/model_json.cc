@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/model_errors.h"
+#include "runtime/base/shallow_json.h"
 
 namespace resident::cli {
 
@@ -25,9 +26,10 @@ absl::StatusOr<nlohmann::json> ReadModelJson(const std::string& path, uint64_t m
   std::ifstream file(path, std::ios::binary);
   file.read(text.data(), static_cast<std::streamsize>(bytes));
   if (!file) return errors::BadModelFile(path, "cannot be read", "check its permissions");
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = ParseShallowJson<nlohmann::json>(text);
   if (!json.is_object()) {
-    return errors::BadModelFile(path, "is not a JSON object", "write the file again");
+    return errors::BadModelFile(path, "is not a JSON object, or nested too deeply",
+                                "write the file again");
   }
   return json;
 }

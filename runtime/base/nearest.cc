@@ -32,6 +32,10 @@ std::string Nearest(std::string_view word, std::span<const std::string_view> can
   for (const std::string_view candidate : candidates) {
     const bool begins =
         beginnings == Beginnings::kNear && word.size() >= 3 && candidate.starts_with(word);
+    const size_t longer = std::max(word.size(), candidate.size());
+    const size_t shorter = std::min(word.size(), candidate.size());
+    // The distance is at least the difference of the lengths. A word of megabytes is not compared.
+    if (!begins && longer - shorter >= min_distance) continue;
     const size_t distance = begins ? 1 : EditDistance(word, candidate);
     if (distance < min_distance) {
       min_distance = distance;

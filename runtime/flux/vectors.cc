@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/shallow_json.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/flux/instruction_table.h"
 
@@ -178,10 +179,11 @@ absl::StatusOr<std::vector<Vector>> ParseVectors(std::string_view text) {
     const std::string_view content = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Json object = Json::parse(content.begin(), content.end(), nullptr, false);
+    const Json object = ParseShallowJson<Json>(content);
     if (object.is_discarded()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", line, ": this is not JSON. Fix: write one object on each line"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "line ", line,
+          ": this is not JSON, or nested too deeply. Fix: write one object on each line"));
     }
     ASSIGN_OR_RETURN(Vector vector, Reader(object, line).Read());
     vectors.push_back(std::move(vector));

@@ -1,5 +1,6 @@
 #include "runtime/graph/builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -18,8 +19,11 @@ using absl::StrCat;
 using errors::Quote;
 using Place = Findings::Place;
 
-// Names among which the nearest one is searched for a message.
-constexpr size_t kMaxNearestNames = 4096;
+// Comparisons of characters in the time of one step, when the nearest name is searched.
+constexpr uint64_t kComparisonsInAStep = 16;
+
+// For each character of the name of an unknown operator, which the catalog compares with all names.
+constexpr uint64_t kSuggestionSteps = 64;
 
 bool IsWhole(double value) {
   return std::isinf(value) || (std::trunc(value) == value && std::abs(value) <= kMaxWhole);
@@ -80,7 +84,8 @@ uint32_t GraphBuilder::FindName(std::string_view name, const Index& index, const
     return kNone;
   }
   std::string nearest;
-  if (index.size() <= kMaxNearestNames) {
+  // Without a suggestion if it were a large part of the check.
+  if (budget_.TakeIfCheap(index.size() * name.size() * kMaxNameBytes / kComparisonsInAStep)) {
     std::vector<std::string_view> names;
     for (const auto& [known, position] : index) names.push_back(known);
     nearest = Nearest(name, names);
@@ -110,6 +115,7 @@ bool GraphBuilder::CheckCount(size_t count, size_t limit, const char* what) {
 }
 
 void GraphBuilder::AddScalar(const ScalarSpec& spec) {
+  if (!budget_.TakeElements(1)) return;
   const uint32_t position = static_cast<uint32_t>(graph_.scalars.size());
   if (!CheckCount(position, kMaxScalars, "scalars")) {
     too_many_[0] = true;
@@ -233,6 +239,7 @@ bool GraphBuilder::AddAxes(absl::Span<const DimSpec> shape, absl::Span<const int
 }
 
 void GraphBuilder::AddTensor(const TensorSpec& spec) {
+  if (!budget_.TakeElements(1 + spec.shape.size())) return;
   const uint32_t position = static_cast<uint32_t>(graph_.tensors.size());
   if (!CheckCount(position, kMaxTensors, "tensors")) {
     too_many_[1] = true;
@@ -368,6 +375,7 @@ void GraphBuilder::EndTensors() {
 }
 
 void GraphBuilder::AddCounter(std::string_view name, uint32_t initial) {
+  if (!budget_.TakeElements(1)) return;
   const uint32_t position = static_cast<uint32_t>(graph_.counters.size());
   if (!CheckCount(position, kMaxCounters, "counters")) {
     too_many_[2] = true;
@@ -389,6 +397,7 @@ uint32_t GraphBuilder::FindOperator(std::string_view name, uint32_t version, con
   }
   absl::StatusOr<OperatorInfo> info = catalog_.Find(std::string(name), version);
   if (!info.ok()) {
+    budget_.Take(kSuggestionSteps * std::min<size_t>(name.size(), kMaxNameBytes));
     findings_.Add(absl::IsNotFound(info.status()) ? Code::kUnknownName : Code::kNotCallable, place,
                   std::string(info.status().message()));
     return kNone;
@@ -500,6 +509,9 @@ bool GraphBuilder::ResolveArgument(const ArgumentSpec& spec, const Parameter& pa
 }
 
 void GraphBuilder::AddNode(const NodeSpec& spec) {
+  uint64_t elements = 1 + spec.arguments.size() + spec.waits.size();
+  for (const ArgumentSpec& argument : spec.arguments) elements += argument.shape.size();
+  if (!budget_.TakeElements(elements)) return;
   const uint32_t position = static_cast<uint32_t>(graph_.nodes.size());
   if (!CheckCount(position, kMaxNodes, "nodes")) {
     too_many_[3] = true;

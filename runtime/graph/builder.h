@@ -8,9 +8,12 @@
 //
 // Order of the calls: Scalar*, Tensor*, EndTensors, Counter*, Node*, SetLoop, Finish.
 //
+// Each element is taken from the budget of the check before it is read. Once the check has ended,
+// nothing is added any more.
+//
 // Thread safety: none.
 //
-//   GraphBuilder builder(catalog, &findings);
+//   GraphBuilder builder(catalog, &findings, &budget);
 //   builder.AddTensor({.name = "x", .kind = 5, .dtype = 1, .shape = shape});
 //   builder.EndTensors();
 //   builder.AddNode({.op = "relu", .arguments = arguments});
@@ -27,6 +30,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
 #include "runtime/graph/operator_catalog.h"
@@ -103,9 +107,11 @@ struct LoopSpec {
 
 class GraphBuilder {
  public:
-  // Both must outlive the builder.
-  GraphBuilder(const OperatorCatalog& catalog, Findings* findings)
-      : catalog_(catalog), findings_(*findings) {}
+  // All must outlive the builder. `budget`: null for graphs of the program itself.
+  GraphBuilder(const OperatorCatalog& catalog, Findings* findings, CheckBudget* budget = nullptr)
+      : catalog_(catalog),
+        findings_(*findings),
+        budget_(budget == nullptr ? own_budget_ : *budget) {}
 
   // `name` of the graph; `blocks`: Graph.blocks.
   void Begin(std::string_view name, uint32_t format, uint32_t blocks);
@@ -144,6 +150,8 @@ class GraphBuilder {
 
   const OperatorCatalog& catalog_;
   Findings& findings_;
+  CheckBudget own_budget_;
+  CheckBudget& budget_;
   Graph graph_;
   Index tensors_;
   Index scalars_;

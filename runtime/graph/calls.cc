@@ -22,7 +22,8 @@ using absl::StrCat;
 
 class CallChecker {
  public:
-  CallChecker(const Graph& graph, Findings& findings) : graph_(graph), findings_(findings) {}
+  CallChecker(const Graph& graph, Findings& findings, CheckBudget& budget)
+      : graph_(graph), findings_(findings), budget_(budget) {}
 
   void Check(uint32_t index) {
     index_ = index;
@@ -230,18 +231,21 @@ class CallChecker {
     // Arguments are few: all pairs.
     for (size_t a = 0; a < accesses_.size(); ++a) {
       for (size_t b = 0; b < accesses_.size(); ++b) {
+        if (!budget_.Take()) return;
         const Access& write = accesses_[a];
         const Access& other = accesses_[b];
         if (write.argument == other.argument || write.mode == Access::Mode::kRead) continue;
         const bool both_write = other.mode != Access::Mode::kRead;
         if (both_write && b < a) continue;  // Reported once.
         if (graph_.tensors[write.tensor].root != graph_.tensors[other.tensor].root) continue;
-        const std::optional<bool> overlap = RegionsOverlap(write.region, other.region, &budget_);
+        const std::optional<bool> overlap = RegionsOverlap(write.region, other.region, budget_);
+        if (budget_.ended()) return;
         const std::string name = info_->signature.parameters()[other.argument].name;
         if (!overlap.has_value()) {
           Add(Code::kOverLimit, write.argument,
-              StrCat(" and '", name, "' use one tensor, and the graph has more than ", kMaxCompared,
-                     " pieces to compare for that. Fix: use tensors of their own"));
+              StrCat(" may overlap '", name,
+                     "': their strides interleave, and the exact answer takes more than ",
+                     kMaxOverlapSteps, " steps. Fix: use tensors of their own"));
         } else if (*overlap && both_write) {
           Add(Code::kWrittenTwice, write.argument,
               StrCat(" and '", name,
@@ -267,14 +271,15 @@ class CallChecker {
   const OperatorInfo* info_ = nullptr;
   absl::Span<const Argument> arguments_;
   std::vector<Access> accesses_;
-  int64_t budget_ = kMaxCompared;
+  CheckBudget& budget_;
 };
 
 }  // namespace
 
-void CheckCalls(const Graph& graph, Findings* findings) {
-  CallChecker checker(graph, *findings);
+void CheckCalls(const Graph& graph, Findings* findings, CheckBudget& budget) {
+  CallChecker checker(graph, *findings, budget);
   for (uint32_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!budget.BeginNode(i, 1 + graph.nodes[i].argument_count)) return;
     if (graph.nodes[i].op != kNone) checker.Check(i);
   }
 }

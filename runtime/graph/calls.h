@@ -4,13 +4,14 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_CALLS_H_
 #define RESIDENT_RUNTIME_GRAPH_CALLS_H_
 
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
 
 namespace resident::graph {
 
 // Nodes without an operator are skipped: the builder has reported them.
-void CheckCalls(const Graph& graph, Findings* findings);
+void CheckCalls(const Graph& graph, Findings* findings, CheckBudget& budget);
 
 }  // namespace resident::graph
 

@@ -1,28 +1,67 @@
 #include "runtime/graph/check.h"
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "runtime/graph/calls.h"
 #include "runtime/graph/explicit_order.h"
 #include "runtime/graph/loop.h"
 
 namespace resident::graph {
 
-GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit) {
+namespace {
+
+GraphCheck CheckAll(const Graph& graph, Findings* findings, const DeviceLimit& limit,
+                    CheckBudget& budget) {
   GraphCheck check;
-  CheckCalls(graph, findings);
-  CheckLoop(graph, findings);
+  CheckCalls(graph, findings, budget);
+  CheckLoop(graph, findings, budget);
   CheckCounters(graph, findings);
-  if (findings->errors() > 0) return check;
-  check.order = DeriveOrder(graph, findings);
+  if (findings->errors() > 0 || budget.ended()) return check;
+  check.order = DeriveOrder(graph, findings, budget);
   if (check.order.has_value() && graph.explicit_order() && findings->errors() == 0) {
     std::optional<Dependencies> step_order;
-    if (graph.loop.has_value()) step_order = DeriveStepOrder(graph, findings);
-    if (findings->errors() == 0) {
+    if (graph.loop.has_value()) step_order = DeriveStepOrder(graph, findings, budget);
+    if (findings->errors() == 0 && !budget.ended()) {
       CheckExplicitOrder(graph, *check.order, step_order.has_value() ? &*step_order : nullptr,
-                         findings);
+                         findings, budget);
     }
   }
   CheckMemory(graph, limit, findings);
-  check.accepted = findings->errors() == 0;
+  return check;
+}
+
+// 106: the check has ended before it knew everything.
+void ReportEnd(const Graph& graph, const CheckBudget& budget, Findings* findings) {
+  Findings::Place place;
+  if (budget.node() < graph.nodes.size()) place.node = graph.NodeName(budget.node());
+  if (budget.end() == CheckBudget::End::kSteps) {
+    findings->Add(Code::kOverLimit, std::move(place),
+                  absl::StrCat("the check takes more than ", budget.step_limit(),
+                               " steps, which were used up at this node. Fix: split the graph, or "
+                               "use views with fewer, longer rows"));
+  } else if (budget.end() == CheckBudget::End::kBytes) {
+    findings->Add(Code::kOverLimit, std::move(place),
+                  absl::StrCat("the check takes more than ", budget.byte_limit(),
+                               " bytes of memory, which were used up at this node. Fix: split the "
+                               "graph, or use views with fewer, longer rows"));
+  }
+}
+
+}  // namespace
+
+GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit,
+                      CheckBudget* budget) {
+  CheckBudget own;
+  if (budget == nullptr) {
+    budget = &own;
+    own.TakeElements(graph.nodes.size() + graph.tensors.size() + graph.counters.size() +
+                     graph.arguments.size() + graph.axes.size() + graph.waits.size());
+  }
+  GraphCheck check;
+  if (!budget->ended()) check = CheckAll(graph, findings, limit, *budget);
+  if (budget->ended()) ReportEnd(graph, *budget, findings);
+  check.accepted = findings->errors() == 0 && !budget->ended();
   return check;
 }
 

@@ -9,7 +9,7 @@
 //
 //   Findings findings;
 //   GraphBuilder builder(catalog, &findings);  ...
-//   const GraphCheck check = CheckGraph(builder.Finish(), &findings);
+//   const GraphCheck check = CheckGraph(builder.Finish(), &findings, {}, &budget);
 //   if (check.accepted) ...
 #ifndef RESIDENT_RUNTIME_GRAPH_CHECK_H_
 #define RESIDENT_RUNTIME_GRAPH_CHECK_H_
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/dataflow.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
@@ -37,8 +38,9 @@ struct CheckedGraph {
 };
 
 // `findings`: those of the graph's builder, to which this check adds its own. `limit`: of the
-// devices on which it is to run.
-GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit = {});
+// devices on which it is to run. `budget`: of the builder; null: one of the check's own.
+GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit = {},
+                      CheckBudget* budget = nullptr);
 
 // Bytes of the memory of all tensors of a kind.
 int64_t BytesOf(const Graph& graph, TensorKind kind);

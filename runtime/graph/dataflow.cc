@@ -34,13 +34,18 @@ using Reported = absl::flat_hash_set<std::pair<uint32_t, uint32_t>>;
 // One visit of all nodes.
 class Visit {
  public:
-  // `pieces`: accesses to pieces of memory so far, of all visits of one check.
   Visit(const Graph& graph, absl::Span<const int64_t> bases, Findings& findings, Reported& reported,
-        uint64_t* pieces)
-      : graph_(graph), bases_(bases), findings_(findings), reported_(reported), pieces_(*pieces) {}
+        CheckBudget& budget)
+      : graph_(graph),
+        bases_(bases),
+        findings_(findings),
+        reported_(reported),
+        budget_(budget),
+        history_(budget) {}
 
   // `values` of all scalars; empty: everything that nodes may access. `cover`: check what is read
-  // and returned. `order`: null, or receives the dependencies. False: over a limit.
+  // and returned. `order`: null, or receives the dependencies. False: over a limit, or the check
+  // has ended.
   bool Run(absl::Span<const double> values, bool cover, Dependencies* order) {
     values_ = values;
     cover_ = cover;
@@ -60,52 +65,49 @@ class Visit {
       node_ = first + index;
       accesses.clear();
       ListAccesses(graph_, graph_.nodes[index], values_, &accesses);
+      if (!budget_.BeginNode(index, 1 + 2 * accesses.size())) return false;
       found_.clear();
+      sort_at_ = kMinSorted;
       for (const Access& access : accesses) {
-        if (access.mode == Access::Mode::kRead && IsReadOnly(graph_.tensors[access.tensor].kind)) {
-          continue;  // No node writes it.
-        }
-        Count(access.region.pieces());
-        if (access.mode == Access::Mode::kRead && pieces_ <= kMaxPieces) Read(access);
+        if (access.mode != Access::Mode::kRead) continue;
+        if (IsReadOnly(graph_.tensors[access.tensor].kind)) continue;  // No node writes it.
+        if (!Read(access)) return false;
       }
       for (const Access& access : accesses) {
-        if (access.mode != Access::Mode::kRead && pieces_ <= kMaxPieces) Write(access);
-      }
-      if (pieces_ > kMaxPieces) return OverLimit("accesses to pieces of memory", kMaxPieces);
-      if (history_.segments() > kMaxSegments) {
-        return OverLimit("pieces of memory with different readers or writers", kMaxSegments);
+        if (access.mode != Access::Mode::kRead && !Write(access)) return false;
       }
       if (order == nullptr) continue;
       if (first > 0) std::erase_if(found_, [&](const Dependency& d) { return d.after >= first; });
       SortFound();
       if (order->size() + found_.size() > kMaxDependencies) {
-        return OverLimit("derived dependencies", kMaxDependencies);
+        findings_.Add(Code::kOverLimit, {.node = graph_.NodeName(index)},
+                      StrCat("up to this node the graph has more than ", kMaxDependencies,
+                             " derived dependencies. Fix: split the graph"));
+        return false;
       }
+      // A vector that grows.
+      if (!budget_.Hold(found_.size() * 3 * sizeof(Dependency))) return false;
       order->Add(found_);
     }
-    return true;
+    return !budget_.ended();
   }
-
-  bool OverLimit(const char* what, uint64_t limit) {
-    const uint32_t index = node_ % static_cast<uint32_t>(graph_.nodes.size());
-    findings_.Add(Code::kOverLimit, {.node = graph_.NodeName(index)},
-                  StrCat("up to this node the graph has more than ", limit, " ", what,
-                         ". Fix: split the graph, or use views with fewer, longer rows"));
-    return false;
-  }
-
-  void Count(uint64_t pieces) { pieces_ = pieces > kMaxPieces ? pieces : pieces_ + pieces; }
 
   void Found(uint32_t after, DependencyKind kind) {
     if (after == kNone || after == node_) return;
     // Neighbouring segments usually have the same history.
     if (!found_.empty() && found_.back().after == after && found_.back().kind <= kind) return;
+    if (found_.size() >= sort_at_) {
+      // The same few again and again.
+      SortFound();
+      sort_at_ = std::max(kMinSorted, 2 * found_.size());
+    }
     Dependency& found = found_.emplace_back();
     found.after = after;
     found.kind = kind;
   }
 
   void SortFound() {
+    budget_.Take(found_.size());
     std::sort(found_.begin(), found_.end(), [](const Dependency& a, const Dependency& b) {
       return a.after != b.after ? a.after < b.after : a.kind < b.kind;
     });
@@ -118,42 +120,53 @@ class Visit {
   bool DefinedAtFirst(uint32_t tensor) const { return IsDefined(graph_.tensors[tensor].kind); }
   int64_t Base(uint32_t tensor) const { return bases_[graph_.tensors[tensor].root]; }
 
-  void Read(const Access& access) {
+  // False: the check has ended.
+  bool Read(const Access& access) {
     const TensorKind kind = graph_.tensors[access.tensor].kind;
     const int64_t base = Base(access.tensor);
     Missing missing;
-    ForEachPiece(access.region, [&](int64_t begin, int64_t end) {
-      history_.Visit(base + begin, base + end, IsDefined(kind), [&](History::Segment& segment) {
-        Found(segment.writer, DependencyKind::kReadAfterWrite);
-        history_.AddReader(segment, node_);
-        if (!segment.defined) missing.Add(begin, segment);
-        missing.written |= segment.defined;
-      });
+    const bool done = ForEachPiece(access.region, [&](int64_t begin, int64_t end) {
+      return history_.Visit(base + begin, base + end, IsDefined(kind),
+                            [&](History::Segment& segment) {
+                              Found(segment.writer, DependencyKind::kReadAfterWrite);
+                              if (!segment.defined) missing.Add(begin, segment);
+                              missing.written |= segment.defined;
+                              return history_.AddReader(segment, node_);
+                            });
     });
-    if (cover_ && missing.found) Report(missing, access.tensor, node_, access.region);
+    if (done && cover_ && missing.found) Report(missing, access.tensor, node_, access.region);
+    return done;
   }
 
-  void Write(const Access& access) {
+  // False: the check has ended.
+  bool Write(const Access& access) {
     const int64_t base = Base(access.tensor);
     const bool defined = DefinedAtFirst(access.tensor);
     const bool update = access.mode == Access::Mode::kUpdate;
-    ForEachPiece(access.region, [&](int64_t begin, int64_t end) {
-      history_.Visit(base + begin, base + end, defined, [&](History::Segment& segment) {
-        // An update keeps elements, so what was written before is still needed.
-        Found(segment.writer,
-              update ? DependencyKind::kReadAfterWrite : DependencyKind::kWriteAfterWrite);
-        for (uint32_t r = segment.readers; r != kNone && ++pieces_ <= kMaxPieces;
-             r = history_.reader(r).next) {
-          Found(history_.reader(r).node, DependencyKind::kWriteAfterRead);
-        }
-        if (update) {
-          segment.writer = node_;
-          segment.readers = kNone;
-          // What the node read without a value has been reported.
-          segment.defined |= access.also_read;
-        }
-      });
-      if (!update) history_.Overwrite(base + begin, base + end, node_);
+    // The list of readers that was walked last: segments side by side often have the same one.
+    uint32_t walked = kNone;
+    return ForEachPiece(access.region, [&](int64_t begin, int64_t end) {
+      const bool done =
+          history_.Visit(base + begin, base + end, defined, [&](History::Segment& segment) {
+            // An update keeps elements, so what was written before is still needed.
+            Found(segment.writer,
+                  update ? DependencyKind::kReadAfterWrite : DependencyKind::kWriteAfterWrite);
+            if (segment.readers != walked) {
+              walked = segment.readers;
+              for (uint32_t r = walked; r != kNone; r = history_.reader(r).next) {
+                if (!budget_.Take()) return false;
+                Found(history_.reader(r).node, DependencyKind::kWriteAfterRead);
+              }
+            }
+            if (update) {
+              segment.writer = node_;
+              segment.readers = kNone;
+              // What the node read without a value has been reported.
+              segment.defined |= access.also_read;
+            }
+            return true;
+          });
+      return done && (update || history_.Overwrite(base + begin, base + end, node_));
     });
   }
 
@@ -213,20 +226,16 @@ class Visit {
       const Extents extents = values_.empty() ? ExtentsOf(graph_, tensor.view)
                                               : ExtentsAt(graph_, tensor.view, values_);
       const Region region = MakeRegion(extents, tensor.view.offset, SizeOf(tensor.view.dtype));
-      Count(region.pieces());
-      if (pieces_ > kMaxPieces) {
-        findings_.Add(Code::kOverLimit, {.tensor = graph_.TensorName(t)},
-                      StrCat("the graph has more than ", kMaxPieces,
-                             " accesses to pieces of memory. Fix: use dense outputs"));
-        return false;
-      }
       Missing missing;
-      ForEachPiece(region, [&](int64_t begin, int64_t end) {
-        history_.Visit(Base(t) + begin, Base(t) + end, false, [&](History::Segment& segment) {
-          if (!segment.defined) missing.Add(begin, segment);
-          missing.written |= segment.defined;
-        });
+      const bool done = ForEachPiece(region, [&](int64_t begin, int64_t end) {
+        return history_.Visit(Base(t) + begin, Base(t) + end, false,
+                              [&](History::Segment& segment) {
+                                if (!segment.defined) missing.Add(begin, segment);
+                                missing.written |= segment.defined;
+                                return true;
+                              });
       });
+      if (!done) return false;
       if (missing.found) Report(missing, t, kNone, region);
     }
     return true;
@@ -239,9 +248,12 @@ class Visit {
   absl::Span<const double> values_;
   bool cover_ = false;
   uint32_t node_ = 0;
-  uint64_t& pieces_;
+  CheckBudget& budget_;
   History history_;
+  // Of the node, sorted and without duplicates whenever there are `sort_at_` of them.
   std::vector<Dependency> found_;
+  size_t sort_at_ = 0;
+  static constexpr size_t kMinSorted = 4096;
 };
 
 // The scalars on which the size of a view or of a row window depends.
@@ -285,8 +297,9 @@ std::vector<std::vector<double>> ListEnds(const Graph& graph, absl::Span<const u
   return ends;
 }
 
-// 407: rows of a state are read by a node before a later node of the same step appends them.
-void CheckReadAhead(const Graph& graph, Findings& findings) {
+// 407: rows of a state are read by a node before a later node of the same step appends them. False:
+// the check has ended.
+bool CheckReadAhead(const Graph& graph, Findings& findings, CheckBudget& budget) {
   struct RowRead {
     uint32_t node;
     uint32_t tensor;
@@ -297,7 +310,6 @@ void CheckReadAhead(const Graph& graph, Findings& findings) {
     return *FindHull(ExtentsOf(graph, argument.view), argument.view.offset,
                      SizeOf(argument.view.dtype));
   };
-  int64_t compared = 0;
   // By root: the reads of rows so far.
   absl::flat_hash_map<uint32_t, std::vector<RowRead>> reads;
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
@@ -321,18 +333,15 @@ void CheckReadAhead(const Graph& graph, Findings& findings) {
         continue;
       }
       const ByteRange bytes = hull(argument);
-      compared += static_cast<int64_t>(of_root.size());
-      if (compared > kMaxCompared) {
-        findings.Add(Code::kOverLimit,
-                     {.node = graph.NodeName(n), .tensor = graph.TensorName(argument.tensor)},
-                     StrCat("the graph has more than ", kMaxCompared,
-                            " pairs of a read of rows and a later append to the same state. Fix: "
-                            "use a state of its own for each cache"));
-        return;
-      }
+      if (!budget.BeginNode(n)) return false;
       for (const RowRead& read : of_root) {
+        if (!budget.Take()) return false;
         if (read.bytes.low >= bytes.high || bytes.low >= read.bytes.high) continue;
         if (IsGreater(graph, read.end, *window->start) != true) continue;
+        if (!findings.keeps_errors()) {
+          findings.CountError();
+          continue;
+        }
         findings.Add(Code::kReadAhead,
                      {.node = graph.NodeName(read.node), .tensor = graph.TensorName(read.tensor)},
                      StrCat("it reads rows that node ", graph.NodeName(n),
@@ -341,6 +350,7 @@ void CheckReadAhead(const Graph& graph, Findings& findings) {
       }
     }
   }
+  return !budget.ended();
 }
 
 // 408: nodes whose results nothing uses.
@@ -387,32 +397,32 @@ uint32_t Dependencies::LongestChain() const {
   return levels.empty() ? 0 : *std::max_element(levels.begin(), levels.end()) + 1;
 }
 
-std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings) {
+std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings,
+                                        CheckBudget& budget) {
   const std::vector<int64_t> bases = PlaceRoots(graph);
   const std::vector<uint32_t> scalars = FindSizeScalars(graph);
   Reported reported;
-  uint64_t pieces = 0;
   Dependencies order;
-  if (!Visit(graph, bases, *findings, reported, &pieces).Run({}, scalars.empty(), &order)) {
+  if (!Visit(graph, bases, *findings, reported, budget).Run({}, scalars.empty(), &order)) {
     return std::nullopt;
   }
   if (!scalars.empty()) {
     for (const std::vector<double>& values : ListEnds(graph, scalars)) {
-      Visit visit(graph, bases, *findings, reported, &pieces);
+      Visit visit(graph, bases, *findings, reported, budget);
       if (!visit.Run(values, true, nullptr)) return std::nullopt;
     }
   }
-  CheckReadAhead(graph, *findings);
+  if (!CheckReadAhead(graph, *findings, budget)) return std::nullopt;
   if (findings->errors() == 0) CheckDeadNodes(graph, order, *findings);
   return order;
 }
 
-std::optional<Dependencies> DeriveStepOrder(const Graph& graph, Findings* findings) {
+std::optional<Dependencies> DeriveStepOrder(const Graph& graph, Findings* findings,
+                                            CheckBudget& budget) {
   const std::vector<int64_t> bases = PlaceRoots(graph);
   Reported reported;
-  uint64_t pieces = 0;
   Dependencies order;
-  Visit visit(graph, bases, *findings, reported, &pieces);
+  Visit visit(graph, bases, *findings, reported, budget);
   if (!visit.RunTwoSteps(&order)) return std::nullopt;
   return order;
 }

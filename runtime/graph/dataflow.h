@@ -10,7 +10,7 @@
 //
 // Thread safety: none.
 //
-//   std::optional<Dependencies> order = DeriveOrder(graph, &findings);
+//   std::optional<Dependencies> order = DeriveOrder(graph, &findings, budget);
 //   for (const Dependency& dependency : order->Of(node)) ...
 #ifndef RESIDENT_RUNTIME_GRAPH_DATAFLOW_H_
 #define RESIDENT_RUNTIME_GRAPH_DATAFLOW_H_
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
 
@@ -64,13 +65,15 @@ class Dependencies {
   std::vector<uint64_t> ends_ = {0};
 };
 
-// Nullopt: the graph is over a limit. Adds 106, 401, 403, 404, 407 and 408. REQUIRES: the graph has
-// no errors so far.
-std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings);
+// Nullopt: the graph is over a limit, or the check has ended. Adds 106, 401, 403, 404, 407 and 408.
+// REQUIRES: the graph has no errors so far.
+std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings,
+                                        CheckBudget& budget);
 
 // The dependencies across the end of a step: of each node, the nodes of the step before that must
-// end first. Nullopt: over a limit (106). REQUIRES: DeriveOrder found no errors.
-std::optional<Dependencies> DeriveStepOrder(const Graph& graph, Findings* findings);
+// end first. Nullopt: as for DeriveOrder. REQUIRES: DeriveOrder found no errors.
+std::optional<Dependencies> DeriveStepOrder(const Graph& graph, Findings* findings,
+                                            CheckBudget& budget);
 
 }  // namespace resident::graph
 

@@ -111,23 +111,32 @@ class Order {
     return sorted;
   }
 
-  // A cycle as text. REQUIRES: Sort(with_blocks) returned `sorted`, and vertices are missing.
-  std::string FindWitness(const std::vector<uint32_t>& sorted, bool with_blocks) const {
+  // A cycle as text; empty if the check has ended. REQUIRES: Sort(with_blocks) returned `sorted`,
+  // and vertices are missing.
+  std::string FindWitness(const std::vector<uint32_t>& sorted, bool with_blocks,
+                          CheckBudget& budget) const {
     std::vector<bool> done(vertices(), false);
     for (const uint32_t v : sorted) done[v] = true;
     uint32_t at = 0;
     while (done[at]) ++at;
-    // Each vertex that is not done waits for another one: go back until one repeats.
+    // Each vertex that is not done waits for another one: go back until one repeats. Of each
+    // counter the producers are searched once.
+    std::vector<uint32_t> open_producer(graph_.counters.size(), kNone);
+    for (uint32_t c = 0; c < open_producer.size(); ++c) {
+      for (const uint32_t producer : (*signalling_)[c]) {
+        if (!budget.Take()) return "";
+        if (!done[producer]) open_producer[c] = producer;
+      }
+    }
     std::vector<uint32_t> path;
     std::vector<uint32_t> position(vertices(), kNone);
     while (position[at] == kNone) {
       position[at] = static_cast<uint32_t>(path.size());
       path.push_back(at);
+      if (!budget.Take(1 + graph_.WaitsOf(NodeOf(at)).size())) return "";
       uint32_t before = kNone;
       for (const Wait& wait : graph_.WaitsOf(NodeOf(at))) {
-        for (const uint32_t producer : (*signalling_)[wait.counter]) {
-          if (!done[producer]) before = producer;
-        }
+        if (open_producer[wait.counter] != kNone) before = open_producer[wait.counter];
       }
       if (with_blocks && before_in_block_[at] != kNone && !done[before_in_block_[at]]) {
         before = before_in_block_[at];
@@ -178,7 +187,11 @@ class Order {
   std::vector<uint32_t> before_in_block_;
 };
 
-// Answers whether one node always ends before another one starts.
+// Numbers of a row or clock that are joined in the time of one step.
+constexpr uint64_t kNumbersInAStep = 8;
+
+// Answers whether one node always ends before another one starts. If the check ended while it was
+// made, it must not be asked.
 class Before {
  public:
   virtual ~Before() = default;
@@ -188,15 +201,23 @@ class Before {
 // Without blocks: a row of bits for each class, the classes before it.
 class ClassRows final : public Before {
  public:
-  ClassRows(const Graph& graph, const Order& order, const std::vector<uint32_t>& sorted)
-      : order_(order), words_((order.vertices() + 63) / 64), bits_(words_ * order.vertices(), 0) {
+  ClassRows(const Graph& graph, const Order& order, const std::vector<uint32_t>& sorted,
+            CheckBudget& budget)
+      : order_(order), words_((order.vertices() + 63) / 64) {
+    const uint64_t row_steps = 1 + words_ / kNumbersInAStep;
+    if (!budget.Hold(words_ * order.vertices() * sizeof(uint64_t))) return;
+    bits_.assign(words_ * order.vertices(), 0);
     // The union of what is before the producers of a counter, and these.
     absl::flat_hash_map<uint32_t, std::vector<uint64_t>> of_counter;
     for (const uint32_t v : sorted) {
       uint64_t* const row = &bits_[words_ * v];
       for (const Wait& wait : graph.WaitsOf(order.NodeOf(v))) {
+        if (!budget.Take(row_steps)) return;
         std::vector<uint64_t>& joined = of_counter[wait.counter];
         if (joined.empty()) {
+          const uint64_t producers = order.Producers(wait.counter).size();
+          if (!budget.Hold(words_ * sizeof(uint64_t)) || !budget.Take(producers * row_steps))
+            return;
           joined.resize(words_, 0);
           for (const uint32_t producer : order.Producers(wait.counter)) {
             const uint64_t* const before = &bits_[words_ * producer];
@@ -222,11 +243,12 @@ class ClassRows final : public Before {
 // With blocks: a vector clock for each node.
 class VectorClocks final : public Before {
  public:
-  VectorClocks(const Graph& graph, const Order& order, const std::vector<uint32_t>& sorted)
-      : graph_(graph),
-        blocks_(graph.blocks),
-        position_(graph.nodes.size()),
-        clocks_(graph.nodes.size() * blocks_, 0) {
+  VectorClocks(const Graph& graph, const Order& order, const std::vector<uint32_t>& sorted,
+               CheckBudget& budget)
+      : graph_(graph), blocks_(graph.blocks), position_(graph.nodes.size()) {
+    const uint64_t clock_steps = 1 + blocks_ / kNumbersInAStep;
+    if (!budget.Hold(graph.nodes.size() * blocks_ * sizeof(uint32_t))) return;
+    clocks_.assign(graph.nodes.size() * blocks_, 0);
     std::vector<uint32_t> length(blocks_, 0);
     for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
       position_[n] = length[graph.nodes[n].block]++;
@@ -244,15 +266,21 @@ class VectorClocks final : public Before {
         uint32_t& own = (into == nullptr ? clock : into->data())[graph.nodes[node].block];
         own = std::max(own, position_[node] + 1);
       };
+      if (!budget.Take(clock_steps)) return;
       if (order.before_in_block(n) != kNone) join_node(order.before_in_block(n), nullptr);
       for (const Wait& wait : graph.WaitsOf(graph.nodes[n])) {
         const absl::Span<const uint32_t> producers = order.Producers(wait.counter);
+        if (!budget.Take(clock_steps)) return;
         if (producers.size() == 1) {
           join_node(producers[0], nullptr);
           continue;
         }
         std::vector<uint32_t>& joined = of_counter[wait.counter];
         if (joined.empty()) {
+          if (!budget.Hold(blocks_ * sizeof(uint32_t)) ||
+              !budget.Take(producers.size() * clock_steps)) {
+            return;
+          }
           joined.resize(blocks_, 0);
           for (const uint32_t producer : producers) join_node(producer, &joined);
         }
@@ -273,8 +301,9 @@ class VectorClocks final : public Before {
 };
 
 void CheckDependencies(const Graph& graph, const Dependencies& order, const Before& before,
-                       Findings& findings) {
+                       Findings& findings, CheckBudget& budget) {
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!budget.BeginNode(n, 1 + order.Of(n).size())) return;
     for (const Dependency& dependency : order.Of(n)) {
       if (before(dependency.after, n)) continue;
       if (!findings.keeps_errors()) {
@@ -307,12 +336,13 @@ void CheckDependencies(const Graph& graph, const Dependencies& order, const Befo
 // conflicts. Within a block one step follows the other, so a node comes after all of block b of the
 // step before if it comes after the first node of block b.
 void CheckSteps(const Graph& graph, const Dependencies& step_order, const Before& before,
-                Findings& findings) {
+                Findings& findings, CheckBudget& budget) {
   std::vector<uint32_t> first_of_block(graph.blocks, kNone);
   for (uint32_t n = static_cast<uint32_t>(graph.nodes.size()); n-- > 0 && graph.blocks > 0;) {
     first_of_block[graph.nodes[n].block] = n;
   }
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!budget.BeginNode(n, 1 + step_order.Of(n).size())) return;
     for (const Dependency& dependency : step_order.Of(n)) {
       if (graph.blocks > 0) {
         const uint32_t block = graph.nodes[dependency.after].block;
@@ -371,22 +401,27 @@ void CheckCounters(const Graph& graph, Findings* findings) {
 }
 
 void CheckExplicitOrder(const Graph& graph, const Dependencies& order,
-                        const Dependencies* step_order, Findings* findings) {
+                        const Dependencies* step_order, Findings* findings, CheckBudget& budget) {
+  // Lists of waits and signals, and of each vertex what is before it.
+  const uint64_t listed = graph.nodes.size() + graph.counters.size() + graph.waits.size();
+  if (!budget.Take(4 * listed) || !budget.Hold(64 * listed)) return;
   const Order explicit_order(graph);
   const std::vector<uint32_t> by_waits = explicit_order.Sort(/*with_blocks=*/false);
   if (by_waits.size() < explicit_order.vertices()) {
+    const std::string witness = explicit_order.FindWitness(by_waits, false, budget);
+    if (budget.ended()) return;
     findings->Add(Code::kCycle, {},
-                  StrCat("the waits form a cycle: ", explicit_order.FindWitness(by_waits, false),
-                         ". Fix: remove one of these waits"));
+                  StrCat("the waits form a cycle: ", witness, ". Fix: remove one of these waits"));
     return;
   }
   std::unique_ptr<Before> before;
   if (graph.blocks > 0) {
     const std::vector<uint32_t> sorted = explicit_order.Sort(/*with_blocks=*/true);
     if (sorted.size() < explicit_order.vertices()) {
+      const std::string witness = explicit_order.FindWitness(sorted, true, budget);
+      if (budget.ended()) return;
       findings->Add(Code::kJointCycle, {},
-                    StrCat("the waits and the order of the blocks form a cycle: ",
-                           explicit_order.FindWitness(sorted, true),
+                    StrCat("the waits and the order of the blocks form a cycle: ", witness,
                            ". Fix: exchange nodes of one block, or move one to another block"));
       return;
     }
@@ -399,7 +434,7 @@ void CheckExplicitOrder(const Graph& graph, const Dependencies& order,
                  ". Fix: use fewer blocks, or remove counters and blocks"));
       return;
     }
-    before = std::make_unique<VectorClocks>(graph, explicit_order, sorted);
+    before = std::make_unique<VectorClocks>(graph, explicit_order, sorted, budget);
   } else {
     if (explicit_order.vertices() > kMaxClasses) {
       findings->Add(Code::kOverLimit, {},
@@ -409,10 +444,11 @@ void CheckExplicitOrder(const Graph& graph, const Dependencies& order,
                            kMaxClasses, ". Fix: assign blocks, or remove the counters"));
       return;
     }
-    before = std::make_unique<ClassRows>(graph, explicit_order, by_waits);
+    before = std::make_unique<ClassRows>(graph, explicit_order, by_waits, budget);
   }
-  CheckDependencies(graph, order, *before, *findings);
-  if (step_order != nullptr) CheckSteps(graph, *step_order, *before, *findings);
+  if (budget.ended()) return;
+  CheckDependencies(graph, order, *before, *findings, budget);
+  if (step_order != nullptr) CheckSteps(graph, *step_order, *before, *findings, budget);
 }
 
 }  // namespace resident::graph

@@ -15,6 +15,7 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_EXPLICIT_ORDER_H_
 #define RESIDENT_RUNTIME_GRAPH_EXPLICIT_ORDER_H_
 
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/dataflow.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
@@ -25,7 +26,7 @@ void CheckCounters(const Graph& graph, Findings* findings);
 
 // `step_order`: null without a loop. REQUIRES: CheckCounters found nothing.
 void CheckExplicitOrder(const Graph& graph, const Dependencies& order,
-                        const Dependencies* step_order, Findings* findings);
+                        const Dependencies* step_order, Findings* findings, CheckBudget& budget);
 
 }  // namespace resident::graph
 

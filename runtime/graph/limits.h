@@ -8,8 +8,10 @@
 namespace resident::graph {
 
 inline constexpr uint32_t kFormat = 1;
-// Graphs that one daemon is checking or has yet to check.
-inline constexpr uint32_t kMaxChecks = 8;
+// Graphs that one daemon is checking or has yet to check, without those of runs, and threads that
+// check.
+inline constexpr uint32_t kMaxChecks = 16;
+inline constexpr uint32_t kCheckThreads = 4;
 // Runs of graphs, of all clients.
 inline constexpr uint32_t kMaxRuns = 64;
 // Nodes of a graph that runs.
@@ -42,13 +44,16 @@ inline constexpr uint32_t kMaxStopValues = 64;
 inline constexpr uint64_t kMaxSteps = 1u << 20;
 // The memory of all tensors.
 inline constexpr int64_t kMaxGraphBytes = int64_t{1} << 60;
-// Contiguous pieces of memory that the nodes access, counted once for each access.
-inline constexpr uint64_t kMaxPieces = uint64_t{1} << 26;
-// Pieces of memory with different histories at one time.
-inline constexpr uint64_t kMaxSegments = uint64_t{1} << 23;
+// What a check may cost (check_budget.h): a graph without elements, each element, and any graph.
+inline constexpr uint64_t kCheckSteps = uint64_t{1} << 24;
+inline constexpr uint64_t kCheckStepsPerElement = 64;
+inline constexpr uint64_t kMaxCheckSteps = uint64_t{1} << 28;
+inline constexpr uint64_t kCheckBytes = uint64_t{48} << 20;
+inline constexpr uint64_t kCheckBytesPerElement = 384;
+inline constexpr uint64_t kMaxCheckBytes = uint64_t{2} << 30;
+// Of these, the steps for the question whether two views overlap. Beyond, they may overlap.
+inline constexpr uint64_t kMaxOverlapSteps = uint64_t{1} << 21;
 inline constexpr uint64_t kMaxDependencies = uint64_t{1} << 25;
-// Pieces that are compared one by one because strides interleave. In one graph.
-inline constexpr int64_t kMaxCompared = int64_t{1} << 24;
 // Explicit order without blocks: groups of nodes with equal waits and equal signal.
 inline constexpr uint32_t kMaxClasses = 1u << 15;
 // Explicit order with blocks: bytes of the vector clocks.

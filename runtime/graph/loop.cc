@@ -14,6 +14,9 @@ namespace {
 
 using absl::StrCat;
 
+// An update costs less than other steps of the check.
+constexpr uint64_t kUpdatesInAStep = 8;
+
 void CheckStop(const Graph& graph, Findings& findings) {
   const Loop& loop = *graph.loop;
   if (loop.stop_tensor == kNone) return;
@@ -49,7 +52,8 @@ void CheckStop(const Graph& graph, Findings& findings) {
 
 // The update can be applied max_steps - 1 times without leaving the range for at least one first
 // value: after k steps the value is a * first + b, which limits `first` to an interval.
-void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findings) {
+void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findings,
+                 CheckBudget& budget) {
   const Scalar& scalar = graph.scalars[update.scalar];
   const std::string name(scalar.name);
   if (scalar.dtype == DType::kI64 &&
@@ -64,6 +68,7 @@ void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findi
   double a = 1;
   double b = 0;
   for (uint64_t step = 1; step < graph.loop->max_steps; ++step) {
+    if (step % kUpdatesInAStep == 0 && !budget.Take()) return;
     const double next_a = update.factor * a;
     const double next_b = update.factor * b + update.addend;
     if (next_a == a && next_b == b) return;  // It does not change any more.
@@ -93,7 +98,7 @@ void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findi
 
 }  // namespace
 
-void CheckLoop(const Graph& graph, Findings* findings) {
+void CheckLoop(const Graph& graph, Findings* findings, CheckBudget& budget) {
   const uint64_t steps = graph.loop.has_value() ? graph.loop->max_steps : 1;
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != TensorKind::kStream || tensor.view.first_axis == 0) continue;
@@ -106,7 +111,9 @@ void CheckLoop(const Graph& graph, Findings* findings) {
   }
   if (!graph.loop.has_value()) return;
   CheckStop(graph, *findings);
-  for (const Loop::Update& update : graph.loop->updates) CheckUpdate(graph, update, *findings);
+  for (const Loop::Update& update : graph.loop->updates) {
+    CheckUpdate(graph, update, *findings, budget);
+  }
 }
 
 }  // namespace resident::graph

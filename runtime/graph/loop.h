@@ -3,13 +3,14 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_LOOP_H_
 #define RESIDENT_RUNTIME_GRAPH_LOOP_H_
 
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
 
 namespace resident::graph {
 
 // Nothing to do for a graph without a loop.
-void CheckLoop(const Graph& graph, Findings* findings);
+void CheckLoop(const Graph& graph, Findings* findings, CheckBudget& budget);
 
 }  // namespace resident::graph
 

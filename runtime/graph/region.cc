@@ -2,32 +2,64 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 namespace resident::graph {
 namespace {
 
 constexpr __int128 kLargest = __int128{1} << 62;
 
-// Whether a piece of the region, of those whose repeats from `d` on begin at `at`, has a byte in
-// [low, high).
-bool Touches(const Region& region, size_t d, int64_t at, int64_t low, int64_t high) {
-  if (d == region.repeats.size()) return at < high && at + region.piece > low;
-  const Region::Repeat& repeat = region.repeats[d];
-  // Bytes from the first to the last piece inside of one repeat.
-  int64_t inside = region.piece;
-  for (size_t k = d + 1; k < region.repeats.size(); ++k) {
-    inside += region.repeats[k].stride * (region.repeats[k].count - 1);
+// Looks for a piece of a region in a range of bytes. Where strides interleave, the number of
+// combinations of repeats has no bound but the steps.
+class PieceSearch {
+ public:
+  PieceSearch(const Region& region, uint64_t steps) : region_(region), left_(steps) {}
+
+  // Whether a piece has a byte in [low, high). True also once the steps have been used up.
+  bool Touches(int64_t low, int64_t high) { return Touches(0, region_.begin, low, high); }
+  bool ended() const { return left_ == 0; }
+  uint64_t left() const { return left_; }
+
+ private:
+  // The same for the pieces whose repeats from `d` on begin at `at`.
+  bool Touches(size_t d, int64_t at, int64_t low, int64_t high) {
+    if (--left_ == 0) return true;
+    if (d == region_.repeats.size()) return at < high && at + region_.piece > low;
+    const Region::Repeat& repeat = region_.repeats[d];
+    // Bytes from the first to the last piece inside of one repeat.
+    int64_t inside = region_.piece;
+    for (size_t k = d + 1; k < region_.repeats.size(); ++k) {
+      inside += region_.repeats[k].stride * (region_.repeats[k].count - 1);
+    }
+    // The repeats whose hull meets the range.
+    const int64_t gap = low - at - inside;
+    int64_t first = gap < 0 ? 0 : gap / repeat.stride + 1;
+    for (; first < repeat.count; ++first) {
+      const int64_t begin = at + first * repeat.stride;
+      if (begin >= high) return false;
+      if (begin >= low && begin + inside <= high) return true;
+      if (Touches(d + 1, begin, low, high)) return true;
+    }
+    return false;
   }
-  // The repeats whose hull meets the range.
-  const int64_t gap = low - at - inside;
-  int64_t first = gap < 0 ? 0 : gap / repeat.stride + 1;
-  for (; first < repeat.count; ++first) {
-    const int64_t begin = at + first * repeat.stride;
-    if (begin >= high) return false;
-    if (begin >= low && begin + inside <= high) return true;
-    if (Touches(region, d + 1, begin, low, high)) return true;
+
+  const Region& region_;
+  uint64_t left_;
+};
+
+// Whether the pieces are apart because all strides are multiples of one distance, as columns of one
+// matrix are.
+bool AreInDifferentColumns(const Region& a, const Region& b) {
+  int64_t distance = 0;
+  for (const Region* const region : {&a, &b}) {
+    for (const Region::Repeat& repeat : region->repeats) {
+      distance = std::gcd(distance, repeat.stride);
+    }
   }
-  return false;
+  if (distance == 0) return false;
+  // From a piece of `a` to the next piece of `b`, modulo the distance.
+  const int64_t gap = ((b.begin - a.begin) % distance + distance) % distance;
+  return gap >= a.piece && gap + b.piece <= distance;
 }
 
 }  // namespace
@@ -79,8 +111,10 @@ Region MakeRegion(absl::Span<const Extent> extents, int64_t offset, int64_t elem
   for (size_t d = region.repeats.size(); d > 1; --d) {
     Region::Repeat& outer = region.repeats[d - 2];
     const Region::Repeat& inner = region.repeats[d - 1];
-    if (outer.stride != inner.stride * inner.count) continue;
-    outer = {outer.count * inner.count, inner.stride};
+    // Each outer repeat begins within the inner ones before it, or directly after them.
+    const int64_t ahead = outer.stride / inner.stride;
+    if (outer.stride % inner.stride != 0 || ahead > inner.count) continue;
+    outer = {(outer.count - 1) * ahead + inner.count, inner.stride};
     region.repeats.erase(region.repeats.begin() + static_cast<ptrdiff_t>(d) - 1);
   }
   return region;
@@ -101,17 +135,15 @@ bool ElementsMayCoincide(absl::Span<const Extent> extents, int64_t element_bytes
   return false;
 }
 
-std::optional<bool> RegionsOverlap(const Region& a, const Region& b, int64_t* budget) {
+std::optional<bool> RegionsOverlap(const Region& a, const Region& b, CheckBudget& budget) {
   if (a.begin >= b.end() || b.begin >= a.end()) return false;
+  if (AreInDifferentColumns(a, b)) return false;
   const bool a_is_smaller = a.pieces() <= b.pieces();
-  const Region& few = a_is_smaller ? a : b;
-  const Region& many = a_is_smaller ? b : a;
-  if (few.pieces() > static_cast<uint64_t>(*budget)) return std::nullopt;
-  *budget -= static_cast<int64_t>(few.pieces());
-  bool overlap = false;
-  ForEachPiece(few, [&](int64_t begin, int64_t end) {
-    overlap = overlap || Touches(many, 0, many.begin, begin, end);
+  PieceSearch search(a_is_smaller ? b : a, kMaxOverlapSteps);
+  const bool overlap = !ForEachPiece(a_is_smaller ? a : b, [&](int64_t begin, int64_t end) {
+    return !search.Touches(begin, end);
   });
+  if (!budget.Take(kMaxOverlapSteps - search.left()) || search.ended()) return std::nullopt;
   return overlap;
 }
 

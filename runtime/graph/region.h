@@ -1,13 +1,14 @@
 // The memory that a strided view covers, as contiguous pieces of bytes.
 //
 // A Region is a view in normal form: strides are positive, dimensions of one element and of stride
-// 0 are removed, and dimensions that continue each other are merged, so that a dense tensor is one
-// piece and a tile of columns has one piece for each row. The order of the elements is lost.
+// 0 are removed, and dimensions that continue or overlap each other in steps of one stride are
+// merged, so that a dense tensor is one piece and a tile of columns has one piece for each row. The
+// order of the elements is lost, and how often the view names each.
 //
 // Thread safety: plain values and pure functions.
 //
 //   const std::optional<Region> region = MakeRegion(axes, view.offset, element_bytes);
-//   ForEachPiece(*region, [&](int64_t begin, int64_t end) { ... });
+//   ForEachPiece(*region, [&](int64_t begin, int64_t end) { ...; return true; });
 #ifndef RESIDENT_RUNTIME_GRAPH_REGION_H_
 #define RESIDENT_RUNTIME_GRAPH_REGION_H_
 
@@ -16,6 +17,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "runtime/graph/check_budget.h"
 
 namespace resident::graph {
 
@@ -57,24 +59,22 @@ Region MakeRegion(absl::Span<const Extent> extents, int64_t offset, int64_t elem
 // smaller strides cover. Tasks are refused for the same strides (runtime/model/strided_view.h).
 bool ElementsMayCoincide(absl::Span<const Extent> extents, int64_t element_bytes);
 
-// Whether the two have a byte in common. The smaller number of pieces is subtracted from `budget`;
-// nullopt: it is too small.
-std::optional<bool> RegionsOverlap(const Region& a, const Region& b, int64_t* budget);
+// Whether the two have a byte in common. Nullopt: they may; to know it would take more than
+// kMaxOverlapSteps, or the check has ended.
+std::optional<bool> RegionsOverlap(const Region& a, const Region& b, CheckBudget& budget);
 
 // Whether the elements are adjacent, in row-major order.
 bool IsDense(absl::Span<const Extent> extents, int64_t element_bytes);
 
-// Calls `visit(begin, end)` for each piece. Pieces may overlap if the view overlaps itself.
+// Calls `visit(begin, end)` for each piece, until it returns false. Pieces may overlap if the view
+// overlaps itself. Returns whether all were visited.
 template <typename Visit>
-void ForEachPiece(const Region& region, Visit visit) {
-  if (region.repeats.empty()) {
-    visit(region.begin, region.begin + region.piece);
-    return;
-  }
+bool ForEachPiece(const Region& region, Visit visit) {
+  if (region.repeats.empty()) return visit(region.begin, region.begin + region.piece);
   absl::InlinedVector<int64_t, 3> index(region.repeats.size(), 0);
   int64_t at = region.begin;
   while (true) {
-    visit(at, at + region.piece);
+    if (!visit(at, at + region.piece)) return false;
     size_t d = region.repeats.size();
     while (d > 0) {
       const Region::Repeat& repeat = region.repeats[d - 1];
@@ -86,7 +86,7 @@ void ForEachPiece(const Region& region, Visit visit) {
       at -= repeat.stride * (repeat.count - 1);
       --d;
     }
-    if (d == 0) return;
+    if (d == 0) return true;
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/errors/argument_errors.h"
+#include "runtime/base/errors/quote.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident {
@@ -78,7 +79,7 @@ uint32_t VariableIndex(std::vector<std::string>& variables, const std::string& n
 
 absl::StatusOr<DType> ReadDType(Reader& reader, const std::string& word) {
   if (const DTypeInfo* const info = FindDType(word)) return info->dtype;
-  return reader.Error(absl::StrCat("'", word, "' is not a dtype (", DTypeNames(), ")"));
+  return reader.Error(absl::StrCat(errors::Quote(word), " is not a dtype (", DTypeNames(), ")"));
 }
 
 absl::Status ReadShape(Reader& reader, Parameter& parameter, std::vector<std::string>& variables) {
@@ -106,15 +107,18 @@ absl::Status ReadShape(Reader& reader, Parameter& parameter, std::vector<std::st
       dim.kind = DimPattern::Kind::kFixed;
       dim.size = std::atoll(word.c_str());
     } else if (std::isdigit(static_cast<unsigned char>(word[0]))) {
-      return reader.Error(absl::StrCat("'", word, "' is neither a number nor a name"));
+      return reader.Error(absl::StrCat(errors::Quote(word), " is neither a number nor a name"));
     } else {
       dim.kind = DimPattern::Kind::kNamed;
       dim.variable = VariableIndex(variables, word);
     }
     parameter.dims.push_back(dim);
+    // Before the next one is compared with all variables.
+    if (parameter.dims.size() > kMaxRank + (spread ? 1 : 0)) {
+      return reader.Error(absl::StrCat("more than ", kMaxRank, " dimensions"));
+    }
   }
   const uint32_t fixed = parameter.dims.size() - (spread ? 1 : 0);
-  if (fixed > kMaxRank) return reader.Error(absl::StrCat("more than ", kMaxRank, " dimensions"));
   parameter.min_rank = fixed;
   parameter.max_rank = spread ? kMaxRank : fixed;
   return absl::OkStatus();
@@ -130,13 +134,13 @@ absl::Status ReadDefault(Reader& reader, Parameter& parameter) {
     // Of a value that is too small for a double, strtod returns the nearest one, which may be 0.
     const bool too_large = errno == ERANGE && std::isinf(number);
     if (value.empty() || *end != 0 || too_large || !ScalarFits(dtype, number)) {
-      return reader.Error(absl::StrCat("'", value, "' is not a ", DTypeName(dtype)));
+      return reader.Error(absl::StrCat(errors::Quote(value), " is not a ", DTypeName(dtype)));
     }
     parameter.default_bits = ScalarBits(dtype, number);
   } else {
     const int64_t number = std::strtoll(value.c_str(), &end, 10);
     if (value.empty() || *end != 0 || errno == ERANGE || !ScalarFits(dtype, number)) {
-      return reader.Error(absl::StrCat("'", value, "' is not a ", DTypeName(dtype)));
+      return reader.Error(absl::StrCat(errors::Quote(value), " is not a ", DTypeName(dtype)));
     }
     parameter.default_bits = ScalarBits(dtype, number);
   }
@@ -158,7 +162,7 @@ absl::StatusOr<Parameter> ReadParameter(Reader& reader, std::vector<std::string>
   } else if (kind == "scalar") {
     parameter.kind = ParameterKind::kScalar;
   } else {
-    return reader.Error(absl::StrCat("'", kind, "' is not one of in, out, inout, scalar"));
+    return reader.Error(absl::StrCat(errors::Quote(kind), " is not one of in, out, inout, scalar"));
   }
   std::string word = reader.TakeWord();
   if (word == "strided" && !parameter.scalar()) {
@@ -283,15 +287,15 @@ absl::StatusOr<Signature> Signature::Parse(std::string_view text) {
     ASSIGN_OR_RETURN(Parameter parameter, ReadParameter(reader, signature.variables_));
     for (const Parameter& other : signature.parameters_) {
       if (other.name == parameter.name) {
-        return reader.Error(absl::StrCat("two parameters are named '", other.name, "'"));
+        return reader.Error(absl::StrCat("two parameters are named ", errors::Quote(other.name)));
       }
+    }
+    if (signature.parameters_.size() == kMaxArguments) {
+      return reader.Error(absl::StrCat("more than ", kMaxArguments, " parameters"));
     }
     signature.parameters_.push_back(std::move(parameter));
   } while (reader.Take(','));
   if (!reader.AtEnd()) return reader.Error("expected ',' or the end");
-  if (signature.parameters_.size() > kMaxArguments) {
-    return reader.Error(absl::StrCat("more than ", kMaxArguments, " parameters"));
-  }
 
   for (const Parameter& parameter : signature.parameters_) {
     for (const DimPattern& dim : parameter.dims) {

@@ -131,6 +131,21 @@ TEST(SignatureTest, MalformedTextIsRefusedWithThePosition) {
   }
 }
 
+// Each name is compared with those before it, and none stands in a message as a whole.
+TEST(SignatureTest, LongTextIsRefusedWithoutReadingAllOfIt) {
+  std::string parameters;
+  std::string dims = "x: in f32[";
+  for (int i = 0; i < 500'000; ++i) {
+    parameters += "a" + std::to_string(i) + ": in f32[N" + std::to_string(i) + "], ";
+    dims += "N" + std::to_string(i) + ", ";
+  }
+  EXPECT_NE(ParseError(parameters).find("more than 14 parameters"), std::string::npos);
+  EXPECT_NE(ParseError(dims).find("more than 8 dimensions"), std::string::npos);
+  for (const char* before : {"x: in f32[", "x: in ", "x: scalar u8 = ", "x: "}) {
+    EXPECT_LT(ParseError(before + std::string(1 << 20, '9')).size(), 1000u) << before;
+  }
+}
+
 TEST(SignatureTest, RandomTextNeverCrashesTheParser) {
   std::mt19937 random(7);
   const std::string alphabet = "xyS: infouscalr32[]*,|=1 ";

@@ -92,8 +92,20 @@ ArgumentSpec ReadArgument(const v1::GraphArgument& message, std::vector<DimSpec>
   return spec;
 }
 
+// Bytes of the node's arguments in the form for GraphBuilder, while it is added.
+uint64_t MeasureSpecs(const v1::GraphNode& message) {
+  uint64_t bytes = static_cast<uint64_t>(message.arguments_size()) * sizeof(ArgumentSpec) +
+                   static_cast<uint64_t>(message.waits_size()) * 2 * sizeof(graph::Wait);
+  for (const v1::GraphArgument& argument : message.arguments()) {
+    bytes += static_cast<uint64_t>(argument.tensor().shape_size()) * sizeof(DimSpec);
+  }
+  return bytes;
+}
+
 void ReadNode(const v1::GraphNode& message, uint32_t index, UnknownFields& unknown,
-              graph::GraphBuilder& builder) {
+              graph::CheckBudget& budget, graph::GraphBuilder& builder) {
+  graph::HeldBytes held(budget);
+  if (!held.Hold(MeasureSpecs(message))) return;
   unknown.Check("node", index, message);
   std::vector<ArgumentSpec> arguments;
   arguments.reserve(static_cast<size_t>(message.arguments_size()));
@@ -152,8 +164,10 @@ void ReadLoop(const v1::GraphLoop& message, UnknownFields& unknown, graph::Graph
 }  // namespace
 
 graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                       graph::Findings* findings) {
-  graph::GraphBuilder builder(catalog, findings);
+                       graph::Findings* findings, graph::CheckBudget* budget) {
+  graph::CheckBudget own;
+  if (budget == nullptr) budget = &own;
+  graph::GraphBuilder builder(catalog, findings, budget);
   UnknownFields unknown(*findings);
   unknown.Check("graph", 0, message);
   builder.Begin(message.name(), message.format(), message.blocks());
@@ -170,6 +184,8 @@ graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& c
   }
   index = 0;
   for (const v1::GraphTensor& tensor : message.tensors()) {
+    graph::HeldBytes held(*budget);
+    if (!held.Hold(static_cast<uint64_t>(tensor.shape_size()) * sizeof(DimSpec))) break;
     unknown.Check("tensor", index, tensor);
     for (const v1::GraphDim& dim : tensor.shape()) {
       unknown.Check("a dimension of tensor", index, dim);
@@ -194,7 +210,10 @@ graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& c
     builder.AddCounter(counter.name(), counter.initial());
   }
   index = 0;
-  for (const v1::GraphNode& node : message.nodes()) ReadNode(node, index++, unknown, builder);
+  for (const v1::GraphNode& node : message.nodes()) {
+    if (budget->ended()) break;
+    ReadNode(node, index++, unknown, *budget, builder);
+  }
   if (message.has_loop()) ReadLoop(message.loop(), unknown, builder);
   return builder.Finish();
 }
@@ -237,10 +256,13 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
 }
 
 v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                              bool dependencies, const graph::DeviceLimit& limit) {
+                              bool dependencies, const graph::DeviceLimit& limit,
+                              graph::CheckBudget* budget) {
+  graph::CheckBudget own;
+  if (budget == nullptr) budget = &own;
   graph::Findings findings;
-  const graph::Graph graph = ReadGraph(message, catalog, &findings);
-  const graph::GraphCheck check = CheckGraph(graph, &findings, limit);
+  const graph::Graph graph = ReadGraph(message, catalog, &findings, budget);
+  const graph::GraphCheck check = CheckGraph(graph, &findings, limit, budget);
   v1::GraphReport report;
   FillGraphReport(graph, check, findings, dependencies, &report);
   return report;

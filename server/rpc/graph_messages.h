@@ -6,6 +6,7 @@
 
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
 #include "runtime/graph/operator_catalog.h"
@@ -13,9 +14,9 @@
 namespace resident {
 
 // Adds what is wrong with the graph's elements to `findings`, also fields that this version does
-// not know (108). The graph may be checked in any case.
+// not know (108). The graph may be checked in any case. `budget`: of the check; null: its own.
 graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                       graph::Findings* findings);
+                       graph::Findings* findings, graph::CheckBudget* budget = nullptr);
 
 // `dependencies`: whether to list them.
 void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
@@ -23,7 +24,8 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
 
 // ReadGraph, CheckGraph and FillGraphReport.
 v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                              bool dependencies, const graph::DeviceLimit& limit = {});
+                              bool dependencies, const graph::DeviceLimit& limit = {},
+                              graph::CheckBudget* budget = nullptr);
 
 }  // namespace resident
 

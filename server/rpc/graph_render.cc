@@ -18,10 +18,11 @@ absl::Status CheckRender(const v1::RenderGraphRequest& request) {
 }
 
 absl::Status RenderGraph(const v1::RenderGraphRequest& request,
-                         const graph::OperatorCatalog& catalog, v1::RenderGraphResponse* response) {
+                         const graph::OperatorCatalog& catalog, graph::CheckBudget& budget,
+                         v1::RenderGraphResponse* response) {
   graph::Findings findings;
-  const graph::Graph graph = ReadGraph(request.graph(), catalog, &findings);
-  const graph::GraphCheck check = CheckGraph(graph, &findings);
+  const graph::Graph graph = ReadGraph(request.graph(), catalog, &findings, &budget);
+  const graph::GraphCheck check = CheckGraph(graph, &findings, {}, &budget);
   FillGraphReport(graph, check, findings, /*dependencies=*/false, response->mutable_report());
   if (!check.accepted) return absl::OkStatus();
   ASSIGN_OR_RETURN(

@@ -27,7 +27,7 @@ void GraphRunStream::Open(const grpc::CallbackServerContext& context,
                           const v1::RunGraphRequest& request) {
   Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Graphs/Run"));
   const absl::Status entered = Enter(context, request);
-  if (entered.ok()) return PostCheck();
+  if (entered.ok()) return PostCheck(context);
   absl::MutexLock lock(&mu_);
   Conclude(entered);
 }
@@ -64,40 +64,61 @@ absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
   return absl::OkStatus();
 }
 
-void GraphRunStream::PostCheck() {
-  auto check = [self = Ref(this)] { self->Check(); };
+void GraphRunStream::PostCheck(const grpc::CallbackServerContext& context) {
   if (loaded_ != nullptr) {
-    const auto found = loaded_->FindChecked(core_.registry);
-    // An error is reported by Check, too.
-    if (!found.ok() || *found != nullptr) return core_.runner.Post(std::move(check));
+    absl::StatusOr<LoadedGraph::Checked> found = loaded_->FindChecked(core_.registry);
+    if (!found.ok() || *found != nullptr) {
+      if (found.ok()) checked_ = *std::move(found);
+      return core_.runner.Post(
+          [self = Ref(this), status = found.status()] { self->OnChecked(status); });
+    }
   }
-  checker_.PostRun(std::move(check));
+  const auto self = Ref(this);
+  const auto check = checker_.Post(
+      {.holder = NameHolder(client_->account(), context.peer()),
+       .deadline = deadline_,
+       .runs = true},
+      [self](graph::CheckBudget& budget) { return self->CheckGraph(budget); },
+      // Not on a thread of the checker: the run's preparation takes a while, too.
+      [self](const absl::Status& status) {
+        self->core_.runner.Post([self, status] { self->OnChecked(status); });
+      });
+  absl::MutexLock lock(&mu_);
+  if (!check.ok()) {
+    if (!ending()) Conclude(check.status());
+  } else if (ending()) {
+    checker_.Cancel(*check);
+  } else {
+    check_ = *check;
+  }
 }
 
-absl::StatusOr<LoadedGraph::Checked> GraphRunStream::CheckGraph() const {
+absl::Status GraphRunStream::CheckGraph(graph::CheckBudget& budget) {
   if (loaded_ != nullptr) {
-    ASSIGN_OR_RETURN(LoadedGraph::Checked found, loaded_->FindChecked(core_.registry));
-    return found != nullptr ? std::move(found) : loaded_->Check(core_.registry);
+    ASSIGN_OR_RETURN(checked_, loaded_->FindChecked(core_.registry));
+    if (checked_ == nullptr) {
+      ASSIGN_OR_RETURN(checked_, loaded_->Check(core_.registry, budget));
+    }
+    return absl::OkStatus();
   }
   graph::Findings findings;
-  graph::Graph graph = ReadGraph(request_.graph(), RegistryCatalog(core_.registry), &findings);
-  graph::GraphCheck check = graph::CheckGraph(graph, &findings);
-  if (!check.accepted) return GraphRefusal(findings);
-  return std::make_shared<const graph::CheckedGraph>(
+  graph::Graph graph =
+      ReadGraph(request_.graph(), RegistryCatalog(core_.registry), &findings, &budget);
+  graph::GraphCheck check = graph::CheckGraph(graph, &findings, {}, &budget);
+  if (findings.errors() > 0) return GraphRefusal(findings);
+  // The checker replaces this with the reason.
+  if (!check.accepted) return errors::Cancelled();
+  checked_ = std::make_shared<const graph::CheckedGraph>(
       graph::CheckedGraph{std::move(graph), *std::move(check.order)});
+  return absl::OkStatus();
 }
 
-void GraphRunStream::Check() {
+void GraphRunStream::OnChecked(const absl::Status& status) {
   {
     absl::MutexLock lock(&mu_);
+    check_ = nullptr;
     if (ending()) return;
-  }
-  absl::StatusOr<LoadedGraph::Checked> checked = CheckGraph();
-  {
-    absl::MutexLock lock(&mu_);
-    if (ending()) return;
-    if (!checked.ok()) return Conclude(checked.status());
-    checked_ = *std::move(checked);
+    if (!status.ok()) return Conclude(status);
     const bool has_session = session_ == nullptr || use_.Acquire(session_, [self = Ref(this)] {
       self->core_.runner.Post([self] { self->Start(); });
     });
@@ -153,6 +174,7 @@ void GraphRunStream::OnWritten() {
 }
 
 void GraphRunStream::OnEnd(const absl::Status& status) {
+  if (check_ != nullptr) checker_.Cancel(check_);
   if (run_ != nullptr) {
     run_->Cancel(status);
   } else if (session_ != nullptr) {

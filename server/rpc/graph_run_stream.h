@@ -39,10 +39,11 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
 
   absl::Status Enter(const grpc::CallbackServerContext& context,
                      const v1::RunGraphRequest& request);
-  // Lets Check run: on a thread of the checker, or if the graph is checked, on another one.
-  void PostCheck();
-  void Check() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<LoadedGraph::Checked> CheckGraph() const;
+  // Checks the graph on a thread of the checker, unless it is checked, and lets OnChecked run.
+  void PostCheck(const grpc::CallbackServerContext& context) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sets checked_.
+  absl::Status CheckGraph(graph::CheckBudget& budget);
+  void OnChecked(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Starts the run. REQUIRES: it has its session, if there is one.
   void Start() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeSession(std::optional<GraphSessionState>* state);
@@ -59,6 +60,8 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
   std::shared_ptr<LoadedGraph> loaded_;
   std::shared_ptr<GraphSession> session_;
   GraphSessionUse use_;
+  // Null once it has been answered.
+  std::shared_ptr<GraphChecker::Check> check_ ABSL_GUARDED_BY(mu_);
   LoadedGraph::Checked checked_;
   Clock::time_point deadline_;
   std::shared_ptr<GraphRun> run_ ABSL_GUARDED_BY(mu_);

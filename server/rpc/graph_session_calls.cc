@@ -14,6 +14,7 @@
 #include "runtime/graph/memory.h"
 #include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
+#include "server/rpc/checked_call.h"
 #include "server/rpc/graph_binding.h"
 #include "server/rpc/graph_memory.h"
 #include "server/rpc/graph_sessions.h"
@@ -64,6 +65,9 @@ class Opening : public std::enable_shared_from_this<Opening> {
     return absl::OkStatus();
   }
   Client& client() { return *client_; }
+  GraphChecker::Caller checker_caller(const grpc::CallbackServerContext& context) const {
+    return {.holder = NameHolder(client_->account(), context.peer()), .deadline = deadline_};
+  }
 
   void Open(std::shared_ptr<LoadedGraph> graph, LoadedGraph::Checked checked,
             v1::OpenGraphSessionRequest request) {
@@ -244,8 +248,8 @@ absl::Status CheckStates(const Core& core, const GraphSession& session) {
 grpc::ServerUnaryReactor* GraphSessionCalls::Open(grpc::CallbackServerContext& context,
                                                   const v1::OpenGraphSessionRequest& request,
                                                   v1::OpenGraphSessionResponse& response) {
-  auto* const reactor = context.DefaultReactor();
-  const auto opening = std::make_shared<Opening>(core_, *reactor, response.mutable_session());
+  auto* const call = new CheckedCall(checker_);
+  const auto opening = std::make_shared<Opening>(core_, *call, response.mutable_session());
   const auto start = [&]() -> absl::Status {
     RETURN_IF_ERROR(opening->Enter(context));
     ASSIGN_OR_RETURN(const auto graph, core_.graphs.Find(request.graph_id()));
@@ -255,15 +259,21 @@ grpc::ServerUnaryReactor* GraphSessionCalls::Open(grpc::CallbackServerContext& c
           [opening, graph, checked, &request] { opening->Open(graph, checked, request); });
       return absl::OkStatus();
     }
-    return checker_.Post([this, opening, graph, &request] {
-      auto now = graph->Check(core_.registry);
-      if (!now.ok()) return opening->Finish(now.status());
-      opening->Open(graph, *std::move(now), request);
-    });
+    const auto now = std::make_shared<LoadedGraph::Checked>();
+    return call->Post(
+        opening->checker_caller(context),
+        [this, graph, now](graph::CheckBudget& budget) -> absl::Status {
+          ASSIGN_OR_RETURN(*now, graph->Check(core_.registry, budget));
+          return absl::OkStatus();
+        },
+        [opening, graph, now, &request](const absl::Status& status) {
+          if (!status.ok()) return opening->Finish(status);
+          opening->Open(graph, *now, request);
+        });
   };
   const absl::Status started = start();
   if (!started.ok()) opening->Finish(started);
-  return reactor;
+  return call;
 }
 
 grpc::ServerUnaryReactor* GraphSessionCalls::Fork(grpc::CallbackServerContext& context,

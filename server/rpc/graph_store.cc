@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/errors/quote.h"
 #include "runtime/base/sha256.h"
@@ -133,17 +134,19 @@ absl::StatusOr<LoadedGraph::Checked> LoadedGraph::FindChecked(const Registry& re
   return checked_;
 }
 
-absl::StatusOr<LoadedGraph::Checked> LoadedGraph::Check(const Registry& registry) {
+absl::StatusOr<LoadedGraph::Checked> LoadedGraph::Check(const Registry& registry,
+                                                        graph::CheckBudget& budget) {
   v1::Graph message;
   message.ParseFromString(content_);
   // A change during the check is found by the next run.
   Revisions revisions = ReadRevisions(message, registry);
   graph::Findings findings;
-  graph::Graph graph = ReadGraph(message, RegistryCatalog(registry), &findings);
-  graph::GraphCheck check = graph::CheckGraph(graph, &findings);
+  graph::Graph graph = ReadGraph(message, RegistryCatalog(registry), &findings, &budget);
+  graph::GraphCheck check = graph::CheckGraph(graph, &findings, {}, &budget);
   if (check.accepted) {
     return SetChecked({std::move(graph), *std::move(check.order)}, std::move(revisions));
   }
+  if (findings.errors() == 0) return errors::Cancelled();
   absl::MutexLock lock(&mu_);
   checked_ = nullptr;
   refused_ = errors::StaleGraph(id_, FirstError(findings));

@@ -81,8 +81,10 @@ class LoadedGraph {
   // was refused with the present operators is refused again.
   absl::StatusOr<Checked> FindChecked(const Registry& registry) ABSL_LOCKS_EXCLUDED(mu_);
   // Checks the graph again. FAILED_PRECONDITION: it is stale (GRAPH_E704). RESOURCE_EXHAUSTED: the
-  // checked form does not fit into the memory for loaded graphs.
-  absl::StatusOr<Checked> Check(const Registry& registry) ABSL_LOCKS_EXCLUDED(mu_);
+  // checked form does not fit into the memory for loaded graphs. CANCELLED: the check has ended for
+  // a reason that is not the graph's.
+  absl::StatusOr<Checked> Check(const Registry& registry, graph::CheckBudget& budget)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Uses the result of a check, unless the graph has one of the same operators; returns the one
   // that it has now. `revisions`: those before the check began. RESOURCE_EXHAUSTED: as in Check.
   absl::StatusOr<Checked> SetChecked(graph::CheckedGraph checked, Revisions revisions)

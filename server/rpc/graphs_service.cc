@@ -12,6 +12,7 @@
 #include "runtime/graph/finding.h"
 #include "runtime/graph/limits.h"
 #include "server/rpc/call.h"
+#include "server/rpc/checked_call.h"
 #include "server/rpc/graph_memory.h"
 #include "server/rpc/graph_messages.h"
 #include "server/rpc/graph_render.h"
@@ -52,44 +53,38 @@ void FillLoaded(const Core& core, LoadedGraph& graph, const Identity& caller,
 
 }  // namespace
 
+absl::StatusOr<GraphChecker::Caller> GraphsService::FindCaller(
+    const grpc::CallbackServerContext& context) const {
+  ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core_));
+  return GraphChecker::Caller{.holder = NameHolder(*identity->account(), context.peer()),
+                              .deadline = ReadDeadline(context, core_.time.Now())};
+}
+
 grpc::ServerUnaryReactor* GraphsService::Validate(grpc::CallbackServerContext* context,
                                                   const v1::ValidateGraphRequest* request,
                                                   v1::ValidateGraphResponse* response) {
-  auto* const reactor = context->DefaultReactor();
-  const auto refuse = [&](const absl::Status& why) {
-    reactor->Finish(ToGrpc(why));
-    return reactor;
-  };
-  if (!request->has_graph()) return refuse(errors::NoGraph());
-  if (!core_.gate.Enter(1)) return refuse(errors::Draining());
-  const absl::Status posted = checker_.Post([this, reactor, request, response] {
-    *response->mutable_report() = ValidateGraph(request->graph(), RegistryCatalog(core_.registry),
-                                                request->dependencies(), FindDeviceLimit(core_));
-    reactor->Finish(grpc::Status::OK);
-    core_.gate.Leave(1);
+  if (!request->has_graph()) return FinishNow(*context, errors::NoGraph());
+  auto* const call = new CheckedCall(checker_);
+  call->Start(FindCaller(*context), [this, request, response](graph::CheckBudget& budget) {
+    *response->mutable_report() =
+        ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies(),
+                      FindDeviceLimit(core_), &budget);
+    return absl::OkStatus();
   });
-  if (posted.ok()) return reactor;
-  core_.gate.Leave(1);
-  return refuse(posted);
+  return call;
 }
 
 grpc::ServerUnaryReactor* GraphsService::Render(grpc::CallbackServerContext* context,
                                                 const v1::RenderGraphRequest* request,
                                                 v1::RenderGraphResponse* response) {
-  auto* const reactor = context->DefaultReactor();
-  const auto refuse = [&](const absl::Status& why) {
-    reactor->Finish(ToGrpc(why));
-    return reactor;
-  };
-  if (absl::Status checked = CheckRender(*request); !checked.ok()) return refuse(checked);
-  if (!core_.gate.Enter(1)) return refuse(errors::Draining());
-  const absl::Status posted = checker_.Post([this, reactor, request, response] {
-    reactor->Finish(ToGrpc(RenderGraph(*request, RegistryCatalog(core_.registry), response)));
-    core_.gate.Leave(1);
+  if (absl::Status checked = CheckRender(*request); !checked.ok()) {
+    return FinishNow(*context, checked);
+  }
+  auto* const call = new CheckedCall(checker_);
+  call->Start(FindCaller(*context), [this, request, response](graph::CheckBudget& budget) {
+    return RenderGraph(*request, RegistryCatalog(core_.registry), budget, response);
   });
-  if (posted.ok()) return reactor;
-  core_.gate.Leave(1);
-  return refuse(posted);
+  return call;
 }
 
 grpc::ServerWriteReactor<v1::RunGraphResponse>* GraphsService::Run(
@@ -100,11 +95,11 @@ grpc::ServerWriteReactor<v1::RunGraphResponse>* GraphsService::Run(
 // --- Loaded graphs ---------------------------------------------------------------
 
 absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::Graph& message,
-                                   v1::LoadGraphResponse& response) {
+                                   graph::CheckBudget& budget, v1::LoadGraphResponse& response) {
   LoadedGraph::Revisions revisions = LoadedGraph::ReadRevisions(message, core_.registry);
   graph::Findings findings;
-  graph::Graph graph = ReadGraph(message, RegistryCatalog(core_.registry), &findings);
-  graph::GraphCheck check = graph::CheckGraph(graph, &findings, FindDeviceLimit(core_));
+  graph::Graph graph = ReadGraph(message, RegistryCatalog(core_.registry), &findings, &budget);
+  graph::GraphCheck check = graph::CheckGraph(graph, &findings, FindDeviceLimit(core_), &budget);
   FillGraphReport(graph, check, findings, /*dependencies=*/false, response.mutable_report());
   if (!check.accepted) return absl::OkStatus();
   if (check.order->size() > graph::kMaxRunDependencies) {
@@ -128,20 +123,13 @@ grpc::ServerUnaryReactor* GraphsService::Load(grpc::CallbackServerContext* conte
   }
   const auto identity = IdentifyCaller(*context, core_);
   if (!identity.ok()) return FinishNow(*context, identity.status());
-  GraphStore::Caller caller{(*identity)->name(),
-                            NameHolder(*(*identity)->account(), context->peer())};
-  if (!core_.gate.Enter(1)) return FinishNow(*context, errors::Draining());
-  auto* const reactor = context->DefaultReactor();
-  const absl::Status posted =
-      checker_.Post([this, reactor, request, response, caller = std::move(caller)] {
-        const absl::Status status = DoLoad(caller, request->graph(), *response);
-        core_.gate.Leave(1);
-        reactor->Finish(ToGrpc(status));
-      });
-  if (posted.ok()) return reactor;
-  core_.gate.Leave(1);
-  reactor->Finish(ToGrpc(posted));
-  return reactor;
+  const GraphStore::Caller holder{(*identity)->name(),
+                                  NameHolder(*(*identity)->account(), context->peer())};
+  auto* const call = new CheckedCall(checker_);
+  call->Start(FindCaller(*context), [this, request, response, holder](graph::CheckBudget& budget) {
+    return DoLoad(holder, request->graph(), budget, *response);
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* GraphsService::List(grpc::CallbackServerContext* context,

@@ -16,6 +16,9 @@ class GraphsService final : public v1::Graphs::CallbackService {
  public:
   explicit GraphsService(Core& core) : core_(core), checker_(core), sessions_(checker_) {}
 
+  // The daemon drains: ends all checks, and refuses further ones.
+  void EndChecks() { checker_.EndAll(); }
+
   grpc::ServerUnaryReactor* Validate(grpc::CallbackServerContext* context,
                                      const v1::ValidateGraphRequest* request,
                                      v1::ValidateGraphResponse* response) override;
@@ -55,8 +58,10 @@ class GraphsService final : public v1::Graphs::CallbackService {
                                          v1::ListGraphSessionsResponse* response) override;
 
  private:
+  // For the calls that check a graph.
+  absl::StatusOr<GraphChecker::Caller> FindCaller(const grpc::CallbackServerContext& context) const;
   absl::Status DoLoad(const GraphStore::Caller& caller, const v1::Graph& graph,
-                      v1::LoadGraphResponse& response);
+                      graph::CheckBudget& budget, v1::LoadGraphResponse& response);
 
   Core& core_;
   GraphChecker checker_;

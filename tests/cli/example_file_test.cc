@@ -105,10 +105,12 @@ TEST(ExampleFileTest, AnInoutHasInitialAndExpectedData) {
 
 TEST(ExampleFileTest, ErrorsNameTheProblemAndItsPosition) {
   const struct {
-    const char* json;
+    std::string json;
     const char* part;
   } kCases[] = {
       {"{", "not valid JSON"},
+      {R"({"inputs": {"x": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}}",
+       "nested too deeply"},
       {"[1]", "example 1: it is not an object"},
       {R"({"input": {}})", "unknown key 'input'"},
       {R"({"inputs": []})", "'inputs' is not an object"},

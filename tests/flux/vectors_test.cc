@@ -65,6 +65,8 @@ TEST(FluxVectors, ErrorsNameTheLineAndTheFix) {
     EXPECT_NE(message.find("Fix: "), std::string::npos) << message;
   };
   expect("{", "not JSON");
+  expect(R"({"name": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+         "nested too deeply");
   expect("[1]", "not a JSON object");
   expect(R"({"name": "a"})", "no \"bytecode\"");
   expect(R"({"name": 1, "bytecode": ""})", "not a string");

@@ -1,6 +1,7 @@
-// Fuzz target: a graph as bytes, as JSON as residentctl reads it, or a random graph with changed
-// bytes. The check must end, stay within its limits, and accept nothing whose views lie outside of
-// their memory. An accepted graph is drawn, and its pictures are well-formed.
+// Fuzz target: a graph as bytes, as JSON as residentctl reads it, a random graph with changed
+// bytes, or nodes with views of any shapes and strides of one state. The check must end within its
+// budget of steps and bytes, which does not depend on the machine, and accept nothing whose views
+// lie outside of their memory. An accepted graph is drawn, and its pictures are well-formed.
 #include <cstdint>
 #include <cstdlib>
 #include <random>
@@ -9,6 +10,7 @@
 #include "client/cli/graph_file.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/drawing.h"
 #include "runtime/graph/values.h"
 #include "server/rpc/graph_messages.h"
@@ -18,6 +20,43 @@
 namespace {
 
 using resident::graph::Argument;
+using resident::graph::CheckBudget;
+
+// Nodes that read or write views of one state of 2^24 elements. Three bytes choose a dimension: its
+// size, and its stride as a power of 2 or 3 and a remainder.
+resident::v1::Graph MakeViews(const std::string& text) {
+  resident::v1::Graph graph;
+  graph.set_format(1);
+  auto& state = *graph.add_tensors();
+  state.set_name("s");
+  state.set_kind(resident::v1::GraphTensor::KIND_STATE);
+  state.set_dtype(resident::v1::DTYPE_F32);
+  state.add_shape()->set_size(1 << 24);
+  size_t at = 0;
+  const auto next = [&] { return at < text.size() ? static_cast<uint8_t>(text[at++]) : 0; };
+  while (at < text.size() && graph.nodes_size() < 64) {
+    auto& node = *graph.add_nodes();
+    const int kind = next();
+    node.set_operator_(kind % 2 == 0 ? "sum" : "zero");
+    auto& view = *node.add_arguments()->mutable_tensor();
+    view.set_name("s");
+    view.set_offset(next() * 256 + next());
+    for (int rank = kind / 2 % 9; rank > 0; --rank) {
+      const int size = next();
+      view.add_shape()->set_size(size < 250 ? 1 + size : int64_t{1} << (size - 232));
+      const int power = next() % 24;
+      view.add_strides((power < 16 ? int64_t{1} << power : 2187 >> (power - 16)) + next() % 8);
+    }
+    view.set_scalar_shape(view.shape_size() == 0);
+    if (kind % 2 != 0) continue;
+    auto& out = *node.add_arguments()->mutable_tensor();
+    out.set_name("s");
+    out.set_scalar_shape(true);
+    out.set_offset(next() * 65536 + next() * 256 + next());
+    node.add_arguments()->set_i64(255);
+  }
+  return graph;
+}
 
 // Whether each tag and quote of an SVG is closed, and nothing else has their characters.
 bool IsWellFormed(const std::string& svg) {
@@ -67,8 +106,14 @@ void Draw(const resident::graph::Graph& graph, const resident::graph::Dependenci
 void Check(const resident::v1::Graph& message) {
   static const auto* const catalog = new resident::testing::BuiltinCatalog;
   resident::graph::Findings findings;
-  const resident::graph::Graph graph = resident::ReadGraph(message, *catalog, &findings);
-  const resident::graph::GraphCheck check = resident::graph::CheckGraph(graph, &findings);
+  CheckBudget budget;
+  const resident::graph::Graph graph = resident::ReadGraph(message, *catalog, &findings, &budget);
+  const resident::graph::GraphCheck check =
+      resident::graph::CheckGraph(graph, &findings, {}, &budget);
+  // The last question or list may exceed a limit, and then the check ends.
+  constexpr uint64_t kStepSlack = resident::graph::kMaxOverlapSteps + CheckBudget::kPollSteps;
+  if (budget.steps() > budget.step_limit() + kStepSlack) std::abort();
+  if (budget.peak_bytes() > budget.byte_limit() + CheckBudget::kReservedBytes) std::abort();
   if (check.accepted != (findings.errors() == 0)) std::abort();
   for (const resident::graph::Finding& finding : findings.list()) {
     if (finding.message.find("Fix: ") == std::string::npos) std::abort();
@@ -96,9 +141,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   resident::v1::Graph message;
-  if (data[0] % 3 == 0) {
+  if (data[0] % 4 == 0) {
     if (!message.ParseFromString(text)) return 0;
-  } else if (data[0] % 3 == 1) {
+  } else if (data[0] % 4 == 1) {
+    message = MakeViews(text);
+  } else if (data[0] % 4 == 2) {
     // The first bytes choose the graph; each further three replace a byte of it.
     std::mt19937_64 random(text.empty() ? 0 : static_cast<unsigned char>(text[0]));
     std::string bytes = resident::testing::MakeRandomGraph(random).SerializeAsString();

@@ -77,11 +77,6 @@ absl::Status GraphSessionLost(const std::string& id, uint32_t device, const std:
              cause.empty() ? "" : StrCat(" (", cause, ")"), ". Fix: open another session"));
 }
 
-absl::Status TooManyGraphChecks(uint32_t limit) {
-  return absl::ResourceExhaustedError(
-      StrCat(limit, " graphs are being checked already. Fix: try again when one has ended"));
-}
-
 absl::Status UnknownDrawingFormat(int format) {
   return absl::InvalidArgumentError(
       StrCat("format ", format, " of a picture is not known. Fix: use FORMAT_DOT or FORMAT_SVG"));

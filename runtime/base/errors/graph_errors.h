@@ -11,7 +11,6 @@
 namespace resident::errors {
 
 absl::Status NoGraph();
-absl::Status TooManyGraphChecks(uint32_t limit);
 // A format of a picture that does not exist.
 absl::Status UnknownDrawingFormat(int format);
 // `what`: "nodes"; `format`: "SVG".
