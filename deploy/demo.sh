@@ -78,6 +78,9 @@ done
 RESIDENTD_SERVER=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["address"])' \
   <"$folder/ports") || die "cannot read the address from the port file"
 export RESIDENTD_SERVER
+page=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["metrics_address"])' \
+  <"$folder/ports") || die "cannot read the address from the port file"
+say "Its page, until the end of this demo: http://$page/"
 
 "$RESIDENTCTL" demo --out="$folder/demo.json"
 checked=$?

@@ -19,9 +19,9 @@ packages=(
   nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
-  # The Prometheus server and promtool, for the metrics tests; nginx, for the test of the
-  # reverse proxy; openssl, for certificates.
-  nginx-light openssl prometheus
+  # The Prometheus server and promtool, for the metrics tests; a browser, for the test of the
+  # console; nginx, for the test of the reverse proxy; openssl, for certificates.
+  chromium nginx-light openssl prometheus
 )
 
 missing=()

@@ -20,6 +20,9 @@ void AddAddressFlags(Command& serve, ServeOptions& options) {
   serve.Flag(
       "metrics_hosts", &options.metrics_hosts,
       "further names, separated by commas, under which clients may request the Prometheus page");
+  serve.Flag("console", &options.console,
+             "whether --metrics_address also serves a page for people at / (devices, charts, "
+             "operators, clients, graphs), which only reads");
   serve.Flag("port_file", &options.port_file,
              "file to write the addresses to, as JSON, once the daemon serves");
   serve.Flag("local_address", &options.local_address,

@@ -26,6 +26,8 @@ struct ServeOptions {
   std::string metrics_address = "127.0.0.1:9464";
   // --metrics_hosts: further names under which clients may request the page.
   std::vector<std::string> metrics_hosts;
+  // --console: whether the port of the metrics page also serves the page for people.
+  bool console = true;
   // --port_file: file for the addresses, as JSON, written once the daemon serves; empty: none.
   std::string port_file;
   // --devices: "all", or devices by the names and ordinals of runtime/engine/engines.h.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -20,6 +21,7 @@
 #include "runtime/base/status_macros.h"
 #include "server/auth/access_options.h"
 #include "server/connections/grpc_log.h"
+#include "server/console/console.h"
 #include "server/device_set.h"
 #include "server/endpoints.h"
 #include "server/metrics/daemon_sources.h"
@@ -45,7 +47,9 @@ CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoi
           .named_shared_memory = !endpoints.credentials() && OnLoopback(options.address),
           .local_address = endpoints.local_address(),
           .load_dir = options.load_dir,
-          .graphs_in_engine = options.graphs_in_engine};
+          .graphs_in_engine = options.graphs_in_engine,
+          .keep_traces =
+              options.console && !options.metrics_address.empty() && !endpoints.credentials()};
 }
 
 // The parts of a daemon, constructed in the order of the members. Each part refers only to the
@@ -88,6 +92,7 @@ class Daemon {
   Core core_;
   // Set by StartServing.
   Addresses addresses_;
+  std::optional<Console> console_;          // Its page is part of `metrics_`.
   std::unique_ptr<MetricsServer> metrics_;  // Null: none.
   std::optional<Services> services_;
 };
@@ -119,9 +124,9 @@ absl::Status Daemon::StartServing() {
   RETURN_IF_ERROR(StartMetrics());
   services_.emplace(
       core_, *endpoints_, devices_->controls(),
-      AdminService::Facts{.started = started_,
-                          .metrics_address = addresses_.metrics,
-                          .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
+      AdminService::Facts{.daemon = {.started = started_,
+                                     .metrics_address = addresses_.metrics,
+                                     .gpu_unavailable_reason = devices_->gpu_unavailable_reason()},
                           .drain_timeout = options_.drain_timeout},
       options_.inference);
   for (DeviceControl* device : devices_->controls()) {
@@ -135,10 +140,17 @@ absl::Status Daemon::StartServing() {
 
 absl::Status Daemon::StartMetrics() {
   if (options_.metrics_address.empty()) return absl::OkStatus();
+  std::vector<HttpPath> pages;
+  if (options_.console) {
+    console_.emplace(core_,
+                     DaemonFacts{.started = started_,
+                                 .gpu_unavailable_reason = devices_->gpu_unavailable_reason()});
+    pages = console_->paths();
+  }
   ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics_address,
                                                   MakeDaemonSources(core_, endpoints_->listener(),
                                                                     endpoints_->files()),
-                                                  options_.metrics_hosts));
+                                                  options_.metrics_hosts, pages));
   addresses_.metrics = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());
   return absl::OkStatus();
 }

@@ -60,6 +60,12 @@ class HttpPage : public CivetHandler {
   const MakeAnswer answer_;
 };
 
+// A path of the HTTP port, and what makes its answers.
+struct HttpPath {
+  std::string path;
+  HttpPage::MakeAnswer answer;
+};
+
 }  // namespace resident
 
 #endif  // RESIDENT_SERVER_METRICS_HTTP_PAGE_H_

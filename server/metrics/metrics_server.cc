@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -88,7 +89,7 @@ class CivetMetricsServer : public MetricsServer {
  public:
   // Throws the exceptions of the listener.
   CivetMetricsServer(const std::string& address, const HostPort& parts, MetricsSources sources,
-                     const std::vector<std::string>& hosts)
+                     const std::vector<std::string>& hosts, const std::vector<HttpPath>& more)
       : is_ready_(sources.ready),
         collector_(std::move(sources)),
         hosts_(parts.host, hosts),
@@ -101,6 +102,9 @@ class CivetMetricsServer : public MetricsServer {
     server_->addHandler("/metrics", metrics_);
     server_->addHandler("/livez", live_);
     server_->addHandler("/readyz", ready_);
+    for (const HttpPath& one : more) {
+      server_->addHandler(one.path, more_.emplace_back(hosts_, one.answer));
+    }
     port_ = server_->getListeningPorts().at(0);
     parts_.port = static_cast<uint16_t>(port_);
   }
@@ -142,6 +146,7 @@ class CivetMetricsServer : public MetricsServer {
                                                 "The daemon is draining or has no usable device. "
                                                 "Fix: see residentctl status\n"};
                   }};
+  std::deque<HttpPage> more_;
   HostPort parts_;
   std::optional<CivetServer> server_;
   int port_ = 0;
@@ -150,7 +155,8 @@ class CivetMetricsServer : public MetricsServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& address, MetricsSources sources, const std::vector<std::string>& hosts) {
+    const std::string& address, MetricsSources sources, const std::vector<std::string>& hosts,
+    const std::vector<HttpPath>& more) {
   // The listener accepts a list with its own options ("80s,[::]:81r"); this accepts only one
   // host:port.
   const std::optional<HostPort> parts = ParseHostPort(address);
@@ -158,7 +164,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     return AddressError(address);
   }
   try {
-    return std::make_unique<CivetMetricsServer>(address, *parts, std::move(sources), hosts);
+    return std::make_unique<CivetMetricsServer>(address, *parts, std::move(sources), hosts, more);
   } catch (const std::exception&) {
     // The exception's text is the same for every reason.
     return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ",

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/metrics/http_page.h"
 #include "server/metrics/metrics_sources.h"
 
 namespace resident {
@@ -41,10 +42,11 @@ class MetricsServer {
   //   INVALID_ARGUMENT     not host:port
   //   UNAVAILABLE          in use, or not an address of this machine: the message contains
   //                        the reason and the address
-  // `hosts`: further names that the header Host may contain.
+  // `hosts`: further names that the header Host may contain. `more`: further paths, with the same
+  // rules; that of "/" also answers requests of paths that have no page.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& address, MetricsSources sources,
-      const std::vector<std::string>& hosts = {});
+      const std::vector<std::string>& hosts = {}, const std::vector<HttpPath>& more = {});
   // Stops listening, and waits for running scrapes.
   virtual ~MetricsServer() = default;
 

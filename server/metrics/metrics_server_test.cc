@@ -149,6 +149,32 @@ TEST(MetricsServerTest, OtherHostNamesAreRefused) {
   }
 }
 
+TEST(MetricsServerTest, FurtherPathsHaveTheSameRules) {
+  FakeSources fake;
+  const HttpPage::MakeAnswer answer = [](const HttpPage::Request& request) {
+    return HttpPage::Answer{.text = absl::StrCat("path ", request.path, " query ", request.query),
+                            .headers = "X-Own: 1\r\n"};
+  };
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources(), {},
+                                     {{"/", answer}, {"/api/one", answer}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Get((*server)->port(), "/api/one?id=7"),
+              AllOf(HasSubstr("200 OK"), HasSubstr("X-Own: 1\r\n"), HasSubstr("nosniff"),
+                    HasSubstr("path /api/one query id=7")));
+  EXPECT_THAT(Get((*server)->port(), "/"), HasSubstr("path / query "));
+  EXPECT_THAT(Get((*server)->port()), HasSubstr("resident_clients 3"));
+  EXPECT_THAT(
+      Receive(Send((*server)->port(), "GET /api/one HTTP/1.1\r\nHost: evil.example\r\n\r\n")),
+      AllOf(HasSubstr("403"), Not(HasSubstr("path /api"))));
+  for (const char* method : {"POST", "PUT", "DELETE"}) {
+    EXPECT_THAT(
+        Receive(Send((*server)->port(),
+                     absl::StrCat(method, " /api/one HTTP/1.0\r\nContent-Length: 0\r\n\r\n"))),
+        Not(HasSubstr("path /api")))
+        << method;
+  }
+}
+
 TEST(MetricsServerTest, PortInUseIsAnErrorThatNamesTheAddress) {
   FakeSources fake;
   auto first = MetricsServer::Start("127.0.0.1:0", fake.Sources());

@@ -1,7 +1,5 @@
 #include "server/rpc/admin_service.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -12,67 +10,14 @@
 #include "grpcpp/alarm.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "server/rpc/call.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/status.h"
-#include "server/rpc/version.h"
 
 namespace resident {
 namespace {
 
-// Enough to distinguish sessions, too few to use one.
-constexpr size_t kShownSessionChars = 8;
 // Interval of the checks whether a drain has ended or its caller has gone.
 constexpr std::chrono::milliseconds kDrainPoll{20};
-
-void DescribeDevice(const Core& core, Device& device, bool sees_others, v1::DeviceStatus* out) {
-  const Device::Snapshot snapshot = device.snapshot();
-  const EngineInfo& info = snapshot.info;
-  out->set_device(device.index());
-  out->set_name(info.name);
-  out->set_engine(info.traits.engine);
-  out->set_uuid(info.uuid);
-  out->set_state(static_cast<v1::DeviceStatus::State>(snapshot.state));
-  // The detail can name others' operators, and contains text from an engine, which is not trusted.
-  if (sees_others) out->set_detail(snapshot.detail);
-  out->set_engine_pid(snapshot.engine_pid);
-  out->set_spare_engine_pid(snapshot.spare_pid);
-  out->set_generation(info.generation);
-  out->set_parks(snapshot.parks);
-  out->set_resumes(snapshot.resumes);
-  uint64_t restarts = 0;
-  for (const auto& [reason, count] : snapshot.restarts_by_reason) restarts += count;
-  out->set_restarts(restarts);
-  out->mutable_ring()->set_slots(snapshot.queue.ring_slots);
-  out->mutable_ring()->set_in_flight(snapshot.queue.in_flight);
-  out->mutable_ring()->set_next_sequence(snapshot.queue.next_sequence);
-  out->set_queued_tasks(snapshot.queue.queued_tasks);
-  out->set_completed_tasks(snapshot.queue.completed_tasks);
-  out->set_memory_total_bytes(info.memory_bytes);
-  out->set_memory_used_bytes(snapshot.memory_used_bytes);
-  out->set_buffers(core.buffers.CountOn(device.index()));
-  out->set_blocks(info.workers);
-  out->set_threads_per_block(info.threads_per_block);
-}
-
-void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* out) {
-  // Only a part of a session's id, because the id gives access to the session's buffers.
-  out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars) : client.peer());
-  out->set_name(client.name());
-  out->set_peer(client.peer());
-  uint64_t queued = 0;
-  uint64_t completed = 0;
-  for (Device* device : core.devices) {
-    for (const ClientId id : {client.id(), client.transfer_id()}) {
-      const DeviceQueue::ClientCounters counters = device->queue().client_counters(id);
-      queued += counters.queued_tasks;
-      completed += counters.completed_tasks;
-    }
-  }
-  out->set_queued_tasks(queued);
-  out->set_completed_tasks(completed);
-  const BufferTable::Usage usage = core.buffers.usage(client.id());
-  out->set_buffers(usage.buffers);
-  out->set_buffer_bytes(usage.bytes);
-}
 
 // Waits for a Drain without blocking a thread.
 class DrainWait : public std::enable_shared_from_this<DrainWait> {
@@ -103,22 +48,7 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
     reactor->Finish(ToGrpc(caller.status()));
     return reactor;
   }
-  const bool sees_others = MaySeeOthers(**caller);
-  response->set_version(kVersion);
-  response->set_uptime_ms(
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - facts_.started).count());
-  response->set_pid(getpid());
-  response->set_draining(core_.gate.draining());
-  response->set_metrics_address(facts_.metrics_address);
-  response->set_local_address(core_.local_address);
-  response->set_gpu_unavailable_reason(facts_.gpu_unavailable_reason);
-  for (Device* device : core_.devices) {
-    DescribeDevice(core_, *device, sees_others, response->add_devices());
-  }
-  for (const auto& client : core_.clients.List()) {
-    if (!sees_others && client->account().name() != (*caller)->name()) continue;
-    DescribeClient(core_, *client, response->add_clients());
-  }
+  FillStatus(core_, facts_.daemon, Viewer::Of(**caller), response);
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

@@ -14,17 +14,15 @@
 #include "resident/v1/admin.grpc.pb.h"
 #include "runtime/device/device_control.h"
 #include "server/rpc/core.h"
+#include "server/rpc/listings.h"
 
 namespace resident {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  // Facts about the daemon that Status reports and the core does not have, and Drain's default
-  // timeout.
+  // What Status reports and the core does not have, and Drain's default timeout.
   struct Facts {
-    Clock::time_point started;
-    std::string metrics_address;  // Empty: there is no metrics page.
-    std::string gpu_unavailable_reason;
+    DaemonFacts daemon;
     std::chrono::milliseconds drain_timeout{0};
   };
 

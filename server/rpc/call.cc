@@ -30,10 +30,6 @@ LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, con
   return [identity = *identity, any_of, method] { return identity->Has(any_of, method); };
 }
 
-bool MaySeeOthers(const Identity& caller) {
-  return caller.Has(Role::kAdmin, "resident.v1.Operators/Audit").ok();
-}
-
 absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,
                                                    Core& core) {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));

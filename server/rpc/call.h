@@ -26,12 +26,6 @@ absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackSer
 LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, const Core& core,
                                  RoleSet any_of, const std::string& method);
 
-// Whether the caller may see information about others: who installed a version, the hash of its
-// content, why it is quarantined (the reason may contain the arguments of another client's task),
-// and other identities' clients. Requires the role admin, which every caller has without a policy.
-// Operators.List, Describe and Watch and Admin.Status all use this rule.
-bool MaySeeOthers(const Identity& caller);
-
 // The client for which the call's work is queued. Errors: see ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,
                                                    Core& core);

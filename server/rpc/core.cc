@@ -67,7 +67,8 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
               [this](const OperatorVersion& version, uint64_t tasks, uint64_t mismatches) {
                 operators.RecordShadow(version, tasks, mismatches);
               }),
-      runner(planner, devices, gate, pools.answers, shadows) {
+      runner(planner, devices, gate, pools.answers, shadows),
+      traces(options.keep_traces) {
   for (size_t i = 0; i < devices.size(); ++i) admission.AddDevice(options.staging_bytes);
   admission.Start([this](std::function<void()> work) { pools.fills.Post(std::move(work)); });
 }

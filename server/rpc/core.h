@@ -26,6 +26,7 @@
 #include "server/rpc/graph_sessions.h"
 #include "server/rpc/graph_store.h"
 #include "server/rpc/live_streams.h"
+#include "server/rpc/recent_traces.h"
 #include "server/rpc/rpc_counters.h"
 #include "server/rpc/shadow_runner.h"
 #include "server/rpc/shared_slots.h"
@@ -53,6 +54,8 @@ struct CoreOptions {
   std::string load_dir = {};
   // --graphs_in_engine: whether engines that can do so execute graphs themselves.
   bool graphs_in_engine = true;
+  // Whether the traces of the last runs are kept for the console.
+  bool keep_traces = false;
   // For the deadlines of batches; outlives the core. The devices' queues must have the same.
   TimeSource* time = &TimeSource::Steady();
 };
@@ -144,6 +147,7 @@ struct Core {
   const Planner planner;
   ShadowRunner shadows;
   BatchRunner runner;
+  RecentTraces traces;
 };
 
 }  // namespace resident

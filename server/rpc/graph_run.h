@@ -268,6 +268,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   VersionCounts reported_versions_ ABSL_GUARDED_BY(mu_);
   VersionMessages new_versions_ ABSL_GUARDED_BY(mu_);
   v1::GraphResult result_ ABSL_GUARDED_BY(mu_);
+  uint64_t kept_trace_ ABSL_GUARDED_BY(mu_) = 0;  // See RecentTraces::Add.
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -18,6 +18,7 @@
 #include "server/rpc/graph_render.h"
 #include "server/rpc/graph_run_stream.h"
 #include "server/rpc/grpc_call.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/registry_catalog.h"
 #include "server/rpc/status.h"
 
@@ -29,26 +30,6 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext& context,
   auto* const reactor = context.DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
-}
-
-// `caller`: sees all holders, or only itself.
-void FillLoaded(const Core& core, LoadedGraph& graph, const Identity& caller,
-                v1::LoadedGraph* message) {
-  message->set_graph_id(graph.id());
-  message->set_name(graph.name());
-  message->set_state(graph.FindState(core.registry));
-  int64_t loaded_ms = INT64_MAX;
-  for (const auto& [name, time_ms] : core.graphs.Holders(graph.id())) {
-    loaded_ms = std::min(loaded_ms, time_ms);
-    if (name == caller.name() || MaySeeOthers(caller)) message->add_holders(name);
-  }
-  if (loaded_ms != INT64_MAX) message->set_loaded_ms(loaded_ms);
-  message->set_nodes(graph.nodes());
-  message->set_size_bytes(graph.content().size());
-  message->set_memory_bytes(graph.memory_bytes());
-  message->set_runs(graph.runs.load(std::memory_order_relaxed));
-  message->set_steps(graph.steps.load(std::memory_order_relaxed));
-  message->set_sessions(graph.sessions.load(std::memory_order_relaxed));
 }
 
 }  // namespace
@@ -138,7 +119,7 @@ grpc::ServerUnaryReactor* GraphsService::List(grpc::CallbackServerContext* conte
   const auto identity = IdentifyCaller(*context, core_);
   if (identity.ok()) {
     for (const auto& graph : core_.graphs.List()) {
-      FillLoaded(core_, *graph, **identity, response->add_graphs());
+      FillLoadedGraph(core_, *graph, Viewer::Of(**identity), response->add_graphs());
     }
   }
   return FinishNow(*context, identity.status());
@@ -151,7 +132,7 @@ grpc::ServerUnaryReactor* GraphsService::Describe(grpc::CallbackServerContext* c
   if (!identity.ok()) return FinishNow(*context, identity.status());
   const auto graph = core_.graphs.Find(request->graph_id());
   if (!graph.ok()) return FinishNow(*context, graph.status());
-  FillLoaded(core_, **graph, **identity, response->mutable_loaded());
+  FillLoadedGraph(core_, **graph, Viewer::Of(**identity), response->mutable_loaded());
   response->mutable_graph()->ParseFromString((*graph)->content());
   return FinishNow(*context, absl::OkStatus());
 }

@@ -11,77 +11,13 @@
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
 #include "server/rpc/install_stream.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/operator_messages.h"
 #include "server/rpc/status.h"
 #include "server/rpc/watch_stream.h"
 
 namespace resident {
 namespace {
-
-// The resources of each slot, from the first engine that reports them.
-std::vector<OperatorResources> CollectResources(const Core& core) {
-  for (const Device* device : core.devices) {
-    const EngineInfo info = device->snapshot().info;
-    if (!info.operators.empty()) return info.operators;
-  }
-  return {};
-}
-
-void Describe(const OperatorView& op, const Core& core,
-              const std::vector<OperatorResources>& resources, bool sees_others,
-              v1::Operator* out) {
-  out->set_name(op.op->name());
-  out->set_summary(op.summary);
-  out->set_active_version(op.active_version);
-  out->set_wide(op.wide);
-  out->set_revision(op.revision);
-  out->set_signature(op.op->signature_text());
-  out->set_family(op.family);
-  out->set_notes(op.notes);
-  out->set_example(op.example);
-  out->set_cost(op.cost);
-  for (const Parameter& parameter : op.op->signature().parameters()) {
-    DescribeParameter(parameter, op.op->signature(), out->add_parameters());
-  }
-  for (const VersionView& version : op.versions) {
-    v1::OperatorVersion* v = out->add_versions();
-    v->set_version(version.version);
-    v->set_state(VersionStateName(version.state));
-    v->set_state_code(static_cast<v1::VersionState>(version.state));
-    v->set_slot(version.slot == kNoSlot ? 0 : version.slot);
-    v->set_builtin(version.builtin);
-    if (sees_others) {
-      v->set_content_hash(version.spec.content_hash);
-      v->set_installed_by(version.spec.installed_by);
-      v->set_quarantine_reason(version.quarantine_reason);
-    }
-    v->set_installed_ms(version.spec.installed_ms);
-    v->set_tasks(version.tasks());
-    v->set_failed_tasks(version.failed_tasks());
-    v->set_kind(OperatorKindName(version.spec.kind));
-    if (version.native.has_value()) {
-      v->mutable_native()->set_state(static_cast<v1::NativeForm::State>(version.native->state));
-      v->mutable_native()->set_reason(ToUtf8(version.native->reason));
-    }
-    for (const OperatorResources& use : resources) {
-      if (version.slot == kNoSlot || use.operator_slot != version.slot) continue;
-      v->mutable_resources()->set_registers(use.registers);
-      v->mutable_resources()->set_stack_bytes(use.stack_bytes);
-      v->mutable_resources()->set_shared_bytes(use.shared_bytes);
-      v->mutable_resources()->set_code_bytes(use.code_bytes);
-    }
-  }
-  if (op.trial.version != 0) {
-    v1::Trial* trial = out->mutable_trial();
-    trial->set_version(op.trial.version);
-    trial->set_shadow_percent(op.trial.shadow_percent);
-    trial->set_traffic_percent(op.trial.traffic_percent);
-    const OperatorManager::TrialCounters found = core.operators.trial_counters(op.op->name());
-    trial->set_shadow_tasks(found.shadow_tasks);
-    trial->set_shadow_mismatches(found.shadow_mismatches);
-    trial->set_latency_ratio(found.latency_ratio);
-  }
-}
 
 // Sets the actor of the request; if the caller may not make the change, replaces the request by the
 // error.
@@ -110,10 +46,10 @@ grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* co
                                                  v1::ListOperatorsResponse* response) {
   const auto caller = IdentifyCaller(*context, core_);
   if (!caller.ok()) return Refuse(context, caller.status());
-  const bool sees_others = MaySeeOthers(**caller);
+  const Viewer viewer = Viewer::Of(**caller);
   const std::vector<OperatorResources> resources = CollectResources(core_);
   for (const OperatorView& op : core_.registry.List()) {
-    resident::Describe(op, core_, resources, sees_others, response->add_operators());
+    FillOperator(op, core_, resources, viewer, response->add_operators());
   }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
@@ -127,8 +63,8 @@ grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext
   if (!caller.ok()) return Refuse(context, caller.status());
   const auto op = core_.registry.Describe(request->name());
   if (op.ok()) {
-    resident::Describe(*op, core_, CollectResources(core_), MaySeeOthers(**caller),
-                       response->mutable_operator_());
+    FillOperator(*op, core_, CollectResources(core_), Viewer::Of(**caller),
+                 response->mutable_operator_());
   }
   auto* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(op.status()));

@@ -5,6 +5,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/operator_messages.h"
 
 namespace resident {
@@ -60,11 +61,7 @@ void WatchStream::WriteNext() {
   if (ending() || writing()) return;
   OperatorEvent event = std::move(events_.front());
   events_.pop_front();
-  if (!MaySeeOthers(**identity_)) {
-    event.actor.clear();
-    event.content_hash.clear();
-    event.message.clear();
-  }
+  HideFrom(Viewer::Of(**identity_), &event);
   v1::WatchResponse response;
   FillEvent(event, response.mutable_event());
   core_.counters.Sent(response.ByteSizeLong());

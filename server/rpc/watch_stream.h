@@ -5,7 +5,7 @@
 // with OUT_OF_RANGE.
 //
 // The actor, the hash of the content, and the message of an event are left out for callers that may
-// not see information about others (MaySeeOthers in call.h).
+// not see information about others (MaySeeOthers in listings.h).
 //
 // Thread safety: see BidiStream. The manager calls it from any thread.
 #ifndef RESIDENT_SERVER_RPC_WATCH_STREAM_H_

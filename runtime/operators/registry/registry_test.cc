@@ -322,7 +322,8 @@ TEST_F(RegistryTest, CountersOfAVersionStayForAWhileAfterItLeftTheKernel) {
   const auto versions = [&](const std::string& name) {
     std::set<uint32_t> found;
     registry_->ForEachStats([&](uint32_t, const std::shared_ptr<const OperatorStats>& stats) {
-      if (stats->name() == name) EXPECT_TRUE(found.insert(stats->version()).second);
+      if (stats->name() != name) return;
+      EXPECT_TRUE(found.insert(stats->version()).second);
     });
     return found;
   };
