@@ -253,6 +253,7 @@ EngineEnd SupervisedDevice::Watch(EngineProcess& engine) {
         until = std::min(until, watched.change_over ? *watched.change_over + kEngineEndLimit
                                                     : watched.change->next_step());
       }
+      if (watched.parking == Parking::kHolding) until = std::min(until, Clock::now() + kHoldPoll);
       if (watched.failed) until = std::min(until, watched.failed->until);
       if (watched.died) until = Clock::now() + kExitPoll;
       const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());

@@ -96,7 +96,9 @@ class SupervisedDevice final : public DeviceControl {
     bool work;
     Loading* loading;  // Null: nothing to load.
   };
-  enum class Parking : uint8_t { kRunning, kParking, kParked, kResuming };
+  // kHolding: nothing is submitted, and the tasks in flight end first; a resume can withdraw the
+  // park. From kParking on it cannot: the marker is in the ring.
+  enum class Parking : uint8_t { kRunning, kHolding, kParking, kParked, kResuming };
   struct Watched;  // The engine that is being watched (supervised_watched.h).
 
   void Supervise();
@@ -137,6 +139,9 @@ class SupervisedDevice final : public DeviceControl {
   Clock::time_point ParkAt(const Watched& watched) const;
   std::optional<EngineEnd> StepParking(Watched& watched, const Wants& wants);
   void BeginParking(Watched& watched, const Wants& wants);
+  void StepHolding(Watched& watched, const Wants& wants);
+  // The park marker is in the ring.
+  void AwaitPark(Watched& watched);
   std::optional<EngineEnd> FinishParking(Watched& watched, const Wants& wants);
   void FinishResuming(Watched& watched);
   // Returns the callback that wakes the supervisor when a call to the engine is answered.

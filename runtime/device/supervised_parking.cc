@@ -107,6 +107,9 @@ std::optional<EngineEnd> SupervisedDevice::StepParking(Watched& watched, const W
     case Parking::kRunning:
       BeginParking(watched, wants);
       return std::nullopt;
+    case Parking::kHolding:
+      StepHolding(watched, wants);
+      return std::nullopt;
     case Parking::kParking:
       return FinishParking(watched, wants);
     case Parking::kResuming:
@@ -146,9 +149,29 @@ void SupervisedDevice::BeginParking(Watched& watched, const Wants& wants) {
   const Clock::time_point now = Clock::now();
   if (!wants.parked && now < ParkAt(watched)) return;
   *work_arrived_ = false;  // Discard a value from before the park.
-  if (!queue_.BeginPark().ok()) return;
-  watched.parking = Parking::kParking;
   watched.park_began = now;
+  if (wants.parked) {
+    if (!queue_.Hold().ok()) return;
+    watched.parking = Parking::kHolding;
+    return StepHolding(watched, wants);
+  }
+  // The kernel is idle, and the next task resumes it.
+  if (!queue_.BeginPark().ok()) return;
+  AwaitPark(watched);
+}
+
+void SupervisedDevice::StepHolding(Watched& watched, const Wants& wants) {
+  if (!wants.parked) {
+    queue_.EndPark();
+    watched.parking = Parking::kRunning;
+    watched.step_at_once = true;  // The resume has succeeded.
+    return;
+  }
+  if (queue_.ParkIfDrained()) AwaitPark(watched);
+}
+
+void SupervisedDevice::AwaitPark(Watched& watched) {
+  watched.parking = Parking::kParking;
   watched.park_idle_since.reset();
   watched.call = watched.engine.client()->StartAwaitPark(kParkAsk, WakeSupervisor());
 }

@@ -22,6 +22,8 @@ inline constexpr std::chrono::milliseconds kTick{50};
 // time. Nothing wakes the supervisor when work arrives, so it may notice a task this much later,
 // and enforce its time limit this much later.
 inline constexpr std::chrono::milliseconds kIdleTick{500};
+// Interval of checks whether the tasks in flight have ended during a park.
+inline constexpr std::chrono::milliseconds kHoldPoll{2};
 // A process usually ends within this time after it began to, and then its exit status is known. A
 // process with a GPU takes longer; the supervisor does not wait for it if nothing is in flight.
 inline constexpr std::chrono::milliseconds kExitGrace{10};

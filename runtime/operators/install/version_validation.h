@@ -53,7 +53,7 @@ class VersionValidation {
   ~VersionValidation();
 
   // INVALID_ARGUMENT: names the target and the violation of the version. UNAVAILABLE: an
-  // engine did not start. CANCELLED: `withdrawn` returned true; it is also called from
+  // engine did not start, or was killed twice. CANCELLED: `withdrawn` returned true; it is also called from
   // another thread.
   absl::Status Run(const BuiltVersion& built, const std::function<bool()>& withdrawn, Steps* steps);
 

@@ -177,6 +177,7 @@ absl::StatusOr<ExampleRunner::Result> ExampleRunner::Evaluate(const Case& test_c
           place, ViolationText(*violation, job_.signature, test_case.example));
     }
   }
+  if (end.killed) return errors::ValidationUnavailable(absl::UnavailableError(end.cause));
   if (end.how == TaskEnd::kEngineEnded) return errors::ValidationFault(place, end.cause);
   if (end.how == TaskEnd::kTimedOut) {
     return errors::ValidationNeverReturned(place, time_limit_.count());
@@ -249,6 +250,7 @@ absl::StatusOr<ExampleRunner::Reference> ExampleRunner::FindReference(const Case
   active.name = "active version";
   active.slot = *job_.active_slot;
   const absl::StatusOr<Result> result = RunOnce(test_case, active);
+  if (absl::IsUnavailable(result.status())) return result.status();
   if (!result.ok()) {
     return errors::ValidationNoReference(
         {job_.operator_name, test_case.index, false, variant.name, ""}, result.status());

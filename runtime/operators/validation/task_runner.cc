@@ -1,5 +1,7 @@
 #include "runtime/operators/validation/task_runner.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <optional>
 #include <thread>
@@ -16,6 +18,8 @@ constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kPollInterval{100};
 
 }  // namespace
+
+bool IsKilled(const ChildExit& exit) { return exit.signal == SIGKILL || exit.signal == SIGTERM; }
 
 TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>& arguments,
                         std::chrono::nanoseconds timeout) {
@@ -36,7 +40,7 @@ TaskEnd TaskRunner::Run(const TaskDescriptor& task, const std::vector<Argument>&
     if (waited < kSpin) continue;
     if (const auto exit = process_->child().Wait(std::chrono::nanoseconds(0))) {
       if (consume()) return end;  // The engine ended after the task did.
-      return {.how = TaskEnd::kEngineEnded, .cause = DescribeEnd(*exit)};
+      return {.how = TaskEnd::kEngineEnded, .cause = DescribeEnd(*exit), .killed = IsKilled(*exit)};
     }
     if (waited >= timeout) {
       if (consume()) return end;  // The task ended while this thread did not run.

@@ -28,7 +28,12 @@ struct TaskEnd {
   How how = kCompleted;
   TaskCompletion completion = {};
   std::string cause = {};  // kEngineEnded: for messages.
+  bool killed = false;     // kEngineEnded: as of IsKilled.
 };
+
+// Whether something else than the process itself ended it: the machine's administrator, or the
+// system, which had no memory left. It says nothing about the version.
+bool IsKilled(const ChildExit& exit);
 
 class TaskRunner {
  public:

@@ -83,6 +83,11 @@ class ProcessValidation : public ValidationEngine {
   ValidationReport Run(const ValidationJob& job) override {
     ValidationReport report;
     report.status = Validate(job, report);
+    if (absl::IsUnavailable(report.status) && !cancelled_ && EngineWasKilled()) {
+      report = {};
+      StartEngine();
+      report.status = Validate(job, report);
+    }
     // Kill the engine in any case, so that nothing of the version's effects remains.
     KillEngine();
     if (cancelled_) report.status = errors::InstallWithdrawn();
@@ -98,6 +103,13 @@ class ProcessValidation : public ValidationEngine {
   void KillEngine() {
     absl::MutexLock lock(&mu_);
     if (process_ != nullptr) process_->child().Kill(SIGKILL);
+  }
+
+  bool EngineWasKilled() {
+    EngineProcess* const engine = process();
+    if (engine == nullptr) return false;
+    const std::optional<ChildExit> exit = engine->child().Wait(milliseconds(0));
+    return exit.has_value() && IsKilled(*exit);
   }
 
   EngineProcess* process() {
@@ -143,6 +155,10 @@ class ProcessValidation : public ValidationEngine {
     if (status.ok()) return status;
     if (status.code() == absl::StatusCode::kUnavailable) {
       if (const auto exit = process.child().Wait(kEngineEndLimit)) {
+        if (IsKilled(*exit)) {
+          return errors::ValidationUnavailable(
+              absl::UnavailableError(absl::StrCat("the engine ", exit->ToString())));
+        }
         const std::string reason = process.exit_reason();
         return errors::ValidationLoad(
             job.operator_name,
@@ -190,7 +206,8 @@ class ProcessValidation : public ValidationEngine {
   absl::Mutex mu_;
   // Set by the thread that starts the engine.
   std::unique_ptr<EngineProcess> process_ ABSL_GUARDED_BY(mu_);
-  // Written by the thread that starts the engine; read after it was joined.
+  // Written by the thread that starts the engine; read after it was joined. A second engine is
+  // started by the caller of Run.
   absl::StatusOr<EngineInfo> info_ = absl::UnavailableError("it was not started");
   std::thread starter_;  // Last: it uses the members above.
 };

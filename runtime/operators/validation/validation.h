@@ -87,7 +87,7 @@ struct ValidationJob {
 
 struct ValidationReport {
   // INVALID_ARGUMENT: describes the version's violation. UNAVAILABLE: the engine did not
-  // start, which is not the version's fault. CANCELLED. Otherwise OK.
+  // start, or was killed twice, which is not the version's fault. CANCELLED. Otherwise OK.
   absl::Status status;
   uint32_t examples = 0;  // Number of examples that were begun.
   uint32_t tasks = 0;
@@ -106,7 +106,8 @@ class ValidationEngine {
   // for a GPU's engine.
   virtual ~ValidationEngine() = default;
 
-  // Call it once. Kills the engine before it returns.
+  // Call it once. If the engine is killed, runs everything again in another one. Kills the engine
+  // before it returns.
   virtual ValidationReport Run(const ValidationJob& job) = 0;
 
   // Ends the engine; Run returns CANCELLED.

@@ -6,9 +6,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -392,21 +398,71 @@ TEST(ValidationTest, CancelledRunEndsImmediately) {
   canceller.join();
 }
 
-// Number of child processes of this process, including zombies.
-size_t Children() {
-  size_t count = 0;
+// The child processes of this process, including zombies.
+std::vector<pid_t> Children() {
+  std::vector<pid_t> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream children(task.path() / "children");
-    for (std::string child; children >> child;) ++count;
+    for (pid_t child = 0; children >> child;) found.push_back(child);
   }
-  return count;
+  return found;
+}
+
+// Validates while others kill up to `kills` engines, each after it has used the processor for some
+// time. Returns the number of those that were killed.
+size_t ValidateWithKills(const ValidationJob& job, size_t kills, ValidationReport* report) {
+  const std::vector<pid_t> before =
+      Children();  // Engines of earlier tests, which are being reaped.
+  const auto validation = ValidationEngine::Start(Options());
+  std::atomic<bool> ended{false};
+  std::set<pid_t> killed;
+  std::thread killer([&] {
+    while (!ended && killed.size() < kills) {
+      for (const pid_t child : Children()) {
+        if (killed.size() == kills || killed.contains(child)) continue;
+        if (std::find(before.begin(), before.end(), child) != before.end()) continue;
+        constexpr int kUserTicks = 14;  // proc(5). The name, field 2, may contain spaces.
+        std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+        std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+        std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+        std::string field;
+        for (int i = 3; i <= kUserTicks; ++i) fields >> field;
+        if (std::atol(field.c_str()) < 20) continue;
+        kill(child, SIGKILL);
+        killed.insert(child);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  *report = validation->Run(job);
+  ended = true;
+  killer.join();
+  return killed.size();
+}
+
+TEST(ValidationTest, EngineThatIsKilledOnceIsReplaced) {
+  ValidationJob job = TwiceJob("never_returns");
+  job.task_time_limit = std::chrono::seconds(5);
+  ValidationReport report;
+  EXPECT_EQ(ValidateWithKills(job, 1, &report), 1u);
+  // The second one has found what is wrong.
+  ExpectRefused(report, HasSubstr("it has not returned within its time limit of 5000 ms"));
+  EXPECT_EQ(report.examples, 1u);
+}
+
+TEST(ValidationTest, EngineThatIsKilledTwiceIsNotTheOperatorsFault) {
+  ValidationReport report;
+  EXPECT_EQ(ValidateWithKills(TwiceJob("never_returns"), 2, &report), 2u);
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kUnavailable) << report.status;
+  EXPECT_THAT(std::string(report.status.message()),
+              AllOf(HasSubstr("killed by signal 9"), HasSubstr("try again")));
 }
 
 TEST(ValidationTest, NoProcessRemains) {
   for (int i = 0; i < 3; ++i) ValidationEngine::Start(Options());  // Without Run.
   Validate(TwiceJob("store_to_null"));
   Validate(TwiceJob("twice"));
-  EXPECT_TRUE(Eventually([] { return Children() == 0; })) << Children();
+  EXPECT_TRUE(Eventually([] { return Children().empty(); })) << Children().size();
 }
 
 }  // namespace
