@@ -17,6 +17,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/host_port.h"
 #include "runtime/base/log.h"
+#include "runtime/base/log_hold.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/access_options.h"
 #include "server/connections/grpc_log.h"
@@ -198,9 +199,11 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   google::protobuf::SetLogHandler(nullptr);
   GrpcLog::Install();
 
+  LogHold hold;
   ASSIGN_OR_RETURN(const auto daemon, Daemon::Start(options, operator_options));
   printf("%s\n", daemon->Banner().c_str());
   fflush(stdout);
+  hold.Release();
 
   int signal_number = 0;
   while (sigwait(&handled, &signal_number) == 0 && signal_number == SIGHUP) {
