@@ -49,6 +49,7 @@ std::string Message(const absl::Status& status) {
       {"send one column for each of", "give NAME=VALUE for each of"},
       {"send the output's shape in place of infer_shape",
        "give the output's shape, for example out:2x3="},
+      {"raise limits.task_time_ms", "raise --task_time"},
       {"set it in `scalars`", "give NAME=VALUE with this name, for example prompt_len=3"},
       {"leave BufferColumn.strides empty, and copy", "copy"},
       {"set BufferColumn.dtype and .shape",

@@ -184,15 +184,6 @@ std::string Text(const T& value) {
 }
 inline std::string Text(const absl::Duration& value) { return absl::FormatDuration(value); }
 
-// A flag that is given has a value; absl takes "" for an absent one.
-template <typename T>
-bool Parse(const std::string& text, std::optional<T>* value, std::string* error) {
-  T parsed{};
-  if (text.empty() || !Parse(text, &parsed, error)) return false;
-  *value = parsed;
-  return true;
-}
-
 // Durations are written as in "1m30s", and are rounded up.
 template <typename Rep, typename Period>
 bool Parse(const std::string& text, std::chrono::duration<Rep, Period>* value, std::string* error) {

@@ -62,6 +62,7 @@ _WORDS = (
     ("send version 0 for the active one", "leave version= out for the active one"),
     ("send one column for each of", "pass one argument for each of"),
     ("send the output's shape in place of infer_shape", "pass shape=(...)"),
+    ("raise limits.task_time_ms", "pass task_time_ms="),
     ("set it in `scalars`", "pass it by its name"),
     ("leave BufferColumn.strides empty, and copy", "copy"),
     ("Client.status()", "rd.status()"),
