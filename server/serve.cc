@@ -71,6 +71,8 @@ class Daemon {
   ~Daemon();
 
   std::string Banner() const { return MakeBanner(addresses_, options_.access, *devices_); }
+  // Writes --port_file, if there is one.
+  absl::Status ReportAddresses() const { return WritePortFile(options_.port_file, addresses_); }
   // Reloads policy, tokens and certificates.
   void ReloadAccess() { endpoints_->files().Reload(); }
   // Refuses new work and finishes accepted tasks, for at most --drain_timeout or until one of
@@ -131,7 +133,7 @@ absl::Status Daemon::StartServing() {
   RETURN_IF_ERROR(services_->Start());
   addresses_.grpc = endpoints_->address();
   addresses_.local = endpoints_->local_address();
-  return WritePortFile(options_.port_file, addresses_);
+  return absl::OkStatus();
 }
 
 absl::Status Daemon::StartMetrics() {
@@ -204,6 +206,8 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   printf("%s\n", daemon->Banner().c_str());
   fflush(stdout);
   hold.Release();
+  RETURN_IF_ERROR(
+      daemon->ReportAddresses());  // Who waits for the file finds all lines of the start.
 
   int signal_number = 0;
   while (sigwait(&handled, &signal_number) == 0 && signal_number == SIGHUP) {
