@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/connection.h"
+#include "runtime/base/host_port.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
 
@@ -18,6 +19,12 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         Options options) {
+  if (!IsServerAddress(address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address,
+                     "' is not HOST:PORT. Fix: give a port from 1 to 65535, for example "
+                     "127.0.0.1:50051, or unix:PATH"));
+  }
   RETURN_IF_ERROR(CheckCredentials(options.credentials, address));
   auto connection = std::make_shared<Connection>(address, std::move(options));
   RETURN_IF_ERROR(connection->WaitForServer());
@@ -139,11 +146,16 @@ absl::StatusOr<std::vector<v1::BufferInfo>> Client::LoadFile(const std::string& 
   request.set_path(path);
   request.set_prefix(options.prefix);
   if (options.device.has_value()) request.set_device(*options.device);
+  request.set_skip_unsupported(options.skip_unsupported);
   const auto stream = connection_->buffers->LoadFile(&context, request);
   std::vector<v1::BufferInfo> buffers;
   v1::LoadFileResponse response;
   while (stream->Read(&response)) {
     buffers.insert(buffers.end(), response.buffers().begin(), response.buffers().end());
+    if (options.skipped != nullptr) {
+      options.skipped->insert(options.skipped->end(), response.skipped().begin(),
+                              response.skipped().end());
+    }
     if (options.progress) options.progress(response.loaded_bytes(), response.total_bytes());
   }
   RETURN_IF_ERROR(FromGrpc(stream->Finish()));

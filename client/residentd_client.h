@@ -536,6 +536,10 @@ class Client {
   struct LoadOptions {
     std::string prefix;
     std::optional<uint32_t> device;
+    // Leave tensors out whose dtype the daemon does not have; their names are appended to
+    // `skipped`.
+    bool skip_unsupported = false;
+    std::vector<std::string>* skipped = nullptr;
     std::function<void(uint64_t loaded, uint64_t total)> progress;
   };
   absl::StatusOr<std::vector<v1::BufferInfo>> LoadFile(const std::string& path,

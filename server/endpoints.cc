@@ -42,7 +42,10 @@ absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::Bind(const ServeOptions& o
   if (!options.metrics_address.empty()) {
     RETURN_IF_ERROR(CheckListen("metrics_address", options.metrics_address));
   }
-  RETURN_IF_ERROR(CheckAccessOptions(options.access, options.address));
+  if (const absl::Status status = CheckAccessOptions(options.access, options.address);
+      !status.ok()) {
+    return absl::InvalidArgumentError(status.message());  // Only other flags change it.
+  }
   if (const std::string warning = AccessWarning(options.access, options.address);
       !warning.empty()) {
     LogWarning(warning);

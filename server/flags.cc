@@ -1,5 +1,6 @@
 #include "server/flags.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 
@@ -19,7 +20,12 @@ void AddAddressFlags(Command& serve, ServeOptions& options) {
              "host:port of the Prometheus page; empty: none; port 0 selects a free one");
   serve.Flag(
       "metrics_hosts", &options.metrics_hosts,
-      "further names, separated by commas, under which clients may request the Prometheus page");
+      "further names, separated by commas, under which clients may request the Prometheus page",
+      {.holds =
+           [](const std::vector<std::string>& hosts) {
+             return std::ranges::count(hosts, std::string()) == 0;
+           },
+       .fix = "give names separated by single commas, such as a.example,b.example"});
   serve.Flag("console", &options.console,
              "whether --metrics_address also serves a page for people at / (devices, charts, "
              "operators, clients, graphs), which only reads");

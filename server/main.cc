@@ -48,7 +48,9 @@ int main(int argc, char** argv) {
   resident::AddOperatorFlags(serve, operators);
   serve.Run("", [&](const Command::Words&) {
     const absl::Status status = resident::Serve(options, operators);
-    return status.ok() ? 0 : Fail(status, 1);
+    if (status.ok()) return 0;
+    // Another start would fail in the same way (deploy/systemd/residentd.service).
+    return Fail(status, absl::IsInvalidArgument(status) ? 2 : 1);
   });
   program.Add("version", "version of residentd").Alias("--version").Run("", [](const auto&) {
     std::printf("residentd %s\n", resident::kVersion);

@@ -18,6 +18,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/host_port.h"
 #include "runtime/base/log.h"
+#include "runtime/base/log_hold.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/access_options.h"
 #include "server/connections/grpc_log.h"
@@ -74,6 +75,8 @@ class Daemon {
   ~Daemon();
 
   std::string Banner() const { return MakeBanner(addresses_, options_.access, *devices_); }
+  // Writes --port_file, if there is one.
+  absl::Status ReportAddresses() const { return WritePortFile(options_.port_file, addresses_); }
   // Reloads policy, tokens and certificates.
   void ReloadAccess() { endpoints_->files().Reload(); }
   // Refuses new work and finishes accepted tasks, for at most --drain_timeout or until one of
@@ -135,7 +138,7 @@ absl::Status Daemon::StartServing() {
   RETURN_IF_ERROR(services_->Start());
   addresses_.grpc = endpoints_->address();
   addresses_.local = endpoints_->local_address();
-  return WritePortFile(options_.port_file, addresses_);
+  return absl::OkStatus();
 }
 
 absl::Status Daemon::StartMetrics() {
@@ -210,9 +213,13 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   google::protobuf::SetLogHandler(nullptr);
   GrpcLog::Install();
 
+  LogHold hold;
   ASSIGN_OR_RETURN(const auto daemon, Daemon::Start(options, operator_options));
   printf("%s\n", daemon->Banner().c_str());
   fflush(stdout);
+  hold.Release();
+  RETURN_IF_ERROR(
+      daemon->ReportAddresses());  // Who waits for the file finds all lines of the start.
 
   int signal_number = 0;
   while (sigwait(&handled, &signal_number) == 0 && signal_number == SIGHUP) {

@@ -9,7 +9,8 @@
 namespace resident {
 
 // Serves until SIGTERM or SIGINT. The error says why the daemon could not start; it is shown to the
-// user.
+// user. INVALID_ARGUMENT: a flag, or a file that one names, is invalid, so that another start would
+// fail in the same way.
 //
 // SIGTERM: the health service reports NOT_SERVING, and new work gets UNAVAILABLE. Accepted tasks
 // are finished, for at most --drain_timeout or until a second signal; the rest is answered

@@ -1,5 +1,7 @@
 #include "client/cli/common_options.h"
 
+#include "runtime/base/host_port.h"
+
 namespace resident::cli {
 
 CommonOptions& Common() {
@@ -11,8 +13,9 @@ void AddCommonFlags(Command& program) {
   CommonOptions& common = Common();
   client::CredentialFiles& files = common.credentials;
   program.Flag("server", &common.server, "host:port of the daemon",
-               {.holds = [](const std::string& server) { return !server.empty(); },
-                .fix = "give HOST:PORT",
+               {.holds = [](const std::string& server) { return IsServerAddress(server); },
+                .fix = "it is not HOST:PORT; give a port from 1 to 65535, for example "
+                       "127.0.0.1:50051",
                 .environment = "RESIDENTD_SERVER"});
   program.Flag("tls", &files.tls,
                "encrypt, and check the daemon's certificate; implied by --tls_ca and --tls_cert");
@@ -29,8 +32,12 @@ void AddCommonFlags(Command& program) {
   program.Flag("token_file", &files.token_file, "file with the token of the caller's identity",
                {.environment = "RESIDENTD_TOKEN_FILE"});
   program.Flag("json", &common.json, "print JSON, also for errors");
-  program.Flag("timeout", &common.timeout, "longest wait for each call, e.g. 5s or 2m",
-               {.holds = [](absl::Duration timeout) { return timeout > absl::ZeroDuration(); },
+  program.Flag("timeout", &common.timeout,
+               "longest wait for each call, e.g. 5s or 2m; default: 1m, and 5m for an install",
+               {.holds =
+                    [](std::optional<absl::Duration> timeout) {
+                      return !timeout.has_value() || *timeout > absl::ZeroDuration();
+                    },
                 .fix = "give more than 0, e.g. 5s or 2m"});
 }
 

@@ -4,6 +4,7 @@
 #ifndef RESIDENT_CLIENT_CLI_COMMON_OPTIONS_H_
 #define RESIDENT_CLIENT_CLI_COMMON_OPTIONS_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -16,7 +17,12 @@ struct CommonOptions {
   std::string server = "127.0.0.1:50051";
   client::CredentialFiles credentials;
   bool json = false;
-  absl::Duration timeout = absl::Seconds(60);
+  std::optional<absl::Duration> timeout;
+
+  absl::Duration call_timeout() const { return timeout.value_or(absl::Minutes(1)); }
+  // Longer than the daemon waits for a version that never returns (kValidationTaskLimitMs), so that
+  // its answer arrives.
+  absl::Duration install_timeout() const { return timeout.value_or(absl::Minutes(5)); }
 };
 
 // The options of this process. They are global because they determine how errors are printed.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/values.h"
+#include "runtime/base/json_error.h"
 #include "runtime/base/shallow_json.h"
 #include "runtime/base/status_macros.h"
 
@@ -258,7 +259,7 @@ absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view text
                                                            const Signature& signature) {
   const Json json = ParseShallowJson<Json>(text);
   if (json.is_discarded()) {
-    return Invalid("examples", "they are not valid JSON, or nested too deeply",
+    return Invalid("examples", absl::StrCat("they are not valid JSON", JsonErrorPlace(text)),
                    "see residentctl help ops");
   }
   const Json list = json.is_array() ? json : Json::array({json});

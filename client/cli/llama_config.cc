@@ -1,8 +1,11 @@
 #include "client/cli/llama_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <numbers>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/model_json.h"
@@ -20,6 +23,7 @@ constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
 constexpr const char* kLlama = "LlamaForCausalLM";
 constexpr const char* kMistral = "MistralForCausalLM";
 constexpr const char* kQwen2 = "Qwen2ForCausalLM";
+constexpr int64_t kMistralWindow = 4096;
 // The largest float32.
 constexpr double kMaxFloat = 3.4028234663852886e38;
 
@@ -34,7 +38,7 @@ absl::Status CheckUnsupported(const ModelObject& object) {
     return errors::UnsupportedModelValue(
         "quantization_config", "set", "none, as --weights quantizes a model of f32, f16 or bf16");
   }
-  ASSIGN_OR_RETURN(const std::string activation, object.Text("hidden_act"));
+  ASSIGN_OR_RETURN(const std::string activation, object.Text("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") {
     return errors::UnsupportedModelValue("hidden_act", activation, "'silu'");
   }
@@ -102,31 +106,83 @@ absl::Status ReadSizes(const ModelObject& object, LlamaConfig& config) {
   ASSIGN_OR_RETURN(config.max_positions,
                    object.Integer("max_position_embeddings", 2, int64_t{1} << 40, 2048));
   if (config.architecture == kMistral) {
-    // A text that fits the window is not affected by it.
-    ASSIGN_OR_RETURN(const int64_t window, object.Integer("sliding_window", 2, config.max_positions,
-                                                          config.max_positions));
-    config.max_positions = window;
+    // A text that fits the window is not affected by it. Without the key, transformers has a
+    // window; null means that there is none.
+    const int64_t absent = object.Has("sliding_window") ? config.max_positions : kMistralWindow;
+    ASSIGN_OR_RETURN(const int64_t window,
+                     object.Integer("sliding_window", 2, int64_t{1} << 40, absent));
+    config.max_positions = std::min(config.max_positions, window);
   }
   ASSIGN_OR_RETURN(config.norm_epsilon, object.Number("rms_norm_eps", 0, 1, 1e-6));
   ASSIGN_OR_RETURN(config.tied, object.Bool("tie_word_embeddings", false));
   return absl::OkStatus();
 }
 
-// The object that has the values of rotary positions: "rope_parameters" of newer files, or
-// "rope_scaling".
+// Keys of rotary parameters that are read; another one would change the computation, or be ignored.
+constexpr std::string_view kRopeKeys[] = {
+    "rope_type",
+    "type",
+    "factor",
+    "rope_theta",
+    "partial_rotary_factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+};
+
+// The rotary parameters: as transformers 5, those of `rope_scaling` if they are not null or empty,
+// otherwise those of `rope_parameters`.
+absl::StatusOr<const char*> FindRopeKey(const ModelObject& object) {
+  for (const char* const key : {"rope_scaling", "rope_parameters"}) {
+    const Json* const json = object.Find(key);
+    if (json == nullptr) continue;
+    if (!json->is_object()) return object.Bad(key, "is not an object");
+    if (!json->empty()) return key;
+  }
+  return nullptr;
+}
+
+absl::Status CheckRopeKeys(const Json& json, const ModelObject& parameters) {
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_null()) continue;
+    if (value.is_object()) {
+      return errors::UnsupportedModelValue(parameters.Name(key.c_str()),
+                                           "parameters of a type of layers",
+                                           "one set of parameters for all layers");
+    }
+    if (std::find(std::begin(kRopeKeys), std::end(kRopeKeys), key) == std::end(kRopeKeys)) {
+      return errors::UnsupportedModelValue(parameters.Name(key.c_str()), TextOf(value),
+                                           "a rope without this value");
+    }
+  }
+  if (parameters.Find("rope_type") != nullptr && parameters.Find("type") != nullptr &&
+      *parameters.Find("rope_type") != *parameters.Find("type")) {
+    return parameters.Bad("type",
+                          StrCat("is ", TextOf(*parameters.Find("type")), ", and rope_type is ",
+                                 TextOf(*parameters.Find("rope_type"))));
+  }
+  ASSIGN_OR_RETURN(const double rotary, parameters.Number("partial_rotary_factor", 0, 1, 1.0));
+  if (rotary == 1) return absl::OkStatus();
+  return errors::UnsupportedModelValue(parameters.Name("partial_rotary_factor"), StrCat(rotary),
+                                       "1");
+}
+
 absl::Status ReadRope(const ModelObject& object, LlamaConfig& config) {
   ASSIGN_OR_RETURN(config.rope_theta, object.Number("rope_theta", 0, kMaxFloat, 10000.0));
-  const char* key = "rope_parameters";
-  const Json* json = object.Find(key);
-  if (json == nullptr) json = object.Find(key = "rope_scaling");
-  if (json == nullptr) return absl::OkStatus();
-  if (!json->is_object()) return errors::BadModelValue(key, "is not an object");
-  const ModelObject scaling(*json, StrCat(key, "."));
+  ASSIGN_OR_RETURN(const char* const key, FindRopeKey(object));
+  if (key == nullptr) return absl::OkStatus();
+  const Json& json = *object.Find(key);
+  const ModelObject scaling(json, StrCat(key, "."));
+  RETURN_IF_ERROR(CheckRopeKeys(json, scaling));
   ASSIGN_OR_RETURN(config.rope_theta,
                    scaling.Number("rope_theta", 0, kMaxFloat, config.rope_theta));
   const char* const type_key = scaling.Find("rope_type") != nullptr ? "rope_type" : "type";
   ASSIGN_OR_RETURN(const std::string type, scaling.Text(type_key, "default"));
-  if (type == "default") return absl::OkStatus();
+  if (type == "default") {
+    ASSIGN_OR_RETURN(const double factor, scaling.Number("factor", 0, 1e6, 1.0));
+    if (factor == 1) return absl::OkStatus();
+    return scaling.Bad("factor", StrCat("is ", factor, ", and there is no rope_type that uses it"));
+  }
   if (type != "linear" && type != "llama3") {
     return errors::UnsupportedModelValue(scaling.Name(type_key), type,
                                          "'default', 'linear' and 'llama3'");
@@ -151,16 +207,14 @@ absl::Status ReadStopTokens(const ModelObject& object, LlamaConfig& config) {
   if (value == nullptr) return absl::OkStatus();
   const Json list = value->is_array() ? *value : Json::array({*value});
   if (list.size() > graph::kMaxStopValues) {
-    return errors::BadModelValue(
-        "eos_token_id",
-        StrCat("has ", list.size(), " values and may have ", graph::kMaxStopValues));
+    return object.Bad("eos_token_id",
+                      StrCat("has ", list.size(), " values and may have ", graph::kMaxStopValues));
   }
   config.stop_tokens.clear();
   for (const Json& token : list) {
     if (!token.is_number_unsigned() || token.get<uint64_t>() >= uint64_t(config.vocab)) {
-      return errors::BadModelValue(
-          "eos_token_id",
-          StrCat("is ", TextOf(token), " and may be a token from 0 to ", config.vocab - 1));
+      return object.Bad("eos_token_id", StrCat("is ", TextOf(token),
+                                               " and may be a token from 0 to ", config.vocab - 1));
     }
     config.stop_tokens.push_back(token.get<int64_t>());
   }
@@ -209,7 +263,7 @@ absl::StatusOr<LlamaConfig> ReadLlamaConfig(const std::string& folder) {
   std::error_code ignored;
   if (std::filesystem::exists(generation, ignored)) {
     ASSIGN_OR_RETURN(const Json more, ReadModelJson(generation, kMaxConfigBytes));
-    RETURN_IF_ERROR(ReadStopTokens(ModelObject(more), config));
+    RETURN_IF_ERROR(ReadStopTokens(ModelObject(more, "", "generation_config.json"), config));
   }
   return config;
 }

@@ -304,6 +304,11 @@ absl::Status Importer::AddCache() {
 }
 
 absl::Status Importer::CheckRest() {
+  for (const auto& [name, dtype] : weights_.unsupported()) {
+    if (!options_.skip_unsupported) return errors::UnsupportedModelTensor(name, dtype);
+    result_.notes.push_back(StrCat(
+        "tensor '", name, "' is skipped, because residentd does not have its dtype ", dtype));
+  }
   for (const std::string& name : weights_.Rest()) {
     // Frequencies of rotary positions, which old files contain, and a copy of the embeddings.
     if (absl::EndsWith(name, ".rotary_emb.inv_freq")) continue;

@@ -69,6 +69,8 @@ struct LlamaOptions {
   uint64_t top_k = 0;
   // With `sample`: only the fewest largest logits whose probabilities reach p; 1: all.
   double top_p = 1;
+  // Tensors whose dtype residentd does not have are left out, with a note.
+  bool skip_unsupported = false;
   // Another stream with the logits of each step.
   bool logits = false;
 };

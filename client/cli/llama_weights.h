@@ -25,8 +25,6 @@ namespace resident::cli {
 
 class LlamaWeights {
  public:
-  static constexpr size_t kMaxFiles = 1024;
-
   // INVALID_ARGUMENT: there are no files, one is damaged, or two have a tensor of the same name.
   static absl::StatusOr<LlamaWeights> Read(const std::string& folder);
 
@@ -36,6 +34,8 @@ class LlamaWeights {
   absl::StatusOr<v1::DType> Take(const std::string& name, const std::vector<uint64_t>& shape,
                                  const std::string& because);
 
+  // Name and dtype of the tensors whose dtype residentd does not have.
+  const std::map<std::string, std::string>& unsupported() const { return unsupported_; }
   // The tensors that nothing has taken, by name.
   std::vector<std::string> Rest() const;
   // Names of the files, in the folder, in alphabetical order.
@@ -48,10 +48,14 @@ class LlamaWeights {
     bool taken = false;
   };
 
-  absl::Status AddFile(const std::string& folder, const std::string& file);
+  absl::Status AddFile(const std::string& path);
+  // The error about a tensor that does not exist with this name.
+  absl::Status Missing(const std::string& name) const;
 
   std::vector<std::string> files_;
   std::map<std::string, Entry> tensors_;
+  // Tensors whose dtype residentd does not have: the format's name of it.
+  std::map<std::string, std::string> unsupported_;
 };
 
 }  // namespace resident::cli

@@ -6,11 +6,38 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/model_errors.h"
+#include "runtime/base/json_error.h"
 #include "runtime/base/shallow_json.h"
+#include "runtime/model/file_kind.h"
 
 namespace resident::cli {
 
 using absl::StrCat;
+
+namespace {
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+// Puts the constants that JSON does not have, but Python's json writes, into quotes.
+void QuoteConstants(std::string& text) {
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (quoted && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      for (const std::string_view constant : {"NaN", "Infinity", "-Infinity"}) {
+        if (text.compare(i, constant.size(), constant) != 0) continue;
+        text.replace(i, constant.size(), StrCat("\"", View(constant), "\""));
+        i += constant.size() + 1;
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<nlohmann::json> ReadModelJson(const std::string& path, uint64_t max_bytes) {
   std::error_code error;
@@ -26,9 +53,17 @@ absl::StatusOr<nlohmann::json> ReadModelJson(const std::string& path, uint64_t m
   std::ifstream file(path, std::ios::binary);
   file.read(text.data(), static_cast<std::streamsize>(bytes));
   if (!file) return errors::BadModelFile(path, "cannot be read", "check its permissions");
+  if (const FileKind kind = FindFileKind(text); !kind.what.empty() && text.find('{') != 0) {
+    return errors::BadModelFile(path, StrCat("is ", View(kind.what)), std::string(kind.fix));
+  }
+  QuoteConstants(text);
   nlohmann::json json = ParseShallowJson<nlohmann::json>(text);
+  if (json.is_discarded()) {
+    return errors::BadModelFile(path, StrCat("is not valid JSON", JsonErrorPlace(text)),
+                                "correct the text there, or write the file again");
+  }
   if (!json.is_object()) {
-    return errors::BadModelFile(path, "is not a JSON object, or nested too deeply",
+    return errors::BadModelFile(path, StrCat("is not a JSON object, but ", json.type_name()),
                                 "write the file again");
   }
   return json;
@@ -39,8 +74,8 @@ const nlohmann::json* ModelObject::Find(const char* key) const {
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
-absl::Status ModelObject::Missing(const char* key) const {
-  return errors::BadModelValue(Name(key), "is missing");
+absl::Status ModelObject::Bad(const char* key, const std::string& what) const {
+  return errors::BadModelValue(Name(key), what, file_);
 }
 
 absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int64_t most,
@@ -54,8 +89,8 @@ absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int
   const bool whole = value->is_number_integer();
   const int64_t number = whole ? value->get<int64_t>() : 0;
   if (!whole || number < least || number > most || (value->is_number_unsigned() && number < 0)) {
-    return errors::BadModelValue(
-        Name(key),
+    return Bad(
+        key,
         StrCat("is ",
                value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
                " and may be a whole number from ", least, " to ", most));
@@ -72,8 +107,8 @@ absl::StatusOr<double> ModelObject::Number(const char* key, double least, double
   }
   const double number = value->is_number() ? value->get<double>() : least;
   if (!(number > least && number <= most)) {
-    return errors::BadModelValue(
-        Name(key),
+    return Bad(
+        key,
         StrCat("is ",
                value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
                " and may be a number above ", least, " and up to ", most));
@@ -84,7 +119,7 @@ absl::StatusOr<double> ModelObject::Number(const char* key, double least, double
 absl::StatusOr<bool> ModelObject::Bool(const char* key, bool fallback) const {
   const nlohmann::json* const value = Find(key);
   if (value == nullptr) return fallback;
-  if (!value->is_boolean()) return errors::BadModelValue(Name(key), "is not true or false");
+  if (!value->is_boolean()) return Bad(key, "is not true or false");
   return value->get<bool>();
 }
 
@@ -95,7 +130,7 @@ absl::StatusOr<std::string> ModelObject::Text(const char* key,
     if (fallback.has_value()) return *fallback;
     return Missing(key);
   }
-  if (!value->is_string()) return errors::BadModelValue(Name(key), "is not a text");
+  if (!value->is_string()) return Bad(key, "is not a text");
   return value->get<std::string>();
 }
 

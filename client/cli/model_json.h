@@ -18,19 +18,25 @@
 
 namespace resident::cli {
 
-// An object. INVALID_ARGUMENT: the file cannot be read, has more than `max_bytes`, or is not a JSON
-// object.
+// An object. NaN, Infinity and -Infinity, which Python's json writes, are texts with these names,
+// so that a key that is read refuses them. INVALID_ARGUMENT: the file cannot be read, has more than
+// `max_bytes`, or is not a JSON object.
 absl::StatusOr<nlohmann::json> ReadModelJson(const std::string& path, uint64_t max_bytes);
 
 // An object of config.json. A key whose value is null counts as missing.
 class ModelObject {
  public:
-  // `prefix`: of the keys in messages, such as "rope_scaling.".
-  explicit ModelObject(const nlohmann::json& json, std::string prefix = "")
-      : json_(json), prefix_(std::move(prefix)) {}
+  // `prefix`: of the keys in messages, such as "rope_scaling.". `file`: for messages.
+  explicit ModelObject(const nlohmann::json& json, std::string prefix = "",
+                       std::string file = "config.json")
+      : json_(json), prefix_(std::move(prefix)), file_(std::move(file)) {}
 
   // Null: it is missing.
   const nlohmann::json* Find(const char* key) const;
+  // Whether the key is there, also with the value null.
+  bool Has(const char* key) const { return json_.contains(key); }
+  // INVALID_ARGUMENT about a key. `what`: "is missing".
+  absl::Status Bad(const char* key, const std::string& what) const;
   std::string Name(const char* key) const { return prefix_ + key; }
 
   // INVALID_ARGUMENT: it has another type or is out of range, or it is missing and there is no
@@ -44,10 +50,11 @@ class ModelObject {
   absl::StatusOr<std::string> Text(const char* key, std::optional<std::string> fallback = {}) const;
 
  private:
-  absl::Status Missing(const char* key) const;
+  absl::Status Missing(const char* key) const { return Bad(key, "is missing"); }
 
   const nlohmann::json& json_;
   const std::string prefix_;
+  const std::string file_;
 };
 
 }  // namespace resident::cli

@@ -13,6 +13,7 @@
 #include "client/cli/exit_codes.h"
 #include "client/residentd_client.h"
 #include "runtime/base/atomic_file.h"
+#include "runtime/base/errors/words.h"
 
 namespace resident::cli {
 namespace {
@@ -31,8 +32,30 @@ void PrintError(absl::StatusCode code, std::string_view message, std::string_vie
   }
 }
 
-std::string_view Message(const absl::Status& status) {
-  return {status.message().data(), status.message().size()};
+// The daemon's message in the words of residentctl.
+std::string Message(const absl::Status& status) {
+  constexpr errors::Phrase kWords[] = {
+      {"Operators.List", "`residentctl ops list`"},
+      {"Operators.Describe", "`residentctl ops show`"},
+      {"Operators.Remove", "`residentctl ops remove`"},
+      {"Operators.Watch", "`residentctl ops watch`"},
+      {"Buffers.LoadFile", "`residentctl buffers load --on_daemon`"},
+      {"Buffers.List", "`residentctl buffers`"},
+      {"Graphs.Validate", "`residentctl graph validate`"},
+      {"Admin.Status returns", "`residentctl status` shows"},
+      {"Admin.Status", "`residentctl status`"},
+      {"Admin.Park", "`residentctl admin park`"},
+      {"send version 0 for the active one", "omit --op_version for the active one"},
+      {"send one column for each of", "give NAME=VALUE for each of"},
+      {"send the output's shape in place of infer_shape",
+       "give the output's shape, for example out:2x3="},
+      {"raise limits.task_time_ms", "raise --task_time"},
+      {"set it in `scalars`", "give NAME=VALUE with this name, for example prompt_len=3"},
+      {"leave BufferColumn.strides empty, and copy", "copy"},
+      {"set BufferColumn.dtype and .shape",
+       "give the element type and the shape: x:f32:2x3=buffer:ID"},
+  };
+  return errors::InWords({status.message().data(), status.message().size()}, kWords);
 }
 
 }  // namespace
@@ -101,8 +124,9 @@ std::string HintFor(const absl::Status& status, std::string_view address) {
   if (absl::StrContains(status.message(), "Fix: ")) return "";
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
-      return absl::StrCat("no answer within --timeout=", absl::FormatDuration(Common().timeout),
-                          "; raise it, or check the daemon: residentctl status");
+      return absl::StrCat(
+          "no answer within --timeout=", absl::FormatDuration(Common().call_timeout()),
+          "; raise it, or check the daemon: residentctl status");
     case absl::StatusCode::kUnimplemented:
       return absl::StrCat("check that the program at ", where,
                           " is a residentd of the same version: residentctl version");

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -30,14 +31,10 @@ bool StoreWord(v1::DType dtype, std::string_view word, std::string& bytes) {
   const DTypeInfo* const info = FindDType(dtype);
   if (info == nullptr) return false;
   uint64_t bits = 0;
-  if (info->dtype == DType::kF32) {
-    float value;  // Rounded once.
-    if (!absl::SimpleAtof(View(word), &value)) return false;
-    bits = ScalarBits(info->dtype, double{value});
-  } else if (IsFloat(info->dtype)) {
-    double value;
-    if (!absl::SimpleAtod(View(word), &value)) return false;
-    bits = ScalarBits(info->dtype, value);
+  if (IsFloat(info->dtype)) {
+    const std::optional<double> value = ParseReal(dtype, word);
+    if (!value.has_value()) return false;
+    bits = ScalarBits(info->dtype, *value);
   } else {
     int64_t value;
     if (!absl::SimpleAtoi(View(word), &value) || !ScalarFits(info->dtype, value)) return false;
@@ -47,12 +44,64 @@ bool StoreWord(v1::DType dtype, std::string_view word, std::string& bytes) {
   return true;
 }
 
+bool IsWholeNumber(std::string_view word) {
+  return !word.empty() && word.find_first_not_of("+-0123456789") == std::string_view::npos;
+}
+
 // Element `index` of `bytes`. REQUIRES: info is the type's row.
 Element ElementAt(const DTypeInfo& info, std::string_view bytes, size_t index) {
   return ReadElement(info.dtype, bytes.data() + index * info.size_bytes());
 }
 
+// Whether `value`, which `word` became, is what the word says, apart from the rounding of a
+// fraction.
+bool IsAsWritten(std::string_view word, double value) {
+  if (std::isinf(value)) return word.find_first_of("iI") != std::string_view::npos;  // "inf".
+  int64_t integer;
+  if (!absl::SimpleAtoi(View(word), &integer)) {
+    return word.find_first_not_of("+-0123456789") != std::string_view::npos ||
+           std::abs(value) < 0x1p63;
+  }
+  // Above, the conversion back would overflow.
+  return std::abs(value) < 0x1p63 ? static_cast<int64_t>(value) == integer
+                                  : value < 0 && integer == INT64_MIN;
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<std::string_view>> SplitList(std::string_view text,
+                                                        std::string_view what) {
+  std::vector<std::string_view> items;
+  const std::vector<absl::string_view> parts = absl::StrSplit(View(text), absl::ByAnyChar(",;"));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::string_view item = absl::StripAsciiWhitespace(parts[i]);
+    if (!item.empty()) {
+      items.emplace_back(item.data(), item.size());
+    } else if (i + 1 < parts.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("item ", i + 1, " of ", View(what),
+                                                     " is empty. Fix: give a value between two "
+                                                     "commas, or omit one of them"));
+    }
+  }
+  return items;
+}
+
+std::optional<double> ParseReal(v1::DType dtype, std::string_view word) {
+  const DTypeInfo* const info = FindDType(dtype);
+  if (info == nullptr) return std::nullopt;
+  double value;
+  if (info->dtype == DType::kF32) {
+    float rounded;  // Once.
+    if (!absl::SimpleAtof(View(word), &rounded)) return std::nullopt;
+    value = double{rounded};
+  } else if (!absl::SimpleAtod(View(word), &value)) {
+    return std::nullopt;
+  }
+  const uint64_t bits = ScalarBits(info->dtype, value);
+  const double stored = ReadElement(info->dtype, reinterpret_cast<const char*>(&bits)).real;
+  if (!IsAsWritten(word, stored)) return std::nullopt;
+  return value;
+}
 
 std::optional<v1::DType> ParseDType(std::string_view word) {
   const DTypeInfo* const info = FindDType(word);
@@ -75,11 +124,19 @@ absl::StatusOr<std::vector<uint64_t>> ParseShape(std::string_view text) {
   return shape;
 }
 
-absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text) {
+absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text,
+                                         std::string_view what) {
   std::string bytes;
   const uint32_t size = client::SizeOf(dtype);
-  for (absl::string_view item :
-       absl::StrSplit(View(text), absl::ByAnyChar(", \t\n;"), absl::SkipEmpty())) {
+  absl::StatusOr<std::vector<std::string_view>> list = SplitList(text, what);
+  if (!list.ok()) return list.status();
+  std::vector<absl::string_view> items;
+  for (const std::string_view each : *list) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(View(each), absl::ByAnyChar(" \t\n\r"), absl::SkipEmpty());
+    items.insert(items.end(), words.begin(), words.end());
+  }
+  for (const absl::string_view item : items) {
     std::string_view word(item.data(), item.size());
     uint64_t times = 1;
     const size_t star = word.find('*');
@@ -95,7 +152,9 @@ absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text)
     if (!ok || !StoreWord(dtype, word, bytes)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", item, "' is not a valid ", EnumName(dtype),
-          ". Fix: give numbers separated by commas, or NUMBER*TIMES, or @FILE for raw elements"));
+          IsWholeNumber(word) ? ", which does not have this number" : "",
+          ". Fix: give numbers separated by commas, or NUMBER*TIMES, or @FILE for raw elements",
+          IsWholeNumber(word) ? "; or choose another element type, as in x:f64=" : ""));
     }
     if (times == 0) bytes.resize(bytes.size() - size);
     const std::string element = bytes.substr(bytes.size() - (times == 0 ? 0 : size));

@@ -23,9 +23,21 @@ std::optional<v1::DType> ParseDType(std::string_view word);
 // Parses "2x3", "1024", "scalar" (no dimensions).
 absl::StatusOr<std::vector<uint64_t>> ParseShape(std::string_view text);
 
+// The items of a list that is separated by commas (or semicolons), without white space around them.
+// A comma at the end is allowed. INVALID_ARGUMENT: an item is empty. `what`: the list, for
+// messages.
+absl::StatusOr<std::vector<std::string_view>> SplitList(std::string_view text,
+                                                        std::string_view what);
+
+// Parses a number of a floating type (f32, f64, ...). nullopt: it is none, or the type would change
+// an integer, or make a number infinite.
+std::optional<double> ParseReal(v1::DType dtype, std::string_view word);
+
 // Encodes elements separated by commas or white space. An INVALID_ARGUMENT error contains the
-// element that is not a number, or is out of range for the type.
-absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text);
+// element that is not a number, or that the type would change otherwise than by rounding a
+// fraction. `what`: the list, for messages.
+absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text,
+                                         std::string_view what = "the list");
 
 // Formats element `index` of `bytes` as the shortest text that parses to the same value.
 std::string FormatValue(v1::DType dtype, std::string_view bytes, size_t index);

@@ -1,6 +1,7 @@
 // buffers: device memory by id or name, and the tensors of safetensors files.
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
+#include "client/cli/safetensors_paths.h"
 #include "client/cli/table.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
@@ -154,56 +156,67 @@ struct LoadOptions {
   std::string prefix;
   std::optional<uint32_t> device;
   bool on_daemon = false;
+  bool skip_unsupported = false;
 };
 
 v1::DType ToProto(DType dtype) { return static_cast<v1::DType>(dtype); }
 
+// A tensor of one of the files, and its buffer if it has elements.
+struct LoadedTensor {
+  const SafetensorsFile* file;
+  const SafetensorsTensor* tensor;
+  client::BufferHandle buffer;
+};
+
 // Allocates a durable buffer for each tensor that has elements. All are allocated before anything
 // is sent, so that a lack of memory is noticed at once. The handles free them on an error.
-absl::StatusOr<std::vector<client::BufferHandle>> AllocateTensors(client::Client& client,
-                                                                  const SafetensorsFile& file,
-                                                                  const LoadOptions& load) {
+absl::StatusOr<std::vector<LoadedTensor>> AllocateTensors(client::Client& client,
+                                                          const std::vector<SafetensorsFile>& files,
+                                                          const LoadOptions& load) {
   ASSIGN_OR_RETURN(const std::vector<v1::BufferInfo> existing, client.ListBuffers());
   std::unordered_set<std::string> names;
   for (const v1::BufferInfo& buffer : existing) names.insert(buffer.name());
-  std::vector<client::BufferHandle> buffers;
-  for (const SafetensorsTensor& tensor : file.tensors()) {
-    client::BufferOptions options;
-    options.durable = true;
-    options.name = load.prefix + tensor.name;
-    options.device = load.device;
-    if (names.contains(options.name)) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("a buffer with the name '", options.name,
-                       "' exists. Fix: free it, or give another --prefix"));
+  std::vector<LoadedTensor> loaded;
+  for (const SafetensorsFile& file : files) {
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      client::BufferOptions options;
+      options.durable = true;
+      options.name = load.prefix + tensor.name;
+      options.device = load.device;
+      if (names.contains(options.name)) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("a buffer with the name '", options.name,
+                         "' exists. Fix: free it, or give another --prefix"));
+      }
+      LoadedTensor& made = loaded.emplace_back(LoadedTensor{&file, &tensor, {}});
+      if (tensor.size_bytes() == 0) continue;
+      ASSIGN_OR_RETURN(made.buffer,
+                       client.AllocateAs(ToProto(tensor.dtype), tensor.shape, options));
     }
-    if (tensor.size_bytes() == 0) {
-      buffers.emplace_back();
-      continue;
-    }
-    ASSIGN_OR_RETURN(client::BufferHandle buffer,
-                     client.AllocateAs(ToProto(tensor.dtype), tensor.shape, options));
-    buffers.push_back(std::move(buffer));
   }
-  return buffers;
+  return loaded;
 }
 
-absl::Status UploadTensors(client::Client& client, const SafetensorsFile& file,
-                           const std::vector<client::BufferHandle>& buffers) {
+absl::Status UploadTensors(client::Client& client, const std::vector<LoadedTensor>& loaded) {
   uint64_t total = 0;
-  for (const SafetensorsTensor& tensor : file.tensors()) total += tensor.size_bytes();
+  for (const LoadedTensor& each : loaded) total += each.tensor->size_bytes();
   Progress progress("uploading", total);
   std::string piece;
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    const SafetensorsTensor& tensor = file.tensors()[i];
-    for (uint64_t done = 0; done < tensor.size_bytes(); done += piece.size()) {
-      piece.resize(std::min(kUploadPieceBytes, tensor.size_bytes() - done));
-      RETURN_IF_ERROR(file.Read(tensor, done, piece.size(), piece.data()));
-      RETURN_IF_ERROR(client.UploadBytes(buffers[i].id(), done, piece));
+  for (const LoadedTensor& each : loaded) {
+    const uint64_t bytes = each.tensor->size_bytes();
+    for (uint64_t done = 0; done < bytes; done += piece.size()) {
+      piece.resize(std::min(kUploadPieceBytes, bytes - done));
+      RETURN_IF_ERROR(each.file->Read(*each.tensor, done, piece.size(), piece.data()));
+      RETURN_IF_ERROR(client.UploadBytes(each.buffer.id(), done, piece));
       progress.Advance(piece.size());
     }
   }
   return absl::OkStatus();
+}
+
+void NoteSkipped(const std::string& path, const std::string& name, const std::string& dtype) {
+  std::fprintf(stderr, "note: %s: tensor '%s' is skipped%s%s\n", path.c_str(), name.c_str(),
+               dtype.empty() ? "" : ", because residentd does not have its dtype ", dtype.c_str());
 }
 
 // `empty`: the number of tensors without elements, if it is known.
@@ -229,47 +242,83 @@ void PrintLoaded(const std::vector<v1::BufferInfo>& buffers, std::optional<size_
   }
 }
 
-// Makes each tensor of a safetensors file a durable buffer with its name.
-int Load(const std::string& path, const LoadOptions& load) {
-  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
-  if (!file.ok()) return UsageError(file.status());
+// The files of all words, opened, with tensors of different names.
+absl::StatusOr<std::vector<SafetensorsFile>> OpenFiles(const Words& words,
+                                                       const LoadOptions& load) {
+  std::vector<SafetensorsFile> files;
+  std::map<std::string, std::string> names;  // To the path.
+  for (const std::string& word : words) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> paths, SafetensorsPaths(word));
+    for (const std::string& path : paths) {
+      ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
+      if (!load.skip_unsupported) {
+        RETURN_IF_ERROR(file.CheckSupported("give --skip_unsupported to load the other tensors"));
+      }
+      for (const SafetensorsTensor& tensor : file.unsupported()) {
+        NoteSkipped(path, tensor.name, tensor.format_dtype);
+      }
+      for (const SafetensorsTensor& tensor : file.tensors()) {
+        const auto [at, added] = names.try_emplace(tensor.name, path);
+        if (!added) {
+          return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is in ",
+                                                         at->second, " and in ", path,
+                                                         ". Fix: give one of the files"));
+        }
+      }
+      files.push_back(std::move(file));
+    }
+  }
+  return files;
+}
+
+// Makes each tensor of safetensors files a durable buffer with its name.
+int Load(const Words& words, const LoadOptions& load) {
+  const absl::StatusOr<std::vector<SafetensorsFile>> files = OpenFiles(words, load);
+  if (!files.ok()) return UsageError(files.status());
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
-  absl::StatusOr<std::vector<client::BufferHandle>> buffers =
-      AllocateTensors(**client, *file, load);
-  if (!buffers.ok()) return CallError(buffers.status());
-  if (absl::Status status = UploadTensors(**client, *file, *buffers); !status.ok()) {
+  absl::StatusOr<std::vector<LoadedTensor>> loaded = AllocateTensors(**client, *files, load);
+  if (!loaded.ok()) return CallError(loaded.status());
+  if (absl::Status status = UploadTensors(**client, *loaded); !status.ok()) {
     return CallError(status);
   }
-  std::vector<v1::BufferInfo> loaded;
-  for (size_t i = 0; i < buffers->size(); ++i) {
-    client::BufferHandle& buffer = (*buffers)[i];
-    if (file->tensors()[i].size_bytes() == 0) continue;
-    loaded.push_back(buffer.info());
-    buffer.Release();
+  std::vector<v1::BufferInfo> buffers;
+  for (LoadedTensor& each : *loaded) {
+    if (each.tensor->size_bytes() == 0) continue;
+    buffers.push_back(each.buffer.info());
+    each.buffer.Release();
   }
-  PrintLoaded(loaded, buffers->size() - loaded.size());
+  PrintLoaded(buffers, loaded->size() - buffers.size());
   return kExitOk;
 }
 
-// The same, for a file that the daemon reads.
-int LoadOnDaemon(const std::string& path, const LoadOptions& load) {
+// The same, for files that the daemon reads. Those before one that fails stay loaded.
+int LoadOnDaemon(const Words& words, const LoadOptions& load) {
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
-  absl::StatusOr<std::vector<v1::BufferInfo>> buffers;
-  {
+  std::vector<v1::BufferInfo> loaded;
+  for (const std::string& path : words) {
     std::optional<Progress> progress;
+    std::vector<std::string> skipped;
     client::Client::LoadOptions options;
     options.prefix = load.prefix;
     options.device = load.device;
-    options.progress = [&](uint64_t loaded, uint64_t total) {
+    options.skip_unsupported = load.skip_unsupported;
+    options.skipped = &skipped;
+    options.progress = [&](uint64_t done, uint64_t total) {
       if (!progress.has_value()) progress.emplace("loading", total);
-      progress->Set(loaded);
+      progress->Set(done);
     };
-    buffers = (*client)->LoadFile(path, options);
+    const absl::StatusOr<std::vector<v1::BufferInfo>> buffers = (*client)->LoadFile(path, options);
+    progress.reset();
+    if (!buffers.ok()) {
+      if (!loaded.empty()) PrintLoaded(loaded, std::nullopt);
+      return CallError(buffers.status());
+    }
+    for (const std::string& name : skipped) NoteSkipped(path, name, "");
+    loaded.insert(loaded.end(), buffers->begin(), buffers->end());
   }
-  if (!buffers.ok()) return CallError(buffers.status());
-  PrintLoaded(*buffers, std::nullopt);
+  PrintLoaded(loaded, std::nullopt);
   return kExitOk;
 }
 
@@ -321,10 +370,12 @@ void AddBuffers(Command& program) {
       "Without a command it lists the durable buffers (other buffers are freed when their session\n"
       "ends). alloc creates a durable buffer and prints its id; SHAPE is for example 2x3. upload\n"
       "and download copy raw elements; FILE may be - for stdin or (without --json) stdout. load\n"
-      "makes each tensor of a safetensors file a durable buffer with the tensor's name (none for "
-      "a\n"
-      "tensor without elements). ID is a buffer's id or its name.\n"
+      "makes each tensor of safetensors files a durable buffer with the tensor's name (none for a\n"
+      "tensor without elements); it also takes the index of several files, or the folder of a "
+      "model.\n"
+      "ID is a buffer's id or its name.\n"
       "  residentctl buffers load model.safetensors --prefix=llama.\n"
+      "  residentctl buffers load model.safetensors.index.json\n"
       "  residentctl run rmsnorm x=@x.f32 w=buffer:llama.norm.weight\n");
   buffers.Run("", List);
   buffers.Add("list", "list the durable buffers").Run("", List);
@@ -338,14 +389,16 @@ void AddBuffers(Command& program) {
   buffers.Add("upload", "write a file's elements to a buffer")
       .Run("ID FILE", [](const Words& words) { return Copy(words, Upload); });
   buffers.Add("download", "write a buffer's elements to a file").Run("ID FILE", CheckAndDownload);
-  Command& load = buffers.Add("load", "load a safetensors file");
+  Command& load = buffers.Add("load", "load safetensors files");
   auto options = std::make_shared<LoadOptions>();
   load.Flag("prefix", &options->prefix, "text before the names of the tensors");
   AddDeviceFlag(load, &options->device);
   load.Flag("on_daemon", &options->on_daemon,
-            "the daemon reads FILE, a path below its --load_dir; nothing is sent");
-  load.Run("FILE", [options](const Words& words) {
-    return options->on_daemon ? LoadOnDaemon(words[0], *options) : Load(words[0], *options);
+            "the daemon reads each FILE, a path below its --load_dir; nothing is sent");
+  load.Flag("skip_unsupported", &options->skip_unsupported,
+            "leave out tensors whose element type residentd does not have, with a note");
+  load.Run("FILE...", [options](const Words& words) {
+    return options->on_daemon ? LoadOnDaemon(words, *options) : Load(words, *options);
   });
   buffers.Add("free", "free buffers").Run("ID...", [](const Words& words) {
     return ForEach(words, "freed", &client::Client::Free);

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
   const CommonOptions& common = Common();
   client::Options options;
   options.client_name = "residentctl";
-  options.call_timeout = common.timeout;
+  options.call_timeout = common.call_timeout();
   options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
   options.session = session;
   // Only the daemon's --max_message_mib limits messages.

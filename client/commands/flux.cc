@@ -1,16 +1,16 @@
 // flux: assemble, disassemble and run FLUX programs. (check is flux_check.cc.)
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/cli/table.h"
+#include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "client/commands/flux_text.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/flux/assembler.h"
 #include "runtime/flux/disassembler.h"
 #include "runtime/flux/instruction_table.h"
@@ -71,10 +71,13 @@ template <typename T>
 absl::StatusOr<std::vector<T>> ParseList(std::string_view flag, const std::string& text, T low,
                                          T high) {
   std::vector<T> values;
-  for (absl::string_view word : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string_view> items,
+      SplitList(text, absl::StrCat("--", absl::string_view(flag.data(), flag.size()))));
+  for (const std::string_view item : items) {
+    const absl::string_view word(item.data(), item.size());
     T value;
-    if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(word), &value) || value < low ||
-        value > high) {
+    if (!absl::SimpleAtoi(word, &value) || value < low || value > high) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", absl::string_view(flag.data(), flag.size()), ": '", word,
                        "' is not an integer from ", low, " to ", high,

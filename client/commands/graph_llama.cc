@@ -109,11 +109,12 @@ void AddGraphLlama(Command& graph) {
       "as Hugging Face's transformers write it. Prints a graph whose steps each compute one "
       "token,\n"
       "or writes it to --out. Weights keep their names, so that buffers load provides them. A run\n"
-      "needs the tokens of the prompt, followed by any others up to the length of the context,\n"
-      "and their number; each step after the prompt prints a token:\n"
-      "  residentctl buffers load DIR/model.safetensors\n"
+      "needs the tokens of the prompt; graph run fills it up to the length of the context, and "
+      "sets\n"
+      "prompt_len. Each step after the prompt prints a token:\n"
+      "  residentctl buffers load DIR\n"
       "  residentctl graph llama DIR --max_context=128 --out decode.json\n"
-      "  residentctl graph run decode.json prompt=1,15,7,0*125 prompt_len=3\n"
+      "  residentctl graph run decode.json prompt=1,15,7\n"
       "No daemon is needed. Architectures: LlamaForCausalLM, MistralForCausalLM up to its sliding\n"
       "window, Qwen2ForCausalLM. The cache of keys and values is the state `cache`, the next "
       "token\n"
@@ -153,6 +154,8 @@ void AddGraphLlama(Command& graph) {
   llama.Flag("top_k", &options.top_k, "with --sample: only from the k most likely tokens");
   llama.Flag("top_p", &options.top_p,
              "with --sample: only from the most likely tokens that together have probability p");
+  llama.Flag("skip_unsupported", &options.skip_unsupported,
+             "leave out tensors whose element type residentd does not have, with a note");
   llama.Flag("logits", &options.logits, "add a stream step_logits with the logits of each step");
   AddOutFlag(llama, &command->out);
   llama.Run("DIR", [command](const Words& words) { return Convert(words[0], *command); });

@@ -2,13 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/buffer_word.h"
 #include "client/cli/common_options.h"
@@ -43,6 +43,19 @@ class RunBuilder {
                                                    argument.name, "'. Fix: correct the name"));
   }
 
+  // After the last word. INVALID_ARGUMENT: a scalar counts values of a prompt that were not given.
+  absl::Status Finish() {
+    for (const auto& [name, given] : lengths_) {
+      const auto [scalar, added] = request_.mutable_scalars()->insert({name, double(given)});
+      if (!added && scalar->second > double(given)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " is ", scalar->second, ", and only ", given,
+                         " values are given. Fix: give as many values, or omit ", name));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   v1::RunGraphRequest& request() { return request_; }
   v1::Graph& graph() { return graph_; }
   // Files of outputs, by tensor.
@@ -50,12 +63,12 @@ class RunBuilder {
 
  private:
   absl::Status AddScalar(const RunArgument& argument) {
-    double value = 0;
-    if (argument.kind != RunArgument::kValues || !absl::SimpleAtod(argument.text, &value)) {
+    const std::optional<double> value = ParseReal(v1::DTYPE_F64, argument.text);
+    if (argument.kind != RunArgument::kValues || !value.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat("invalid value '", argument.text, "' for ",
                                                      argument.name, ". Fix: give one number"));
     }
-    (*request_.mutable_scalars())[argument.name] = value;
+    (*request_.mutable_scalars())[argument.name] = *value;
     return absl::OkStatus();
   }
 
@@ -75,8 +88,9 @@ class RunBuilder {
       case RunArgument::kFile:
         return ReadFile(argument.text, binding.mutable_data());
       case RunArgument::kValues: {
-        ASSIGN_OR_RETURN(*binding.mutable_data(), EncodeValues(tensor.dtype(), argument.text));
-        return absl::OkStatus();
+        ASSIGN_OR_RETURN(*binding.mutable_data(),
+                         EncodeValues(tensor.dtype(), argument.text, argument.name));
+        return FitValues(tensor, argument, binding);
       }
       case RunArgument::kNothing:
         return absl::InvalidArgumentError(absl::StrCat(argument.name, " has no value. Fix: give ",
@@ -86,9 +100,49 @@ class RunBuilder {
     return absl::OkStatus();
   }
 
+  // Checks the number of values. A prompt, which is a tensor with a scalar of its name and "_len"
+  // (before the number of a text), may be shorter: it is filled up with zeros, and sets the scalar.
+  absl::Status FitValues(const v1::GraphTensor& tensor, const RunArgument& argument,
+                         v1::GraphBinding& binding) {
+    uint64_t elements = 1;
+    for (const v1::GraphDim& dim : tensor.shape()) {
+      if (dim.size() < 1 || dim.size() > UINT32_MAX)
+        return absl::OkStatus();  // The daemon checks it.
+      elements *= static_cast<uint64_t>(dim.size());
+    }
+    const uint64_t size = client::SizeOf(tensor.dtype());
+    const uint64_t given = binding.data().size() / size;
+    if (given == elements || tensor.strides_size() > 0 || tensor.offset() > 0 ||
+        !tensor.alias_of().empty()) {
+      return absl::OkStatus();
+    }
+    const size_t number = argument.name.find_last_not_of("0123456789") + 1;
+    const std::string length =
+        absl::StrCat(argument.name.substr(0, number), "_len", argument.name.substr(number));
+    const bool has_length =
+        std::any_of(graph_.scalars().begin(), graph_.scalars().end(),
+                    [&](const v1::GraphScalar& scalar) { return scalar.name() == length; });
+    if (has_length && given > 0 && given < elements) {
+      binding.mutable_data()->resize(elements * size, '\0');
+      lengths_[length] = given;
+      return absl::OkStatus();
+    }
+    const std::string example =
+        given == 0 || given > elements
+            ? std::string()
+            : absl::StrCat(", for example ", argument.name, "=",
+                           argument.text.size() <= 64 ? argument.text : "...", ",0*",
+                           elements - given);
+    return absl::InvalidArgumentError(absl::StrCat(argument.name, " has ", given, " of its ",
+                                                   elements, " elements. Fix: give ", elements,
+                                                   example));
+  }
+
   client::Client& client_;
   v1::Graph graph_;
   v1::RunGraphRequest request_;
+  // Scalars that say how many values of a prompt were given, by name.
+  std::map<std::string, uint64_t> lengths_;
   std::map<std::string, std::string> files_;
 };
 
@@ -210,6 +264,7 @@ std::optional<int> PrepareGraphRun(const Words& words, const GraphRunOptions& op
     if (absl::IsInvalidArgument(added)) return UsageError(added);
     if (!added.ok()) return CallError(added);
   }
+  if (const absl::Status finished = builder.Finish(); !finished.ok()) return UsageError(finished);
   if (in_file) {
     *request.mutable_graph() = std::move(builder.graph());
   } else {

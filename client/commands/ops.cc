@@ -12,6 +12,7 @@
 #include "client/commands/command.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
+#include "runtime/base/nearest.h"
 #include "runtime/base/share.h"
 
 namespace resident::cli {
@@ -63,6 +64,20 @@ int Show(const std::string& name) {
     Print(OperatorText(*op));
   }
   return kExitOk;
+}
+
+// `ops NAME`, where NAME may be a mistyped command of `ops`.
+int ShowOrSuggest(const std::string& name, const Command& ops) {
+  std::vector<std::string_view> commands;
+  for (const auto& command : ops.commands()) commands.push_back(command->name());
+  const std::string nearest = Nearest(name, commands);
+  if (nearest.empty()) return Show(name);
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  if (!client.ok()) return CallError(client.status());
+  const absl::Status found = (*client)->DescribeOperator(name).status();
+  if (!absl::IsNotFound(found)) return Show(name);
+  return UsageError(absl::StrCat("ops has no command '", name, "', and there is no operator '",
+                                 name, "'. Fix: did you mean `residentctl ops ", nearest, "`?"));
 }
 
 // Lists all operators, or shows the named one.
@@ -251,7 +266,9 @@ void AddOps(Command& program) {
     });
     return command;
   };
-  ops.Run("[NAME]", List);
+  ops.Run("[NAME]", [&ops](const Words& words) {
+    return words.empty() ? List(words) : ShowOrSuggest(words[0], ops);
+  });
   ops.Add("list", "list the operators").Run("", List);
   ops.Add("show", "show one operator and its versions").Run("NAME", List);
   AddOpsInstall(ops);

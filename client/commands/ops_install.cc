@@ -1,15 +1,16 @@
 // ops install: installs a version from source, an expression, a FLUX program or an object.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/cli/common_options.h"
 #include "client/cli/example_file.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
 #include "client/cli/source_notes.h"
+#include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "client/commands/flux_text.h"
 #include "client/commands/ops_text.h"
@@ -40,7 +41,8 @@ struct InstallFlags {
 // Reads source files under the names by which they include one another: relative to the
 // folder of the first.
 absl::StatusOr<client::Installation> FromFiles(const std::string& name,
-                                               const std::vector<std::string>& paths) {
+                                               const std::vector<std::string>& paths,
+                                               const InstallFlags& flags) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(paths[0]).parent_path();
   std::map<std::string, std::string> files;
@@ -59,7 +61,21 @@ absl::StatusOr<client::Installation> FromFiles(const std::string& name,
                        ". Fix: keep included files in the folder of the source or below it"));
     }
   }
-  const SourceNotes notes = ReadSourceNotes(files[main_file]);
+  const std::string& source = files[main_file];
+  const SourceNotes notes = ReadSourceNotes(source);
+  if (notes.signature.empty() && flags.signature.empty()) {
+    const bool kernel = absl::StrContains(source, "__global__");
+    std::string function = name;  // '.' and '-' of a name become '_'.
+    std::replace_if(
+        function.begin(), function.end(), [](char c) { return c == '.' || c == '-'; }, '_');
+    return absl::InvalidArgumentError(absl::StrCat(
+        main_file, " has no `// signature:` comment, and --signature is not given",
+        kernel ? absl::StrCat("; an operator is a function RESIDENT_OPERATOR(", function,
+                              "), not a __global__ kernel")
+               : "",
+        ". Fix: begin the source with '// signature: x: in f32[*S], out: out f32[*S]' for its "
+        "parameters; docs/operators.md describes signatures and sources"));
+  }
   client::Installation installation =
       client::Installation::Source(name, main_file, std::move(files));
   installation.Signature(notes.signature).Split(notes.split).Summary(notes.summary);
@@ -77,7 +93,7 @@ absl::StatusOr<client::Installation> ReadInstallation(const Words& words,
         "ops install NAME FILE..., NAME --expr 'x * sigmoid(x)', NAME --flux FILE, NAME --object "
         "FILE");
   }
-  if (words.size() > 1) return FromFiles(name, {words.begin() + 1, words.end()});
+  if (words.size() > 1) return FromFiles(name, {words.begin() + 1, words.end()}, flags);
   if (!flags.expr.empty()) return client::Installation::Expression(name, flags.expr);
   std::string contents;
   const std::string& path = flags.flux.empty() ? flags.object : flags.flux;
@@ -120,9 +136,12 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
   if (flags.example.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Signature signature, FindSignature(installation.header()));
-  for (const absl::string_view path : absl::StrSplit(flags.example, ',', absl::SkipEmpty())) {
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> paths,
+                   SplitList(flags.example, "--example"));
+  for (const std::string_view word : paths) {
+    const std::string path(word);
     std::string text;
-    RETURN_IF_ERROR(ReadFile(std::string(path), &text));
+    RETURN_IF_ERROR(ReadFile(path, &text));
     auto examples = ParseExamples(text, signature);
     if (!examples.ok()) {
       return absl::Status(examples.status().code(),
@@ -153,6 +172,7 @@ int Install(const Words& words, const InstallFlags& flags) {
   if (absl::Status status = ApplyFlags(flags, *installation); !status.ok()) {
     return UsageError(status);
   }
+  Common().timeout = Common().install_timeout();
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Operators operators(**client);

@@ -65,9 +65,11 @@ class TaskBuilder {
           break;
         case v1::Parameter::KIND_SCALAR:
           if (argument == nullptr) {
-            // The daemon uses the defaults, or refuses the task.
+            if (!HasDefault(parameter)) return Missing(parameter);
+            // The daemon uses the defaults.
             if (NoneGivenFrom(arguments, i)) return absl::OkStatus();
-            return Missing(parameter);
+            AddDefault(parameter);
+            break;
           }
           status = AddScalar(parameter, *argument);
           break;
@@ -126,6 +128,18 @@ class TaskBuilder {
       if (Find(arguments, op_.parameters(i).name()) != nullptr) return false;
     }
     return true;
+  }
+
+  static bool HasDefault(const v1::Parameter& parameter) {
+    return parameter.default_case() != v1::Parameter::DEFAULT_NOT_SET;
+  }
+
+  void AddDefault(const v1::Parameter& parameter) {
+    if (parameter.has_default_f64()) {
+      batch_.Scalar(parameter.default_f64());
+    } else {
+      batch_.Integer(parameter.default_i64());
+    }
   }
 
   std::string ParameterNames() const {
@@ -201,7 +215,7 @@ class TaskBuilder {
     if (argument.kind == RunArgument::kFile) {
       if (absl::Status status = ReadFile(argument.text, &bytes); !status.ok()) return status;
     } else {
-      ASSIGN_OR_RETURN(std::string encoded, EncodeValues(dtype, argument.text));
+      ASSIGN_OR_RETURN(std::string encoded, EncodeValues(dtype, argument.text, argument.name));
       bytes = std::move(encoded);
     }
     const uint64_t size = client::SizeOf(dtype);
@@ -272,18 +286,18 @@ class TaskBuilder {
   absl::Status AddScalar(const v1::Parameter& parameter, const RunArgument& argument) {
     const v1::DType dtype = DTypeFor(parameter, nullptr);
     const bool real = IsFloat(static_cast<DType>(dtype));
-    double f64 = 0;
+    std::optional<double> f64;
     int64_t i64 = 0;
-    const bool parsed =
-        argument.kind == RunArgument::kValues &&
-        (real ? absl::SimpleAtod(argument.text, &f64) : absl::SimpleAtoi(argument.text, &i64));
+    if (real) f64 = ParseReal(dtype, argument.text);
+    const bool parsed = argument.kind == RunArgument::kValues &&
+                        (real ? f64.has_value() : absl::SimpleAtoi(argument.text, &i64));
     if (!parsed) {
-      return absl::InvalidArgumentError(absl::StrCat("invalid value '", argument.text, "' for ",
-                                                     parameter.name(), ". Fix: give one ",
-                                                     real ? "number" : "integer"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("invalid value '", argument.text, "' for ", parameter.name(),
+                       ". Fix: give one ", real ? "number" : "integer", " of ", EnumName(dtype)));
     }
     if (real) {
-      batch_.Scalar(f64);
+      batch_.Scalar(*f64);
     } else {
       batch_.Integer(i64);
     }

@@ -1,6 +1,8 @@
 #include "runtime/base/host_port.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
 
 namespace resident {
 
@@ -31,6 +33,24 @@ std::optional<HostPort> ParseHostPort(absl::string_view address) {
     return std::nullopt;
   }
   return HostPort{std::string(bare), static_cast<uint16_t>(port)};
+}
+
+bool IsServerAddress(absl::string_view address) {
+  for (const absl::string_view scheme : {"unix:", "unix-abstract:", "vsock:", "xds:"}) {
+    if (absl::StartsWith(address, scheme)) return address.size() > scheme.size();
+  }
+  const bool list =
+      absl::ConsumePrefix(&address, "ipv4:") || absl::ConsumePrefix(&address, "ipv6:");
+  if (!list && absl::ConsumePrefix(&address, "dns:")) {
+    address.remove_prefix(address.rfind('/') + 1);
+  }
+  while (true) {
+    const size_t comma = list ? address.find(',') : absl::string_view::npos;
+    const std::optional<HostPort> one = ParseHostPort(address.substr(0, comma));
+    if (!one.has_value() || one->port == 0) return false;
+    if (comma == absl::string_view::npos) return true;
+    address.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace resident

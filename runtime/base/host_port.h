@@ -20,6 +20,11 @@ struct HostPort {
 // nullopt: `address` does not have one of these forms.
 std::optional<HostPort> ParseHostPort(absl::string_view address);
 
+// Whether a client can connect to `address` as it is written: host:port with a port from 1 to
+// 65535, alone or after "dns:" (with an authority), or lists of them after "ipv4:" and "ipv6:"; or
+// a name of gRPC's without ports ("unix:PATH"). gRPC itself takes the lower 16 bits of any port.
+bool IsServerAddress(absl::string_view address);
+
 // The part before the last colon, including brackets.
 absl::string_view HostPart(absl::string_view address);
 

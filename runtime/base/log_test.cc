@@ -1,7 +1,10 @@
 #include "runtime/base/log.h"
 
+#include <cstdio>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/log_hold.h"
 
 namespace resident {
 namespace {
@@ -23,6 +26,27 @@ TEST(LogTest, LinesBeginWithTheTimeInUtc) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
                                     "\\.[0-9]{3}Z residentd: warning: device 3 failed to start\n"));
+}
+
+TEST(LogTest, LinesThatAreHeldFollowInTheirOrder) {
+  testing::internal::CaptureStderr();
+  {
+    LogHold hold;
+    LogInfo("first");
+    LogInfo("second");
+    std::fputs("banner\n", stderr);
+    hold.Release();
+    LogInfo("third");
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::MatchesRegex("banner\n.*first\n.*second\n.*third\n"));
+}
+
+TEST(LogTest, TooManyLinesAreNotHeld) {
+  testing::internal::CaptureStderr();
+  LogHold hold;
+  for (size_t i = 0; i <= kMaxHeldLines; ++i) LogInfo("line ", i);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("line 100"));
 }
 
 }  // namespace

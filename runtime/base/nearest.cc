@@ -2,11 +2,23 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 namespace resident {
 namespace {
+
+// Functions of C, NumPy and PyTorch whose names are similar to those of operators or of functions
+// of expressions, but which compute something else.
+constexpr std::string_view kFunctions[] = {
+    "acos",  "acosh",  "all",  "any",   "argmin", "argsort", "asin",   "asinh", "atan",  "atan2",
+    "atanh", "cbrt",   "celu", "cosh",  "cot",    "cummax",  "cumsum", "dot",   "erfc",  "erfinv",
+    "exp10", "exp2",   "fmod", "gamma", "glu",    "hypot",   "lgamma", "ln",    "log10", "log2",
+    "logit", "matmul", "max",  "mean",  "median", "min",     "mod",    "norm",  "prod",  "rand",
+    "relu6", "sec",    "selu", "sgn",   "sign",   "sinc",    "sinh",   "sort",  "sqr",   "std",
+    "sum",   "tan",    "topk", "var",   "where",
+};
 
 // Levenshtein distance.
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -28,6 +40,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 std::string Nearest(std::string_view word, std::span<const std::string_view> candidates,
                     Beginnings beginnings) {
   std::string_view nearest;
+  if (std::find(std::begin(kFunctions), std::end(kFunctions), word) != std::end(kFunctions))
+    return "";
   size_t min_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string_view candidate : candidates) {
     const bool begins =

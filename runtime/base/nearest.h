@@ -17,7 +17,8 @@ enum class Beginnings : uint8_t { kIgnored, kNear };
 
 // Returns the candidate that is most similar to `word`. At most a third of its characters, or two
 // characters of a short word, may differ. The first of equally near candidates is returned. Empty:
-// no candidate is near enough.
+// no candidate is near enough, or the word is the name of a well-known function, such as log10:
+// then it is no misspelling, and a similar name would compute something else.
 std::string Nearest(std::string_view word, std::span<const std::string_view> candidates,
                     Beginnings beginnings = Beginnings::kIgnored);
 

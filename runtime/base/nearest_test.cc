@@ -38,5 +38,14 @@ TEST(NearestTest, BeginningsAreNearOnlyIfRequested) {
   EXPECT_EQ(Nearest("ha", kWords, Beginnings::kNear), Nearest("ha", kWords));
 }
 
+TEST(NearestTest, AnotherFunctionIsNoMisspelling) {
+  const std::string_view functions[] = {"log", "log1p", "sin", "sqrt", "silu", "maximum"};
+  for (const std::string_view word :
+       {"log10", "log2", "sum", "sign", "asin", "sqr", "selu", "max"}) {
+    EXPECT_EQ(Nearest(word, functions, Beginnings::kNear), "") << word;
+  }
+  EXPECT_EQ(Nearest("lgo", functions), "log");
+}
+
 }  // namespace
 }  // namespace resident

@@ -135,6 +135,7 @@ class Assembler {
     ASSIGN_OR_RETURN(const std::vector<Token> operands, SplitOperands(tokens, i + 1));
     if (head.text == ".byte") return AddBytes(head, operands);
     const Instruction* instruction = FindInstruction(head.text);
+    if (instruction == nullptr && BeginsOtherComment(head)) return OtherComment(head);
     if (instruction == nullptr) {
       return ErrorAt(head.position, absl::StrCat("unknown instruction ", Quoted(head.text),
                                                  ". Fix: see the table of mnemonics in "
@@ -163,11 +164,22 @@ class Assembler {
     return absl::OkStatus();
   }
 
+  // Whether a comment of another assembler or language begins here.
+  static bool BeginsOtherComment(const Token& token) {
+    return token.text[0] == '#' || token.text[0] == '/';
+  }
+
+  static absl::Status OtherComment(const Token& token) {
+    return ErrorAt(token.position, absl::StrCat("unexpected ", Quoted(token.text),
+                                                ". Fix: comments begin with ';'"));
+  }
+
   // Returns the operands from token i. Every second token must be a comma.
   absl::StatusOr<std::vector<Token>> SplitOperands(const std::vector<Token>& tokens, size_t i) {
     std::vector<Token> operands;
     for (bool comma = false; i < tokens.size(); ++i, comma = !comma) {
       const Token& token = tokens[i];
+      if (BeginsOtherComment(token)) return OtherComment(token);
       if (comma != (token.text == ",") || token.text == ":") {
         return ErrorAt(token.position, absl::StrCat(comma ? "expected ',' before " : "unexpected ",
                                                     Quoted(token.text),
@@ -333,6 +345,15 @@ class Assembler {
     }
   }
 
+  // How to branch farther than an instruction can.
+  static std::string FartherBranch(Operands operands) {
+    if (operands == Operands::kBranch8) return "branch to a JMP within this distance";
+    if (operands == Operands::kLoop) {
+      return "put the label at or before LOOP, or let it branch to a JMP";
+    }
+    return "jump in two steps, to another JMP within this distance";
+  }
+
   absl::Status Resolve(const Reference& reference) {
     const auto it = labels_.find(std::string(reference.label.text));
     if (it == labels_.end()) {
@@ -355,7 +376,7 @@ class Assembler {
       return ErrorAt(reference.label.position,
                      absl::StrCat("label ", Quoted(reference.label.text), " is ", distance,
                                   " bytes away. Fix: a target of this instruction is ", low, " to ",
-                                  high, " bytes away; use JMP for a longer distance"));
+                                  high, " bytes away; ", FartherBranch(reference.operands)));
     }
     if (reference.operands == Operands::kLoop) distance = -distance;
     uint8_t* bytes = code_.data() + reference.address + 2;

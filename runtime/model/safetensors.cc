@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/file_kind.h"
 
 namespace resident {
 namespace {
@@ -27,12 +28,29 @@ struct FormatDType {
   std::string_view name;
   DType dtype;
 };
-// The format's names. It has others, such as BOOL and F8_E4M3, which no operator accepts.
+// The format's names of the types that residentd has.
 constexpr FormatDType kDTypes[] = {
     {"F32", DType::kF32}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
     {"F64", DType::kF64}, {"I32", DType::kI32}, {"I64", DType::kI64},
     {"U8", DType::kU8},   {"I8", DType::kI8},   {"U32", DType::kU32},
 };
+
+// The format's other types, with the bits of an element. A newer version may have further ones.
+struct ForeignDType {
+  std::string_view name;
+  uint64_t bits;
+};
+constexpr ForeignDType kForeignDTypes[] = {
+    {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
+    {"F4", 4},   {"I16", 16},    {"U16", 16},    {"U64", 64},    {"C64", 64},
+};
+constexpr size_t kMaxDTypeBytes = 32;
+
+std::string DTypeNames() {
+  return absl::StrJoin(kDTypes, ", ", [](std::string* out, const FormatDType& known) {
+    absl::StrAppend(out, absl::string_view(known.name.data(), known.name.size()));
+  });
+}
 
 // Text of the file for a message: quoted, without control characters, and not too long.
 std::string Quoted(const std::string& text) {
@@ -83,13 +101,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     for (const FormatDType& known : kDTypes) {
       if (known.name == value) tensor_.dtype = known.dtype;
     }
-    if (tensor_.dtype == DType::kInvalid) {
-      return Fail(absl::StrCat(
-          TensorText(), " has the dtype ", Quoted(value), ", and supported are ",
-          absl::StrJoin(kDTypes, ", ", [](std::string* out, const FormatDType& known) {
-            absl::StrAppend(out, absl::string_view(known.name.data(), known.name.size()));
-          })));
+    if (value.empty() || value.size() > kMaxDTypeBytes) {
+      return Fail(absl::StrCat(TensorText(), " has the dtype ", Quoted(value)));
     }
+    tensor_.format_dtype = value;
     place_ = Place::kTensor;
     return true;
   }
@@ -143,7 +158,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_object() override {
     if (place_ == Place::kTensor) {
-      if (tensor_.dtype == DType::kInvalid || !has_shape_ || offsets_ != 2) {
+      if (tensor_.format_dtype.empty() || !has_shape_ || offsets_ != 2) {
         return Fail(absl::StrCat(TensorText(), " needs dtype, shape and two data_offsets"));
       }
       tensors_.push_back(std::move(tensor_));
@@ -195,7 +210,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   };
 
   bool TensorKey(const std::string& name) {
-    if (name == "dtype" && tensor_.dtype == DType::kInvalid) {
+    if (name == "dtype" && tensor_.format_dtype.empty()) {
       place_ = Place::kDType;
     } else if (name == "shape" && !has_shape_) {
       has_shape_ = true;
@@ -232,7 +247,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 // Whether the tensor's range lies in the data and has the size of its elements.
 absl::Status CheckTensor(const SafetensorsTensor& tensor, uint64_t data_bytes) {
   const std::string text = absl::StrCat("tensor ", Quoted(tensor.name));
-  uint64_t bytes = SizeOf(tensor.dtype);
+  uint64_t bits = 8 * SizeOf(tensor.dtype);
+  if (tensor.dtype == DType::kInvalid) {
+    const ForeignDType* const known =
+        std::find_if(std::begin(kForeignDTypes), std::end(kForeignDTypes),
+                     [&](const ForeignDType& each) { return each.name == tensor.format_dtype; });
+    bits = known == std::end(kForeignDTypes) ? 0 : known->bits;
+  }
+  uint64_t bytes = bits;
   // A dimension of 0 must not hide the overflow of the others.
   bool empty = false;
   for (const uint64_t dim : tensor.shape) {
@@ -242,11 +264,12 @@ absl::Status CheckTensor(const SafetensorsTensor& tensor, uint64_t data_bytes) {
     }
   }
   if (empty) bytes = 0;
+  bytes = bytes / 8 + (bytes % 8 != 0);
   if (tensor.begin > tensor.end || tensor.end > data_bytes) {
     return Damaged(absl::StrCat(text, " has the range ", tensor.begin, " to ", tensor.end,
                                 ", and the data have ", data_bytes, " bytes"));
   }
-  if (tensor.size_bytes() != bytes) {
+  if (bits != 0 && tensor.size_bytes() != bytes) {
     return Damaged(absl::StrCat(text, " has a range of ", tensor.size_bytes(),
                                 " bytes, and its shape and dtype need ", bytes));
   }
@@ -335,14 +358,24 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::FromDescriptor(UniqueFd descrip
       pread(file.file_.get(), length_bytes, sizeof(length_bytes), 0) != sizeof(length_bytes)) {
     return in_file(Damaged("it is shorter than 8 bytes"));
   }
+  // Damaged, unless the file is recognized as one of another kind.
+  const auto damaged = [&](const absl::Status& status) {
+    char beginning[kFileKindBytes];
+    const ssize_t got = pread(file.file_.get(), beginning, sizeof(beginning), 0);
+    const FileKind kind = FindFileKind({beginning, static_cast<size_t>(std::max<ssize_t>(got, 0))});
+    if (kind.what.empty()) return in_file(status);
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is ", absl::string_view(kind.what.data(), kind.what.size()),
+                     ". Fix: ", absl::string_view(kind.fix.data(), kind.fix.size())));
+  };
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | length_bytes[i];
   if (length > size - sizeof(length_bytes)) {
-    return in_file(Damaged(absl::StrCat("its header of ", length,
+    return damaged(Damaged(absl::StrCat("its header of ", length,
                                         " bytes is longer than the file of ", size, " bytes")));
   }
   if (length > kMaxSafetensorsHeaderBytes) {
-    return in_file(Damaged(absl::StrCat("its header has ", length, " bytes, and at most ",
+    return damaged(Damaged(absl::StrCat("its header has ", length, " bytes, and at most ",
                                         kMaxSafetensorsHeaderBytes, " are accepted")));
   }
   std::string header(length, '\0');
@@ -350,9 +383,23 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::FromDescriptor(UniqueFd descrip
   file.data_begin_ = sizeof(length_bytes) + length;
   absl::StatusOr<std::vector<SafetensorsTensor>> tensors =
       ParseSafetensorsHeader(header, size - file.data_begin_);
-  if (!tensors.ok()) return in_file(tensors.status());
-  file.tensors_ = *std::move(tensors);
+  if (!tensors.ok()) return damaged(tensors.status());
+  for (SafetensorsTensor& tensor : *tensors) {
+    (tensor.dtype == DType::kInvalid ? file.unsupported_ : file.tensors_)
+        .push_back(std::move(tensor));
+  }
   return file;
+}
+
+absl::Status SafetensorsFile::CheckSupported(std::string_view fix) const {
+  if (unsupported_.empty()) return absl::OkStatus();
+  const SafetensorsTensor& first = unsupported_.front();
+  const std::string more =
+      unsupported_.size() == 1 ? "" : absl::StrCat(" (and ", unsupported_.size() - 1, " more)");
+  return absl::InvalidArgumentError(
+      absl::StrCat(path_, ": tensor ", Quoted(first.name), more, " has the dtype ",
+                   Quoted(first.format_dtype), ", which residentd does not have; it has ",
+                   DTypeNames(), ". Fix: ", absl::string_view(fix.data(), fix.size())));
 }
 
 absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor, uint64_t offset, uint64_t size,

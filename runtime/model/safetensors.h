@@ -33,18 +33,22 @@ inline constexpr size_t kMaxSafetensorsTensors = 100'000;
 
 struct SafetensorsTensor {
   std::string name;
+  // kInvalid: residentd has no such type.
   DType dtype = DType::kInvalid;
   // Numbers of elements, outermost dimension first; at most kMaxRank. Empty: one element.
   std::vector<uint64_t> shape;
   // The range of its dense, little-endian elements, in bytes from the end of the header.
   uint64_t begin = 0;
   uint64_t end = 0;
+  // The name of the dtype in the format, such as "BOOL", if it was read from a file.
+  std::string format_dtype = {};
 
   uint64_t size_bytes() const { return end - begin; }
 };
 
 // Parses the JSON text of a header, for a file with `data_bytes` bytes after it. The tensors are in
-// the order of their ranges. INVALID_ARGUMENT: the message says what is wrong.
+// the order of their ranges. Some may have a dtype that residentd does not have. INVALID_ARGUMENT:
+// the message says what is wrong.
 absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensorsHeader(std::string_view header,
                                                                       uint64_t data_bytes);
 
@@ -63,7 +67,11 @@ class SafetensorsFile {
   // The same for an open file. `name`: for messages.
   static absl::StatusOr<SafetensorsFile> FromDescriptor(UniqueFd file, const std::string& name);
 
+  // Those whose elements have a type of residentd, and the others.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
+  const std::vector<SafetensorsTensor>& unsupported() const { return unsupported_; }
+  // INVALID_ARGUMENT if there are unsupported tensors. `fix`: how to load the others.
+  absl::Status CheckSupported(std::string_view fix) const;
 
   // Reads bytes [offset, offset + size) of a tensor. DATA_LOSS: the file has become shorter.
   // REQUIRES: the range lies in the tensor.
@@ -79,6 +87,7 @@ class SafetensorsFile {
   UniqueFd file_;
   uint64_t data_begin_ = 0;
   std::vector<SafetensorsTensor> tensors_;
+  std::vector<SafetensorsTensor> unsupported_;
 };
 
 }  // namespace resident

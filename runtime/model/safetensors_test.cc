@@ -104,8 +104,30 @@ TEST(SafetensorsTest, OverlapsAndGapsAreRefused) {
   EXPECT_THAT(Refusal(two("[0,4]", "[4,8]"), 9), HasSubstr("8 to 9 belong to no tensor"));
 }
 
-TEST(SafetensorsTest, UnknownDTypesKeysAndRepetitionsAreRefused) {
-  EXPECT_THAT(Refusal("{\"a\":" + Entry("F8_E4M3", "[4]", "[0,4]") + "}", 4), HasSubstr("F8_E4M3"));
+TEST(SafetensorsTest, OtherDTypesOfTheFormatAreReadWithTheirSizes) {
+  const struct {
+    const char* dtype;
+    uint64_t elements;
+    uint64_t bytes;
+  } kCases[] = {{"BOOL", 3, 3}, {"F8_E4M3", 4, 4}, {"I16", 2, 4}, {"C64", 2, 16}, {"F4", 3, 2}};
+  for (const auto& test : kCases) {
+    const std::string shape = absl::StrCat("[", test.elements, "]");
+    const std::string header = absl::StrCat(
+        "{\"a\":", Entry(test.dtype, shape, absl::StrCat("[0,", test.bytes, "]")), "}");
+    const auto tensors = ParseSafetensorsHeader(header, test.bytes);
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    EXPECT_EQ((*tensors)[0].dtype, DType::kInvalid);
+    EXPECT_EQ((*tensors)[0].format_dtype, test.dtype);
+    const std::string wrong = absl::StrCat(
+        "{\"a\":", Entry(test.dtype, shape, absl::StrCat("[0,", test.bytes + 1, "]")), "}");
+    EXPECT_THAT(Refusal(wrong, test.bytes + 1), HasSubstr("its shape and dtype need"));
+  }
+  // The size of an element of a newer version's type is not known.
+  EXPECT_TRUE(ParseSafetensorsHeader("{\"a\":" + Entry("NEW", "[4]", "[0,5]") + "}", 5).ok());
+}
+
+TEST(SafetensorsTest, UnknownKeysAndRepetitionsAreRefused) {
+  EXPECT_THAT(Refusal("{\"a\":" + Entry("", "[4]", "[0,4]") + "}", 4), HasSubstr("dtype"));
   EXPECT_THAT(Refusal("{\"a\":{\"dtype\":\"U8\",\"shape\":[4]}}", 4), HasSubstr("needs"));
   EXPECT_THAT(Refusal("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0]}}", 4),
               HasSubstr("needs"));

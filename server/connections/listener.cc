@@ -129,10 +129,11 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& flag
 absl::Status Listener::BindAll() {
   const std::optional<HostPort> parts = ParseHostPort(address_);
   if (!parts.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag_, "=", address_,
-                     " is not host:port. Fix: set it to, for example, "
-                     "127.0.0.1:50051"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag_, "=", address_,
+        " is not host:port. Fix: set it to an address with a port from 0 to 65535, for "
+        "example 127.0.0.1:",
+        flag_ == "metrics_address" ? 9464 : 50051));
   }
   const auto resolved = Resolve(parts->host, std::to_string(parts->port));
   if (const int* const error = std::get_if<int>(&resolved)) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "runtime/base/errors/inference_errors.h"
 #include "server/inference/inference_state.h"
 #include "server/rpc/run_call.h"
 
@@ -23,6 +24,9 @@ class InferCall final : public RunCall {
   void DropMessage() override { work_.batch.Clear(); }
   absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) override;
   void Discard(RequestBatch& batch) override;
+  absl::Status Worded(const absl::Status& status) const override {
+    return errors::InInferenceWords(status);
+  }
 
   InferenceState& state_;
   const Clock::time_point arrived_ = Clock::now();

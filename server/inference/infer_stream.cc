@@ -64,10 +64,11 @@ absl::Status InferStream::BuildAnswer(RequestBatch& batch, Context* context,
 
 absl::Status InferStream::BuildRefusal(const RequestId& id, const absl::Status& why,
                                        grpc::ByteBuffer& answer) {
-  if (ends_at_error_) return why;
+  const absl::Status worded = errors::InInferenceWords(why);
+  if (ends_at_error_) return worded;
   inference::ModelStreamInferResponse response;
   // Shortened as in the status of a call.
-  response.set_error_message(ToUtf8(ShortenMessage(why.message())));
+  response.set_error_message(ToUtf8(ShortenMessage(worded.message())));
   response.mutable_infer_response()->set_id(id.text);
   ToBytes(response).Swap(&answer);
   return absl::OkStatus();

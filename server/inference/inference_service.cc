@@ -28,7 +28,7 @@ using grpc::ServerUnaryReactor;
 
 ServerUnaryReactor* Finish(CallbackServerContext* context, const absl::Status& status) {
   auto* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
+  reactor->Finish(ToGrpc(errors::InInferenceWords(status)));
   return reactor;
 }
 
@@ -211,7 +211,7 @@ ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     }
     // Before the answer, so that the client's next install finds the slot free.
     slot->Release();
-    reactor->Finish(ToGrpc(done));
+    reactor->Finish(ToGrpc(errors::InInferenceWords(done)));
     core.gate.Leave(1);
   });
   return reactor;
@@ -237,7 +237,7 @@ ServerUnaryReactor* InferenceService::RepositoryModelUnload(
   state_.core.pools.changes.Post(
       [this, context, reactor, name = model->operator_name, actor = *actor] {
         const auto done = [this, reactor](const absl::Status& status) {
-          reactor->Finish(ToGrpc(status));
+          reactor->Finish(ToGrpc(errors::InInferenceWords(status)));
           state_.core.gate.Leave(1);
         };
         auto removal = state_.core.operators.Remove(name, std::nullopt, actor);

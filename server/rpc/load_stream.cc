@@ -23,6 +23,7 @@ namespace {
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(50);
 // Buffers named by one answer, so that it stays below the size that clients accept by default.
 constexpr size_t kBuffersOfAnswer = 1000;
+constexpr size_t kMaxSkippedNames = 100;
 
 }  // namespace
 
@@ -79,12 +80,19 @@ absl::Status LoadStream::Load() {
   ASSIGN_OR_RETURN(UniqueFd descriptor, OpenFileInFolder(core_.load_dir, request_.path()));
   ASSIGN_OR_RETURN(const SafetensorsFile file,
                    SafetensorsFile::FromDescriptor(std::move(descriptor), request_.path()));
+  if (!request_.skip_unsupported()) {
+    RETURN_IF_ERROR(file.CheckSupported(
+        "set skip_unsupported (residentctl buffers load --skip_unsupported) to load the others"));
+  }
   RETURN_IF_ERROR(CheckNames(file));
   uint64_t total = 0;
   for (const SafetensorsTensor& tensor : file.tensors()) total += tensor.size_bytes();
   {
     absl::MutexLock lock(&mu_);
     total_bytes_ = total;
+    for (const SafetensorsTensor& tensor : file.unsupported()) {
+      if (skipped_.size() < kMaxSkippedNames) skipped_.push_back(tensor.name);
+    }
   }
   // All are allocated first, so that a lack of memory is noticed at once. A tensor without elements
   // has no buffer.
@@ -206,6 +214,8 @@ v1::LoadFileResponse LoadStream::NextAnswer() {
     DescribeBuffer(*unreported_.front(), answer.add_buffers());
     unreported_.pop_front();
   }
+  for (std::string& name : skipped_) answer.add_skipped(std::move(name));
+  skipped_.clear();
   reported_bytes_ = loaded_bytes_;
   return answer;
 }

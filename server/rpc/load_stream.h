@@ -71,6 +71,8 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
   uint64_t loaded_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reported_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t total_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // Tensors that are left out, until an answer has named them.
+  std::vector<std::string> skipped_ ABSL_GUARDED_BY(mu_);
   // Complete buffers that no answer has named yet.
   std::deque<std::shared_ptr<const Buffer>> unreported_ ABSL_GUARDED_BY(mu_);
 };

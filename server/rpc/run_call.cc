@@ -49,7 +49,7 @@ grpc::ServerUnaryReactor* RunCall::Start(const std::shared_ptr<RunCall>& call,
     status = std::move(call->status_);
   } else {
     core.counters.CountRefused(launched.code());
-    status = ToGrpc(launched);
+    status = ToGrpc(call->Worded(launched));
   }
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   reactor->Finish(std::move(status));
@@ -117,7 +117,7 @@ absl::Status RunCall::FillResponse(RequestBatch& batch) {
 }
 
 void RunCall::Answer(RequestBatch& batch) {
-  grpc::Status status = ToGrpc(FillResponse(batch));
+  grpc::Status status = ToGrpc(Worded(FillResponse(batch)));
   Reactor* reactor = nullptr;
   {
     absl::MutexLock lock(&mu_);

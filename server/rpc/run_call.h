@@ -61,6 +61,8 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   // In place of BuildAnswer for a batch none of whose tasks ran, because the call was cancelled or
   // its deadline passed.
   virtual void Discard(RequestBatch& batch) {}
+  // The error of the call in the words of its interface.
+  virtual absl::Status Worded(const absl::Status& status) const { return status; }
 
   Core& core_;
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/operator_details.h"
 #include "runtime/base/errors/reason.h"
 
 namespace resident {
@@ -15,8 +16,8 @@ std::string DescribeFailure(const RequestBatch& batch, TaskStatus status, uint16
       return "";
     case TaskStatus::kInvalidArgument:
       return absl::StrCat("operator ", batch.operator_name, " version ", batch.version,
-                          " refused its arguments on the device (detail ", detail,
-                          "). Fix: check the values it reads");
+                          " refused its arguments on the device: ",
+                          errors::DetailText(batch.operator_name, detail));
     case TaskStatus::kDeadlineExceeded:
       return "the deadline passed before the task reached the device; it did not run. Fix: allow "
              "more time or send smaller batches";

@@ -174,9 +174,10 @@ TEST_F(TlsTest, FilesThatEveryUserMayWriteAreRefusedAndOthersCauseWarnings) {
 }
 
 TEST(StartTest, AnUnencryptedNetworkIsServedOnlyOnRequest) {
-  const auto refused = [](const std::vector<std::string>& flags, const std::string& part) {
+  const auto refused = [](const std::vector<std::string>& flags, const std::string& part,
+                          int status = 2) {
     const Daemon::Failure failure = Daemon::StartExpectingFailure(flags);
-    EXPECT_EQ(failure.exit.status, 1);
+    EXPECT_EQ(failure.exit.status, status);
     EXPECT_THAT(failure.output, HasSubstr(part));
     EXPECT_THAT(failure.output, HasSubstr("Fix: "));
   };
@@ -188,7 +189,7 @@ TEST(StartTest, AnUnencryptedNetworkIsServedOnlyOnRequest) {
   refused({"--tls_cert=" + folder.Path("none")}, "--tls_cert without --tls_key");
   refused({"--tls_client_ca=" + folder.Path("none")}, "--tls_client_ca without --tls_cert");
   refused({"--token_file=" + folder.Path("none")}, "--token_file without --policy");
-  refused({"--policy=" + folder.Path("none")}, "cannot read");
+  refused({"--policy=" + folder.Path("none")}, "cannot read", /*status=*/1);
   refused({"--policy=" + folder.Write("bad", "{")}, "at line 1");
   Daemon trusted({"--insecure_non_loopback"}, "0.0.0.0:0");
   // The daemon may serve before this line has arrived.
@@ -211,7 +212,7 @@ TEST_F(TlsTest, OtherMachinesNeedCertificatesUnlessAFlagAllowsIt) {
   for (const auto& flags : {with({address}), with({address, "--insecure_non_loopback"}),
                             with({address, client_ca, "--tls_require_client_cert=false"})}) {
     const Daemon::Failure failure = Daemon::StartExpectingFailure(flags);
-    EXPECT_EQ(failure.exit.status, 1);
+    EXPECT_EQ(failure.exit.status, 2);
     EXPECT_THAT(failure.output, HasSubstr("clients need no certificate"));
     EXPECT_THAT(failure.output, HasSubstr("Fix: "));
     EXPECT_THAT(failure.output, HasSubstr(allow));

@@ -110,7 +110,7 @@ TEST(ExampleFileTest, ErrorsNameTheProblemAndItsPosition) {
   } kCases[] = {
       {"{", "not valid JSON"},
       {R"({"inputs": {"x": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}}",
-       "nested too deeply"},
+       "nested more than 64 levels deep"},
       {"[1]", "example 1: it is not an object"},
       {R"({"input": {}})", "unknown key 'input'"},
       {R"({"inputs": []})", "'inputs' is not an object"},

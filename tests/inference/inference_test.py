@@ -210,7 +210,7 @@ class Models(InferenceTest):
                                              "default" not in value.string_value, key)
 
     def test_unknown_models_and_versions_are_errors(self):
-        with self.refused(grpc.StatusCode.NOT_FOUND, "'ad'", "add"):
+        with self.refused(grpc.StatusCode.NOT_FOUND, "'ad'", "add", "RepositoryIndex lists all models"):
             self.client.ModelMetadata(name="ad")
         with self.refused(grpc.StatusCode.NOT_FOUND, "version 7"):
             self.client.ModelConfig(name="add", version="7")
@@ -373,8 +373,14 @@ class Infer(InferenceTest):
             self.client.infer("add", {"x": X, "y": Y[:2]})
         with self.invalid("argument 1 'x' of sum_rows", "dtype i32"):
             self.client.infer("sum_rows", {"x": numpy.ones((2, 2), numpy.int32)})
-        with self.refused(grpc.StatusCode.NOT_FOUND, "version 9"):
+        with self.refused(grpc.StatusCode.NOT_FOUND, "version 9", "send no version for the active one (1 now)"):
             self.client.infer("add", {"x": X, "y": Y}, model_version="9")
+        for version in ("0", "-1", "v1"):
+            with self.invalid("version '{}' cannot exist: versions are numbers from 1 on".format(version),
+                              "nothing for the active one"):
+                self.client.infer("add", {"x": X, "y": Y}, model_version=version)
+        with self.invalid("give it as the parameter shape.NAME", 'shape.out="2,3"'):
+            self.client.infer("sum", {"x": numpy.ones((2, 2), numpy.float32), "axes": numpy.uint32([1])})
         with self.refused(grpc.StatusCode.NOT_FOUND, "'ad'"):
             self.client.infer("ad", {"x": X, "y": Y})
 

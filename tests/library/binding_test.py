@@ -57,6 +57,65 @@ class BindingTest(unittest.TestCase):
             index.buffer_info()[0], "i64", (), owner=index), 1)
         self.assertEqual(index[0], 1)
 
+    def test_what_is_no_tensor_is_named_with_its_argument(self):
+        x, out = floats(1, 2, 3), floats(0, 0, 0)
+        for wrong in ([1, 2, 3], None, "1,2,3", object(), {1: 2}):
+            for arguments, where in (((wrong, x, out), "argument 1 'x' of add"),
+                                     ((x, wrong, out), "argument 2 'y' of add"), ((x, x, wrong), "argument 3 'out' of add")):
+                with self.assertRaises(resident_ops.InvalidValue) as caught:
+                    self.ops.run("add", *arguments)
+                self.assertIn(where + ": {} is not a tensor".format(type(wrong).__name__), str(caught.exception))
+                self.assertIn("Fix: pass an array of NumPy or array, another object with the buffer protocol, a torch "
+                              "tensor, or a Tensor", str(caught.exception))
+        with self.assertRaisesRegex(resident_ops.InvalidValue, "argument 4 'alpha' of add is a scalar, and got array"):
+            self.ops.run("add", x, x, out, x)
+        with self.assertRaisesRegex(resident_ops.InvalidValue, "the operator's name is bytes, not a text"):
+            self.ops.run(b"add", x, x, out)
+
+    def test_an_optional_tensor_is_left_out_with_none(self):
+        out = floats(0, 0)
+        x, w = memoryview(floats(1, 2)), memoryview(floats(1, 0, 0, 10)).cast("B").cast("f", (2, 2))
+        self.ops.run("gemv", x, w, None, out)
+        self.assertEqual(list(out), [1, 20])
+        with self.assertRaisesRegex(resident_ops.InvalidValue, "argument 2 'w' of gemv: NoneType is not a tensor"):
+            self.ops.run("gemv", x, None, None, out)
+
+    def test_bfloat16(self):
+        class Bits:
+            """As an array of ml_dtypes.bfloat16: without the buffer protocol, and with a view of its bits."""
+
+            dtype = "bfloat16"
+
+            def __init__(self, bits):
+                self.bits = bits
+
+            def view(self, kind):
+                assert kind == "uint16"
+                return memoryview(self.bits)
+
+        out = floats(0, 0)
+        bits = array.array("H", [0x3F80, 0xC000])  # 1, -2.
+        self.ops.run("copy", Bits(bits), out)
+        self.assertEqual(list(out), [1, -2])
+        self.ops.run("copy", resident_ops.Tensor(bits.buffer_info()[0], "bf16", (2,), owner=bits), out)
+        self.assertEqual(list(out), [1, -2])
+        with self.assertRaisesRegex(resident_ops.InvalidValue, "elements of format 'H'"):
+            self.ops.run("copy", bits, out)
+
+    def test_after_close_every_call_says_so(self):
+        ops = resident_ops.Operators()
+        ops.close()
+        ops.close()
+        x = floats(1)
+        for call in (lambda: ops.run("add", x, x, x), ops.check, ops.result):
+            with self.assertRaisesRegex(resident_ops.InvalidValue, "these Operators are closed. Fix: call them before"):
+                call()
+
+    def test_details_are_explained(self):
+        out = floats(0)
+        with self.assertRaisesRegex(resident_ops.InvalidValue, "tanh is neither 0 nor 1 .detail 1.. Fix: give 0 or 1"):
+            self.ops.run("gelu", floats(1), out, 2)
+
     def test_refusals_are_exceptions_with_the_reason(self):
         with self.assertRaisesRegex(resident_ops.InvalidValue, "'softmax'"):
             self.ops.run("softmx", floats(1), floats(1))

@@ -22,6 +22,8 @@ SIGNATURES = {
     "dense": "x: in f32[N], out: out f32[N]",
     "gemv": "x: in f32[*S, K], w: in f32[N, K], bias: in f32[*B], out: out f32[*S, N]",
     "two": "x: in f32[N], a: out f32[N], b: out f32[N]",
+    "grow": "x: in f32[N], out: out f32[M]",
+    "scale": "x: in f32[*S], out: out f32[*S], s: scalar f32",
     "sum": "x: in f32[*S], out: out f32[*R], axes: scalar u32",
     "update": "x: inout strided f32[N]",
 }
@@ -188,7 +190,7 @@ class Refusals(GraphTest):
         self.check("node 'add0': 'x' of add is given twice", b.call, "add", x, x=x)
         self.check("no parameter 'beta'\nFix: its parameters are: x, y, out, alpha; options are: node", b.call,
                    "add", x, x, beta=1)
-        self.check("node 'sum0': argument 3 'axes' of sum: it is missing", b.call, "sum", x, shape=1)
+        self.check("node 'scale0': argument 3 's' of scale: it is missing", b.call, "scale", x)
         self.check("'alpha' of add: <graph tensor 'x': f32[4]> is not a number", b.call, "add", x, x, alpha=x)
         self.check("nan is not a number", b.call, "add", x, x, alpha=float("nan"))
         self.check("0.5 is not an integer", b.call, "sum", x, shape=1, axes=0.5)
@@ -200,8 +202,8 @@ class Refusals(GraphTest):
         self.check("argument 1 'x' of dense: it is i64, and must be f32\nFix: convert it with the operator "
                    "'copy'", b.call, "dense", b.input("whole", 4, "i64"))
         self.check("it is f16, and must be f32\nFix: choose another", b.call, "dense", x, dtype="f16")
-        self.check("node 'sum0': argument 2 'out' of sum: its shape [*R] does not follow from the inputs\n"
-                   "Fix: pass shape=(...), or the tensor that is written", b.call, "sum", x, axes=1)
+        self.check("node 'grow0': argument 2 'out' of grow: its shape [M] does not follow from the inputs\n"
+                   "Fix: pass shape=(...), or the tensor that is written", b.call, "grow", x)
         self.check("shape [3] does not broadcast to S = [4]", b.call, "add", x, b.input("three", 3))
         self.check("does not match", b.call, "dense", x, out=b.activation("a3", 3))
         self.check("accepts only dense tensors", b.call, "dense", x[::2])

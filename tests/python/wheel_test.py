@@ -6,6 +6,7 @@ import hashlib
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
 
 FOLDER = pathlib.Path("client/python").absolute()
+PROTO = pathlib.Path("proto").absolute()
 WHEEL = FOLDER / "residentd-0.1.0-py3-none-any.whl"
 LIMIT_BYTES = 200 << 10
 # Beyond what the packages take that it needs. Processor time, which other programs do not change much.
@@ -72,6 +74,34 @@ class Wheel(unittest.TestCase):
             done = subprocess.run([python, program], capture_output=True, text=True, cwd=folder,
                                   env=environment)
         self.assertEqual((done.stdout, done.stderr, done.returncode), (printed, "", 0))
+
+    def install_source(self, folder, protos):
+        """`pip install client/python` of a clone in `folder`; the package is in `folder`/site."""
+        source = folder / "clone" / "client" / "python"
+        shutil.copytree(FOLDER, source, ignore=shutil.ignore_patterns("*.bin", "*.whl", "build", "*.egg-info"))
+        if protos:
+            shutil.copytree(PROTO, folder / "clone" / "proto", ignore=lambda path, names: [
+                name for name in names if "." in name and not name.endswith(".proto")])
+        return subprocess.run(
+            ["/usr/bin/python3", "-m", "pip", "--disable-pip-version-check", "install", "--no-build-isolation",
+             "--no-index", "--no-deps", "--no-cache-dir", "--target", str(folder / "site"), str(source)],
+            capture_output=True, text=True, env=dict(os.environ, HOME=str(folder)))
+
+    def test_the_source_folder_can_be_installed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.install_source(pathlib.Path(folder), protos=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            made = pathlib.Path(folder, "site", "residentd", "descriptors.bin").read_bytes()
+            self.assertEqual(made, (FOLDER / "residentd" / "descriptors.bin").read_bytes())
+            subprocess.run(["/usr/bin/python3", "-I", "-c", "import sys; sys.path.insert(0, {!r}); import residentd.aio"
+                            .format(os.path.join(folder, "site"))], check=True, cwd="/")
+
+    def test_a_source_folder_without_its_repository_says_what_to_do(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.install_source(pathlib.Path(folder), protos=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("residentd/descriptors.bin is missing", done.stdout + done.stderr)
+            self.assertIn("make bundle", done.stdout + done.stderr)
 
     def test_its_import_is_quick(self):
         with tempfile.TemporaryDirectory() as folder:

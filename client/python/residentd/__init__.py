@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .client import Buffer, Client, connect
 from .dtypes import BFloat16Array, bfloat16
 from .errors import (Aborted, AlreadyExists, Cancelled, DeadlineExceeded, Error, FailedPrecondition,
-                     Internal, InvalidArgument, NodeFailed, NotFound, OutOfRange,
+                     FileError, FileMissing, Internal, InvalidArgument, NoAttribute, NodeFailed, NotFound, OutOfRange,
                      PermissionDenied, ResourceExhausted, TaskError, TaskFailed, TaskTimedOut, Unauthenticated, Unavailable,
                      Unimplemented, WrongType)
 from .flux import FluxResult
@@ -51,13 +51,18 @@ else:
         found = globals()[name] = getattr(importlib.import_module("." + _LAZY[name], __name__), name)
         return found
 
+
+def __dir__() -> "list[str]":
+    return sorted(set(globals()) | set(__all__))
+
+
 __all__ = [
     "Aborted", "AlreadyExists", "BFloat16Array", "Bake", "Buffer", "Cancelled", "Client",
-    "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FluxResult", "Graph",
+    "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FileError", "FileMissing", "FluxResult", "Graph",
     "GraphBuilder", "GraphDependency", "GraphFinding", "GraphInfo", "GraphRecord", "GraphRefused",
     "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
     "GraphTensor", "GraphVersion", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument",
-    "LoadedGraph", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
+    "LoadedGraph", "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "WrongType",

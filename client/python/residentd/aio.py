@@ -20,7 +20,7 @@ from typing import (TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Generator
 import grpc
 import numpy as np
 
-from . import (buffers, calls, credentials, descriptors, expression, flux as flux_module, operators,
+from . import (buffers, calls, credentials, descriptors, flux as flux_module, operators,
                status as status_module)
 from .buffers import BufferMemory, BufferView, dense_strides
 from .calls import Steps
@@ -29,8 +29,8 @@ from .connection import check_process
 from .credentials import Settings
 from .descriptors import message
 from .dtypes import BY_NUMBER, DType, DTypeLike
-from .errors import (Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable,
-                     from_refusal, from_rpc)
+from .errors import (Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable,
+                     from_python, from_refusal, from_rpc)
 from .operations import Operations, ShapeLike
 from .operator_call import Prepared
 from .operators import Bake, Event, Installed, OperatorInfo
@@ -72,6 +72,7 @@ class _Connection:
         self._channel: Any = None
         self._callables: Dict[str, Any] = {}
         self._opening: Optional[asyncio.Lock] = None
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._session: Tuple[str, str] = ("", "")
         self._session_task: Optional["asyncio.Task[None]"] = None
         self._closed = False
@@ -79,6 +80,7 @@ class _Connection:
     async def drive(self, steps: Steps[T]) -> T:
         """Runs the steps of an operation; returns its result."""
         check_process(self._process)
+        self._check_loop()
         value: Any = None
         failure: Optional[BaseException] = None
         while True:
@@ -86,11 +88,25 @@ class _Connection:
                 step = steps.send(value) if failure is None else steps.throw(failure)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except (TypeError, ValueError, OverflowError) as error:
+                if isinstance(error, Error):
+                    raise
+                raise from_python(error) from error
             value, failure = None, None
             try:
                 value = await self._execute(step)
             except BaseException as error:
                 failure = error
+
+    def _check_loop(self) -> None:
+        """FailedPrecondition in another event loop than that of the first call."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise FailedPrecondition("the client belongs to another event loop, in which it was used first",
+                                     "call residentd.aio.connect() in each asyncio.run(), and use the client "
+                                     "only there")
 
     async def _execute(self, step: calls.Step) -> Any:
         if isinstance(step, calls.Session):
@@ -117,6 +133,7 @@ class _Connection:
         if self._closed:
             raise FailedPrecondition("the client is closed",
                                      "use it before close() and inside its with block")
+        self._check_loop()
         if self._channel is None:  # Made here, where an event loop runs.
             target, options = credentials.target_and_options(self._settings)
             secret = credentials.channel_credentials(self._settings)
@@ -139,6 +156,7 @@ class _Connection:
 
     async def session(self) -> Tuple[str, str]:
         """The session's id and the path of the daemon's local socket."""
+        self._check_loop()
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
@@ -440,9 +458,7 @@ class Operators:
 
     async def publish(self, function: Callable[..., Any], name: str = "", **options: Any) -> Installed:
         """Installs a Python function of NumPy expressions."""
-        return await self.install(name or function.__name__, expr=expression.trace(function),
-                                  summary=options.pop("summary", operators.first_line(function)),
-                                  **options)
+        return await self.install(**operators.publish_options(function, name, options))
 
     async def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
                        force: bool = False, bake: Optional[Bake] = None) -> int:
@@ -497,6 +513,10 @@ class Client:
         self._stream: Optional[Stream] = None
         self._graphs: Optional["Graphs"] = None
         self.operators = Operators(self)
+
+    def __repr__(self) -> str:
+        return "<residentd client of {} for asyncio{}>".format(
+            self._connection._settings.address, ", closed" if self._connection._closed else "")
 
     def __await__(self) -> Generator[Any, None, "Client"]:
         return self._open().__await__()
@@ -570,9 +590,11 @@ class Client:
                 for info in await self._drive(self._operations.list_buffers())]
 
     async def load_file(self, path: str, prefix: str = "", *,
-                        device: Optional[int] = None) -> Dict[str, Buffer]:
+                        device: Optional[int] = None,
+                        skip_unsupported: bool = False) -> Dict[str, Buffer]:
         """Durable buffers of the tensors of a file in the daemon's --load_dir, by name."""
-        infos = await self._drive(self._operations.load_file(path, prefix, buffers.check_device(device)))
+        infos = await self._drive(self._operations.load_file(path, prefix, buffers.check_device(device),
+                                                             skip_unsupported))
         return {
             info.name: self._buffer(BufferMemory(info, self._operations.memory, False),
                                     BY_NUMBER[info.dtype], tuple(info.shape))

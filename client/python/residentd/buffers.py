@@ -258,6 +258,8 @@ def converted(values: Any, dtype: Optional[DTypeLike]) -> Any:
         if not isinstance(values, (bool, int, float, complex, list, tuple)):
             return values
         dtype = "f32"
+        if not isinstance(values, complex):
+            return dtypes.from_numbers(values, dtypes.find(dtype))
     kind = dtypes.find(dtype)
     given = np.asarray(values) if isinstance(values, complex) else values
     return dtypes.convert(dtypes.to_array(given)[0], kind)
@@ -337,7 +339,8 @@ def write(view: BufferView, values: Any) -> Steps[None]:
     array, found = dtypes.to_array(values)
     dtype = view._dtype
     if found is None:
-        array = dtypes.convert(array, dtype)
+        numbers = isinstance(values, (bool, int, float, list, tuple))
+        array = dtypes.from_numbers(values, dtype) if numbers else dtypes.convert(array, dtype)
     elif found is not dtype:
         raise InvalidArgument("the buffer has dtype {}, the array {}".format(dtype.name, found.name),
                               "convert the array, for instance with astype()")

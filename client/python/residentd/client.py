@@ -214,10 +214,13 @@ class Client:
             found.append(self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape)))
         return found
 
-    def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None) -> Dict[str, Buffer]:
-        """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name."""
+    def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None,
+                  skip_unsupported: bool = False) -> Dict[str, Buffer]:
+        """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name.
+        skip_unsupported: leaves tensors out whose dtype the daemon does not have."""
         loaded = {}
-        for info in self._drive(self._operations.load_file(path, prefix, buffers.check_device(device))):
+        for info in self._drive(self._operations.load_file(path, prefix, buffers.check_device(device),
+                                                           skip_unsupported)):
             memory = BufferMemory(info, self._operations.memory, False)
             loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
         return loaded
@@ -241,6 +244,10 @@ class Client:
         if stream is not None:
             stream.close()
         self._connection.close()
+
+    def __repr__(self) -> str:
+        return "<residentd client of {}{}>".format(self._connection.address,
+                                                   ", closed" if self._connection.closed else "")
 
     def __enter__(self) -> "Client":
         return self

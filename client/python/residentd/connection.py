@@ -19,7 +19,7 @@ import grpc
 from . import calls, credentials, descriptors
 from .calls import Steps
 from .credentials import Settings
-from .errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc
+from .errors import DeadlineExceeded, Error, FailedPrecondition, Unavailable, from_python, from_rpc
 
 T = TypeVar("T")
 
@@ -95,6 +95,14 @@ class Connection:
         self._run = self._channel.unary_unary(run.path,
                                               response_deserializer=run.response.FromString)
 
+    @property
+    def address(self) -> str:
+        return self._settings.address
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     # Steps.
 
     def drive(self, steps: Steps[T]) -> T:
@@ -107,6 +115,10 @@ class Connection:
                 step = steps.send(value) if failure is None else steps.throw(failure)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except (TypeError, ValueError, OverflowError) as error:
+                if isinstance(error, Error):
+                    raise
+                raise from_python(error) from error
             value, failure = None, None
             try:
                 value = self._execute(step)

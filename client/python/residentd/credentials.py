@@ -9,9 +9,11 @@ from typing import Any, List, Optional, Tuple
 
 import grpc
 
-from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
+from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable, WrongType, read_file
 
 _MIB = 1 << 20
+_MAX_MESSAGE_MIB = 2047  # gRPC's sizes have 31 bits.
+_MAX_ARENA_MIB = 1 << 24
 MAX_TIMEOUT_S = 365 * 86400.0  # Far from where gRPC's clock overflows.
 # A daemon that is gone without closing its connection (a lost machine, a firewall) is noticed after the
 # sum of both. The daemon permits a ping every 5 s.
@@ -43,6 +45,17 @@ class Settings:
 
 def check(settings: Settings) -> Settings:
     """InvalidArgument or FailedPrecondition for settings that cannot work."""
+    for name in ("address", "client_name", "token_file", "tls_ca", "tls_cert", "tls_key", "tls_server_name"):
+        value = getattr(settings, name)
+        if not isinstance(value, str) and (value is not None or name in ("address", "client_name")):
+            raise WrongType("{}={!r} is not a text".format(name, value), "give {}".format(
+                "HOST:PORT, or unix:PATH" if name == "address" else "a text"))
+    check_address(settings.address)
+    for name, least, most in (("max_message_mib", 1, _MAX_MESSAGE_MIB), ("arena_mib", 0, _MAX_ARENA_MIB)):
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+            raise InvalidArgument("{}={!r} is not a number of MiB".format(name, value),
+                                  "use an integer from {} to {}".format(least, most))
     check_timeout(settings.timeout)
     check_timeout(settings.connect_timeout, "connect_timeout")
     if settings.shared_memory not in ("auto", "off"):
@@ -62,6 +75,25 @@ def check(settings: Settings) -> Settings:
             "a token would be sent in the clear to {}".format(settings.address),
             "use TLS (tls_ca), or connect over the loopback interface or a Unix socket")
     return settings
+
+
+def check_address(address: str) -> None:
+    """InvalidArgument unless it is an address that gRPC would use as it is written: it takes the lower 16
+    bits of any port."""
+    if address.startswith(("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")):
+        return
+    bare = address
+    for scheme in ("dns:", "ipv4:", "ipv6:"):
+        if address.startswith(scheme):
+            bare = address[len(scheme):].rpartition("/")[2]
+    for each in bare.split(",") if address.startswith(("ipv4:", "ipv6:")) else [bare]:
+        host, colon, port = each.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]") and len(host) > 2
+        if (not colon or not host or (":" in host and not bracketed) or
+                not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535)):
+            raise InvalidArgument("{!r} is not HOST:PORT".format(address),
+                                  "give a port from 1 to 65535, for example 127.0.0.1:50051 or [::1]:50051; "
+                                  "or unix:PATH")
 
 
 def check_timeout(value: Any, name: str = "timeout") -> None:
@@ -97,10 +129,12 @@ def metadata(settings: Settings) -> List[Tuple[str, str]]:
     """The headers of each call."""
     if not settings.token_file:
         return []
-    with open(settings.token_file, encoding="utf-8") as file:
-        token = file.read().strip()
+    try:
+        token = read_file(settings.token_file).decode().strip()
+    except UnicodeDecodeError:
+        token = ""
     if not token:
-        raise InvalidArgument("the token file {} is empty".format(settings.token_file),
+        raise InvalidArgument("the token file {} is empty, or not a text".format(settings.token_file),
                               "write the token into it")
     return [("authorization", "Bearer " + token)]
 
@@ -137,8 +171,7 @@ def channel_credentials(settings: Settings) -> Optional[grpc.ChannelCredentials]
     def read(path: Optional[str]) -> Optional[bytes]:
         if not path:
             return None
-        with open(path, "rb") as file:
-            return file.read()
+        return read_file(path)
 
     return grpc.ssl_channel_credentials(read(settings.tls_ca), read(settings.tls_key),
                                         read(settings.tls_cert))

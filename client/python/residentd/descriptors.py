@@ -23,7 +23,13 @@ _PACKAGE = "resident.v1"
 
 
 def _load() -> bytes:
-    return importlib.resources.files(__package__).joinpath("descriptors.bin").read_bytes()
+    try:
+        return importlib.resources.files(__package__).joinpath("descriptors.bin").read_bytes()
+    except FileNotFoundError:
+        raise ImportError(
+            "residentd/descriptors.bin is missing, which is made of proto/ when the package is built. Fix: "
+            "install the wheel that `make bundle` (or bazel build //client/python:wheel) makes, or run "
+            "`pip install client/python`") from None
 
 
 def message_factory_of(pool: descriptor_pool.DescriptorPool) -> Callable[[Any], Any]:

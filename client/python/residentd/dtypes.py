@@ -213,6 +213,44 @@ def convert(array: "np.ndarray[Any, Any]", dtype: DType) -> "np.ndarray[Any, Any
     return converted
 
 
+# Up to which absolute value a floating type has all integers.
+_EXACT_INTEGERS = {"f32": 1 << 24, "f16": 1 << 11, "bf16": 1 << 8, "f64": 1 << 53}
+
+
+def from_numbers(given: Any, dtype: DType) -> "np.ndarray[Any, Any]":
+    """The values of Python's numbers and lists, which have no dtype of their own, in the one that was
+    chosen for them. A floating type rounds fractions; InvalidArgument if it would change an integer."""
+    array = np.asarray(_values(given))
+    made = convert(array, dtype)
+    if not dtype.floating or not array.size:
+        return made
+    if np.any(np.isinf(made.to_float32() if isinstance(made, BFloat16Array) else made) & np.isfinite(
+            array.astype(np.float64))):
+        raise InvalidArgument("a number is above the range of {}".format(dtype.name),
+                              "pass smaller numbers, or numpy.inf, or an array of another dtype")
+    if np.abs(array.astype(np.float64)).max() > _EXACT_INTEGERS[dtype.name]:
+        values = made.to_float32() if isinstance(made, BFloat16Array) else made
+        for number, value in zip(_flat(given), values.ravel().tolist()):
+            if isinstance(number, (int, np.integer)) and value != number:
+                raise InvalidArgument(
+                    "the integer {} is not a number of {}, which would make it {:g}".format(
+                        number, dtype.name, value),
+                    "pass an array of the dtype that you mean, for instance numpy.int64(...) or "
+                    "numpy.float64(...)")
+    return made
+
+
+def _flat(given: Any) -> Iterable[Any]:
+    """The numbers of nested lists, in their order."""
+    if isinstance(given, np.ndarray):
+        yield from _values(given).ravel().tolist()
+    elif isinstance(given, (list, tuple)):
+        for each in given:
+            yield from _flat(each)
+    else:
+        yield given
+
+
 def _not_real(array: "np.ndarray[Any, Any]") -> InvalidArgument:
     return InvalidArgument("values of dtype {} are not numbers that residentd has".format(array.dtype),
                            "pass real numbers, for instance the real and the imaginary part")

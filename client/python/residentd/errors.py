@@ -35,6 +35,7 @@ class Error(Exception):
                  reason: str = "", details: Optional[Mapping[str, str]] = None) -> None:
         if not fix:
             message, fix = split_fix(message)
+        message, fix = _in_own_words(message), _in_own_words(fix)
         super().__init__(message)  # One argument: OSError would take two as errno and text.
         self.code = code or self.default_code
         self.message = message
@@ -52,6 +53,28 @@ class Error(Exception):
         return (_rebuild, (type(self), self.message, dict(self.__dict__)))
 
 
+# What only the gRPC API has, in the words of this package.
+_WORDS = (
+    ("Operators.List", "rd.operators.list()"), ("Operators.Describe", "rd.operators.describe()"),
+    ("Operators.Remove", "rd.operators.remove()"), ("Operators.Watch", "rd.operators.watch()"),
+    ("Buffers.LoadFile", "rd.load_file()"), ("Buffers.List", "rd.buffers()"),
+    ("Graphs.Validate", "rd.graphs.validate()"), ("Admin.Status", "rd.status()"),
+    ("send version 0 for the active one", "leave version= out for the active one"),
+    ("send one column for each of", "pass one argument for each of"),
+    ("send the output's shape in place of infer_shape", "pass shape=(...)"),
+    ("raise limits.task_time_ms", "pass task_time_ms="),
+    ("set it in `scalars`", "pass it by its name"),
+    ("leave BufferColumn.strides empty, and copy", "copy"),
+    ("Client.status()", "rd.status()"),
+)
+
+
+def _in_own_words(text: str) -> str:
+    for api, here in _WORDS:
+        text = text.replace(api, here)
+    return text
+
+
 def _rebuild(kind: Type[Error], message: str, state: Dict[str, Any]) -> Error:
     error = kind.__new__(kind, message)
     error.args = (message,)
@@ -67,6 +90,18 @@ class InvalidArgument(Error, ValueError):
 
 class WrongType(InvalidArgument, TypeError):
     """An argument is of a type that is not accepted, such as a masked array."""
+
+
+class NoAttribute(InvalidArgument, AttributeError):
+    """There is no such attribute, such as a method of NumPy's arrays that a published function calls."""
+
+
+class FileError(InvalidArgument, OSError):
+    """A file of this machine cannot be read. The cause (__cause__) is Python's error."""
+
+
+class FileMissing(FileError, FileNotFoundError):
+    """There is no such file on this machine."""
 
 
 class NotFound(Error, LookupError):
@@ -264,6 +299,25 @@ def from_status(code: int, message: str, operator: str = "", reason: str = "",
         return NodeFailed(message, name, details or {})
     kind = _CLASSES.get(name, Error)
     return kind(message, operator=operator, code=name, reason=reason, details=details)
+
+
+def from_python(error: Exception) -> InvalidArgument:
+    """The package's error for one of Python's that an argument of a wrong type or value caused."""
+    kind = WrongType if isinstance(error, TypeError) else InvalidArgument
+    return kind("an argument is not accepted: {}".format(error),
+                "pass a value of the type and in the range that the documentation of the call names")
+
+
+def read_file(path: Any) -> bytes:
+    """The bytes of a file. FileError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, TypeError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        kind = FileMissing if isinstance(error, FileNotFoundError) else FileError
+        raise kind("cannot read {}: {}".format(path, why),
+                   "give the path of a file that exists and is readable") from error
 
 
 def from_refusal(refusal: Any, operator: str = "") -> Error:

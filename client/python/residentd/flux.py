@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 import numpy as np
 
 from . import dtypes, retries
+from .buffers import check_device
 from .calls import Steps, Unary
 from .credentials import check_timeout
 from .descriptors import message
-from .errors import InvalidArgument
+from .errors import InvalidArgument, WrongType
 from .results import Result, check_tasks
 
 if TYPE_CHECKING:
@@ -44,6 +45,34 @@ class FluxResult:
             self.registers, self.errors, self.cycles)
 
 
+def bytes_of(value: Any, what: str) -> bytes:
+    """The bytes of an object that consists of bytes; bytes() would make N zeros of a number N.
+    InvalidArgument for anything else."""
+    if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1:
+        return value.tobytes()
+    if isinstance(value, memoryview) and value.itemsize == 1 and value.ndim == 1:
+        return value.tobytes()
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    raise WrongType("{} is {}, not bytes".format(what, type(value).__name__),
+                    "pass bytes, for instance bytes([0x20, 0, 0, 1]), or one dimension of numpy.uint8")
+
+
+def _programs(code: Any) -> List[bytes]:
+    """The programs of a sequence."""
+    if isinstance(code, np.ndarray) or not isinstance(code, (list, tuple)):
+        raise WrongType("{} is not FLUX bytecode".format(
+            "an array of {} with {} dimensions".format(code.dtype, code.ndim) if isinstance(code, np.ndarray)
+            else type(code).__name__), "a program is bytes, or one dimension of numpy.uint8; pass one, a list "
+            "of them, or the name of an operator")
+    if not code:
+        raise InvalidArgument("the list has no programs", "pass at least one")
+    if all(isinstance(part, (int, np.integer)) for part in code):
+        raise WrongType("a list of {} numbers is not FLUX bytecode".format(len(code)),
+                        "a program is bytes, or a sequence of them: pass bytes(code)")
+    return [bytes_of(part, "program {}".format(index)) for index, part in enumerate(code)]
+
+
 def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles: Optional[int],
         unknown_opcode_nop: bool, device: Optional[int],
         timeout: Optional[float], retry: Any, operations: "Operations") -> Steps[FluxResult]:
@@ -55,11 +84,12 @@ def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles
     many = False
     if isinstance(code, str):
         programs.operator = code
-    elif isinstance(code, (bytes, bytearray, memoryview)):
-        programs.bytecode = bytes(code)
+    elif isinstance(code, (bytes, bytearray, memoryview)) or (
+            isinstance(code, np.ndarray) and code.dtype == np.uint8 and code.ndim == 1):
+        programs.bytecode = bytes_of(code, "the program")
     else:
         many = True
-        parts: List[bytes] = [bytes(part) for part in code]
+        parts = _programs(code)
         programs.bytecode = b"".join(parts)
         programs.offsets.extend(np.cumsum([0] + [len(part) for part in parts]).tolist())
     if inputs is not None:
@@ -82,6 +112,7 @@ def run(code: Any, inputs: Any, registers: Sequence[int], count: int, max_cycles
         programs.max_cycles = max_cycles
     if unknown_opcode_nop:
         programs.unknown_opcode = _UNKNOWN_OPCODE_NOP
+    device = check_device(device)
     if device is not None:
         batch.options.device = device
     if timeout is not None:

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Union
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Union
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from .descriptors import enum_names, message
-from .errors import InvalidArgument, split_fix
+from .errors import Error, InvalidArgument, WrongType, read_file, split_fix
+
+if TYPE_CHECKING:
+    from .client import Client
 
 # resident.v1.GraphTensor.Kind: {"input": 5, ...}.
 KINDS: Dict[str, int] = {
@@ -32,9 +36,23 @@ _CPP_TYPES_OF_64_BITS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_
 class Graph:
     """A task graph. `message` is the resident.v1.Graph, which must not be changed."""
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, client: "Optional[Client]" = None) -> None:
+        """client: who draws it in a notebook."""
         self.message = message
         self.name = str(message.name)
+        self._client = None if client is None else weakref.ref(client)
+
+    def _repr_svg_(self) -> Optional[str]:
+        """The picture in a notebook, by the daemon of the GraphBuilder's client. None, which shows the
+        repr: there is no such client, or the graph has errors."""
+        client = None if self._client is None else self._client()
+        try:
+            return None if client is None else client.graphs.render(self, "svg")
+        except Error:
+            return None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return dict(self.__dict__, _client=None)
 
     @classmethod
     def from_json(cls, source: Union[str, "os.PathLike[str]"]) -> "Graph":
@@ -45,9 +63,15 @@ class Graph:
         if isinstance(source, str) and source.lstrip()[:1] == "{":
             text, place = source, "the text"
         else:
+            if not isinstance(source, (str, os.PathLike)):
+                raise WrongType("{} is neither a text nor the path of a file".format(type(source).__name__),
+                                "pass JSON as text, or a path; a dict as json.dumps(...)")
             place = os.fspath(source)
-            with open(place, encoding="utf-8") as file:
-                text = file.read()
+            try:
+                text = read_file(place).decode()
+            except UnicodeDecodeError as error:
+                raise InvalidArgument("{} is not a graph: {}".format(place, error),
+                                      "write it as docs/graph_format.md describes") from None
         made = message("Graph")()
         try:
             json_format.Parse(text, made)

@@ -3,7 +3,7 @@
     b = residentd.GraphBuilder("feature", rd)
     x, w = b.input("x", (2, 64)), b.weight("w", (64,))
     n = b.call("rmsnorm", x, w, eps=1e-5)
-    b.output("y", b.call("add", n, b.call("silu", n)))
+    b.output("y", n + b.call("silu", n))
     graph = b.build()
 
 The order of the calls is the order of the nodes, which is the meaning of the graph
@@ -217,7 +217,7 @@ class GraphBuilder:
                 set_dim(dim, tensor.shape.add())
         if self._stop is not None:
             made.loop.stop.tensor = self._stop.name
-        return Graph(made)
+        return Graph(made, self._client)
 
     # For the classes above and below.
 

@@ -14,7 +14,7 @@ from .dtypes import DType
 from .errors import InvalidArgument
 from .graph import KINDS
 from .graph_tensor import GraphScalar, GraphTensor, Memory, set_dim
-from .signature import INOUT, INPUT, OUTPUT, Parameter
+from .signature import INOUT, INPUT, OUTPUT, REDUCTION_OPTIONS, Parameter
 
 if TYPE_CHECKING:
     from .graph_builder import GraphBuilder
@@ -38,12 +38,13 @@ class Call:
         for key, value in settings.items():
             if key in signature.by_keyword:
                 self._values[signature.by_keyword[key]] = value
-            elif key in OPTIONS:
+            elif key in OPTIONS or (signature.reduces and key in REDUCTION_OPTIONS):
                 self._options[key] = value
             else:
                 self._refuse("{} has no parameter '{}'".format(operator, key),
                              "its parameters are: {}; options are: {}".format(
-                                 ", ".join(signature.by_keyword), ", ".join(OPTIONS)))
+                                 ", ".join(signature.by_keyword),
+                                 ", ".join((REDUCTION_OPTIONS if signature.reduces else ()) + OPTIONS)))
         if self._node in builder._nodes:
             self._refuse("another node has this name", "give it another name")
         version = self._options["version"]
@@ -100,6 +101,8 @@ class Call:
         shapes: Dict[int, Tuple[int, ...]] = {}
         sent: List[DType] = []
         open_outputs: List[int] = []
+        if signature.reduces:
+            self._reduce()
         for index, parameter in enumerate(signature.parameters):
             value = self._values.get(index)
             if parameter.scalar:
@@ -133,6 +136,19 @@ class Call:
             dims = shapes[index] if index in shapes else signature.shape_of(index, bound)
             outputs.append((index, dtype, dims))
         return outputs
+
+    def _reduce(self) -> None:
+        """Turns axis and keepdims into the bits of the scalar `axes`, and the shape of the output."""
+        axes, x = self._signature.by_keyword["axes"], self._values.get(self._signature.by_keyword["x"])
+        given = self._values.get(axes)
+        if not isinstance(x, GraphTensor) or not (given is None or isinstance(given, (int, np.integer))):
+            return  # An error of its own, or a scalar of the graph.
+        keepdims = self._options.get("keepdims", False)
+        self._values[axes], shape = self._signature.reduce(x._dims, given, self._options.get("axis"), keepdims)
+        if self._options["shape"] is None:
+            self._options["shape"] = shape
+        elif "keepdims" in self._options:
+            self._refuse("the output's shape is given by shape= and keepdims=", "pass one of them")
 
     def _option(self, name: str, index: int) -> Any:
         """The value of the option shape or dtype for an output."""

@@ -59,7 +59,10 @@ class TensorMemory:
             raise self.error("its dtype is unknown", "correct the graph")
         array, found = dtypes.to_array(value)
         if found is None and not isinstance(value, (np.ndarray, np.generic)):
-            array = dtypes.convert(array, self.dtype)
+            try:
+                array = dtypes.from_numbers(value, self.dtype)
+            except InvalidArgument as error:
+                raise self.error(error.message, error.fix) from None
         elif found is not self.dtype:
             raise self.error("it is {}, and must be {}".format(array.dtype if found is None else found.name,
                                                               self.dtype.name),

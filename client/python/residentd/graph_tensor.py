@@ -6,7 +6,7 @@ Thread safety: none.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class GraphScalar:
         return bool(self._message.dtype == dtypes.BY_NAME["i64"].number)
 
     def _number(self, value: Any) -> float:
+        if isinstance(value, GraphTensor):
+            raise InvalidArgument("{!r} with {!r} is not a node".format(self, value),
+                                  "call an operator that takes the scalar: b.call('scale', x, s=scalar)")
         if isinstance(value, (bool, GraphScalar)) or not isinstance(value, (int, float, np.number)):
             raise InvalidArgument("{!r} with {!r} is not factor * scalar + addend".format(self, value),
                                   "add and multiply numbers; compute other values with operators")
@@ -114,11 +117,18 @@ class Memory:
         self.records = 0  # Of a stream.
 
 
-class GraphTensor:
+# NumPy's functions that an operator computes.
+_OPERATORS: Dict[Any, str] = {
+    np.add: "add", np.subtract: "sub", np.multiply: "mul", np.divide: "div", np.power: "pow",
+    np.maximum: "maximum", np.minimum: "minimum", np.negative: "neg", np.absolute: "abs", np.exp: "exp",
+    np.log: "log", np.sqrt: "sqrt", np.sin: "sin", np.cos: "cos", np.tanh: "tanh",
+}
+_COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+
+
+class GraphTensor(np.lib.mixins.NDArrayOperatorsMixin):
     """A tensor of a graph, or a part of it. Indexing gives parts, as NumPy's basic indexing does; they
     name the same memory."""
-
-    __array_ufunc__ = None  # NumPy's functions are no operators.
 
     def __init__(self, builder: "GraphBuilder", memory: Memory, dims: Tuple[int, ...],
                  strides: Tuple[int, ...], offset: int, whole: bool) -> None:
@@ -239,6 +249,77 @@ class GraphTensor:
 
     def __repr__(self) -> str:
         return "<graph tensor '{}': {}{}>".format(self.name, self.dtype, list(self._dims))
+
+    # Arithmetic adds nodes. Python's operators call NumPy's functions.
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> "GraphTensor":
+        """The node of an operator that computes what NumPy's function does."""
+        name = ufunc.__name__
+        if "out" in kwargs:
+            raise InvalidArgument("numpy.{} would write to tensor '{}'".format(name, self.name),
+                                  "write x = x + y in place of x += y, or call an operator with out=")
+        if method != "__call__" or kwargs:
+            raise InvalidArgument("numpy.{} with these options is not an operator".format(name),
+                                  "call an operator: b.call('sum', x, axis=0), or with out=")
+        if ufunc is np.matmul:
+            return self._matmul(*inputs)
+        if ufunc in _COMPARISONS:
+            raise InvalidArgument("tensor '{}' has no value before the graph runs, and is compared".format(self.name),
+                                  "compare names or shapes; there is no operator that compares elements")
+        operator = _OPERATORS.get(ufunc)
+        if operator is None:
+            raise InvalidArgument("numpy.{} is not an operator of graphs".format(name),
+                                  "call one of rd.operators.list(): b.call('silu', x)")
+        return self._call(operator, *map(self._operand, inputs))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise InvalidArgument("numpy.{} is not an operator of graphs".format(function.__name__),
+                              "call one of rd.operators.list(): b.call('sum', x, axis=0)")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise InvalidArgument("tensor '{}' has no elements before the graph runs".format(self.name),
+                              "add a node for the operation: b.call(operator, x)")
+
+    def __bool__(self) -> bool:
+        raise InvalidArgument("tensor '{}' has no value before the graph runs, and is used as a truth "
+                              "value".format(self.name), "branch on its shape, or compare with None by `is`")
+
+    __hash__ = object.__hash__  # A tensor may be a key; == would compare elements.
+
+    def _call(self, operator: str, *tensors: "GraphTensor", **settings: Any) -> "GraphTensor":
+        made: GraphTensor = self._builder.call(operator, *tensors, **settings)
+        return made
+
+    def _operand(self, value: Any) -> "GraphTensor":
+        """A tensor for an operand; a number becomes one that a node fills."""
+        if isinstance(value, GraphTensor):
+            return value
+        if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+            number = value.item() if isinstance(value, np.generic) else value
+            dtypes.from_numbers(number, self._memory.dtype)  # Refuses what would be changed.
+            return self._call("fill", value=number, shape=(), dtype=self._memory.dtype)
+        raise InvalidArgument("tensor '{}' with a value of type {} is not an operator".format(
+            self.name, type(value).__name__), "use numbers, and tensors of this GraphBuilder; data is given to "
+            "runs, by the names of inputs and weights")
+
+    def _matmul(self, a: Any, b: Any) -> "GraphTensor":
+        """a @ b, as gemv if b is the transpose of a dense matrix, otherwise as gemm."""
+        if not isinstance(a, GraphTensor) or not isinstance(b, GraphTensor):
+            raise InvalidArgument("tensor '{}' is multiplied by a value of type {}".format(
+                self.name, type(b if a is self else a).__name__), "use a tensor of this GraphBuilder")
+        transposed = b.T if b.ndim == 2 else b
+        if a.ndim >= 1 and b.ndim == 2 and a._dims[-1] == b._dims[0]:
+            if transposed._dense and a._dense:
+                return self._call("gemv", a, transposed, None)
+            if a.ndim == 2:
+                c = self._call("zero", shape=(a._dims[0], b._dims[1]), dtype=a._memory.dtype)
+                return self._call("gemm", a, b, c)
+        if a.ndim == b.ndim == 3 and a._dims[0] == b._dims[0] and a._dims[2] == b._dims[1]:
+            c = self._call("zero", shape=(a._dims[0], a._dims[1], b._dims[2]), dtype=a._memory.dtype)
+            return self._call("gemm_batched", a, b, c)
+        raise InvalidArgument("{!r} @ {!r} is not an operator".format(a, b),
+                              "multiply [..., K] by [K, N], or [B, M, K] by [B, K, N]; or call gemm, gemv or "
+                              "gemm_batched")
 
     def _index(self, dimension: int, index: Any) -> int:
         dim = self._dims[dimension]

@@ -110,6 +110,13 @@ class LoadedGraph(LoadedFacts):
         super().__init__(loaded)
         self._graphs = graphs
 
+    def _repr_svg_(self) -> Optional[str]:
+        """The picture in a notebook; None, which shows the repr, if there is none."""
+        try:
+            return self._graphs.render(self)
+        except Error:
+            return None
+
     def describe(self) -> GraphInfo:
         """What the daemon says of it now."""
         return self._graphs._drive(self._graphs._calls.describe(self._loaded))

@@ -23,6 +23,7 @@ from .descriptors import message
 from .signature import INOUT, INPUT, Signature
 
 _MAX_TEMPLATES = 256
+_MAX_INTEGER = 1 << 53  # Larger ones may be rounded; the general way checks them.
 _DOUBLE = struct.Struct("<d")
 _BYTES = 2  # Wire type of fields with a length.
 
@@ -123,7 +124,8 @@ class LoneCalls:
             if type(value) is np.ndarray and name in self._inputs:
                 key.append(value.dtype)
                 key.append(value.shape)
-            elif (type(value) is not float and type(value) is not int) or name not in self._scalars:
+            elif name not in self._scalars or not (type(value) is float or (
+                    type(value) is int and -_MAX_INTEGER <= value <= _MAX_INTEGER)):
                 return None
         return tuple(key)
 

@@ -239,9 +239,10 @@ class Operations:
     def persist(self, view: BufferView) -> Steps[None]:
         yield Unary("Buffers.Persist", message("PersistRequest")(buffer_id=view.id))
 
-    def load_file(self, path: str, prefix: str, device: Optional[int]) -> Steps[List[Any]]:
+    def load_file(self, path: str, prefix: str, device: Optional[int],
+                  skip_unsupported: bool) -> Steps[List[Any]]:
         """The BufferInfo of each tensor of a file on the daemon's machine."""
-        request = message("LoadFileRequest")(path=path, prefix=prefix)
+        request = message("LoadFileRequest")(path=path, prefix=prefix, skip_unsupported=skip_unsupported)
         if device is not None:
             request.device = device
         found: List[Any] = []
@@ -274,4 +275,4 @@ class Operations:
 
 def shape_of(shape: ShapeLike) -> Shape:
     """A shape from an integer or a sequence of integers."""
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+    return buffers.check_shape(shape)

@@ -11,13 +11,12 @@ returns a Prepared: the message, and what turns the answer into a Result. A tens
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from . import dtypes, results, retries
+from . import buffers, dtypes, results, retries
 from .buffers import BufferView, dense_strides
 from .calls import Steps
 from .credentials import check_timeout
@@ -27,7 +26,8 @@ from .errors import InvalidArgument
 from .lone_call import LoneCalls
 from .results import Result
 from .shared_memory import MIN_SHARED_BYTES, Block, Memory, Region
-from .signature import INOUT, INPUT, OUTPUT, Parameter, Shape, Signature, shape_text
+from .signature import (INOUT, INPUT, OUTPUT, REDUCTION_OPTIONS, Parameter, Shape, Signature,
+                        shape_text)
 
 # Options of a call, which are not arguments of the operator. A parameter of the same name hides one.
 OPTIONS = ("shape", "dtype", "device", "timeout", "retry")
@@ -45,6 +45,7 @@ class Tensor:
     task_shape: Shape
     array: Optional["np.ndarray[Any, Any]"] = None  # One of array and view, or neither: returned.
     view: Optional[BufferView] = None
+    numbers: Any = None  # What was passed, if it has no dtype of its own.
     shared: bool = False  # All tasks have the same tensor.
 
 
@@ -206,6 +207,7 @@ class CallBuilder:
         prepared = Prepared(batch, self.signature.operator, count, options["timeout"],
                             self._output_names, retry=options["retry"],
                             repeatable=not self._has_inout)
+        options["device"] = buffers.check_device(options["device"])
         device = self._device(tensors, options["device"])
         if options["device"] is not None:
             batch.options.device = options["device"]
@@ -238,11 +240,12 @@ class CallBuilder:
         for name, value in kwargs.items():
             index = signature.by_keyword.get(name)
             if index is None:
-                if name not in OPTIONS:
+                if name not in OPTIONS and not (signature.reduces and name in REDUCTION_OPTIONS):
                     raise InvalidArgument(
                         "{} has no parameter '{}'".format(signature.operator, name),
                         "its parameters are: {}; options are: {}".format(
-                            ", ".join(signature.by_keyword), ", ".join(OPTIONS)),
+                            ", ".join(signature.by_keyword),
+                            ", ".join((REDUCTION_OPTIONS if signature.reduces else ()) + OPTIONS)),
                         operator=signature.operator)
                 options[name] = value
             elif index in values:
@@ -261,8 +264,8 @@ class CallBuilder:
                 operator=signature.operator)
         return values, options
 
-    def _tensors(self, values: Mapping[int, Any], shared: Optional[Sequence[str]],
-                 options: Mapping[str, Any]) -> Dict[int, Tensor]:
+    def _tensors(self, values: Dict[int, Any], shared: Optional[Sequence[str]],
+                 options: Dict[str, Any]) -> Dict[int, Tensor]:
         """The tensor of each parameter, with its dtype and shape."""
         signature = self.signature
         for name in shared or ():
@@ -289,10 +292,32 @@ class CallBuilder:
             tensors[index] = tensor
         for index in untyped:
             self._choose_dtype(tensors[index], tensors)
+        if signature.reduces:
+            self._reduce(tensors, values, options)
         for index, tensor in tensors.items():
             signature.check_dtype(index, tensor.dtype)
         self._add_outputs(tensors, options, 0 if shared is None else 1)
         return tensors
+
+    def _reduce(self, tensors: Mapping[int, Tensor], values: Dict[int, Any],
+                options: Dict[str, Any]) -> None:
+        """Turns axis and keepdims into the bits of the scalar `axes`, and the shape of the output."""
+        signature = self.signature
+        axes, out = signature.by_keyword["axes"], signature.by_keyword["out"]
+        axis, keepdims = options.get("axis"), options.get("keepdims", False)
+        if values.get(axes) is not None and not isinstance(values[axes], (int, np.integer)):
+            return  # One value for each task of map(), or an error of its own.
+        values[axes], shape = signature.reduce(tensors[signature.by_keyword["x"]].task_shape, values.get(axes),
+                                               axis, keepdims)
+        given = tensors[out].task_shape if out in tensors else None
+        if given is None and options["shape"] is None:
+            options["shape"] = shape
+        elif given is not None and ("axis" in options or "keepdims" in options) and given != shape:
+            raise signature.mismatch(out, "shape {} must be {} for these axes".format(
+                shape_text(given), shape_text(shape)), "pass an array of this shape, or set keepdims",
+                shape_text(shape), shape_text(given))
+        elif given is None and "keepdims" in options:
+            raise signature.mismatch(out, "its shape is given by shape= and keepdims=", "pass one of them")
 
     def _absent(self, index: int, is_none: bool) -> "np.ndarray[Any, Any]":
         """The value of an input that is None: a tensor without elements."""
@@ -326,13 +351,14 @@ class CallBuilder:
                 index, "map() needs an array with one tensor for each task",
                 "add a first dimension, or name it in shared=('{}',)".format(parameter.keyword))
         # _choose_dtype replaces None.
-        return Tensor(index, parameter, cast(DType, dtype), tuple(shape[leading:]), array, view)
+        return Tensor(index, parameter, cast(DType, dtype), tuple(shape[leading:]), array, view,
+                      value if dtype is None else None)
 
     def _choose_dtype(self, tensor: Tensor, tensors: Mapping[int, Tensor]) -> None:
         """The dtype of Python's numbers: that of the first array if the parameter accepts it and it
         represents the values, otherwise the first that does."""
         array, parameter = tensor.array, tensor.parameter
-        assert array is not None
+        assert array is not None and tensor.numbers is not None
         preferred = [t.dtype for t in tensors.values() if t.dtype is not None and t is not tensor]
         candidates = [t for t in preferred if t.number in parameter.dtypes]
         candidates += [dtypes.BY_NUMBER[number] for number in parameter.dtypes]
@@ -340,10 +366,14 @@ class CallBuilder:
             raise self.signature.mismatch(tensor.index, "it does not consist of numbers",
                                           "pass an array of numbers", reason="DTYPE_MISMATCH")
         for dtype in candidates:
-            converted = dtypes.bfloat16(array) if dtype is BF16 else array.astype(dtype.storage)
-            if dtype.floating or np.array_equal(converted, array):
-                tensor.dtype, tensor.array = dtype, converted
-                return
+            if not dtype.floating and not np.array_equal(array.astype(dtype.storage), array):
+                continue
+            try:
+                tensor.dtype, tensor.array = dtype, dtypes.from_numbers(tensor.numbers, dtype)
+            except InvalidArgument as error:
+                raise self.signature.mismatch(tensor.index, error.message, error.fix,
+                                              reason="DTYPE_MISMATCH") from None
+            return
         raise self.signature.mismatch(
             tensor.index, "its values cannot be represented in {}".format(
                 dtypes.names(parameter.dtypes)), "pass whole numbers in the range of the dtype",
@@ -368,7 +398,7 @@ class CallBuilder:
         for index, parameter in enumerate(signature.parameters):
             wanted = self._option(shapes, parameter) if parameter.kind == OUTPUT else None
             if wanted is not None and index not in known:
-                known[index] = (int(wanted),) if isinstance(wanted, numbers.Integral) else tuple(wanted)
+                known[index] = buffers.check_shape(wanted)
         bound = signature.bind(known)
         sent = [tensor.dtype for tensor in tensors.values()]
         added: List[Tuple[int, DType, Shape]] = []
@@ -490,6 +520,12 @@ class CallBuilder:
                 index, "{!r} is not {}".format(value, "a number" if dtype.floating else "an integer"),
                 "pass {}".format("a number" if dtype.floating else "an int"), reason="DTYPE_MISMATCH")
         items = array.tolist()
+        if dtype.floating:
+            for item in items if many else [items]:
+                if isinstance(item, int) and abs(item) > 1 << 53 and float(item) != item:
+                    raise self.signature.mismatch(
+                        index, "the integer {} is not a number of {}".format(item, dtype.name),
+                        "pass a float", reason="DTYPE_MISMATCH")
         into = column.f64 if dtype.floating else column.i64
         into.extend(items if many else [items])
 

@@ -16,11 +16,13 @@ import grpc
 import numpy as np
 
 from . import dtypes, expression
+from .buffers import check_shape
 from .calls import Exchange, Steps, Unary
 from .descriptors import enum_names, message
 from .dtypes import DType, DTypeLike
-from .errors import Error, InvalidArgument, from_rpc
-from .operations import ShapeLike, shape_of
+from .errors import Error, InvalidArgument, WrongType, from_rpc, read_file
+from .flux import bytes_of
+from .operations import ShapeLike
 
 if TYPE_CHECKING:
     from .client import Client
@@ -34,13 +36,15 @@ _STATE_NUMBERS = {name.lower(): number for number, name in _STATES.items()}
 _EVENTS = enum_names("resident.v1.OperatorEvent.Kind", "KIND_")
 _ACTIONS = {"": 0, "off": 1, "warn": 2, "roll_back": 3}
 _FILE_CHUNK_BYTES = 1 << 20
+# Longer than the daemon waits for a version that never returns, so that its answer arrives.
+_INSTALL_TIMEOUT_S = 300.0
 
 
 class Output:
     """An output of an example whose value is not given: that of the active version is expected."""
 
     def __init__(self, shape: ShapeLike, dtype: DTypeLike = "f32") -> None:
-        self.shape = shape_of(shape)
+        self.shape = check_shape(shape)
         self.dtype: DType = dtypes.find(dtype)
 
 
@@ -96,7 +100,7 @@ def _example_array(value: Any) -> Tuple["np.ndarray[Any, Any]", DType]:
         if array.dtype.kind not in "biuf" or isinstance(value, np.ndarray):
             raise InvalidArgument("residentd has no dtype {}".format(array.dtype), "convert the array")
         dtype = dtypes.BY_NAME["f32" if array.dtype.kind == "f" or array.ndim else "i64"]
-        array = array.astype(dtype.storage)
+        array = dtypes.from_numbers(value, dtype)
     return array, dtype
 
 
@@ -217,6 +221,14 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                               "use 'validated', 'loaded' or 'active'")
     if native not in _NATIVE:
         raise InvalidArgument("native={!r} is unknown".format(native), "use 'follows', 'wait' or 'off'")
+    for what, value in (("name", name), ("expr", expr), ("source", source), ("signature", signature),
+                        ("split", split), ("summary", summary)):
+        if value is not None and not isinstance(value, str):
+            raise WrongType("{} is {}, not a text".format(what, type(value).__name__), "pass a text")
+    for example in examples:
+        if not isinstance(example, Example):
+            raise WrongType("an example is {}".format(type(example).__name__),
+                            "pass residentd.Example(values...)")
     header = message("InstallHeader")(name=name, summary=summary, signature=signature, split=split,
                                       allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait],
                                       native=_NATIVE.index(native))
@@ -225,21 +237,20 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
     if expected_revision is not None:
         header.expected_revision = expected_revision
     contents: Dict[str, bytes] = {
-        key: value.encode() if isinstance(value, str) else bytes(value)
+        key: value.encode() if isinstance(value, str) else bytes_of(value, "the file '{}'".format(key))
         for key, value in (files or {}).items()
     }
     if expr is not None:
         header.expression = expr
     elif bytecode is not None:
-        header.bytecode = bytes(bytecode)
+        header.bytecode = bytes_of(bytecode, "bytecode")
     elif source is not None:
         header.main_file = name.replace(".", "_").replace("-", "_") + ".cc"
         contents[header.main_file] = source.encode()
     else:
         assert object_file is not None
         header.object_file = os.path.basename(object_file)
-        with open(object_file, "rb") as file:
-            contents[header.object_file] = file.read()
+        contents[header.object_file] = read_file(object_file)
     request = message("InstallRequest")
     made = [example.message() for example in examples]  # Here, where an error reaches the caller.
 
@@ -253,7 +264,8 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
 
     installed = Installed(name)
     try:
-        yield Exchange("Operators.Install", requests(), installed.receive, timeout)
+        yield Exchange("Operators.Install", requests(), installed.receive,
+                       _INSTALL_TIMEOUT_S if timeout is None else timeout)
     except Error as error:
         error.operator = name
         error.details.setdefault("log", installed.log)
@@ -349,7 +361,8 @@ class Operators:
         wait: "validated" (nothing is kept), "loaded" (default), "active".
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it
         serves), "off" (the interpreter runs it).
-        allow_spills, task_time_ms, scratch_bytes, expected_revision, timeout (seconds).
+        allow_spills, task_time_ms, scratch_bytes, expected_revision.
+        timeout: seconds; None: 300, because the validation of a version may take minutes.
 
         InvalidArgument if the version is refused; details["log"] has the compiler's output.
         """
@@ -361,11 +374,10 @@ class Operators:
     def publish(self, function: Callable[..., Any], name: str = "", **options: Any) -> Installed:
         """Installs a Python function of NumPy expressions as an expression, see expression.py.
 
-        Its parameters are inputs; one with a number as its default is a scalar. name: the function's
-        name if empty. The options are those of install.
+        Its parameters are inputs, in their order; one with a number as its default is a scalar. name: the
+        function's name if empty. The options are those of install.
         """
-        return self.install(name or function.__name__, expr=expression.trace(function),
-                            summary=options.pop("summary", first_line(function)), **options)
+        return self.install(**publish_options(function, name, options))
 
     def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
                  force: bool = False, bake: Optional[Bake] = None) -> int:
@@ -424,6 +436,14 @@ class Watch:
         self.close()
 
 
-def first_line(function: Callable[..., Any]) -> str:
-    """The first line of a function's docstring."""
-    return (inspect.getdoc(function) or "").split("\n")[0]
+def publish_options(function: Callable[..., Any], name: str, options: Dict[str, Any]) -> Dict[str, Any]:
+    """The arguments of install() for a Python function."""
+    found = expression.name_of(function)
+    if not name and found == "<lambda>":
+        raise InvalidArgument("a lambda has no name", "give one: publish(function, name='...')")
+    expr = expression.trace(function)
+    # The first line of the function's docstring.
+    made = {"summary": (inspect.getdoc(function) or "").split("\n")[0] if inspect.isfunction(function) else ""}
+    made.update(options)
+    made.update(name=name or found, expr=expr)
+    return made

@@ -15,12 +15,20 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
 from . import dtypes
 from .dtypes import DType
 from .errors import InvalidArgument
 
 INPUT, OUTPUT, INOUT, SCALAR = 1, 2, 3, 4  # resident.v1.Parameter.Kind.
 _KIND_TEXT = {INPUT: "in", OUTPUT: "out", INOUT: "inout", SCALAR: "scalar"}
+
+# The operators that reduce axes of `x`, which are bits of the scalar `axes`. No other operator can have
+# these names, because they are built in.
+_REDUCTIONS = {"sum", "mean", "max", "min", "argmax"}
+# Options of their calls, as of NumPy's functions.
+REDUCTION_OPTIONS = ("axis", "keepdims")
 
 Shape = Tuple[int, ...]
 # Values of variables: a dimension for "N", several for "*S".
@@ -150,6 +158,7 @@ class Signature:
         self.outputs = tuple(p for p in self.parameters if p.kind in (OUTPUT, INOUT))
         self.scalars = tuple(p for p in self.parameters if p.kind == SCALAR)
         self.by_keyword = {p.keyword: index for index, p in enumerate(self.parameters)}
+        self.reduces = operator in _REDUCTIONS and {"x", "axes"} <= set(self.by_keyword)
 
     @classmethod
     def from_message(cls, operator: Any) -> "Signature":
@@ -191,11 +200,14 @@ class Signature:
             arguments.append(kind(p.keyword, kind.POSITIONAL_OR_KEYWORD,
                                   default=None if i >= optional else kind.empty))
         for p in self.scalars:
-            default = kind.empty if p.default is None else p.default
+            default = kind.empty if p.default is None and not self.reduces else p.default
             arguments.append(kind(p.keyword, kind.KEYWORD_ONLY, default=default))
         for p in self.outputs:
             if p.kind == OUTPUT:
                 arguments.append(kind(p.keyword, kind.KEYWORD_ONLY, default=None))
+        if self.reduces:
+            arguments.append(kind("axis", kind.KEYWORD_ONLY, default=None))
+            arguments.append(kind("keepdims", kind.KEYWORD_ONLY, default=False))
         for name in options:
             if name not in self.by_keyword:
                 arguments.append(kind(name, kind.KEYWORD_ONLY, default=None))
@@ -238,6 +250,46 @@ class Signature:
                     "pass shape={{'{0}': (...)}}, or an array or a buffer as {0}=".format(parameter.keyword),
                     reason="OUTPUT_SHAPE_UNKNOWN")
         return tuple(shape)
+
+    def reduce(self, shape: Shape, axes: Any, axis: Any, keepdims: Any) -> Tuple[int, Shape]:
+        """For an operator that reduces: the bits of the axes, and the shape of the output.
+
+        axes: the bits, if the call gives them. axis: None for all axes, an integer, or several; negative
+            ones count from the last. keepdims: whether the output keeps the axes, with size 1.
+        """
+        index, rank = self.by_keyword["axes"], len(shape)
+        if not isinstance(keepdims, (bool, np.bool_)):
+            raise InvalidArgument("keepdims={!r} of {} is not a truth value".format(keepdims, self.operator),
+                                  "pass True or False", operator=self.operator)
+        if axes is not None:
+            if axis is not None:
+                raise self.mismatch(index, "it is given with axis, which says the same",
+                                    "pass one of them", reason="ARGUMENT_TWICE")
+            bits = axes
+        else:
+            given = tuple(range(rank)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+            bits = 0
+            for each in given:
+                if isinstance(each, (bool, np.bool_)) or not isinstance(each, (int, np.integer)):
+                    raise InvalidArgument("axis={!r} of {} is not an axis".format(axis, self.operator),
+                                          "pass an integer, or a tuple of them", operator=self.operator)
+                if not -rank <= each < rank:
+                    raise InvalidArgument(
+                        "{} has no axis {}: x has {} dimensions".format(self.operator, each, rank),
+                        "use axes from {} to {}".format(-rank, rank - 1) if rank else "leave axis out",
+                        operator=self.operator)
+                bit = 1 << (int(each) % rank)
+                if bits & bit:
+                    raise InvalidArgument("axis={!r} of {} names an axis twice".format(axis, self.operator),
+                                          "name each axis once", operator=self.operator)
+                bits |= bit
+        reduced: List[int] = []
+        for i, size in enumerate(shape):
+            if not bits >> i & 1:
+                reduced.append(size)
+            elif keepdims:
+                reduced.append(1)
+        return bits, tuple(reduced)
 
     def may_be_absent(self, index: int) -> bool:
         """Whether None may be passed for an input: a tensor without elements, for a parameter of its own

@@ -9,8 +9,9 @@
         ops.run("softmax", x, out)
 
 A tensor is an object with the buffer protocol (array, numpy.ndarray, ctypes array), an object with
-`data_ptr()`, `shape`, `stride()` and `dtype` (torch.Tensor), or a `Tensor`. A scalar is an int or a
-float. On a GPU the addresses must be the GPU's, and a call returns when the operator is launched:
+`data_ptr()`, `shape`, `stride()` and `dtype` (torch.Tensor), or a `Tensor`; None for an optional tensor
+that is left out. Elements of bfloat16 are those of a torch tensor, of an array of ml_dtypes.bfloat16, or of a
+`Tensor` with the dtype "bf16". A scalar is an int or a float. On a GPU the addresses must be the GPU's, and a call returns when the operator is launched:
 synchronize the stream, then call `check()`.
 
 `abi` has the functions as they are in C.
@@ -137,8 +138,8 @@ class Tensor:
         self._owner = owner  # Keeps the memory.
 
     @classmethod
-    def of(cls, value):
-        """The tensor that an object holds."""
+    def of(cls, value, _as=None):
+        """The tensor that an object holds. _as: its dtype, if that of the object is another one."""
         if isinstance(value, cls):
             return value
         if hasattr(value, "data_ptr"):
@@ -148,8 +149,15 @@ class Tensor:
             tensor = cls(value.data_ptr(), dtype, value.shape, value.stride(), value)
             tensor.device = CPU if value.device.type == "cpu" else value.device.index
             return tensor
-        view = memoryview(value)
-        dtype = _FORMATS.get((_KINDS.get(view.format.lstrip("@=<")), view.itemsize))
+        if str(getattr(value, "dtype", "")) == "bfloat16" and hasattr(value, "view"):  # Of ml_dtypes.
+            tensor = cls.of(value.view("uint16"), _as=abi.BF16)
+            tensor._owner = value, tensor._owner
+            return tensor
+        try:
+            view = memoryview(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidValue("{} is not a tensor ({})".format(type(value).__name__, error)) from error
+        dtype = _as or _FORMATS.get((_KINDS.get(view.format.lstrip("@=<")), view.itemsize))
         if dtype is None:
             raise InvalidValue("elements of format {!r} have no counterpart".format(view.format))
         if any(stride % view.itemsize for stride in view.strides):
@@ -184,11 +192,20 @@ def _address(view):
 
 
 def _parameters(name):
-    """The kind ("in", "out", "inout", "scalar") and the first dtype of each parameter."""
+    """The name, the kind ("in", "out", "inout", "scalar"), the first dtype and the dimensions of each
+    parameter."""
     text = _lib().resident_ops_signature(name.encode())
     if text is None:
         return []  # The call is refused with the reason.
-    return re.findall(r"\w+: (in|out|inout|scalar) (?:strided )?(\w+)", text.decode())
+    return re.findall(r"(\w+): (in|out|inout|scalar) (?:strided )?(\w+)[\w|]*(?:\[([^\]]*)\])?",
+                      text.decode())
+
+
+def _may_be_absent(parameter, parameters):
+    """Whether None may be passed: a parameter with a shape of its own, such as a bias, is optional."""
+    kind, dims = parameter[1], parameter[3]
+    return kind == "in" and re.fullmatch(r"\*\w+", dims) is not None and sum(
+        dims in each[3].replace("~", "").split(", ") for each in parameters) == 1
 
 
 class Operators:
@@ -203,11 +220,15 @@ class Operators:
 
     def run(self, name, *arguments, stream=None):
         """Runs one operator. Trailing scalars that have a default may be omitted."""
+        handle = self._open_handle()
+        if not isinstance(name, str):
+            raise InvalidValue("the operator's name is {}, not a text".format(type(name).__name__))
         array = (abi.ResidentOpsArgument * max(len(arguments), 1))()
         kept = []
         parameters = _parameters(name)
         for i, (to, argument) in enumerate(zip(array, arguments)):
-            kind, dtype = parameters[i] if i < len(parameters) else ("in", "f32")
+            parameter = parameters[i] if i < len(parameters) else ("", "in", "f32", "")
+            kind, dtype = parameter[1:3]
             if isinstance(argument, numbers.Real):
                 if isinstance(argument, numbers.Integral) and "f" not in dtype:
                     if not -(2**63) <= argument < 2**63:
@@ -216,7 +237,7 @@ class Operators:
                 else:
                     to.kind, to.real = abi.REAL, float(argument)
                 continue
-            tensor = Tensor.of(argument)
+            tensor = self._tensor(i, argument, parameter, name, parameters)
             if tensor.device not in (None, self._device):
                 raise InvalidValue("argument {} of {} is on another device".format(i + 1, name))
             if tensor.readonly and kind in ("out", "inout"):
@@ -228,16 +249,37 @@ class Operators:
             if to.rank <= abi.MAX_RANK:
                 to.shape[:to.rank] = tensor.shape
                 to.strides[:to.rank] = tensor.strides
-        _check(_lib().resident_ops_run(self._handle, name.encode(), array, len(arguments), stream))
+        _check(_lib().resident_ops_run(handle, name.encode(), array, len(arguments), stream))
+
+    def _open_handle(self):
+        if not self._handle:
+            raise InvalidValue("these Operators are closed. Fix: call them before close(), and inside their "
+                               "with block")
+        return self._handle
+
+    def _tensor(self, index, argument, parameter, name, parameters):
+        """The tensor of an argument, or InvalidValue with its number."""
+        where = "argument {}{} of {}".format(index + 1, " '{}'".format(parameter[0]) if parameter[0] else "", name)
+        if parameter[1] == "scalar":
+            raise InvalidValue("{} is a scalar, and got {}. Fix: pass an int or a float".format(
+                where, type(argument).__name__))
+        if argument is None and _may_be_absent(parameter, parameters):
+            return Tensor(0, parameter[2], (0,))
+        try:
+            return Tensor.of(argument)
+        except InvalidValue as error:
+            raise InvalidValue(
+                "{}: {}. Fix: pass an array of NumPy or array, another object with the buffer protocol, a "
+                "torch tensor, or a Tensor".format(where, error)) from error
 
     def check(self):
         """Raises the first error of the calls since the last check. Synchronize the stream first."""
-        _check(_lib().resident_ops_status(self._handle, None))
+        _check(_lib().resident_ops_status(self._open_handle(), None))
 
     def result(self):
         """The bytes that the last call of an operator without output tensors returned."""
         result = (ctypes.c_char * abi.RESULT_BYTES)()
-        _check(_lib().resident_ops_result(self._handle, result))
+        _check(_lib().resident_ops_result(self._open_handle(), result))
         return bytes(result)
 
     def close(self):

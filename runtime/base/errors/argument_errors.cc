@@ -13,16 +13,21 @@ std::string ArgumentText(const ArgumentRef& place) {
 }
 
 absl::Status BadSignature(const std::string& text, size_t position, const std::string& what) {
-  return absl::InvalidArgumentError(StrCat("signature ", QuoteAt(text, position), ", at byte ",
-                                           position, ": ", what,
-                                           ". Fix: see runtime/model/signature.h for the "
-                                           "grammar"));
+  if (text.empty()) {
+    return absl::InvalidArgumentError(
+        "there is no signature. Fix: give one as docs/operators.md describes, such as \"x: in "
+        "f32[*S], out: out f32[*S]\"");
+  }
+  return absl::InvalidArgumentError(
+      StrCat("signature ", QuoteAt(text, position), ", at byte ", position, ": ", what,
+             ". Fix: write it as docs/operators.md describes, such as \"x: in f32[*S], out: out "
+             "f32[*S]\""));
 }
 
 absl::Status BadSplit(const std::string& text, const std::string& what) {
   return absl::InvalidArgumentError(StrCat("split ", Quote(text), ": ", what,
                                            ". Fix: write \"parameter[/1] grain [limit]\" "
-                                           "(kernels/ops/builtin.h)"));
+                                           "(docs/operators.md)"));
 }
 
 absl::Status BadCost(const std::string& text, const std::string& what) {

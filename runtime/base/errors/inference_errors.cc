@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/quote.h"
+#include "runtime/base/errors/words.h"
 
 namespace resident::errors {
 
@@ -12,10 +13,25 @@ std::string TensorText(const TensorRef& tensor) {
   return StrCat(tensor.kind, " ", Quote(tensor.name), " of ", tensor.model);
 }
 
+absl::Status InInferenceWords(const absl::Status& status) {
+  constexpr Phrase kWords[] = {
+      {"send version 0 for the active one", "send no version for the active one"},
+      {"or one that Operators.Describe lists in a slot", "or one that ModelMetadata lists"},
+      {"send the output's shape in place of infer_shape",
+       "give it as the parameter shape.NAME with the output's name, for example shape.out=\"2,3\""},
+      {"see Operators.List for all operators", "see RepositoryIndex for all models"},
+      {"Operators.List lists all operators", "RepositoryIndex lists all models"},
+      {"or use Operators.Remove", "or remove it with residentctl ops remove"},
+      {"Admin.Status lists", "residentctl status lists"},
+      {"Admin.Status returns", "residentctl status shows"},
+  };
+  return InWords(status, kWords);
+}
+
 absl::Status ModelVersion(const std::string& text) {
   return InvalidArgumentError(StrCat("version ", Quote(text),
-                                     " is not a number. Fix: send the number of a version, or "
-                                     "nothing for the active one"));
+                                     " cannot exist: versions are numbers from 1 on. Fix: send the "
+                                     "number of a version, or nothing for the active one"));
 }
 
 absl::Status UnknownModel(const std::string& name) {

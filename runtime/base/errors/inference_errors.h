@@ -19,6 +19,9 @@ struct TensorRef {
 };
 std::string TensorText(const TensorRef& tensor);
 
+// An error of the daemon in the words of the Open Inference Protocol.
+absl::Status InInferenceWords(const absl::Status& status);
+
 absl::Status ModelVersion(const std::string& text);
 absl::Status UnknownModel(const std::string& name);
 

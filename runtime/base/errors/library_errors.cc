@@ -1,6 +1,7 @@
 #include "runtime/base/errors/library_errors.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/operator_details.h"
 #include "runtime/base/errors/quote.h"
 
 namespace resident::errors {
@@ -113,9 +114,9 @@ absl::Status NoSuchDevice(int32_t device) {
 }
 
 absl::Status OperatorRefused(const std::string& operator_name, uint64_t call, uint32_t detail) {
-  return InvalidArgumentError(StrCat(CallText(operator_name, call),
-                                     ": the operator refused a value, detail ", detail,
-                                     ". Fix: see docs/operator_reference.md for the details"));
+  return InvalidArgumentError(
+      StrCat(CallText(operator_name, call),
+             ": the operator refused its arguments: ", DetailText(operator_name, detail)));
 }
 
 absl::Status OperatorFailed(const std::string& operator_name, uint64_t call, uint32_t status) {

@@ -17,9 +17,10 @@ absl::Status ModelFileTooLarge(const std::string& path, uint64_t bytes, uint64_t
                                            " are accepted. Fix: give the folder of a model"));
 }
 
-absl::Status BadModelValue(const std::string& key, const std::string& what) {
+absl::Status BadModelValue(const std::string& key, const std::string& what,
+                           const std::string& file) {
   return absl::InvalidArgumentError(
-      StrCat("config.json: ", Quote(key), " ", what, ". Fix: correct the value"));
+      StrCat(file, ": ", Quote(key), " ", what, ". Fix: correct the value"));
 }
 
 absl::Status UnsupportedModelValue(const std::string& key, const std::string& value,
@@ -33,6 +34,30 @@ absl::Status MissingModelTensor(const std::string& name) {
   return absl::InvalidArgumentError(StrCat("the safetensors files have no tensor ", Quote(name),
                                            ", which config.json requires. Fix: add the file that "
                                            "has it, or correct config.json"));
+}
+
+absl::Status ModelTensorPrefix(const std::string& name, const std::string& other) {
+  if (other.size() < name.size()) {
+    const std::string prefix = name.substr(0, name.size() - other.size());
+    return absl::InvalidArgumentError(StrCat("the safetensors files have ", Quote(other),
+                                             " in place of ", Quote(name),
+                                             ". Fix: save the whole model with its head, or put ",
+                                             Quote(prefix), " before the names in the files"));
+  }
+  const std::string prefix = other.substr(0, other.size() - name.size());
+  const char* const why = prefix == "_orig_mod." ? " (a compiled module was saved)"
+                          : prefix == "module."  ? " (a module of DataParallel was saved)"
+                                                 : "";
+  return absl::InvalidArgumentError(StrCat("the safetensors files have ", Quote(other),
+                                           " in place of ", Quote(name), ". Fix: strip ",
+                                           Quote(prefix), " from the names in the files", why));
+}
+
+absl::Status UnsupportedModelTensor(const std::string& name, const std::string& dtype) {
+  return absl::InvalidArgumentError(StrCat(
+      "tensor ", Quote(name), " has the dtype ", Quote(dtype),
+      ", which residentd does not have. Fix: give --skip_unsupported to leave it out, which is "
+      "right for masks that the model computes itself"));
 }
 
 absl::Status ModelTensorShape(const std::string& name, const std::string& shape,

@@ -14,12 +14,17 @@ namespace resident::errors {
 absl::Status BadModelFile(const std::string& path, const std::string& what, const std::string& fix);
 absl::Status ModelFileTooLarge(const std::string& path, uint64_t bytes, uint64_t limit);
 // A key of config.json. `what`: "is -1 and may be 1 to 1024".
-absl::Status BadModelValue(const std::string& key, const std::string& what);
+absl::Status BadModelValue(const std::string& key, const std::string& what,
+                           const std::string& file = "config.json");
 // A key whose value the importer cannot express. `value`: as JSON. `supported`: "'silu'".
 absl::Status UnsupportedModelValue(const std::string& key, const std::string& value,
                                    const std::string& supported);
 
 absl::Status MissingModelTensor(const std::string& name);
+// `other`: the name that the files have, which has another prefix.
+absl::Status ModelTensorPrefix(const std::string& name, const std::string& other);
+// A tensor that a model does not need, with a dtype of the format that residentd does not have.
+absl::Status UnsupportedModelTensor(const std::string& name, const std::string& dtype);
 // `shape`, `wanted`: "8x64". `because`: the keys of config.json that determine the shape.
 absl::Status ModelTensorShape(const std::string& name, const std::string& shape,
                               const std::string& wanted, const std::string& because);

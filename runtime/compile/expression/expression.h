@@ -5,16 +5,21 @@
 //   x > limit ? limit : x where limit: scalar
 //   gelu(gate) * up where gate: in f16|bf16, out: out f16|bf16
 //
+//   x, y -> t * t + y where t = x + y
+//
 // Generate turns one into the source of an operator (kernels/sdk), its signature and its
-// split rule. Names that are not declared are inputs, in the order in which they appear;
-// the output is `out`; scalars follow it in the order in which they are declared, and are
-// read from each task's arguments. Arithmetic is float32. Inputs and the output are f32,
+// split rule. The names before `->` are the inputs, in this order. Without `->`, names that are not
+// declared are inputs, in the order in which they appear: first in the values that `where` defines,
+// then in the formula. The output is `out`; scalars follow it in the order in which they are
+// declared, and are read from each task's arguments. A value that `where` defines is computed once;
+// it may use the values before it. Arithmetic is float32. Inputs and the output are f32,
 // f16 or bf16, mixed in one call, strided, and inputs may be of any shape that broadcasts
 // to the output's.
 //
-//   formula     := choice ["where" declaration ("," declaration)*]
+//   formula     := [[NAME ("," NAME)*] "->"] choice ["where" declaration ("," declaration)*]
 //   declaration := NAME ":" ("in" | "out") [dtype ("|" dtype)*]
 //                | NAME ":" "scalar" ["f32"] ["=" ["-"] number]
+//                | NAME "=" choice
 //   choice      := either ["?" choice ":" choice]
 //   either      := both ("||" both)*
 //   both        := comparison ("&&" comparison)*

@@ -61,6 +61,84 @@ TEST(ExpressionTest, InputsAreInTheOrderOfTheirUseAndScalarsInThatOfTheirDeclara
   EXPECT_THAT(op.source, HasSubstr("s1 * v[0]"));
 }
 
+TEST(ExpressionTest, InputsBeforeTheArrowAreInTheirOrder) {
+  const GeneratedOperator behind = MustGenerate("x, y -> y - x");
+  EXPECT_EQ(behind.signature, absl::StrCat("x: in strided ", kAny, "[*S~], y: in strided ", kAny,
+                                           "[*S~], out: out strided ", kAny, "[*S]"));
+  EXPECT_THAT(behind.source, HasSubstr("= v[1] - v[0];"));
+  EXPECT_EQ(behind.summary, "out = y - x");
+  // A parameter that is listed or declared need not be used.
+  const GeneratedOperator unused = MustGenerate("x, y -> x where y: in f16, a: scalar f32 = -1");
+  EXPECT_EQ(unused.signature,
+            absl::StrCat("x: in strided ", kAny, "[*S~], y: in strided f16[*S~], out: out strided ",
+                         kAny, "[*S], a: scalar f32 = -1"));
+  EXPECT_THAT(unused.source, Not(HasSubstr("float s0")));
+  EXPECT_EQ(MustGenerate("-> a where a: scalar f32 = 2").signature,
+            absl::StrCat("out: out strided ", kAny, "[*S], a: scalar f32 = 2"));
+}
+
+TEST(ExpressionTest, AValueOfWhereIsComputedOnce) {
+  const GeneratedOperator op = MustGenerate("t * t + u where t = exp(x), u = t + a, a: scalar");
+  EXPECT_EQ(op.source.find("exp("), op.source.rfind("exp("));
+  EXPECT_THAT(op.signature, HasSubstr("x: in strided"));
+  EXPECT_THAT(op.signature, HasSubstr("a: scalar f32"));
+  EXPECT_THAT(op.signature, Not(HasSubstr("t: in")));
+  // Also one that is the result, or a comparison, or has a choice with commas.
+  EXPECT_THAT(MustGenerate("t where t = x * y").source, HasSubstr("return t2;"));
+  EXPECT_THAT(MustGenerate("b ? x : 0 where b = x > 0").source, HasSubstr("const bool"));
+  EXPECT_THAT(MustGenerate("t + u where t = maximum(x, y), u = clamp(x, 0, 1)").source,
+              HasSubstr("resident::math::clamp"));
+}
+
+TEST(ExpressionTest, ListsOfInputsAndValuesAreChecked) {
+  const struct {
+    const char* text;
+    const char* part;
+  } kCases[] = {
+      {"x, pi -> x", "'pi' is a constant"},
+      {"x, exp -> x", "'exp' is a function"},
+      {"x, x -> x", "'x' is an input twice"},
+      {"out -> 1", "'out' is the output"},
+      {"x -> x + y", "'y' is not among the inputs before '->'"},
+      {"x -> x where y: in", "'y' is not among the inputs before '->'"},
+      {"x, a -> x where a: scalar", "'a' is an input before '->', and declared as something else"},
+      {"x, t -> x where t = x", "'t' is an input before '->', and declared as something else"},
+      {"x, -> x", "expected the name of an input before '->'"},
+      {"x y -> x", "expected ',' or '->' after the name of an input"},
+      {"t where t = u, u = x", "'u' is used before 'where' defines it"},
+      {"t where t = t + 1", "'t' is used before 'where' defines it"},
+      {"x where t = x", "'t' is declared and not used"},
+      {"x -> x where t = x", "'t' is declared and not used"},
+      {"t where t = x, t = y", "'t' is declared twice"},
+      {"t where t = x )", "expected ',' or the end"},
+      {"t where t = ", "expected a value"},
+      {"t where t = x > 0", "is a comparison, which is not a number"},
+      {"t where pi = x", "'pi' is a constant"},
+  };
+  for (const auto& test : kCases)
+    EXPECT_THAT(Refusal(test.text), HasSubstr(test.part)) << test.text;
+}
+
+TEST(ExpressionTest, AFunctionThatIsMissingIsNotReplacedByAnotherOne) {
+  const struct {
+    const char* text;
+    const char* fix;
+  } kCases[] = {
+      {"log10(x)", "Fix: write log(x) / 2.302585"},
+      {"sign(x)", "Fix: write x > 0 ? 1 : x < 0 ? -1 : 0"},
+      {"sum(x)", "Fix: an expression is elementwise; use the operator sum"},
+      {"max(x)", "use the operator max, or write maximum(x, y) for the larger of two"},
+      {"sqr(x)", "Fix: write x * x"},
+      {"tan(x)", "Fix: write sin(x) / cos(x)"},
+      {"asin(x)", "Fix: use one of: abs(x), "},
+      {"std(x)", "Fix: an expression is elementwise; install C++ source"},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_THAT(Refusal(test.text), HasSubstr(test.fix));
+    EXPECT_THAT(Refusal(test.text), Not(HasSubstr("did you mean")));
+  }
+}
+
 TEST(ExpressionTest, ScalarsAreNeverInTheSource) {
   EXPECT_THAT(MustGenerate("x * a where a: scalar = 7.25").source, Not(HasSubstr("7.25")));
   EXPECT_EQ(MustGenerate("x * a where a: scalar = 7.25").source,

@@ -2,9 +2,10 @@
 // parameters that it declares and uses.
 //
 // Invariants:
-//   1. An operation's operands are indices smaller than its own; the last is the result.
+//   1. An operation's operands are indices smaller than its own.
 //   2. Operands have the types that the operation takes; the result is a number.
-//   3. inputs are in the order of their first use, scalars in that of their declaration.
+//   3. inputs are in the order of the list before "->", or of their first use; scalars in that of
+//      their declaration. With such a list some of them may be used by no operation.
 //
 // Thread safety: plain data.
 #ifndef RESIDENT_RUNTIME_COMPILE_EXPRESSION_FORMULA_H_
@@ -53,6 +54,7 @@ struct ScalarParameter {
 
 struct Formula {
   std::vector<Operation> operations;
+  size_t result = 0;  // Index of the operation whose result is that of the formula.
   std::vector<Input> inputs;
   std::vector<std::string> output_dtypes;
   std::vector<ScalarParameter> scalars;

@@ -32,8 +32,9 @@ absl::Span<const Function> Functions();
 // Returns null if there is none.
 const Function* FindFunction(std::string_view name);
 
-// Returns a function whose name is similar to this one; empty if there is none.
-std::string NearestFunction(std::string_view name);
+// What to write in place of a function that expressions do not have: the formula of a well-known
+// one, the operator of a reduction, or the function whose name is similar.
+std::string InPlaceOfFunction(std::string_view name);
 
 }  // namespace resident::expression
 

@@ -2,6 +2,7 @@
 //
 // Every name in the source is generated here (v[0], s0, t0 ...) or comes from a table of this
 // program. Nothing is copied from the text except the operator's name and the values of numbers.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -89,6 +90,11 @@ std::string Source(const std::string& function, const Formula& formula) {
       "// Made from an expression.\n#include \"kernels/sdk/operator.h\"\n\nRESIDENT_OPERATOR(",
       function, ")(resident::Block& block, const resident::Args& args) {\n");
   for (size_t s = 0; s < formula.scalars.size(); ++s) {
+    const bool used = std::any_of(
+        formula.operations.begin(), formula.operations.end(), [&](const Operation& operation) {
+          return operation.kind == Operation::Kind::kScalar && operation.parameter == s;
+        });
+    if (!used) continue;
     absl::StrAppend(&source, "  const float s", s, " = args.scalar<float>(",
                     formula.inputs.size() + 1 + s, ");\n");
   }
@@ -101,8 +107,7 @@ std::string Source(const std::string& function, const Formula& formula) {
     absl::StrAppend(&source, "    const ", operation.boolean ? "bool" : "float", " t", i, " = ",
                     Value(formula, operation), ";\n");
   }
-  absl::StrAppend(&source, "    return ", Use(formula, formula.operations.size() - 1),
-                  ";\n  });\n}\n");
+  absl::StrAppend(&source, "    return ", Use(formula, formula.result), ";\n  });\n}\n");
   return source;
 }
 
@@ -122,8 +127,11 @@ std::string SignatureText(const Formula& formula) {
   return text;
 }
 
-// Returns the text in one line.
+// Returns the text in one line, without the list of inputs.
 std::string Summary(std::string_view text) {
+  const size_t arrow = text.find("->");
+  if (arrow != std::string_view::npos) text.remove_prefix(arrow + 2);
+  while (!text.empty() && absl::ascii_isspace(text.front())) text.remove_prefix(1);
   std::string line;
   for (const char c : text) {
     if (!absl::ascii_isspace(c)) {

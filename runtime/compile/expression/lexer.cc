@@ -15,8 +15,9 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 
 // Longer symbols come first.
-constexpr std::string_view kSymbols[] = {"<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/",
-                                         "<",  ">",  "!",  "?",  ":",  "(",  ")", ",", "=", "|"};
+constexpr std::string_view kSymbols[] = {"->", "<=", ">=", "==", "!=", "&&", "||",
+                                         "+",  "-",  "*",  "/",  "<",  ">",  "!",
+                                         "?",  ":",  "(",  ")",  ",",  "=",  "|"};
 
 bool IsNameByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 

@@ -1,11 +1,13 @@
 // Parse: recursive descent over the grammar of expression.h.
 //
-// Names are used before `where` declares them. Therefore the parser first skips to `where`, reads
-// the declarations, and then returns to the beginning.
+// Names are used before `where` declares them. Therefore the parser first skips to `where` and
+// reads the declarations, but not yet the values that `where` defines; then it parses these values
+// in their order, and at last returns to the beginning.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -52,23 +54,29 @@ class Parser {
 
     const auto where = std::find_if(tokens_.begin(), tokens_.end(), IsWhere);
     const size_t end = where - tokens_.begin();
+    RETURN_IF_ERROR(Inputs(where));
+    const size_t begin = at_;
     if (where != tokens_.end()) {
       at_ = end + 1;
       RETURN_IF_ERROR(Declarations());
+      RETURN_IF_ERROR(AddListedInputs());
+      RETURN_IF_ERROR(Definitions());
+    } else {
+      RETURN_IF_ERROR(AddListedInputs());
     }
 
-    at_ = 0;
+    at_ = begin;
     ASSIGN_OR_RETURN(const auto result, Choice());
+    formula_.result = result;
     if (at_ != std::min(end, tokens_.size() - 1)) {
       return Error(Now(), absl::StrCat(Shown(Now()), " is not expected here"),
                    "put an operator between two values, or end the expression");
     }
     if (IsBoolean(result)) {
-      return Error(tokens_[0], "the expression is a comparison, which is not a number",
+      return Error(tokens_[begin], "the expression is a comparison, which is not a number",
                    "write (...) ? 1 : 0");
     }
     RETURN_IF_ERROR(CheckUse());
-    // The last operation is the result, also if the expression is only a name.
     return std::move(formula_);
   }
 
@@ -77,9 +85,11 @@ class Parser {
 
   struct Declared {
     Token name;
-    enum class Kind : uint8_t { kInput, kScalar } kind = Kind::kInput;
+    enum class Kind : uint8_t { kInput, kScalar, kValue } kind = Kind::kInput;
     std::vector<std::string> dtypes;  // kInput.
     size_t scalar = 0;                // Index in the formula's scalars.
+    size_t begin = 0;                 // kValue: its first token.
+    std::optional<size_t> operation;  // kValue: its result, once it is parsed.
     bool used = false;
   };
 
@@ -106,6 +116,62 @@ class Parser {
     return Error(Now(), absl::StrCat("expected ", what, " and found ", Shown(Now())));
   }
 
+  // --- Inputs ----------------------------------------------------------------------
+
+  // Parses [NAME ("," NAME)*] "->", if there is a "->" before `where`.
+  absl::Status Inputs(std::vector<Token>::const_iterator where) {
+    if (std::none_of(tokens_.cbegin(), where, [](const Token& token) { return token.Is("->"); })) {
+      return absl::OkStatus();
+    }
+    listed_.emplace();
+    if (Take("->")) return absl::OkStatus();
+    do {
+      const Token name = Now();
+      if (name.kind != TokenKind::kName) return Expected("the name of an input before '->'");
+      ++at_;
+      RETURN_IF_ERROR(CheckName(name));
+      if (name.text == kOutput) return OutputIsNotRead(name);
+      if (IsListed(name)) {
+        return Error(name, absl::StrCat(Shown(name), " is an input twice"), "name each input once");
+      }
+      listed_->push_back(name);
+    } while (Take(","));
+    if (!Take("->")) return Expected("',' or '->' after the name of an input");
+    return absl::OkStatus();
+  }
+
+  bool IsListed(const Token& name) const {
+    return listed_.has_value() &&
+           std::any_of(listed_->begin(), listed_->end(),
+                       [&](const Token& input) { return input.text == name.text; });
+  }
+
+  // Makes inputs of the names before "->", in their order.
+  absl::Status AddListedInputs() {
+    for (const Declared& declared : declared_) {
+      const bool input = declared.kind == Declared::Kind::kInput;
+      if (!listed_.has_value() || input == IsListed(declared.name)) continue;
+      return Error(declared.name,
+                   absl::StrCat(Shown(declared.name),
+                                input ? " is not among the inputs before '->'"
+                                      : " is an input before '->', and declared as something else"),
+                   input ? "add it there" : "choose another name, or remove it from the inputs");
+    }
+    for (const Token& name : listed_.value_or(std::vector<Token>())) {
+      RETURN_IF_ERROR(CheckParameterCount(name));
+      AddInput(name);
+    }
+    return absl::OkStatus();
+  }
+
+  void AddInput(const Token& name) {
+    const auto declared = FindDeclared(name);
+    formula_.inputs.push_back(
+        {std::string(name.text), declared != declared_.end()
+                                     ? declared->dtypes
+                                     : std::vector<std::string>(kDTypes.begin(), kDTypes.end())});
+  }
+
   // --- Declarations --------------------------------------------------------------
 
   absl::Status Declarations() {
@@ -127,9 +193,10 @@ class Parser {
     if (again || (name.text == kOutput && output_declared_)) {
       return Error(name, absl::StrCat(Shown(name), " is declared twice"), "declare each name once");
     }
+    const bool is_output = name.text == kOutput;
+    if (!is_output && Take("=")) return SkipDefinition(name);
     if (!Take(":")) return Expected(absl::StrCat("':' after ", Shown(name)));
     const Token kind = Now();
-    const bool is_output = name.text == kOutput;
     if (kind.kind == TokenKind::kName && kind.text == (is_output ? "out" : "in")) {
       ++at_;
       ASSIGN_OR_RETURN(auto dtypes, DTypes());
@@ -154,6 +221,32 @@ class Parser {
                  is_output ? "write out: out f16; 'out' names the output"
                            : absl::StrCat("write ", std::string(name.text), ": in f16|bf16, or ",
                                           std::string(name.text), ": scalar f32 = 1"));
+  }
+
+  // Notes where the value begins that a name stands for, and goes to its end.
+  absl::Status SkipDefinition(const Token& name) {
+    Declared value;
+    value.name = name;
+    value.kind = Declared::Kind::kValue;
+    value.begin = at_;
+    declared_.push_back(std::move(value));
+    int open = 0;
+    for (; Now().kind != TokenKind::kEnd && (open > 0 || !Now().Is(",")); ++at_) {
+      open += Now().Is("(") ? 1 : Now().Is(")") ? -1 : 0;
+    }
+    return absl::OkStatus();
+  }
+
+  // Parses the values that `where` defines. Each may use those before it.
+  absl::Status Definitions() {
+    for (Declared& declared : declared_) {
+      if (declared.kind != Declared::Kind::kValue) continue;
+      at_ = declared.begin;
+      ASSIGN_OR_RETURN(const auto value, Choice());
+      if (Now().kind != TokenKind::kEnd && !Now().Is(",")) return Expected("',' or the end");
+      declared.operation = value;
+    }
+    return absl::OkStatus();
   }
 
   // Parses [dtype ("|" dtype)*]; returns all types if none is named.
@@ -440,15 +533,15 @@ class Parser {
 
   Index Name(const Token& token) {
     RETURN_IF_ERROR(CheckName(token));
-    if (token.text == kOutput) {
-      return Error(token, "'out' is the output, which an expression does not read",
-                   "choose another name for the input");
-    }
+    if (token.text == kOutput) return OutputIsNotRead(token);
     Operation operation;
-    const auto declared =
-        std::find_if(declared_.begin(), declared_.end(),
-                     [&](const Declared& other) { return other.name.text == token.text; });
+    const auto declared = FindDeclared(token);
     if (declared != declared_.end()) declared->used = true;
+    if (declared != declared_.end() && declared->kind == Declared::Kind::kValue) {
+      if (declared->operation.has_value()) return *declared->operation;
+      return Error(token, absl::StrCat(Shown(token), " is used before 'where' defines it"),
+                   "define each value before the values that use it");
+    }
     if (declared != declared_.end() && declared->kind == Declared::Kind::kScalar) {
       operation.kind = Operation::Kind::kScalar;
       operation.parameter = declared->scalar;
@@ -460,24 +553,31 @@ class Parser {
                                     [&](const Input& input) { return input.name == token.text; });
     operation.parameter = known - inputs.begin();
     if (known == inputs.end()) {
+      if (listed_.has_value()) {
+        return Error(token, absl::StrCat(Shown(token), " is not among the inputs before '->'"),
+                     "add it there, or correct the name");
+      }
       RETURN_IF_ERROR(CheckParameterCount(token));
-      Input input;
-      input.name = std::string(token.text);
-      input.dtypes = declared != declared_.end()
-                         ? declared->dtypes
-                         : std::vector<std::string>(kDTypes.begin(), kDTypes.end());
-      inputs.push_back(std::move(input));
+      AddInput(token);
     }
     return Add(token, std::move(operation));
+  }
+
+  std::vector<Declared>::iterator FindDeclared(const Token& name) {
+    return std::find_if(declared_.begin(), declared_.end(),
+                        [&](const Declared& other) { return other.name.text == name.text; });
+  }
+
+  absl::Status OutputIsNotRead(const Token& name) const {
+    return Error(name, "'out' is the output, which an expression does not read",
+                 "choose another name for the input");
   }
 
   Index Call(const Token& name) {
     const Function* const function = FindFunction(name.text);
     if (function == nullptr) {
-      const std::string nearest = NearestFunction(name.text);
       return Error(name, absl::StrCat("there is no function ", Shown(name)),
-                   nearest.empty() ? absl::StrCat("use one of: ", FunctionList())
-                                   : absl::StrCat("did you mean ", nearest, "?"));
+                   InPlaceOfFunction(name.text));
     }
     ++at_;  // The parenthesis.
     Operation operation;
@@ -516,7 +616,9 @@ class Parser {
 
   absl::Status CheckUse() const {
     for (const Declared& declared : declared_) {
-      if (declared.used) continue;
+      // With a list of inputs, it is the interface: a parameter need not be used.
+      if (declared.used || (listed_.has_value() && declared.kind != Declared::Kind::kValue))
+        continue;
       return Error(declared.name, absl::StrCat(Shown(declared.name), " is declared and not used"),
                    "use it in the expression, or leave the declaration out");
     }
@@ -528,6 +630,7 @@ class Parser {
   size_t at_ = 0;
   size_t depth_ = 0;
   bool output_declared_ = false;
+  std::optional<std::vector<Token>> listed_;  // The inputs before "->", if there is one.
   std::vector<Declared> declared_;
   Formula formula_;
 };
