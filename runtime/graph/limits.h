@@ -46,10 +46,10 @@ inline constexpr uint64_t kMaxSteps = 1u << 20;
 inline constexpr int64_t kMaxGraphBytes = int64_t{1} << 60;
 // What a check may cost (check_budget.h): a graph without elements, each element, and any graph.
 inline constexpr uint64_t kCheckSteps = uint64_t{1} << 24;
-inline constexpr uint64_t kCheckStepsPerElement = 64;
+inline constexpr uint64_t kCheckStepsPerElement = 512;
 inline constexpr uint64_t kMaxCheckSteps = uint64_t{1} << 28;
 inline constexpr uint64_t kCheckBytes = uint64_t{48} << 20;
-inline constexpr uint64_t kCheckBytesPerElement = 384;
+inline constexpr uint64_t kCheckBytesPerElement = 2048;
 inline constexpr uint64_t kMaxCheckBytes = uint64_t{2} << 30;
 // Of these, the steps for the question whether two views overlap. Beyond, they may overlap.
 inline constexpr uint64_t kMaxOverlapSteps = uint64_t{1} << 21;
