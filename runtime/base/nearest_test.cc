@@ -1,5 +1,6 @@
 #include "runtime/base/nearest.h"
 
+#include <string>
 #include <string_view>
 
 #include "gtest/gtest.h"
@@ -18,6 +19,8 @@ TEST(NearestTest, AMistypedWordIsRecognized) {
 TEST(NearestTest, NothingIsNearANonsenseWord) {
   EXPECT_EQ(Nearest("qqqqqqqqqq", kWords), "");
   EXPECT_EQ(Nearest("run", {}), "");
+  // Its length alone is too different, so that its bytes are not compared.
+  EXPECT_EQ(Nearest(std::string(256 << 20, 'r'), kWords), "");
 }
 
 TEST(NearestTest, ALongerWordMayHaveMoreMistakes) {
