@@ -164,6 +164,20 @@ class Inputs(support.PackageTest):
             (self.rd.operators.install, ("f",), {"expr": "x", "task_time_ms": -1}, "an argument is not accepted"),
         )
 
+    def test_the_timeout_of_an_install(self):
+        from residentd.operators import install_steps
+        for given, used in ((None, 300), (5, 5)):  # A validation may take 60 s.
+            steps = install_steps("a", lambda name: None, expr="x", timeout=given)
+            self.assertEqual(next(steps).timeout, used)
+
+    def test_suggestions_compute_the_same(self):
+        b = residentd.GraphBuilder("g", {"log": "x: in f32[N], out: out f32[N]", "silu": "x: in f32[N], out: out f32[N]"})
+        x = b.input("x", 4)
+        for name, suggested in (("lgo", True), ("log10", False), ("log2", False), ("sliu", True)):
+            self.assertEqual("did you mean" in str(fails(b.call, name, x)), suggested, name)
+        for name in ("log10", "log2", "selu", "std"):
+            self.assertNotIn("did you mean", str(fails(self.rd.op, name)))
+
     def test_files(self):
         with tempfile.TemporaryDirectory() as folder:
             missing, empty = os.path.join(folder, "none"), os.path.join(folder, "empty")

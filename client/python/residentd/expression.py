@@ -70,6 +70,10 @@ _REDUCTIONS = {"all", "any", "argmax", "argmin", "cumsum", "dot", "matmul", "max
                "std", "sum", "var"}
 
 
+# Well-known functions that are no misspellings of those of residentd.
+OTHER_FUNCTIONS = frozenset(_INSTEAD) | _REDUCTIONS
+
+
 class _Node:
     """A value of the traced function, and how it is computed: `form` with the texts of `operands`.
 

@@ -24,7 +24,7 @@ from typing import (TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional,
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, expression
 from .descriptors import message
 from .dtypes import DTypeLike
 from .errors import InvalidArgument, NotFound
@@ -335,7 +335,9 @@ class GraphBuilder:
                 except NotFound as error:
                     fix = error.fix or fix
             else:
-                near = difflib.get_close_matches(operator, list(self._signatures), 1)
+                # A similar name of a well-known function would compute something else.
+                near = [] if operator in expression.OTHER_FUNCTIONS else difflib.get_close_matches(
+                    operator, list(self._signatures), 1)
                 fix = "did you mean '{}'?".format(near[0]) if near else fix
             raise InvalidArgument("node '{}': there is no operator '{}'".format(node, operator), fix,
                                   operator=operator)
