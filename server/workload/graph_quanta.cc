@@ -118,13 +118,18 @@ absl::Status GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> pl
   return absl::OkStatus();
 }
 
+std::optional<uint32_t> GraphQuanta::failed_node() const {
+  if (!failed_row_.has_value()) return failed_node_;
+  return static_cast<uint32_t>(std::find(rows().begin(), rows().end(), *failed_row_) -
+                               rows().begin());
+}
+
 absl::StatusOr<bool> GraphQuanta::Resolve() {
   std::vector<ResolvedOperator> operators;
   bool shadow = false;
   for (uint32_t row = 0; row < lowering_->operator_rows(); ++row) {
     const bool copy = row == graph_.operators.size();
-    failed_node_ =
-        static_cast<uint32_t>(std::find(rows().begin(), rows().end(), row) - rows().begin());
+    failed_row_ = row;
     ASSIGN_OR_RETURN(auto op,
                      sources_.registry.Resolve(
                          copy ? graph::Lowering::kCopyOperator : graph_.operators[row].name,
@@ -136,7 +141,7 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
     shadow |= op.shadow != nullptr;
     operators.push_back(std::move(op));
   }
-  failed_node_.reset();
+  failed_row_.reset();
   operators_ = std::move(operators);
   if (!shadow) return true;
   // The nodes resolve their operators again, and one of them gets the shadow.
@@ -206,7 +211,14 @@ absl::Status GraphQuanta::LimitSteps(const EngineInfo& engine, absl::Span<const 
       *max_steps = step;
       return absl::OkStatus();
     }
-    if (graph_.loop.has_value()) of_step = graph::NextValues(graph_, of_step);
+    if (!graph_.loop.has_value()) break;
+    of_step = graph::NextValues(graph_, of_step);
+    // The run ends when a scalar leaves its range.
+    for (const graph::Loop::Update& update : graph_.loop->updates) {
+      const graph::Scalar& scalar = graph_.scalars[update.scalar];
+      const double value = of_step[update.scalar];
+      if (!(value >= scalar.least && value <= scalar.most)) return absl::OkStatus();
+    }
   }
   return absl::OkStatus();
 }

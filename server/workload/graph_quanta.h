@@ -101,7 +101,7 @@ class GraphQuanta {
   absl::StatusOr<std::unique_ptr<QuantumWorkload>> Plan(const Steps& steps,
                                                         absl::Span<const double> values);
   // A node of the image.
-  std::optional<uint32_t> failed_node() const { return failed_node_; }
+  std::optional<uint32_t> failed_node() const;
   // Takes what the next quantum needs to know of one that has ended, and counts its tasks.
   // `duration_ns`: from its begin to its end.
   void Read(const QuantumWorkload& work, const QuantumReport& report, uint64_t duration_ns);
@@ -148,6 +148,8 @@ class GraphQuanta {
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;
   std::shared_ptr<const Buffers> buffers_;
   std::vector<ResolvedOperator> operators_;
+  // Why Plan failed: a row of the table, or a node.
+  std::optional<uint32_t> failed_row_;
   std::optional<uint32_t> failed_node_;
   // The nodes that cannot end in time if their sizes are as large as they can be.
   std::optional<std::vector<uint32_t>> large_nodes_;

@@ -10,14 +10,16 @@
 //   elements    those of its largest strided input, repeated ones included. Dense inputs are as
 //               large as their memory, and so are outputs, whose elements are all distinct. Where
 //               scalars limit the operations they also limit what is read: elements do not count.
+//   scattered   the same, of inputs in which no two elements are adjacent: one that is repeated, or
+//               every second one. They are read one by one.
 //
 // and the least time for it follows from the engine's rates (EngineTraits::max_operations_per_ms
-// and max_elements_per_ms) and from the number of work units that can take part, one for each
-// chunk. The rates are higher than what any engine of the kind was measured to do, so that a task
-// that can end in time is never refused. A task that takes somewhat longer than the limit may
-// therefore be accepted; it ends the engine. Two things are counted although they may not be
-// computed: all pairs of queries and keys of a causal attention, and all elements of a strided
-// input that an installed operator looks at in part only.
+// and those after it) and from the number of work units that can take part, one for each chunk. The
+// rates are higher than what any engine of the kind was measured to do, so that a task that can end
+// in time is never refused. A task that takes longer than the limit, with slow operators much
+// longer, may therefore be accepted; it ends the engine. Two things are counted although they may
+// not be computed: all pairs of queries and keys of a causal attention, and all elements of a
+// strided input that an installed operator looks at in part only.
 //
 // Thread safety: functions without state.
 //
