@@ -66,8 +66,7 @@ std::string Endpoints::local_address() const {
   return local_ == nullptr ? "" : options_.local_address;
 }
 
-absl::Status Endpoints::Admit(const std::string& method,
-                              const grpc::CallbackServerContext& context) {
+absl::Status Endpoints::Admit(const std::string& method, CallContext& context) {
   absl::Status status;
   bool known = true;  // The caller has a credential, where one is required.
   if (credentials()) {
@@ -77,7 +76,7 @@ absl::Status Endpoints::Admit(const std::string& method,
     known =
         status.ok() && (!FindMethodRule(method).open_to_all || access_.Identify(presented).ok());
   }
-  listener_->OnCall(context.peer(), known);
+  context.set_meter(listener_->OnCall(context.peer(), known));
   return status;
 }
 
@@ -97,11 +96,16 @@ absl::Status Endpoints::Open(
   trimmer_ = std::make_unique<HeapTrimmer>([this] { return listener_->Figures().ended; });
   callback_threads_ = std::make_unique<CallbackThreads>();
   const Limits& limits = options_.limits;
+  // A client may always send one message, and two clients each one.
+  const uint64_t max_message = uint64_t{limits.max_message_mib} << 20;
   return listener_->Start(
       {.max_connections = MaxConnections(limits.max_connections, own_descriptors),
        .max_address_connections = limits.max_address_connections,
        .max_unadmitted_idle = std::chrono::milliseconds(limits.max_unadmitted_idle_ms),
-       .max_unadmitted_bytes = uint64_t{limits.max_unadmitted_kib} << 10},
+       .max_unadmitted_bytes = uint64_t{limits.max_unadmitted_kib} << 10,
+       .max_unfinished_bytes = std::max(core.admission.host().client_limit(), max_message),
+       .max_all_unfinished_bytes = std::max(core.admission.host().limit() / 2, 2 * max_message),
+       .max_message_bytes = max_message},
       std::move(acceptor));
 }
 

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/server_builder.h"
-#include "grpcpp/server_context.h"
 #include "server/auth/access.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"
@@ -22,6 +21,7 @@
 #include "server/connections/listener.h"
 #include "server/connections/local_socket.h"
 #include "server/flags.h"
+#include "server/rpc/call_memory.h"
 #include "server/rpc/core.h"
 
 namespace resident {
@@ -47,8 +47,9 @@ class Endpoints {
   AccessFiles& files() { return files_; }
   Listener& listener() { return *listener_; }
 
-  // Whether a call is admitted. Reports the call to the listener.
-  absl::Status Admit(const std::string& method, const grpc::CallbackServerContext& context);
+  // Whether a call is admitted. Reports the call to the listener, and gives it its connection's
+  // meter.
+  absl::Status Admit(const std::string& method, CallContext& context);
 
   // Starts to pass connections to `acceptor`, whose server has been started, and to end streams
   // whose callers lose their rights. `core` must be valid until Close.

@@ -1,12 +1,23 @@
 #include "server/services.h"
 
+#include <limits.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "absl/time/clock.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "runtime/base/limits.h"
+#include "server/connections/connection_table.h"
 
 namespace resident {
+namespace {
+
+constexpr uint32_t kMinQuotaMessages = 4;
+
+}  // namespace
 
 Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
                    AdminService::Facts facts, const InferenceOptions& inference)
@@ -21,12 +32,14 @@ Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceCon
                                  bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core, devices, std::move(facts), [this] { BeginDrain(); }),
       inference_(core, inference),
-      reflection_(core, [this] {
-        std::vector<std::string> names = {
-            grpc::reflection::v1alpha::ServerReflection::service_full_name()};
-        for (const auto& [name, service] : Others()) names.emplace_back(name);
-        return names;
-      }()) {}
+      reflection_(core,
+                  [this] {
+                    std::vector<std::string> names = {
+                        grpc::reflection::v1alpha::ServerReflection::service_full_name()};
+                    for (const auto& [name, service] : Others()) names.emplace_back(name);
+                    return names;
+                  }()),
+      memory_(core) {}
 
 std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
   std::vector<std::pair<const char*, grpc::Service*>> services = {
@@ -60,11 +73,20 @@ absl::Status Services::Start() {
   // size; therefore the listener limits what a connection without an admitted call may send.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
   // Detects clients that disappeared without closing their connection, so that their sessions end.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  // gRPC only sends the pings: the connection table judges the answers.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kPingAfter.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, INT_MAX);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  memory_.AddTo(builder);
+  // The last limit of the memory for what gRPC has received: beyond it, gRPC cancels calls. Below
+  // kMinQuotaMessages messages, honest calls could not be served.
+  if (limits.max_host_mib > 0) {
+    const uint64_t mib = std::max<uint64_t>(limits.max_host_mib,
+                                            uint64_t{kMinQuotaMessages} * limits.max_message_mib);
+    builder.SetResourceQuota(grpc::ResourceQuota("clients").Resize(mib << 20));
+  }
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       endpoints_.MakeCredentials());
@@ -74,9 +96,10 @@ absl::Status Services::Start() {
   for (const auto& [name, service] : services) {
     admitted_.emplace_back(
         *service, name,
-        [this](const std::string& method, const grpc::CallbackServerContext& context) {
+        [this](const std::string& method, CallContext& context) {
           return endpoints_.Admit(method, context);
-        });
+        },
+        memory_);
     builder.RegisterService(&admitted_.back());
   }
   server_ = builder.BuildAndStart();
@@ -96,6 +119,7 @@ void Services::Stop(absl::Duration last_answers) {
   if (server_ == nullptr) return;
   server_->Shutdown(absl::ToChronoTime(absl::Now() + last_answers));
   server_->Wait();
+  memory_.Stop();
 }
 
 }  // namespace resident

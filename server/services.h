@@ -23,6 +23,7 @@
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admitted_service.h"
 #include "server/rpc/buffers_service.h"
+#include "server/rpc/call_memory.h"
 #include "server/rpc/channelz_service.h"
 #include "server/rpc/core.h"
 #include "server/rpc/executor_service.h"
@@ -66,6 +67,7 @@ class Services {
   ChannelzService channelz_;
   InferenceService inference_;
   ReflectionService reflection_;
+  CallMemory memory_;
   std::deque<AdmittedService> admitted_;
   std::unique_ptr<grpc::Server> server_;  // Set by Start.
 };

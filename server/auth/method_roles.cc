@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/base/limits.h"
+
 namespace resident {
 namespace {
 
@@ -11,82 +13,99 @@ struct Entry {
   MethodRule rule;
 };
 
-constexpr MethodRule kOpen{.open_to_all = true, .roles = {}};
-constexpr MethodRule kSubmit{.roles = Role::kSubmit};
-constexpr MethodRule kInstall{.roles = Role::kInstall};
-constexpr MethodRule kSubmitOrAdmin{.roles = RoleSet(Role::kSubmit) | Role::kAdmin};
-constexpr MethodRule kAdmin{.roles = Role::kAdmin};
+constexpr RoleSet kSubmit = Role::kSubmit;
+constexpr RoleSet kInstall = Role::kInstall;
+constexpr RoleSet kAdmin = Role::kAdmin;
+constexpr RoleSet kSubmitOrAdmin = RoleSet(Role::kSubmit) | Role::kAdmin;
 // Calls that only read the state: allowed for every identity that has a role.
-constexpr MethodRule kAnyRole{.roles = RoleSet::All()};
+constexpr RoleSet kAnyRole = RoleSet::All();
+
+// Objects of a message (MethodRule::max_objects). A graph of kMaxNodes nodes has about ten for each
+// node; one that runs, or that is drawn, has fewer nodes. A message of batches has at most
+// kMaxMessageBatches of them with kMaxArguments arguments.
+constexpr uint32_t kFew = 4096;
+constexpr uint32_t kInference = kMaxInferenceEntries;
+constexpr uint32_t kBatches = 1u << 14;
+constexpr uint32_t kDrawnGraph = 1u << 20;
+constexpr uint32_t kRunGraph = 1u << 22;
+constexpr uint32_t kCheckedGraph = 1u << 24;
+
+constexpr MethodRule Open() { return {.open_to_all = true, .roles = {}, .max_objects = kFew}; }
+constexpr MethodRule For(RoleSet roles, uint32_t max_objects = kFew) {
+  return {.roles = roles, .max_objects = max_objects};
+}
+constexpr MethodRule ChargesAnswers(RoleSet roles, uint32_t max_objects = kFew) {
+  return {.roles = roles, .max_objects = max_objects, .charges_answers = true};
+}
 
 // Sorted by method.
 constexpr Entry kTable[] = {
-    {"/grpc.channelz.v1.Channelz/GetChannel", kAdmin},
-    {"/grpc.channelz.v1.Channelz/GetServer", kAdmin},
-    {"/grpc.channelz.v1.Channelz/GetServerSockets", kAdmin},
-    {"/grpc.channelz.v1.Channelz/GetServers", kAdmin},
-    {"/grpc.channelz.v1.Channelz/GetSocket", kAdmin},
-    {"/grpc.channelz.v1.Channelz/GetSubchannel", kAdmin},
-    {"/grpc.channelz.v1.Channelz/GetTopChannels", kAdmin},
-    {"/grpc.health.v1.Health/Check", kOpen},
-    {"/grpc.health.v1.Health/Watch", kOpen},
-    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", kAdmin},
-    {"/inference.GRPCInferenceService/CudaSharedMemoryRegister", kSubmit},
-    {"/inference.GRPCInferenceService/CudaSharedMemoryStatus", kSubmit},
-    {"/inference.GRPCInferenceService/CudaSharedMemoryUnregister", kSubmit},
-    {"/inference.GRPCInferenceService/LogSettings", kAdmin},
-    {"/inference.GRPCInferenceService/ModelConfig", kAnyRole},
-    {"/inference.GRPCInferenceService/ModelInfer", kSubmit},
-    {"/inference.GRPCInferenceService/ModelMetadata", kAnyRole},
-    {"/inference.GRPCInferenceService/ModelReady", kAnyRole},
-    {"/inference.GRPCInferenceService/ModelStatistics", kAnyRole},
-    {"/inference.GRPCInferenceService/ModelStreamInfer", kSubmit},
-    {"/inference.GRPCInferenceService/RepositoryIndex", kAnyRole},
-    {"/inference.GRPCInferenceService/RepositoryModelLoad", kInstall},
-    {"/inference.GRPCInferenceService/RepositoryModelUnload", kAdmin},
-    {"/inference.GRPCInferenceService/ServerLive", kOpen},
-    {"/inference.GRPCInferenceService/ServerMetadata", kAnyRole},
-    {"/inference.GRPCInferenceService/ServerReady", kOpen},
-    {"/inference.GRPCInferenceService/SystemSharedMemoryRegister", kSubmit},
-    {"/inference.GRPCInferenceService/SystemSharedMemoryStatus", kSubmit},
-    {"/inference.GRPCInferenceService/SystemSharedMemoryUnregister", kSubmit},
-    {"/inference.GRPCInferenceService/TraceSetting", kAdmin},
-    {"/resident.v1.Admin/Drain", kAdmin},
-    {"/resident.v1.Admin/Park", kAdmin},
-    {"/resident.v1.Admin/Resume", kAdmin},
-    {"/resident.v1.Admin/Status", kAnyRole},
-    {"/resident.v1.Buffers/Allocate", kSubmit},
-    {"/resident.v1.Buffers/Download", kSubmit},
-    {"/resident.v1.Buffers/Free", kSubmit},
-    {"/resident.v1.Buffers/ImportShared", kSubmit},
-    {"/resident.v1.Buffers/List", kSubmit},
-    {"/resident.v1.Buffers/LoadFile", kSubmit},
-    {"/resident.v1.Buffers/Persist", kSubmit},
-    {"/resident.v1.Buffers/Upload", kSubmit},
-    {"/resident.v1.Executor/Run", kSubmit},
-    {"/resident.v1.Executor/Submit", kSubmit},
-    {"/resident.v1.Graphs/CloseSession", kSubmit},
-    {"/resident.v1.Graphs/Describe", kAnyRole},
-    {"/resident.v1.Graphs/DescribeSession", kSubmit},
-    {"/resident.v1.Graphs/ForkSession", kSubmit},
-    {"/resident.v1.Graphs/List", kAnyRole},
-    {"/resident.v1.Graphs/ListSessions", kSubmit},
-    {"/resident.v1.Graphs/Load", kSubmit},
-    {"/resident.v1.Graphs/OpenSession", kSubmit},
-    {"/resident.v1.Graphs/Render", kSubmit},
-    {"/resident.v1.Graphs/Run", kSubmit},
-    {"/resident.v1.Graphs/Unload", kSubmitOrAdmin},
-    {"/resident.v1.Graphs/Validate", kSubmit},
-    {"/resident.v1.Operators/Activate", kInstall},
-    {"/resident.v1.Operators/Audit", kAdmin},
-    {"/resident.v1.Operators/Describe", kAnyRole},
-    {"/resident.v1.Operators/Install", kInstall},
-    {"/resident.v1.Operators/List", kAnyRole},
-    {"/resident.v1.Operators/Promote", kInstall},
-    {"/resident.v1.Operators/Remove", kInstall},
-    {"/resident.v1.Operators/Rollback", kInstall},
-    {"/resident.v1.Operators/Watch", kAnyRole},
-    {"/resident.v1.Sessions/Open", kSubmit},
+    {"/grpc.channelz.v1.Channelz/GetChannel", For(kAdmin)},
+    {"/grpc.channelz.v1.Channelz/GetServer", For(kAdmin)},
+    {"/grpc.channelz.v1.Channelz/GetServerSockets", For(kAdmin)},
+    {"/grpc.channelz.v1.Channelz/GetServers", For(kAdmin)},
+    {"/grpc.channelz.v1.Channelz/GetSocket", For(kAdmin)},
+    {"/grpc.channelz.v1.Channelz/GetSubchannel", For(kAdmin)},
+    {"/grpc.channelz.v1.Channelz/GetTopChannels", For(kAdmin)},
+    {"/grpc.health.v1.Health/Check", Open()},
+    {"/grpc.health.v1.Health/Watch", Open()},
+    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", For(kAdmin)},
+    {"/inference.GRPCInferenceService/CudaSharedMemoryRegister", For(kSubmit)},
+    {"/inference.GRPCInferenceService/CudaSharedMemoryStatus", For(kSubmit)},
+    {"/inference.GRPCInferenceService/CudaSharedMemoryUnregister", For(kSubmit)},
+    {"/inference.GRPCInferenceService/LogSettings", For(kAdmin)},
+    {"/inference.GRPCInferenceService/ModelConfig", For(kAnyRole)},
+    {"/inference.GRPCInferenceService/ModelInfer", ChargesAnswers(kSubmit, kInference)},
+    {"/inference.GRPCInferenceService/ModelMetadata", For(kAnyRole)},
+    {"/inference.GRPCInferenceService/ModelReady", For(kAnyRole)},
+    {"/inference.GRPCInferenceService/ModelStatistics", For(kAnyRole)},
+    {"/inference.GRPCInferenceService/ModelStreamInfer", ChargesAnswers(kSubmit, kInference)},
+    {"/inference.GRPCInferenceService/RepositoryIndex", For(kAnyRole)},
+    {"/inference.GRPCInferenceService/RepositoryModelLoad", For(kInstall)},
+    {"/inference.GRPCInferenceService/RepositoryModelUnload", For(kAdmin)},
+    {"/inference.GRPCInferenceService/ServerLive", Open()},
+    {"/inference.GRPCInferenceService/ServerMetadata", For(kAnyRole)},
+    {"/inference.GRPCInferenceService/ServerReady", Open()},
+    {"/inference.GRPCInferenceService/SystemSharedMemoryRegister", For(kSubmit)},
+    {"/inference.GRPCInferenceService/SystemSharedMemoryStatus", For(kSubmit)},
+    {"/inference.GRPCInferenceService/SystemSharedMemoryUnregister", For(kSubmit)},
+    {"/inference.GRPCInferenceService/TraceSetting", For(kAdmin)},
+    {"/resident.v1.Admin/Drain", For(kAdmin)},
+    {"/resident.v1.Admin/Park", For(kAdmin)},
+    {"/resident.v1.Admin/Resume", For(kAdmin)},
+    {"/resident.v1.Admin/Status", For(kAnyRole)},
+    {"/resident.v1.Buffers/Allocate", For(kSubmit)},
+    {"/resident.v1.Buffers/Download", ChargesAnswers(kSubmit)},
+    {"/resident.v1.Buffers/Free", For(kSubmit)},
+    {"/resident.v1.Buffers/ImportShared", For(kSubmit)},
+    {"/resident.v1.Buffers/List", For(kSubmit)},
+    {"/resident.v1.Buffers/LoadFile", For(kSubmit)},
+    {"/resident.v1.Buffers/Persist", For(kSubmit)},
+    {"/resident.v1.Buffers/Upload", ChargesAnswers(kSubmit)},
+    {"/resident.v1.Executor/Run", ChargesAnswers(kSubmit, kBatches)},
+    {"/resident.v1.Executor/Submit", ChargesAnswers(kSubmit, kBatches)},
+    {"/resident.v1.Graphs/CloseSession", For(kSubmit)},
+    {"/resident.v1.Graphs/Describe", For(kAnyRole)},
+    {"/resident.v1.Graphs/DescribeSession", For(kSubmit)},
+    {"/resident.v1.Graphs/ForkSession", For(kSubmit)},
+    {"/resident.v1.Graphs/List", For(kAnyRole)},
+    {"/resident.v1.Graphs/ListSessions", For(kSubmit)},
+    {"/resident.v1.Graphs/Load", For(kSubmit, kRunGraph)},
+    {"/resident.v1.Graphs/OpenSession", For(kSubmit)},
+    {"/resident.v1.Graphs/Render", For(kSubmit, kDrawnGraph)},
+    {"/resident.v1.Graphs/Run", ChargesAnswers(kSubmit, kRunGraph)},
+    {"/resident.v1.Graphs/Unload", For(kSubmitOrAdmin)},
+    {"/resident.v1.Graphs/Validate", For(kSubmit, kCheckedGraph)},
+    {"/resident.v1.Operators/Activate", For(kInstall)},
+    {"/resident.v1.Operators/Audit", For(kAdmin)},
+    {"/resident.v1.Operators/Describe", For(kAnyRole)},
+    {"/resident.v1.Operators/Install", For(kInstall)},
+    {"/resident.v1.Operators/List", For(kAnyRole)},
+    {"/resident.v1.Operators/Promote", For(kInstall)},
+    {"/resident.v1.Operators/Remove", For(kInstall)},
+    {"/resident.v1.Operators/Rollback", For(kInstall)},
+    {"/resident.v1.Operators/Watch", For(kAnyRole)},
+    {"/resident.v1.Sessions/Open", For(kSubmit)},
 };
 
 static_assert(std::is_sorted(std::begin(kTable), std::end(kTable),

@@ -1,4 +1,4 @@
-// The table of the roles that each call needs.
+// The table of methods: the roles that each call needs, and the limits of its messages.
 //
 // A call that is not in the table is refused to all callers; a test compares the table with
 // the services' descriptors, so that every new call must be added.
@@ -7,6 +7,7 @@
 #ifndef RESIDENT_SERVER_AUTH_METHOD_ROLES_H_
 #define RESIDENT_SERVER_AUTH_METHOD_ROLES_H_
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,10 @@ struct MethodRule {
   bool open_to_all = false;
   // One of these is enough. Empty, and not open: the method is not served.
   RoleSet roles;
+  // Sub-messages, texts and unknown fields in one message (server/rpc/message_bytes.h).
+  uint32_t max_objects = 0;
+  // Its handler charges its answers to the client's memory; otherwise CallMemory does.
+  bool charges_answers = false;
 };
 
 // `method`: "/package.Service/Method".

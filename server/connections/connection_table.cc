@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,8 +26,14 @@ using std::chrono::milliseconds;
 
 // Interval of checks of what unadmitted connections have sent, and how much each such
 // connection adds to it: checking one takes about a microsecond, so that all checks take a
-// few percent of a processor.
+// few percent of a processor. With admitted connections only, and little traffic, kSweepSeldom.
 constexpr auto kSweepEvery = milliseconds(20);
+constexpr auto kSweepSeldom = milliseconds(100);
+constexpr uint64_t kMuchReceived = 1 << 20;
+// Interval of checks for peers that have disappeared.
+constexpr auto kListenEvery = milliseconds(1000);
+// How much the kernel's counters and gRPC's timers may differ.
+constexpr auto kTimerSlack = milliseconds(100);
 constexpr auto kSweepMore = std::chrono::microseconds(25);
 // Interval of checks for closed connections: while the limit is reached, and otherwise.
 constexpr auto kCheckClosedWhenFull = milliseconds(10);
@@ -49,12 +56,19 @@ std::array<uint8_t, 16> Mapped(const in_addr& v4) {
   return address;
 }
 
-// Bytes that TCP has received in order; nullopt: not a TCP connection.
-std::optional<uint64_t> ReceivedBytes(int fd) {
+// nullopt: not a TCP connection.
+std::optional<tcp_info> ReadTcpInfo(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  return info.tcpi_bytes_received;
+  return info;
+}
+
+// Bytes that TCP has received in order; nullopt: not a TCP connection.
+std::optional<uint64_t> ReceivedBytes(int fd) {
+  const std::optional<tcp_info> info = ReadTcpInfo(fd);
+  if (!info.has_value()) return std::nullopt;
+  return info->tcpi_bytes_received;
 }
 
 }  // namespace
@@ -179,11 +193,13 @@ bool ConnectionTable::Add(int fd, const sockaddr_storage& peer) {
   connection.peer = from;
   connection.number = ++last_number_;
   connection.accepted = connection.last_call = now;
-  if (unadmitted_.empty()) swept_ = now;
-  unadmitted_.emplace(connection.number, fd);
+  if (open_.empty()) swept_ = now;
   Share& share = shares_[ShareKey(from.first)];
   ++share.open;
-  share.unadmitted.emplace(connection.number, fd);
+  for (Unadmitted* const queues : {&unadmitted_, &share.unadmitted}) {
+    queues->all.emplace(connection.number, fd);
+    queues->silent.emplace(connection.number, fd);
+  }
   by_peer_[from].push_back(fd);
   open_.emplace(fd, connection);
   return true;
@@ -206,9 +222,34 @@ bool ConnectionTable::MakeRoom(const Peer& peer, Clock::time_point now) {
   return true;
 }
 
-bool ConnectionTable::CloseOldest(const Queue& queue, Clock::time_point now) {
-  if (queue.empty() || closing_ >= kMaxClosing) return false;
-  const int fd = queue.begin()->second;
+bool ConnectionTable::MayAccept() {
+  const auto now = Clock::now();
+  absl::MutexLock lock(&mu_);
+  const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return open_.size() - closing_ >= limits_.max_connections;
+  };
+  if (full() && now - checked_ >= kCheckClosedWhenFull) ForgetClosed(now);
+  if (!full()) return true;
+  const std::optional<int> silent = FindSilentUnadmitted(unadmitted_);
+  return !silent.has_value() || now - open_.find(*silent)->second.accepted >= kSilentGrace;
+}
+
+std::optional<int> ConnectionTable::FindSilentUnadmitted(Unadmitted& queue) {
+  while (!queue.silent.empty()) {
+    const int fd = queue.silent.begin()->second;
+    if (!open_.find(fd)->second.called && ReceivedBytes(fd).value_or(1) == 0) return fd;
+    queue.silent.erase(queue.silent.begin());
+  }
+  return std::nullopt;
+}
+
+bool ConnectionTable::CloseOldest(Unadmitted& queue, Clock::time_point now) {
+  if (queue.all.empty() || closing_ >= kMaxClosing) return false;
+  if (const std::optional<int> silent = FindSilentUnadmitted(queue); silent.has_value()) {
+    Close(*silent, &figures_.closed_for_room);
+    return true;
+  }
+  const int fd = queue.all.begin()->second;
   if (now - open_.find(fd)->second.accepted < kGrace) return false;
   Close(fd, &figures_.closed_for_room);
   return true;
@@ -225,8 +266,11 @@ void ConnectionTable::Close(int fd, uint64_t* count) {
 }
 
 void ConnectionTable::RemoveUnadmitted(const Connection& connection) {
-  if (unadmitted_.erase(connection.number) == 0) return;
-  shares_.find(ShareKey(connection.peer.first))->second.unadmitted.erase(connection.number);
+  if (unadmitted_.all.erase(connection.number) == 0) return;
+  Share& share = shares_.find(ShareKey(connection.peer.first))->second;
+  share.unadmitted.all.erase(connection.number);
+  share.unadmitted.silent.erase(connection.number);
+  unadmitted_.silent.erase(connection.number);
 }
 
 void ConnectionTable::LeaveShare(const Connection& connection) {
@@ -262,31 +306,36 @@ void ConnectionTable::ForgetClosed(Clock::time_point now) {
   for (const int fd : closed_) Forget(fd);
 }
 
-void ConnectionTable::OnCall(std::string_view peer, bool admitted) {
+std::shared_ptr<ConnectionMeter> ConnectionTable::OnCall(std::string_view peer, bool admitted) {
   const std::optional<Peer> from = Parse(peer);
-  if (!from.has_value()) return;
+  if (!from.has_value()) return nullptr;
   {
     absl::ReaderMutexLock lock(&mu_);
     const auto found = by_peer_.find(*from);
-    if (found == by_peer_.end()) return;
+    if (found == by_peer_.end()) return nullptr;
     if (std::all_of(found->second.begin(), found->second.end(),
                     [&](int fd) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
                       return open_.find(fd)->second.admitted;
                     })) {
-      return;
+      return open_.find(found->second.front())->second.meter;
     }
   }
   absl::MutexLock lock(&mu_);
   const auto found = by_peer_.find(*from);
-  if (found == by_peer_.end()) return;
+  if (found == by_peer_.end()) return nullptr;
+  std::shared_ptr<ConnectionMeter> meter = open_.find(found->second.front())->second.meter;
+  if (meter == nullptr) meter = std::make_shared<ConnectionMeter>();
   for (const int fd : found->second) {
     Connection& connection = open_.find(fd)->second;
     connection.called = true;
     connection.last_call = Clock::now();
+    connection.meter = meter;
     if (!admitted || connection.admitted) continue;
     connection.admitted = true;
+    connection.level = 0;
     if (!connection.closing) RemoveUnadmitted(connection);
   }
+  return meter;
 }
 
 void ConnectionTable::OnWatch(std::string_view peer, bool open) {
@@ -308,27 +357,38 @@ void ConnectionTable::OnWatch(std::string_view peer, bool open) {
 }
 
 milliseconds ConnectionTable::SweepPeriod() const {
-  return kSweepEvery + std::chrono::duration_cast<milliseconds>(unadmitted_.size() * kSweepMore);
+  const auto all = std::chrono::duration_cast<milliseconds>(open_.size() * kSweepMore);
+  return (unadmitted_.all.empty() && !busy_ ? kSweepSeldom : kSweepEvery) + all;
 }
 
 std::optional<milliseconds> ConnectionTable::Sweep() {
   const auto now = Clock::now();
   absl::MutexLock lock(&mu_);
-  if (unadmitted_.empty()) return std::nullopt;
+  if (open_.empty()) return std::nullopt;
   if (const auto due = swept_ + SweepPeriod(); now < due) {
     return std::chrono::ceil<milliseconds>(due - now);
   }
   if (now - checked_ >= kCheckClosed) ForgetClosed(now);
-  const double allowed =
-      std::chrono::duration<double>(now - swept_).count() * kUnadmittedBytesPerSecond;
+  const double seconds = std::chrono::duration<double>(now - swept_).count();
   swept_ = now;
   over_.clear();
+  FindUnadmitted(now, seconds);
+  FindUnfinished(seconds);
+  if (now - listened_ >= kListenEvery) FindSilent(now);
+  for (const auto& [fd, count] : over_) {
+    if (!open_.find(fd)->second.closing) Close(fd, count);
+  }
+  if (open_.empty()) return std::nullopt;
+  return SweepPeriod();
+}
+
+void ConnectionTable::FindUnadmitted(Clock::time_point now, double seconds) {
   levels_.clear();
   double all = 0;
-  for (const auto& [number, fd] : unadmitted_) {
+  for (const auto& [number, fd] : unadmitted_.all) {
     Connection& connection = open_.find(fd)->second;
     const uint64_t received = ReceivedBytes(fd).value_or(connection.received);
-    connection.level = std::max(0.0, connection.level - allowed) +
+    connection.level = std::max(0.0, connection.level - seconds * kUnadmittedBytesPerSecond) +
                        static_cast<double>(received - std::min(received, connection.received));
     connection.received = received;
     if (connection.level > static_cast<double>(limits_.max_unadmitted_bytes)) {
@@ -342,17 +402,66 @@ std::optional<milliseconds> ConnectionTable::Sweep() {
       levels_.emplace_back(counted, fd);
     }
   }
-  if (all > kMaxAllUnadmittedBytes) {
-    std::sort(levels_.rbegin(), levels_.rend());
-    for (const auto& [level, fd] : levels_) {
-      if (all <= kMaxAllUnadmittedBytes) break;
-      over_.emplace_back(fd, &figures_.closed_bytes);
-      all -= level;
+  FindLargest(all, static_cast<double>(kMaxAllUnadmittedBytes), &figures_.closed_bytes);
+}
+
+void ConnectionTable::FindUnfinished(double seconds) {
+  levels_.clear();
+  busy_ = false;
+  double all = 0;
+  for (auto& [fd, connection] : open_) {
+    if (!connection.admitted || connection.closing) continue;
+    const uint64_t delivered = connection.meter->delivered();
+    const uint64_t received = ReceivedBytes(fd).value_or(connection.received);
+    const uint64_t more = received - std::min(received, connection.received);
+    busy_ = busy_ || more > kMuchReceived;
+    connection.level = std::max(0.0, connection.level + static_cast<double>(more) -
+                                         static_cast<double>(delivered - connection.delivered) -
+                                         seconds * kFrameBytesPerSecond);
+    connection.received = received;
+    connection.delivered = delivered;
+    const double possible = static_cast<double>(connection.meter->pending()) *
+                            static_cast<double>(limits_.max_message_bytes);
+    const double held = std::min(connection.level, possible);
+    if (held > static_cast<double>(limits_.max_unfinished_bytes)) {
+      over_.emplace_back(fd, &figures_.closed_unfinished);
+    } else if (held > 0) {
+      all += held;
+      levels_.emplace_back(held, fd);
     }
   }
-  for (const auto& [fd, count] : over_) Close(fd, count);
-  if (unadmitted_.empty()) return std::nullopt;
-  return SweepPeriod();
+  FindLargest(all, static_cast<double>(limits_.max_all_unfinished_bytes),
+              &figures_.closed_unfinished);
+}
+
+void ConnectionTable::FindLargest(double all, double max, uint64_t* count) {
+  if (all <= max) return;
+  std::sort(levels_.rbegin(), levels_.rend());
+  for (const auto& [level, fd] : levels_) {
+    if (all <= max) break;
+    over_.emplace_back(fd, count);
+    all -= level;
+  }
+}
+
+void ConnectionTable::FindSilent(Clock::time_point now) {
+  listened_ = now;
+  for (auto& [fd, connection] : open_) {
+    if (!connection.admitted || connection.closing) continue;
+    const std::optional<tcp_info> info = ReadTcpInfo(fd);
+    int unread = 0;
+    if (!info.has_value() || ioctl(fd, FIONREAD, &unread) != 0) continue;
+    const bool asked = milliseconds(info->tcpi_last_data_recv) >=
+                       milliseconds(info->tcpi_last_data_sent) + limits_.ping_after - kTimerSlack;
+    if (!asked || unread > 0 || info->tcpi_bytes_received != connection.heard) {
+      connection.heard = info->tcpi_bytes_received;
+      connection.asked.reset();
+    } else if (!connection.asked.has_value()) {
+      connection.asked = now;
+    } else if (now - *connection.asked >= limits_.answer_within) {
+      over_.emplace_back(fd, &figures_.closed_silent);
+    }
+  }
 }
 
 ConnectionFigures ConnectionTable::Figures() {

@@ -30,7 +30,7 @@ constexpr int kBacklog = 4096;
 constexpr unsigned kUserTimeoutMs = 5'000;
 // Maximum number accepted from one socket before other sockets, and Stop, are handled.
 constexpr int kMaxAcceptsAtOnce = 64;
-// Wait while the process has no descriptor left.
+// Wait while the process has no descriptor left, or the table no room for now.
 constexpr int kRetryMs = 100;
 constexpr auto kReportEvery = std::chrono::minutes(1);
 
@@ -207,9 +207,9 @@ void Listener::OnWatch(std::string_view peer, bool open) {
   if (table != nullptr) table->OnWatch(peer, open);
 }
 
-void Listener::OnCall(std::string_view peer, bool admitted) {
+std::shared_ptr<ConnectionMeter> Listener::OnCall(std::string_view peer, bool admitted) {
   ConnectionTable* const table = table_.load(std::memory_order_acquire);
-  if (table != nullptr) table->OnCall(peer, admitted);
+  return table == nullptr ? nullptr : table->OnCall(peer, admitted);
 }
 
 ConnectionFigures Listener::Figures() {
@@ -245,6 +245,7 @@ void Listener::SweepAll() {
 
 bool Listener::Accept(int socket) {
   for (int taken = 0; taken < kMaxAcceptsAtOnce; ++taken) {
+    if (!owned_table_->MayAccept()) return false;
     const int fd = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       PassOn(socket, fd);
@@ -290,7 +291,9 @@ int Listener::Report() {
   const uint64_t idle = now.closed_idle - reported_figures_.closed_idle;
   const uint64_t bytes = now.closed_bytes - reported_figures_.closed_bytes;
   const uint64_t for_room = now.closed_for_room - reported_figures_.closed_for_room;
-  if (refused + idle + bytes + for_room == 0) return -1;
+  const uint64_t unfinished = now.closed_unfinished - reported_figures_.closed_unfinished;
+  const uint64_t silent = now.closed_silent - reported_figures_.closed_silent;
+  if (refused + idle + bytes + for_room + unfinished + silent == 0) return -1;
   if (reported_.has_value()) {
     const auto left = absl::FromChrono(*reported_ + kReportEvery - Clock::now());
     if (left > absl::ZeroDuration()) return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
@@ -307,7 +310,20 @@ int Listener::Report() {
                owned_table_->limits().max_unadmitted_idle.count(), ", ", bytes,
                " had sent more than --max_unadmitted_kib=",
                owned_table_->limits().max_unadmitted_bytes >> 10, ", ", for_room,
-               " were closed to make room for others");
+               " were closed to make room for others under --max_connections=",
+               owned_table_->limits().max_connections);
+  }
+  if (unfinished > 0) {
+    LogWarning(
+        unfinished,
+        " connections were closed because their unfinished messages held more memory than "
+        "--max_client_host_mib, or those of all connections more than half of --max_host_mib. "
+        "Fix: send fewer large messages at once, or raise the limits");
+  }
+  if (silent > 0) {
+    LogWarning(silent, " connections were closed because their clients did not answer for ",
+               (owned_table_->limits().ping_after + owned_table_->limits().answer_within).count(),
+               " ms");
   }
   reported_ = Clock::now();
   reported_figures_ = now;

@@ -3,8 +3,8 @@
 // gRPC's own listener has no limit, and stops permanently the first time that it cannot
 // accept a connection because the process has no file descriptor left. This listener closes
 // connections over the limit, which the client sees immediately, and continues after any
-// error. One of its threads closes connections over which no credential was shown; see
-// connection_table.h for the limits.
+// error. One of its threads closes connections over which no credential was shown, and others
+// that are over a limit; see connection_table.h.
 //
 // Thread safety: call Start and Stop from one thread; OnCall and Figures from any thread.
 //
@@ -61,7 +61,7 @@ class Listener {
   void Stop();
 
   // Records a call over the connection from `peer`: see ConnectionTable::OnCall.
-  void OnCall(std::string_view peer, bool admitted);
+  std::shared_ptr<ConnectionMeter> OnCall(std::string_view peer, bool admitted);
   // See ConnectionTable::OnWatch.
   void OnWatch(std::string_view peer, bool open);
   ConnectionFigures Figures();

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "tests/support/eventually.h"
 
 namespace resident {
@@ -50,6 +51,11 @@ class FakeGrpc {
       while (recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
       }
     }
+  }
+  // Sends a byte over each connection, like a ping.
+  void SendToAll() {
+    absl::MutexLock lock(&mu_);
+    for (const int fd : fds_) EXPECT_EQ(send(fd, "p", 1, MSG_NOSIGNAL), 1);
   }
   void CloseOne() {
     absl::MutexLock lock(&mu_);
@@ -148,6 +154,13 @@ class ListenerTest : public ::testing::Test {
     const ssize_t bytes = recv(client, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     return bytes == 0 || (bytes < 0 && errno != EAGAIN);
   }
+  // The same for one that has sent data.
+  static bool ClosedAfterData(int client) {
+    char bytes[512];
+    while (recv(client, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
+    }
+    return Closed(client);
+  }
   // Sends this many bytes, which are read as gRPC would. False: the connection was closed
   // meanwhile.
   bool Send(int client, size_t bytes) {
@@ -233,7 +246,7 @@ TEST_F(ListenerTest, BothWildcardsMeanEveryAddress) {
 
 TEST_F(ListenerTest, ClosingAConnectionMakesRoom) {
   Listen("127.0.0.1:0", 3);
-  for (int i = 0; i < 3; ++i) Connect();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Send(Connect(), 1));
   ASSERT_TRUE(Eventually([&] { return grpc_.count() == 3; }));
   const int fourth = Connect();
   char byte;
@@ -324,6 +337,7 @@ TEST_F(ListenerTest, TheOldestUnadmittedConnectionMakesRoom) {
   listener_->OnCall(ReadPeer(admitted), true);
   listener_->OnCall(ReadPeer(older), false);
   // During the grace period no connection is closed: new ones have time to be admitted.
+  EXPECT_TRUE(Send(younger, 1));
   const int early = Connect();
   EXPECT_TRUE(Eventually([&] { return Closed(early); }));
   EXPECT_EQ(listener_->Figures().refused, 1u);
@@ -338,6 +352,71 @@ TEST_F(ListenerTest, TheOldestUnadmittedConnectionMakesRoom) {
   EXPECT_FALSE(Closed(admitted));
   EXPECT_FALSE(Closed(younger));
   EXPECT_FALSE(Closed(late));
+}
+
+TEST_F(ListenerTest, SilentConnectionsMakeRoomOldestFirst) {
+  ConnectionLimits limits = WideLimits();
+  limits.max_connections = 4;
+  Listen("127.0.0.1:0", limits);
+  const int speaks = Connect(), first = Connect(), second = Connect(), called = Connect();
+  AwaitAccepted(4);
+  EXPECT_TRUE(Send(speaks, 1));
+  listener_->OnCall(ReadPeer(called), false);
+  // The silent ones have no grace period.
+  const int third = Connect();
+  EXPECT_TRUE(Eventually([&] { return Closed(first); }));
+  const int fourth = Connect();
+  EXPECT_TRUE(Eventually([&] { return Closed(second); }));
+  EXPECT_EQ(listener_->Figures().closed_for_room, 2u);
+  EXPECT_EQ(listener_->Figures().refused, 0u);
+  for (const int open : {speaks, called, third, fourth}) EXPECT_FALSE(Closed(open));
+}
+
+TEST_F(ListenerTest, AConnectionWhoseUnfinishedMessagesHoldTooMuchIsClosed) {
+  ConnectionLimits limits = WideLimits();
+  limits.max_unfinished_bytes = 8 << 20;
+  limits.max_message_bytes = 64 << 20;
+  Listen("127.0.0.1:0", limits);
+  const int unfinished = Connect(), finished = Connect(), idle = Connect();
+  AwaitAccepted(3);
+  const auto awaiting = listener_->OnCall(ReadPeer(unfinished), true);
+  const auto complete = listener_->OnCall(ReadPeer(finished), true);
+  listener_->OnCall(ReadPeer(idle), true);
+  awaiting->BeginMessage();
+  constexpr size_t kPiece = 1 << 20;
+  for (int i = 0; i < 40; ++i) {
+    complete->BeginMessage();
+    EXPECT_TRUE(Send(finished, kPiece));
+    complete->EndMessage(kPiece);
+    // No message of this one is awaited.
+    EXPECT_TRUE(Send(idle, kPiece));
+  }
+  complete->BeginMessage();
+  for (int i = 0; i < 40 && Send(unfinished, kPiece); ++i) {
+  }
+  EXPECT_TRUE(Eventually([&] { return Closed(unfinished); }));
+  EXPECT_FALSE(Closed(finished));
+  EXPECT_FALSE(Closed(idle));
+  EXPECT_EQ(listener_->Figures().closed_unfinished, 1u);
+}
+
+TEST_F(ListenerTest, OnlyAPeerThatDoesNotAnswerIsClosedNotOneThatIsNotRead) {
+  ConnectionLimits limits = WideLimits();
+  limits.ping_after = std::chrono::milliseconds(500);
+  limits.answer_within = std::chrono::milliseconds(100);
+  Listen("127.0.0.1:0", limits);
+  const int gone = Connect(), not_read = Connect();
+  AwaitAccepted(2);
+  for (const int client : {gone, not_read}) listener_->OnCall(ReadPeer(client), true);
+  // Nothing is read here, so that this answer stays with the kernel.
+  EXPECT_EQ(send(not_read, "a", 1, MSG_NOSIGNAL), 1);
+  // A ping is due once both were silent for longer than ping_after.
+  absl::SleepFor(absl::Milliseconds(700));
+  grpc_.SendToAll();
+  EXPECT_TRUE(Eventually([&] { return listener_->Figures().closed_silent > 0; }));
+  EXPECT_TRUE(Eventually([&] { return ClosedAfterData(gone); }));
+  EXPECT_FALSE(ClosedAfterData(not_read));
+  EXPECT_EQ(listener_->Figures().closed_silent, 1u);
 }
 
 TEST_F(ListenerTest, AnAddressHasAShare) {

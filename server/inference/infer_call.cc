@@ -4,14 +4,16 @@
 
 #include "inference/open_inference.pb.h"
 #include "runtime/base/status_macros.h"
-#include "server/inference/infer_message.h"
+#include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 
 namespace resident {
 
 absl::Status InferCall::Read(grpc::ByteBuffer& bytes) {
   inference::ModelInferRequest request;
-  RETURN_IF_ERROR(ParseInferRequest(bytes, &request));
+  const MessageLimits limits =
+      FindMessageLimits(core_, "/inference.GRPCInferenceService/ModelInfer");
+  RETURN_IF_ERROR(ParseMessage(bytes, limits, &request));
   ASSIGN_OR_RETURN(work_, TranslateInfer(state_.sources(), request));
   work_.context->arrived = arrived_;
   return absl::OkStatus();

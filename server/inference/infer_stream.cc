@@ -5,7 +5,6 @@
 
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
-#include "server/inference/infer_message.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
 
@@ -25,7 +24,7 @@ void InferStream::Open(const grpc::CallbackServerContext& context) {
 
 absl::Status InferStream::Parse(grpc::ByteBuffer& bytes) {
   arrived_ = Clock::now();
-  RETURN_IF_ERROR(ParseInferRequest(bytes, &request_));
+  RETURN_IF_ERROR(ParseMessage(bytes, message_limits(), &request_));
   id_ = request_.id();
   return absl::OkStatus();
 }

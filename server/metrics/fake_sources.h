@@ -55,6 +55,8 @@ struct FakeSources {
                                            .closed_idle = 3,
                                            .closed_bytes = 4,
                                            .closed_for_room = 6,
+                                           .closed_unfinished = 9,
+                                           .closed_silent = 10,
                                            .without_call = 7};
                 },
             .log_lines_suppressed = [] { return 8; },

@@ -424,12 +424,13 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   families.push_back(Single("resident_connections_refused_total", MetricType::Counter,
                             "Connections closed because there were too many.",
                             static_cast<double>(connections.refused)));
-  MetricFamily closed =
-      Family("resident_connections_closed_total", MetricType::Counter,
-             "Connections without an admitted call that the daemon closed, by reason.");
+  MetricFamily closed = Family("resident_connections_closed_total", MetricType::Counter,
+                               "Connections that the daemon closed, by reason.");
   for (const auto& [reason, count] :
        {std::pair("idle", connections.closed_idle), std::pair("bytes", connections.closed_bytes),
-        std::pair("room", connections.closed_for_room)}) {
+        std::pair("room", connections.closed_for_room),
+        std::pair("unfinished", connections.closed_unfinished),
+        std::pair("silent", connections.closed_silent)}) {
     AddCounter(closed, {{"reason", reason}}, static_cast<double>(count));
   }
   families.push_back(std::move(closed));

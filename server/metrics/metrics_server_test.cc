@@ -62,6 +62,8 @@ TEST(MetricsServerTest, PortZeroSelectsAFreePortAndReportsIt) {
                     HasSubstr("resident_connections_closed_total{reason=\"idle\"} 3"),
                     HasSubstr("resident_connections_closed_total{reason=\"bytes\"} 4"),
                     HasSubstr("resident_connections_closed_total{reason=\"room\"} 6"),
+                    HasSubstr("resident_connections_closed_total{reason=\"unfinished\"} 9"),
+                    HasSubstr("resident_connections_closed_total{reason=\"silent\"} 10"),
                     HasSubstr("resident_connections_without_call_total 7"),
                     HasSubstr("resident_grpc_log_lines_suppressed_total 8"),
                     HasSubstr("resident_buffers{device=\"0\"} 7")));

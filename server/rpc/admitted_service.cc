@@ -2,8 +2,10 @@
 
 #include <grpc/grpc.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
@@ -13,8 +15,12 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/message_allocator.h"
 #include "grpcpp/support/server_callback.h"
+#include "grpcpp/support/slice.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "server/auth/method_roles.h"
+#include "server/rpc/call.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/status.h"
 
 namespace resident {
@@ -37,17 +43,30 @@ void Refuse(const Parameter& call, const absl::Status& why) {
                               call.call_requester));
 }
 
-// A method: its name, the service's handler for it, and the check of its callers.
+// A method: its name, the service's handler for it, the check of its callers, and its messages.
 struct Method {
   MethodHandler& handler;
   const std::string& name;
   bool one_message;  // The client sends exactly one message.
+  const google::protobuf::Descriptor& message;
+  MessageLimits limits;
   AdmittedService::Admit admit;
+  CallMemory& memory;
 
   absl::Status Admit(const Parameter& call) const {
-    return admit(name, static_cast<grpc::CallbackServerContext&>(*call.server_context));
+    return admit(name, CallContext::Of(*call.server_context));
   }
 };
+
+// The bytes of a message of gRPC's core API, which are not copied.
+grpc::ByteBuffer ShareBytes(const grpc_byte_buffer& message) {
+  const grpc_slice_buffer& buffer = message.data.raw.slice_buffer;
+  std::vector<grpc::Slice> slices;
+  for (size_t i = 0; i < buffer.count; ++i) {
+    slices.emplace_back(buffer.slices[i], grpc::Slice::ADD_REF);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
 
 // Reads the message of a call that has one, then runs the handler. Owns itself.
 //
@@ -65,6 +84,7 @@ class MessageRead final : private grpc_completion_queue_functor {
         core_call_(call.call->call()) {
     grpc_call_ref(core_call_);
     if (FindMethodRule(method.name).open_to_all) LimitTime();
+    CallContext::Of(*call.server_context).BeginMessage();
     grpc_op read{};
     read.op = GRPC_OP_RECV_MESSAGE;
     read.data.recv_message.recv_message = &message_;
@@ -84,20 +104,55 @@ class MessageRead final : private grpc_completion_queue_functor {
   }
 
   static void Done(grpc_completion_queue_functor* self, int /*ok*/) {
-    auto* const read = static_cast<MessageRead*>(self);
-    read->late_.Cancel();
-    read->RunHandler();
-    grpc_call_unref(read->core_call_);
-    delete read;
+    static_cast<MessageRead*>(self)->TakeMessage();
   }
 
-  void RunHandler() {
+  void TakeMessage() {
+    late_.Cancel();
+    const uint64_t length = message_ == nullptr ? 0 : grpc_byte_buffer_length(message_);
+    CallContext& context = CallContext::Of(*call_.server_context);
+    context.EndMessage(length);
+    const absl::Status charged = method_.memory.Charge(context, length);
+    if (!charged.ok()) {
+      RefuseMessage(charged);
+      return End();
+    }
+    method_.memory.Handle(length, [this, length] {
+      RunHandler(length);
+      End();
+    });
+  }
+
+  void End() {
+    grpc_call_unref(core_call_);
+    delete this;
+  }
+
+  void RefuseMessage(const absl::Status& why) {
+    if (message_ != nullptr) grpc_byte_buffer_destroy(message_);
+    Refuse(call_, why);
+  }
+
+  // Measures the message, and raises its charge.
+  absl::Status MeasureMessage(uint64_t length) {
+    if (length <= CallMemory::kUncharged && IsBelowLimits(length, method_.limits)) {
+      return absl::OkStatus();
+    }
+    grpc::ByteBuffer bytes = ShareBytes(*message_);
+    ASSIGN_OR_RETURN(const uint64_t parsed,
+                     resident::MeasureMessage(method_.message, bytes, method_.limits));
+    method_.memory.Raise(CallContext::Of(*call_.server_context), parsed);
+    return absl::OkStatus();
+  }
+
+  void RunHandler(uint64_t length) {
     if (std::chrono::steady_clock::now() - started_ > AdmittedService::kRecheckAfter) {
       const absl::Status admitted = method_.Admit(call_);
-      if (!admitted.ok()) {
-        if (message_ != nullptr) grpc_byte_buffer_destroy(message_);
-        return Refuse(call_, admitted);
-      }
+      if (!admitted.ok()) return RefuseMessage(admitted);
+    }
+    if (message_ != nullptr) {
+      const absl::Status measured = MeasureMessage(length);
+      if (!measured.ok()) return RefuseMessage(measured);
     }
     void* handler_data = nullptr;
     void* request = nullptr;
@@ -152,7 +207,7 @@ struct Handlers : grpc::Service {
 }  // namespace
 
 AdmittedService::AdmittedService(grpc::Service& service, absl::string_view full_name,
-                                 const Admit& admit) {
+                                 const Admit& admit, CallMemory& memory) {
   const google::protobuf::ServiceDescriptor* const descriptor =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(std::string(full_name));
   // Generated code and the descriptor number the methods in the same order.
@@ -163,7 +218,9 @@ AdmittedService::AdmittedService(grpc::Service& service, absl::string_view full_
     MethodHandler& handler = *(service.*&Handlers::GetHandler)(i);
     AddMethod(new grpc::internal::RpcServiceMethod(
         name.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodCallback(i, new AdmittedMethod({handler, name, !method.client_streaming(), admit}));
+    MarkMethodCallback(
+        i, new AdmittedMethod({handler, name, !method.client_streaming(), *method.input_type(),
+                               FindMessageLimits(memory.core(), name), admit, memory}));
   }
 }
 

@@ -8,8 +8,9 @@
 // Implementation: gRPC reads the message of a unary or server-streaming call before it calls the
 // method's handler. Each method is therefore registered as one that streams in both directions, for
 // which gRPC reads nothing by itself. The handler registered for it checks admission, reads the
-// message if the method has exactly one, and passes the call to the service's own handler. A
-// message that cannot be parsed ends the call with INVALID_ARGUMENT.
+// message if the method has exactly one, and passes the call to the service's own handler. The
+// message is charged to its client (call_memory.h) and measured (message_bytes.h) before it is
+// parsed. A message that cannot be parsed ends the call with INVALID_ARGUMENT.
 //
 // The caller decides how long its message takes. If it took long, admission is checked again before
 // the handler is called, because the credential may have been withdrawn meanwhile. A method that is
@@ -21,7 +22,7 @@
 //
 // Thread safety: gRPC calls the handlers from any thread.
 //
-//   AdmittedService executor(executor_service, v1::Executor::service_full_name(), admit);
+//   AdmittedService executor(executor_service, v1::Executor::service_full_name(), admit, memory);
 //   builder.RegisterService(&executor);
 #ifndef RESIDENT_SERVER_RPC_ADMITTED_SERVICE_H_
 #define RESIDENT_SERVER_RPC_ADMITTED_SERVICE_H_
@@ -35,6 +36,7 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server_context.h"
+#include "server/rpc/call_memory.h"
 
 namespace resident {
 
@@ -46,12 +48,12 @@ class AdmittedService final : public grpc::Service {
   static constexpr auto kRecheckAfter = std::chrono::seconds(1);
 
   // Whether the call is admitted; an error ends the call. `method`: "/package.Service/Method".
-  using Admit = std::function<absl::Status(const std::string& method,
-                                           const grpc::CallbackServerContext& context)>;
+  using Admit = std::function<absl::Status(const std::string& method, CallContext& context)>;
 
   // `service`: a callback service with the methods of `full_name`, whose descriptor is linked
-  // into the program. It must outlive this object, and this object the server.
-  AdmittedService(grpc::Service& service, absl::string_view full_name, const Admit& admit);
+  // into the program. It and `memory` must outlive this object, and this object the server.
+  AdmittedService(grpc::Service& service, absl::string_view full_name, const Admit& admit,
+                  CallMemory& memory);
 
  private:
   std::deque<std::string> methods_;  // gRPC keeps pointers to the names.

@@ -34,11 +34,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "resident/v1/executor.pb.h"
 #include "server/rpc/bidi_stream.h"
+#include "server/rpc/call.h"
+#include "server/rpc/message_bytes.h"
 
 namespace resident {
 
@@ -60,7 +63,11 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   };
   // `method`: its name for the policy, such as "resident.v1.Executor/Submit".
   BatchStream(Transport& transport, Core& core, const char* method)
-      : BidiStream(transport, core), method_(method) {}
+      : BidiStream(transport, core),
+        method_(method),
+        message_limits_(FindMessageLimits(core, absl::StrCat("/", method))) {}
+
+  const MessageLimits& message_limits() const { return message_limits_; }
 
   // Hooks. Those marked (read loop) are called by the owner of the read loop.
 
@@ -141,6 +148,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   void Refuse(const RequestId& id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const char* const method_;
+  const MessageLimits message_limits_;
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
 

@@ -1,9 +1,11 @@
 #include "server/rpc/call.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/auth/method_roles.h"
 #include "server/auth/presented.h"
 
 namespace resident {
@@ -48,6 +50,12 @@ absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& c
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));
   RETURN_IF_ERROR(identity->account()->MayInstall(operator_name));
   return identity->name();
+}
+
+MessageLimits FindMessageLimits(const Core& core, std::string_view method) {
+  const Budget& host = core.admission.host();
+  return {.objects = FindMethodRule(method).max_objects,
+          .bytes = std::min(host.client_limit(), host.limit())};
 }
 
 Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context, Clock::time_point now) {

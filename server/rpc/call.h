@@ -1,4 +1,4 @@
-// What every service reads from a call: its caller, its client and its deadline.
+// What every service reads from a call: its caller, its client, its deadline and its limits.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_RPC_CALL_H_
@@ -6,11 +6,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "runtime/queue/batch.h"
 #include "server/rpc/core.h"
+#include "server/rpc/message_bytes.h"
 
 namespace resident {
 
@@ -38,6 +40,10 @@ absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
 // no identities. PERMISSION_DENIED: the caller may not change it.
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
                                             const Core& core, const std::string& operator_name);
+
+// The limits of a message of `method` ("/package.Service/Method"): the objects that the table of
+// methods allows, and the memory of one client.
+MessageLimits FindMessageLimits(const Core& core, std::string_view method);
 
 // The call's deadline. `now`: the present time.
 Clock::time_point ReadDeadline(const grpc::CallbackServerContext& context, Clock::time_point now);

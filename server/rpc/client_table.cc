@@ -131,9 +131,14 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
   return client;
 }
 
-bool ClientTable::HasSession(const std::string& session) const {
+std::shared_ptr<Client> ClientTable::FindSession(const std::string& session) const {
   absl::MutexLock lock(&mu_);
-  return sessions_.contains(session);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second.client;
+}
+
+bool ClientTable::HasSession(const std::string& session) const {
+  return FindSession(session) != nullptr;
 }
 
 std::vector<std::shared_ptr<Client>> ClientTable::List() const {

@@ -85,6 +85,8 @@ class ClientTable {
                                                   const std::string& peer,
                                                   const std::shared_ptr<Account>& account);
 
+  // The client of an open session, for any identity; null: there is no such session.
+  std::shared_ptr<Client> FindSession(const std::string& session) const;
   // Whether the session is open, for any identity.
   bool HasSession(const std::string& session) const;
 

@@ -1,5 +1,6 @@
 #include "server/rpc/executor_service.h"
 
+#include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/run_call.h"
@@ -14,7 +15,10 @@ class NativeRun final : public RunCall {
   NativeRun(Core& core, grpc::ByteBuffer& response) : RunCall(core, response) {}
 
  private:
-  absl::Status Read(grpc::ByteBuffer& bytes) override { return ParseMessage(bytes, &request_); }
+  absl::Status Read(grpc::ByteBuffer& bytes) override {
+    const MessageLimits limits = FindMessageLimits(core_, "/resident.v1.Executor/Run");
+    return ParseMessage(bytes, limits, &request_);
+  }
   const v1::Batch& message() const override { return request_.batch(); }
   void DropMessage() override { request_.Clear(); }
   absl::Status BuildAnswer(RequestBatch& batch, grpc::ByteBuffer& answer) override {

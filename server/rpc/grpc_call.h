@@ -13,11 +13,14 @@
 #ifndef RESIDENT_SERVER_RPC_GRPC_CALL_H_
 #define RESIDENT_SERVER_RPC_GRPC_CALL_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/bidi_stream.h"
+#include "server/rpc/call_memory.h"
 #include "server/rpc/status.h"
 
 namespace resident {
@@ -48,15 +51,22 @@ class GrpcCall : public Reactor, public Stream::Transport {
   const std::shared_ptr<Stream> stream_;
 };
 
-// Adds reading to a reactor that has it.
+// Adds reading to a reactor that has it. Requests are bytes, which the stream parses
+// (message_bytes.h); large ones are handled on other threads (call_memory.h).
 template <typename Stream, typename Base>
 class WithReads : public Base {
  public:
   using Base::Base;
-  void Read(typename Stream::Request* request) final { this->StartRead(request); }
+  void Read(grpc::ByteBuffer* request) final {
+    request_ = request;
+    if (call_ != nullptr) call_->BeginMessage();
+    this->StartRead(request);
+  }
   void OnReadDone(bool ok) final {
+    const uint64_t length = ok ? request_->Length() : 0;
+    if (call_ != nullptr) call_->EndMessage(length);
     if (ok) {
-      this->stream_->OnReadDone();
+      Handle(length);
     } else if (this->context_.IsCancelled()) {
       // A broken connection ends the reads in the same way as a half-close. The requests until then
       // must not be treated as complete.
@@ -65,6 +75,16 @@ class WithReads : public Base {
       this->stream_->OnReadsEnded();
     }
   }
+
+ private:
+  void Handle(uint64_t length) {
+    if (call_ == nullptr || length <= CallMemory::kLarge) return this->stream_->OnReadDone();
+    CallMemory::HandleLarge(*call_, length, [stream = this->stream_] { stream->OnReadDone(); });
+  }
+
+  // Null in a test whose server has no CallMemory.
+  const CallContext* const call_ = dynamic_cast<const CallContext*>(&this->context_);
+  grpc::ByteBuffer* request_ = nullptr;  // Of the last read.
 };
 
 // Adds writing to a reactor that has it.

@@ -48,7 +48,8 @@ void InstallStream::EndIfNotSent(grpc::Alarm& alarm, uint64_t limit_ms, bool hea
 
 absl::Status InstallStream::Accept(grpc::ByteBuffer& bytes) {
   v1::InstallRequest message;
-  RETURN_IF_ERROR(ParseMessage(bytes, &message));
+  const MessageLimits limits = FindMessageLimits(core_, "/resident.v1.Operators/Install");
+  RETURN_IF_ERROR(ParseMessage(bytes, limits, &message));
   RETURN_IF_ERROR(collector_.Add(message));
   if (!message.has_header()) return absl::OkStatus();
   return (*identity_)->account()->BeginInstall(collector_.name(), absl::Now());

@@ -12,6 +12,7 @@
 #include "server/rpc/bidi_stream.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
+#include "server/rpc/message_bytes.h"
 
 namespace resident {
 namespace {
@@ -101,7 +102,7 @@ Response AnswerTo(const Request& request, const std::vector<std::string>& servic
 }
 
 // Reads a request, answers it, reads the next.
-class ReflectionStream final : public BidiStream<Request, Response> {
+class ReflectionStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   ReflectionStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
 
@@ -114,20 +115,25 @@ class ReflectionStream final : public BidiStream<Request, Response> {
   }
 
  private:
-  void OnRequest(Request& request) override {
-    Response response = AnswerTo(request, *services_);
+  void OnRequest(grpc::ByteBuffer& bytes) override {
+    reflection::ServerReflectionRequest request;
+    const absl::Status parsed = ParseMessage(bytes, limits_, &request);
+    if (!parsed.ok()) return End(parsed);
+    grpc::ByteBuffer response = ToBytes(AnswerTo(request, *services_));
     absl::MutexLock lock(&mu_);
     Write(std::move(response));
   }
   void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { Read(); }
 
+  const MessageLimits limits_ =
+      FindMessageLimits(core_, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo");
   const std::vector<std::string>* services_ = nullptr;
 };
 
 }  // namespace
 
-grpc::ServerBidiReactor<Request, Response>* ReflectionService::ServerReflectionInfo(
-    grpc::CallbackServerContext* context) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext* context) {
   return StartBidiCall<ReflectionStream>(*context, core_, services_);
 }
 

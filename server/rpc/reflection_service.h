@@ -16,16 +16,16 @@
 
 namespace resident {
 
-class ReflectionService final
-    : public grpc::reflection::v1alpha::ServerReflection::CallbackService {
+class ReflectionService final : public grpc::reflection::v1alpha::ServerReflection::
+                                    WithRawCallbackMethod_ServerReflectionInfo<
+                                        grpc::reflection::v1alpha::ServerReflection::Service> {
  public:
   // `services`: full names of the services of the daemon.
   ReflectionService(Core& core, std::vector<std::string> services)
       : core_(core), services_(std::move(services)) {}
 
-  grpc::ServerBidiReactor<grpc::reflection::v1alpha::ServerReflectionRequest,
-                          grpc::reflection::v1alpha::ServerReflectionResponse>*
-  ServerReflectionInfo(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServerReflectionInfo(
+      grpc::CallbackServerContext* context) override;
 
  private:
   Core& core_;

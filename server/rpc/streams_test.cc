@@ -37,6 +37,8 @@ using ::testing::HasSubstr;
 constexpr uint64_t kMemory = 64u << 20;
 constexpr uint64_t kMaxQueuedTasks = 10;
 
+constexpr MessageLimits kNoLimits{UINT64_MAX, UINT64_MAX};
+
 class StreamsTest : public ::testing::Test {
  protected:
   static Limits SmallQueue() {
@@ -78,7 +80,7 @@ class StreamsTest : public ::testing::Test {
   }
   static v1::BatchResult Result(grpc::ByteBuffer bytes) {
     v1::SubmitResponse response;
-    EXPECT_TRUE(ParseMessage(bytes, &response).ok());
+    EXPECT_TRUE(ParseMessage(bytes, kNoLimits, &response).ok());
     return response.result();
   }
   // The ids of the results in each response.
@@ -87,7 +89,7 @@ class StreamsTest : public ::testing::Test {
     std::vector<std::vector<uint64_t>> all;
     for (grpc::ByteBuffer bytes : written) {
       v1::SubmitResponse response;
-      EXPECT_TRUE(ParseMessage(bytes, &response).ok());
+      EXPECT_TRUE(ParseMessage(bytes, kNoLimits, &response).ok());
       EXPECT_FALSE(response.has_result());
       std::vector<uint64_t>& ids = all.emplace_back();
       for (const v1::BatchResult& result : response.results()) ids.push_back(result.id());
@@ -471,7 +473,7 @@ TEST_F(TimeoutTest, OfABatchBehindOneThatWaits) {
   ASSERT_TRUE(Eventually([&] { return call_.writing(); }));
   v1::SubmitResponse response;
   grpc::ByteBuffer bytes = call_.written()[0];
-  ASSERT_TRUE(ParseMessage(bytes, &response).ok());
+  ASSERT_TRUE(ParseMessage(bytes, kNoLimits, &response).ok());
   EXPECT_EQ(response.results(0).id(), 7u);
   EXPECT_THAT(response.results(0).status(), ElementsAre(v1::TASK_STATUS_DEADLINE_EXCEEDED));
   call_.EndWrite();

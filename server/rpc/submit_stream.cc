@@ -29,7 +29,7 @@ absl::Status SubmitStream::Parse(grpc::ByteBuffer& bytes) {
   // Here, not in Drop: the thread that resets the arena may use its first block.
   arena_.Reset();
   auto* const request = google::protobuf::Arena::CreateMessage<v1::SubmitRequest>(&arena_);
-  RETURN_IF_ERROR(ParseMessage(bytes, request));
+  RETURN_IF_ERROR(ParseMessage(bytes, message_limits(), request));
   const uint64_t batches = request->batches_size() + (request->has_batch() ? 1 : 0);
   if (batches > kMaxMessageBatches) return errors::TooManyBatches(batches, kMaxMessageBatches);
   if (!std::exchange(opened_, true)) max_results_ = request->max_results();

@@ -51,7 +51,7 @@ void UploadStream::OnHalfClose() {
 }
 
 absl::Status UploadStream::Accept(grpc::ByteBuffer& bytes_read) {
-  RETURN_IF_ERROR(ParseMessage(bytes_read, &message_));
+  RETURN_IF_ERROR(ParseMessage(bytes_read, limits_, &message_));
   const uint64_t bytes = message_.data().size();
   core_.counters.Received(bytes);
   message_charge_ = core_.admission.host().Count(client_->accounts()->host(), bytes);

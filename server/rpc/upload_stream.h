@@ -20,12 +20,16 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "resident/v1/buffers.pb.h"
 #include "server/rpc/bidi_stream.h"
+#include "server/rpc/call.h"
+#include "server/rpc/message_bytes.h"
 
 namespace resident {
 
 class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
  public:
-  UploadStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  UploadStream(Transport& transport, Core& core)
+      : BidiStream(transport, core),
+        limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")) {}
   ~UploadStream() override;
   // `response`: sent if the stream ends OK; valid until OnDone.
   void Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response);
@@ -59,6 +63,7 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   // Called when all data is on the device. Updates and saves the copy of a durable buffer.
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const MessageLimits limits_;
   grpc::ByteBuffer* response_ = nullptr;
   std::shared_ptr<Client> client_;
   bool entered_ = false;  // Counted by the gate.

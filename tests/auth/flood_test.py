@@ -48,6 +48,7 @@ MAX_GROWTH_OF_MANY = 1536 * MIB
 MAX_REMAINING = 112 * MIB
 
 CONNECTIONS = 64
+HONEST_CONNECTIONS = 198
 DEFAULT_WINDOW = 65535  # Of HTTP/2.
 
 # Contents of a flood's frames, in the order of memory per byte: long values, short headers,
@@ -305,6 +306,34 @@ class HeldWithTls(Held, FloodTest):
                 connection.read(0)
 
         self.check_held("TLS connections that answer", connections, answer)
+
+    def test_silent_connections_that_come_again(self):
+        # More than there is room for. Each comes again as soon as the daemon has closed it.
+        stop = threading.Event()
+
+        def hold():
+            while not stop.is_set():
+                try:
+                    with http2.Connection(self.daemon.address, preface=False) as silent:
+                        while not stop.is_set() and not silent.wait_closed(0.1):
+                            pass
+                except OSError:
+                    pass
+
+        self.await_connections(0)
+        holders = [threading.Thread(target=hold) for _ in range(CONNECTIONS + 16)]
+        for holder in holders:
+            holder.start()
+        try:
+            self.await_connections(CONNECTIONS)
+            served = sum(self.served() for _ in range(HONEST_CONNECTIONS))
+        finally:
+            stop.set()
+            for holder in holders:
+                holder.join()
+        print("{} of {} new connections were served beside {} silent ones".format(
+            served, HONEST_CONNECTIONS, len(holders)), flush=True)
+        self.assertEqual(served, HONEST_CONNECTIONS)
 
 
 if __name__ == "__main__":

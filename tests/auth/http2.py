@@ -481,7 +481,7 @@ class Connection:
     def send_message(self, stream, message, end_stream=True, timeout=None):
         """Sends a gRPC message, in frames that fit the server's window. Stops if the stream
         ends."""
-        data = encode_message(message)
+        data = memoryview(encode_message(message))  # Pieces of it are not copied.
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while data and self.results[stream].ended == OPEN:
             room = min(self.send_window[0], self.send_window[stream], 16384)

@@ -728,13 +728,13 @@ class ManyEntries(InferenceTest):
         before = self.peak()
         for empty in self.EMPTY:
             message = head + self.COUNT * empty
-            with self.invalid("more than 4096 tensors"):
+            with self.invalid("more than 4096 sub-messages"):
                 infer(message, timeout=60)
-            with self.invalid("more than 4096 tensors"):
+            with self.invalid("more than 4096 sub-messages"):
                 list(stream(iter([message]), timeout=60))
         # The type of a bool, with the length of a string: an unknown field.
         unknown = self.field(0x22, self.field(0x12, self.COUNT * b"\x0a\x00"))
-        with self.invalid("more than 4096 tensors"):
+        with self.invalid("more than 4096 sub-messages"):
             infer(head + unknown, timeout=60)
         # A length beyond the end of the message around it.
         rest = self.field(0x12, self.COUNT * b"\x7a\x00")
@@ -746,7 +746,9 @@ class ManyEntries(InferenceTest):
 
     def test_what_cannot_be_parsed_is_refused(self):
         infer = self.client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        for message in (b"\x2a\x05\x00", b"\x2b\x2c", b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x2a\x02\x0a\x05"):
+        # A group is refused in a message that is measured: one that could have too many objects.
+        group = self.field(0x7a, bytes(9000)) + b"\x2b\x2c"
+        for message in (b"\x2a\x05\x00", group, b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x2a\x02\x0a\x05"):
             with self.invalid("cannot be parsed"):
                 infer(message, timeout=60)
 

@@ -145,13 +145,6 @@ absl::Status RawAndTypedContents() {
       "the request has raw_input_contents and also an input with contents. Fix: send one of them");
 }
 
-absl::Status TooManyInferenceEntries(uint32_t limit) {
-  return InvalidArgumentError(
-      StrCat("the request has more than ", limit,
-             " tensors, parameters, texts and contents. Fix: send each input and output of the "
-             "model once, and many tasks as a batch (the model NAME:batch)"));
-}
-
 absl::Status RawContentsCount(size_t got, size_t wanted) {
   return InvalidArgumentError(StrCat("raw_input_contents has ", got, " entries for ", wanted,
                                      " inputs that are not in shared memory. Fix: send one entry "

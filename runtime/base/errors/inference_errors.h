@@ -52,7 +52,6 @@ absl::Status NoBatchSize(const std::string& model);
 absl::Status OutputMissing(const TensorRef& tensor);
 absl::Status RawAndTypedContents();
 // The request as a whole; it was not parsed.
-absl::Status TooManyInferenceEntries(uint32_t limit);
 absl::Status RawContentsCount(size_t got, size_t wanted);
 absl::Status NoTypedContents(const TensorRef& tensor, const std::string& datatype);
 absl::Status TypedContentsField(const TensorRef& tensor, const std::string& datatype,

@@ -1,0 +1,298 @@
+#!/usr/bin/python3
+"""Messages and answers that would take much of a real daemon's memory: every front is limited.
+
+Limits are --max_client_host_mib=128 and --max_host_mib=256. Peaks are of the front end's resident
+memory. The last line is `N passed, N failed`.
+"""
+
+import pathlib
+import re
+import sys
+import threading
+import time
+import unittest
+import urllib.request
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
+import daemon as daemons  # noqa: E402
+import http2  # noqa: E402
+import unittest_main  # noqa: E402
+
+MIB = 1 << 20
+CLIENT_MIB, ALL_MIB = 128, 256
+INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 5, 8
+WAIT_S = 60
+STATUS = "/resident.v1.Admin/Status"
+VALIDATE = "/resident.v1.Graphs/Validate"
+# What the daemon takes beside the limit: what the kernel and gRPC read between two checks, and what
+# malloc keeps.
+MARGIN_MIB = 128
+
+
+def varint(value):
+    encoded = bytearray()
+    while value >= 128:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes(encoded) + bytes([value])
+
+
+def field(number, value):
+    """A field of bytes, a text or a message."""
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def wait_for(what, condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("not within {} s: {}".format(WAIT_S, what))
+        time.sleep(0.02)
+
+
+class Peak(threading.Thread):
+    """The largest resident memory of a process while it runs."""
+
+    def __init__(self, pid, before):
+        super().__init__(daemon=True)
+        self.pid, self.stopped = pid, threading.Event()
+        self.before = self.most = before
+
+    def run(self):
+        while not self.stopped.is_set():
+            self.most = max(self.most, http2.resident_bytes(self.pid))
+            time.sleep(0.002)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        self.join()
+
+    @property
+    def mib(self):
+        return (self.most - self.before) / MIB
+
+
+class MemoryTest(unittest.TestCase):
+
+    FLAGS = ("--max_client_host_mib={}".format(CLIENT_MIB), "--max_host_mib={}".format(ALL_MIB))
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemons.Daemon(*cls.FLAGS)
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.pid = cls.daemon.process.pid
+        http2.call(cls.daemon.address, STATUS)
+        cls.before = http2.resident_bytes(cls.pid)
+
+    def peak(self):
+        """In addition to what the daemon took before the first test."""
+        return Peak(self.pid, self.before)
+
+    def connect(self, **options):
+        connection = http2.Connection(self.daemon.address, **options)
+        self.addCleanup(connection.close)
+        return connection
+
+    def metric(self, name):
+        page = urllib.request.urlopen("http://{}/metrics".format(self.daemon.metrics_address),
+                                      timeout=30).read().decode()
+        return float(re.search(r"^%s (\S+)$" % re.escape(name), page, re.MULTILINE).group(1))
+
+    def check_served(self):
+        self.assertEqual(http2.call(self.daemon.address, STATUS).grpc_status, 0)
+
+    def check_peak(self, what, peak, limit_mib):
+        print("{}: {:.0f} MiB more at the most".format(what, peak.mib), flush=True)
+        self.assertLess(peak.mib, limit_mib + MARGIN_MIB)
+        self.check_served()
+
+    def check_nothing_charged(self):
+        wait_for("nothing is charged", lambda: all(
+            self.metric('resident_host_memory_used_bytes{purpose="%s"}' % purpose) == 0
+            for purpose in ("requests", "answers")))
+
+
+class ObjectsTest(MemoryTest):
+    COUNT = 8 * MIB  # Empty sub-messages in one message, of two bytes each.
+
+    def check_refused(self, path, message, status):
+        result = self.connect().call(path, message=message, timeout=WAIT_S)
+        self.assertEqual(result.grpc_status, status, result)
+        self.assertIn("Fix:", result.grpc_message)
+        return result.grpc_message
+
+    def test_messages_of_empty_sub_messages(self):
+        graph = field(1, self.COUNT * field(5, b""))
+        batches = self.COUNT * field(2, b"")
+        with self.peak() as peak:
+            for method in ("Validate", "Load", "Run"):
+                text = self.check_refused("/resident.v1.Graphs/" + method, graph,
+                                          RESOURCE_EXHAUSTED)
+                self.assertIn("more than {} MiB".format(CLIENT_MIB), text)
+            for method, message in (("Graphs/Render", graph), ("Executor/Run", batches),
+                                    ("Executor/Submit", batches), ("Operators/Install", batches),
+                                    ("Sessions/Open", batches)):
+                text = self.check_refused("/resident.v1." + method, message, INVALID_ARGUMENT)
+                self.assertIn("sub-messages", text)
+        self.check_peak("messages of empty sub-messages", peak, 0)
+        self.check_nothing_charged()
+
+    def test_packed_numbers(self):
+        # Each takes one byte on the wire and eight in memory. An argument of a batch.
+        numbers = field(1, field(2, field(4, field(1, field(1, 16 * MIB * b"\0")))))
+        with self.peak() as peak:
+            text = self.check_refused("/resident.v1.Executor/Run", numbers, RESOURCE_EXHAUSTED)
+            self.assertIn("more than {} MiB".format(CLIENT_MIB), text)
+        self.check_peak("a message of packed numbers", peak, 0)
+
+
+class HonestTest(MemoryTest):
+    FLAGS = ()
+
+    def test_clients_beside_large_messages(self):
+        # They are parsed on threads of their own: the session and the calls beside them do not wait.
+        graph = field(1, 8 * MIB * field(5, b""))
+        session = self.connect()
+        opened = session.new_stream()
+        session.send_headers(opened, http2.request_headers("/resident.v1.Sessions/Open"))
+        session.send_message(opened, b"")
+        session.read_until(lambda: session.results[opened].messages)
+        message = session.results[opened].messages[0]
+        headers = [("resident-session", message[2:2 + message[1]])]
+        others = [self.connect() for _ in range(6)]
+        streams = [(other, other.new_stream()) for other in others]
+
+        def send(other, stream):
+            other.send_headers(stream, http2.request_headers(VALIDATE))
+            other.send_message(stream, graph)
+            other.result(stream, WAIT_S)
+
+        senders = [threading.Thread(target=send, args=both) for both in streams]
+        for sender in senders:
+            sender.start()
+        slowest, calls = 0, 0
+        while any(sender.is_alive() for sender in senders) or calls < 50:
+            started = time.monotonic()
+            result = session.call("/resident.v1.Buffers/List", headers)
+            self.assertEqual(result.grpc_status, 0, result)
+            slowest = max(slowest, time.monotonic() - started)
+            calls += 1
+        for sender in senders:
+            sender.join()
+        statuses = [other.results[stream].grpc_status for other, stream in streams]
+        print("{} calls beside six messages of {:.0f} MiB, the slowest took {:.2f} s; statuses of "
+              "the six: {}".format(calls, len(graph) / MIB, slowest, statuses), flush=True)
+        self.assertLessEqual(set(statuses), {0, RESOURCE_EXHAUSTED})
+        self.assertIn(0, statuses)
+        self.assertEqual(session.results[opened].ended, http2.OPEN)
+        self.assertLess(slowest, 5)
+        self.check_nothing_charged()
+
+
+class UnreadTest(MemoryTest):
+    # Streams on one connection, whose answers are not read.
+    CALLS = 500
+
+    def load_graph(self):
+        """A graph whose description has about 3 MiB."""
+        tensors = b"".join(
+            field(3, field(1, b"state_%020d_%0100d" % (i, i)) + b"\x10\x03\x18\x01" +
+                  field(4, b"\x08\x01")) for i in range(18_000))
+        node = field(5, field(1, b"node") + field(2, b"zero") + field(
+            4, field(1, b"out") + field(2, field(1, b"state_%020d_%0100d" % (0, 0)))))
+        graph = field(1, b"large") + b"\x10\x01" + tensors + node
+        result = self.connect().call("/resident.v1.Graphs/Load", message=field(1, graph))
+        self.assertEqual(result.grpc_status, 0, result)
+        # The answer ends with the id and, in two bytes, whether the graph was loaded before.
+        found = re.search(rb"\x12(.)([0-9a-z]+)(?:\x18\x01)?$", result.messages[0])
+        self.assertEqual(len(found.group(2)), found.group(1)[0])
+        return found.group(2)
+
+    def test_answers_that_nobody_reads(self):
+        graph_id = self.load_graph()
+        connection = self.connect(settings={http2.ENABLE_PUSH: 0, http2.INITIAL_WINDOW_SIZE: 0})
+        with self.peak() as peak:
+            for _ in range(self.CALLS):
+                stream = connection.new_stream()
+                connection.send_headers(stream, http2.request_headers("/resident.v1.Graphs/Describe"))
+                connection.send_message(stream, field(1, graph_id))
+            connection.send_ping()
+            connection.read_until(lambda: connection.pongs == 1)
+            wait_for("a call is refused", lambda: connection.read(0.1) is not None and any(
+                result.grpc_status == RESOURCE_EXHAUSTED for result in connection.results.values()))
+            wait_for("all are answered", lambda: not connection.read(1))
+        refused = [result for result in connection.results.values()
+                   if result.grpc_status == RESOURCE_EXHAUSTED]
+        self.assertIn("Fix:", refused[0].grpc_message)
+        self.check_peak("{} answers of 3 MiB that nobody reads, {} refused".format(
+            self.CALLS, len(refused)), peak, 0)
+        # Another client is answered meanwhile, and everything is released at the end.
+        other = self.connect().call("/resident.v1.Graphs/Describe", message=field(1, graph_id))
+        self.assertIn(other.grpc_status, (0, RESOURCE_EXHAUSTED))
+        connection.close(reset=True)
+        self.check_nothing_charged()
+
+
+class UnfinishedTest(MemoryTest):
+    STREAMS = 60
+    EACH = 60 * MIB
+
+    def hold(self, connection, stop):
+        """Sends messages that are never finished, round-robin over the streams."""
+        streams = [connection.new_stream() for _ in range(self.STREAMS)]
+        prefix = b"\0" + (self.EACH + 1).to_bytes(4, "big")
+        piece = b"\0" * 16384
+        sent = 0
+        try:
+            for stream in streams:
+                connection.send_headers(stream, http2.request_headers(VALIDATE))
+                connection.send_data(stream, prefix)
+            while sent < self.STREAMS * self.EACH and not stop.is_set():
+                some = False
+                for stream in streams:
+                    if (connection.results[stream].ended == http2.OPEN and
+                            min(connection.send_window[0],
+                                connection.send_window[stream]) >= len(piece)):
+                        connection.send_data(stream, piece)
+                        sent, some = sent + len(piece), True
+                    connection.read(0)
+                if not some:
+                    connection.read(0.05)
+        except (http2.ConnectionClosed, OSError):
+            pass
+        return sent
+
+    def check_unfinished(self, connections, limit_mib):
+        closed = self.metric('resident_connections_closed_total{reason="unfinished"}')
+        stop = threading.Event()
+        attackers = [self.connect() for _ in range(connections)]
+        threads = [threading.Thread(target=self.hold, args=(attacker, stop))
+                   for attacker in attackers]
+        with self.peak() as peak:
+            for thread in threads:
+                thread.start()
+            wait_for("a connection is closed", lambda: self.metric(
+                'resident_connections_closed_total{reason="unfinished"}') > closed)
+            stop.set()
+            for thread in threads:
+                thread.join()
+        self.check_peak("unfinished messages on {} connections".format(connections), peak, limit_mib)
+        for attacker in attackers:
+            attacker.close(reset=True)
+        self.check_nothing_charged()
+
+    def test_unfinished_messages_of_one_connection(self):
+        self.check_unfinished(1, CLIENT_MIB)
+
+    def test_unfinished_messages_of_eight_connections(self):
+        self.check_unfinished(8, ALL_MIB)
+
+
+if __name__ == "__main__":
+    unittest_main.main()
