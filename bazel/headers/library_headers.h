@@ -1,7 +1,7 @@
-// What most sources include of the standard library and Abseil. It is compiled once and read by every
-// source of resident_library (bazel/resident.bzl): parsing these headers anew took half of a small
-// source's compile time. A source nevertheless includes what it uses: `make lint` and the other compilers do
-// not have this header.
+// What most sources include of the standard library and Abseil. It is compiled once and read by
+// every source of resident_library (bazel/resident.bzl): parsing these headers anew took half of a
+// small source's compile time. A source nevertheless includes what it uses: `make lint` and the
+// other compilers do not have this header.
 #include <algorithm>
 #include <array>
 #include <atomic>

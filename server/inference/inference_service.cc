@@ -15,8 +15,8 @@
 #include "server/inference/model_name.h"
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
-#include "server/rpc/listings.h"
 #include "server/rpc/grpc_call.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/status.h"
 #include "server/rpc/version.h"
 

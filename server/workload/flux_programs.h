@@ -67,8 +67,8 @@ class FluxPrograms {
     return (wants_staging() ? 1 : 0) + split.tasks(runs_);
   }
   uint64_t descriptor_bytes(const FluxSplit& split) const;
-  // Bytes of registers, errors and cycles, and of the statuses if a run fails: in the message and in
-  // its bytes.
+  // Bytes of registers, errors and cycles, and of the statuses if a run fails: in the message and
+  // in its bytes.
   uint64_t answer_bytes() const { return uint64_t{runs_} * (4 * wanted_count_ + 1 + 4 + 4 + 1); }
   // Bytes of the order of the runs.
   uint64_t order_bytes() const { return indexed() ? uint64_t{4} * (runs_ + programs_) : 0; }

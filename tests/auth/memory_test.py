@@ -5,6 +5,8 @@ Limits are --max_client_host_mib=128 and --max_host_mib=256. Peaks are of the fr
 memory. The last line is `N passed, N failed`.
 """
 
+import importlib.machinery
+import importlib.util
 import pathlib
 import re
 import sys
@@ -150,6 +152,52 @@ class ObjectsTest(MemoryTest):
             text = self.check_refused("/resident.v1.Executor/Run", numbers, RESOURCE_EXHAUSTED)
             self.assertIn("more than {} MiB".format(CLIENT_MIB), text)
         self.check_peak("a message of packed numbers", peak, 0)
+
+
+class EveryMethodTest(MemoryTest):
+    # Two bytes: an unknown number.
+    UNKNOWN = b"\x78\x00"
+
+    def methods(self):
+        loader = importlib.machinery.SourceFileLoader("method_table",
+                                                      str(HERE.parent.parent / "tools/method_table"))
+        spec = importlib.util.spec_from_loader("method_table", loader)
+        table = importlib.util.module_from_spec(spec)
+        loader.exec_module(table)
+        return table.read_methods()
+
+    def session(self):
+        """Headers of a session."""
+        connection = self.connect()
+        stream = connection.new_stream()
+        connection.send_headers(stream, http2.request_headers("/resident.v1.Sessions/Open"))
+        connection.send_message(stream, b"")
+        connection.read_until(lambda: connection.results[stream].messages)
+        message = connection.results[stream].messages[0]
+        return [("resident-session", message[2:2 + message[1]])]
+
+    def test_one_object_more_than_the_limit(self):
+        headers = self.session()
+        methods = self.methods()
+        self.assertGreater(len(methods), 60)
+        # An object counts as 128 bytes of memory.
+        most = CLIENT_MIB * MIB // 128
+        with self.peak() as peak:
+            for method, _, limit, _ in methods:
+                with self.subTest(method):
+                    message = (min(limit, most) + 1) * self.UNKNOWN
+                    result = self.connect().call(method, headers, message, timeout=WAIT_S)
+                    if limit <= most:
+                        self.assertEqual(result.grpc_status, INVALID_ARGUMENT, result)
+                        self.assertIn("more than {} sub-messages".format(limit),
+                                      result.grpc_message)
+                    else:
+                        self.assertEqual(result.grpc_status, RESOURCE_EXHAUSTED, result)
+                        self.assertIn("more than {} MiB".format(CLIENT_MIB), result.grpc_message)
+                    self.assertIn("Fix:", result.grpc_message)
+        self.check_peak("one object more than the limit of each of {} methods".format(
+            len(methods)), peak, 0)
+        self.check_nothing_charged()
 
 
 class HonestTest(MemoryTest):

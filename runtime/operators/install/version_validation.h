@@ -53,8 +53,8 @@ class VersionValidation {
   ~VersionValidation();
 
   // INVALID_ARGUMENT: names the target and the violation of the version. UNAVAILABLE: an
-  // engine did not start, or was killed twice. CANCELLED: `withdrawn` returned true; it is also called from
-  // another thread.
+  // engine did not start, or was killed twice. CANCELLED: `withdrawn` returned true; it is also
+  // called from another thread.
   absl::Status Run(const BuiltVersion& built, const std::function<bool()>& withdrawn, Steps* steps);
 
   // Whether all targets' verdicts were known before.
