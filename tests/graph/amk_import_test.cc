@@ -319,7 +319,7 @@ TEST(AmkImportTest, AssignmentBecomesBlocks) {
   EXPECT_THAT(Codes(amk), ElementsAre(511));
   for (const uint64_t sm : {uint64_t{1} << 31, (uint64_t{1} << 32) - 1, ~uint64_t{0}}) {
     amk.file["tasks"][0]["sm"] = sm;
-    ExpectRefused(amk, "task 0 (COPY): its sm is not a whole number from 0 to 2147483647");
+    ExpectRefused(amk, "task 0: (COPY): its sm is not a whole number from 0 to 2147483647");
   }
   amk.file["tasks"][0]["sm"] = nullptr;
   const auto imported = cli::ImportAmk("f", amk.file.dump());
