@@ -79,7 +79,8 @@ void Importer::DeclareDecode() {
   }
   if (config_.stop_tokens.empty()) return;
   if (texts_ > 1) {
-    result_.notes.push_back("a run does not end at a stop token, because several texts end apart");
+    result_.notes.emplace_back(
+        "a run does not end at a stop token, because several texts end apart");
     return;
   }
   Alias("stop_token", "reported", v1::DTYPE_I64, {1}, 8 * context_);
