@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/graph/check_budget.h"
 #include "runtime/graph/drawing_text.h"
 #include "runtime/graph/layered_layout.h"
 #include "server/rpc/graph_render.h"
@@ -29,7 +30,8 @@ std::string Draw(const v1::Graph& graph, Format::Format format) {
   *request.mutable_graph() = graph;
   request.set_format(format);
   v1::RenderGraphResponse response;
-  const absl::Status drawn = RenderGraph(request, *catalog, &response);
+  graph::CheckBudget budget;
+  const absl::Status drawn = RenderGraph(request, *catalog, budget, &response);
   EXPECT_TRUE(drawn.ok()) << drawn;
   EXPECT_TRUE(response.report().accepted()) << FindingsText(response.report());
   return response.picture();
@@ -334,7 +336,8 @@ TEST(DrawingTest, MoreThanAPictureMayHave) {
   *request.mutable_graph() = g.graph;
   request.set_format(Format::FORMAT_SVG);
   v1::RenderGraphResponse response;
-  const absl::Status many = RenderGraph(request, *catalog, &response);
+  graph::CheckBudget budget;
+  const absl::Status many = RenderGraph(request, *catalog, budget, &response);
   EXPECT_EQ(many.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(many.message()), HasSubstr("30000 dependencies"));
   EXPECT_THAT(std::string(many.message()), HasSubstr("Fix: "));
@@ -347,7 +350,8 @@ TEST(DrawingTest, ARefusedGraphHasNoPicture) {
   request.set_format(Format::FORMAT_SVG);
   request.mutable_graph()->set_format(1);
   v1::RenderGraphResponse response;
-  EXPECT_TRUE(RenderGraph(request, *catalog, &response).ok());
+  graph::CheckBudget budget;
+  EXPECT_TRUE(RenderGraph(request, *catalog, budget, &response).ok());
   EXPECT_FALSE(response.report().accepted());
   EXPECT_EQ(response.picture(), "");
 }
