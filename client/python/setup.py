@@ -15,8 +15,9 @@ from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROTO = HERE.parent.parent / "proto"
-FILES = ["google/rpc/error_details.proto"] + [
-    "resident/v1/{}.proto".format(name) for name in ("admin", "buffers", "executor", "graphs", "operators")]
+# In the order of BUILD.bazel, so that both make the same bytes.
+FILES = ["resident/v1/admin.proto", "resident/v1/buffers.proto", "google/rpc/error_details.proto",
+         "resident/v1/executor.proto", "resident/v1/graphs.proto", "resident/v1/operators.proto"]
 FIX = ("Fix: install the wheel that `make bundle` (or bazel build //client/python:wheel) makes, or install the "
        "package from a clone of the whole repository, with protoc or grpcio-tools")
 

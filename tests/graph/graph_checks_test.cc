@@ -227,7 +227,7 @@ TEST_F(GraphChecksTest, ACallerWithAsManyCallsAsPlacesIsNeverRefused) {
 }
 
 TEST_F(GraphChecksTest, TheMemoryOfChecksIsTakenFromTheHostBudget) {
-  const auto daemon = StartDaemon({"--max_host_mib=64", "--max_client_host_mib=32"});
+  const auto daemon = StartDaemon({"--max_host_mib=128", "--max_client_host_mib=32"});
   Calls alice(*daemon, kAlice);
   for (int i = 0; i < 3; ++i) {
     ExpectRefused(alice.Run(MakeLarge()), StatusCode::RESOURCE_EXHAUSTED,

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """An input is used as it was written, or refused with a reason: lists, numbers, addresses, defaults and
 files of the Python package (docs/architecture.md).
 

@@ -15,7 +15,8 @@ std::string ArgumentText(const ArgumentRef& place) {
 absl::Status BadSignature(const std::string& text, size_t position, const std::string& what) {
   if (text.empty()) {
     return absl::InvalidArgumentError(
-        "there is no signature. Fix: give one as docs/operators.md describes, such as \"x: in "
+        "there is no signature: the text ends at byte 0. Fix: give one as docs/operators.md "
+        "describes, such as \"x: in "
         "f32[*S], out: out f32[*S]\"");
   }
   return absl::InvalidArgumentError(
