@@ -204,11 +204,12 @@ TEST_F(WorkBoundTest, LargeHonestTasksOfEachKindAreExecuted) {
     EXPECT_TRUE(outcome.all_ok()) << batch.tasks().operator_() << ": "
                                   << outcome.call.error_message() << outcome.message();
   };
-  const uint64_t n = OnGpu() ? 4096 : 512;
+  const uint64_t n = OnGpu() ? 2048 : 512;
   std::vector<uint64_t> matrices;
   for (int i = 0; i < 3; ++i) {
     matrices.emplace_back();
-    ASSERT_TRUE(client_.Allocate(n * n, &matrices.back()).ok());
+    const grpc::Status allocated = client_.Allocate(n * n, &matrices.back());
+    ASSERT_TRUE(allocated.ok()) << allocated.error_message();
     v1::Batch fill = Tasks("fill", 1);
     Buffers(fill, {matrices.back()})->add_shape(n * n);
     Scalar(fill, {1});
