@@ -421,17 +421,13 @@ size_t ValidateWithKills(const ValidationJob& job, size_t kills, ValidationRepor
       for (const pid_t child : Children()) {
         if (killed.size() == kills || killed.contains(child)) continue;
         if (std::find(before.begin(), before.end(), child) != before.end()) continue;
-        // proc(5). The name, field 2, may contain spaces.
-        constexpr int kUserTicks = 14, kSystemTicks = 15;
+        constexpr int kUserTicks = 14;  // proc(5). The name, field 2, may contain spaces.
         std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
         std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
         std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
         std::string field;
-        int64_t ticks = 0;
-        for (int i = 3; i <= kSystemTicks && fields >> field; ++i) {
-          if (i >= kUserTicks) ticks += std::atol(field.c_str());
-        }
-        if (ticks < 20) continue;
+        for (int i = 3; i <= kUserTicks; ++i) fields >> field;
+        if (std::atol(field.c_str()) < 20) continue;
         kill(child, SIGKILL);
         killed.insert(child);
       }
