@@ -53,7 +53,7 @@ class CheckBudget {
   // Bytes of one call of `reserve`, unless more are needed.
   static constexpr uint64_t kReservedBytes = uint64_t{1} << 20;
 
-  CheckBudget() = default;
+  CheckBudget() : CheckBudget(Options()) {}
   explicit CheckBudget(Options options) : options_(std::move(options)) {}
   CheckBudget(const CheckBudget&) = delete;
   CheckBudget& operator=(const CheckBudget&) = delete;
