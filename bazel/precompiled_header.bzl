@@ -1,9 +1,9 @@
 """A header that is compiled once and read by many sources.
 
 precompiled_header(name, src, deps, copts) compiles the header `src` with the options of a source that
-has the given `copts`. A target whose deps contain NAME, and whose copts are LIBRARY_COPTS or TEST_COPTS of
-bazel/resident.bzl, reads the result in place of parsing the header. The compiler uses it only for a source
-with the same options; otherwise it warns (-Winvalid-pch), which is an error in CI.
+has the given `copts`. A target whose deps contain NAME, and whose copts are these and `-include NAME.h`, reads
+the result in place of parsing the header (bazel/resident.bzl adds both). The compiler uses it only for a
+source with the same options; otherwise it warns (-Winvalid-pch), which is an error in CI.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
