@@ -17,10 +17,7 @@ namespace resident::cli {
 namespace {
 
 // What executes the copies of records.
-const std::string& RecordOperator() {
-  static const std::string* const kName = new std::string("copy");
-  return *kName;
-}
+constexpr char kRecordOperator[] = "copy";
 
 std::string Quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -31,10 +28,7 @@ std::string Microseconds(uint64_t ns) { return absl::StrFormat("%d.%03d", ns / 1
 
 }  // namespace
 
-GraphProfile::GraphProfile(
-    const v1::Graph& graph,
-    const google::protobuf::RepeatedPtrField<v1::GraphDependency>& dependencies)
-    : graph_(graph) {
+GraphProfile::GraphProfile(const v1::Graph& graph, const v1::GraphReport& report) : graph_(graph) {
   absl::flat_hash_map<std::string, std::string> alias_of;
   for (const v1::GraphTensor& tensor : graph.tensors()) {
     if (tensor.kind() == v1::GraphTensor::KIND_STREAM) streams_.push_back(tensor.name());
@@ -50,21 +44,55 @@ GraphProfile::GraphProfile(
     return name;
   };
   const auto nodes = static_cast<size_t>(graph.nodes_size());
+  for (const v1::GraphNode& node : graph.nodes()) operators_.push_back(node.operator_());
+  operators_.resize(nodes + streams_.size(), kRecordOperator);
   waits_for_.resize(nodes + streams_.size());
-  for (const v1::GraphDependency& each : dependencies) {
+  for (const v1::GraphDependency& each : report.dependencies()) {
     if (each.node() < nodes) waits_for_[each.node()].push_back(each.after());
   }
   // A record is copied after the nodes that write its stream. Nodes that only read it are taken for
   // writers here, because which of the two they do is in the signatures of their operators.
   absl::flat_hash_map<std::string, std::vector<size_t>> copies;
   for (size_t i = 0; i < streams_.size(); ++i) copies[find_root(streams_[i])].push_back(nodes + i);
-  if (copies.empty()) return;
-  for (uint32_t node = 0; node < nodes; ++node) {
+  for (uint32_t node = 0; node < nodes && !copies.empty(); ++node) {
     for (const v1::GraphArgument& argument : graph.nodes(static_cast<int>(node)).arguments()) {
       if (!argument.has_tensor()) continue;
       const auto found = copies.find(find_root(argument.tensor().name()));
       if (found == copies.end()) continue;
       for (const size_t copy : found->second) waits_for_[copy].push_back(node);
+    }
+  }
+  Fuse(report);
+}
+
+void GraphProfile::Fuse(const v1::GraphReport& report) {
+  // By node that is executed with others: the last ones of these.
+  absl::flat_hash_map<uint32_t, std::vector<uint32_t>> executed_as;
+  const auto nodes = static_cast<uint32_t>(graph_.nodes_size());
+  for (const v1::GraphFusion& fusion : report.fusions()) {
+    const std::set<uint32_t> together(fusion.nodes().begin(), fusion.nodes().end());
+    if (together.empty() || *together.rbegin() >= nodes) continue;
+    const uint32_t last = *together.rbegin();
+    operators_[last] = fusion.operator_();
+    std::vector<uint32_t> waits;
+    for (const uint32_t node : together) {
+      if (node != last) executed_as[node].push_back(last);
+      for (const uint32_t after : waits_for_[node]) {
+        if (!together.contains(after)) waits.push_back(after);
+      }
+    }
+    waits_for_[last] = std::move(waits);
+  }
+  if (executed_as.empty()) return;
+  for (std::vector<uint32_t>& waits : waits_for_) {
+    const std::vector<uint32_t> written = std::exchange(waits, {});
+    for (const uint32_t node : written) {
+      const auto found = executed_as.find(node);
+      if (found == executed_as.end()) {
+        waits.push_back(node);
+      } else {
+        waits.insert(waits.end(), found->second.begin(), found->second.end());
+      }
     }
   }
 }
@@ -87,10 +115,7 @@ std::string GraphProfile::NodeName(uint32_t node) const {
                       : absl::StrCat("record of ", streams_[node - nodes]);
 }
 
-const std::string& GraphProfile::OperatorName(uint32_t node) const {
-  const auto nodes = static_cast<uint32_t>(graph_.nodes_size());
-  return node < nodes ? graph_.nodes(static_cast<int>(node)).operator_() : RecordOperator();
-}
+const std::string& GraphProfile::OperatorName(uint32_t node) const { return operators_[node]; }
 
 std::vector<GraphProfile::PathPart> GraphProfile::CriticalPath() const {
   std::vector<uint32_t> order(events_.size());

@@ -7,7 +7,10 @@
 // path covers the time from the beginning of its first chunk to the end of the step: work of its
 // chunks, and gaps between them, in which nothing on the path was executed.
 //
-//   GraphProfile profile(graph, report.dependencies());
+// Nodes that are executed together (GraphFusion) are the last one of them, with all for which they
+// wait.
+//
+//   GraphProfile profile(graph, report);
 //   client.RunGraph(request, nullptr, [&](const v1::GraphTrace& trace) { profile.Add(trace); });
 //   for (const GraphProfile::Operator& op : profile.Operators(profile.CriticalPath())) ...
 #ifndef RESIDENT_CLIENT_CLI_GRAPH_PROFILE_H_
@@ -23,9 +26,8 @@ namespace resident::cli {
 
 class GraphProfile {
  public:
-  // `dependencies`: all of the graph's, as in GraphReport.
-  GraphProfile(const v1::Graph& graph,
-               const google::protobuf::RepeatedPtrField<v1::GraphDependency>& dependencies);
+  // `report`: the graph's, with all dependencies.
+  GraphProfile(const v1::Graph& graph, const v1::GraphReport& report);
 
   void Add(const v1::GraphTrace& trace);
 
@@ -60,13 +62,17 @@ class GraphProfile {
   size_t CountWorkers() const;
 
  private:
+  // Replaces nodes that are executed together by the last one.
+  void Fuse(const v1::GraphReport& report);
   std::string NodeName(uint32_t node) const;
   const std::string& OperatorName(uint32_t node) const;
 
   const v1::Graph& graph_;
   // Names of the streams, in the order of the graph's tensors.
   std::vector<std::string> streams_;
-  // By node, and then by stream for the copies of records: the nodes for which it waits.
+  // By node, and then by stream for the copies of records: the operator that executes it.
+  std::vector<std::string> operators_;
+  // The same: the nodes for which it waits.
   std::vector<std::vector<uint32_t>> waits_for_;
   std::vector<v1::GraphTraceEvent> events_;
 };

@@ -20,13 +20,14 @@ namespace {
 
 // Reads the file and lets the daemon check it. Returns the exit code if that fails, otherwise
 // nullopt.
-std::optional<int> Check(const std::string& path, bool dependencies, v1::Graph* graph,
+std::optional<int> Check(const std::string& path, bool fuse, bool dependencies, v1::Graph* graph,
                          v1::GraphReport* report) {
   std::string text;
   if (absl::Status status = ReadFile(path, &text); !status.ok()) return UsageError(status);
   absl::StatusOr<v1::Graph> parsed = ParseGraph(path, text);
   if (!parsed.ok()) return UsageError(parsed.status());
   *graph = *std::move(parsed);
+  ApplyFuseFlag(fuse, graph);
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
   absl::StatusOr<v1::GraphReport> checked = (*client)->ValidateGraph(*graph, dependencies);
@@ -35,10 +36,11 @@ std::optional<int> Check(const std::string& path, bool dependencies, v1::Graph* 
   return std::nullopt;
 }
 
-int Validate(const std::string& path) {
+int Validate(const std::string& path, bool fuse) {
   v1::Graph graph;
   v1::GraphReport report;
-  if (const std::optional<int> failed = Check(path, /*dependencies=*/false, &graph, &report)) {
+  if (const std::optional<int> failed =
+          Check(path, fuse, /*dependencies=*/false, &graph, &report)) {
     return *failed;
   }
   if (Common().json) {
@@ -72,10 +74,10 @@ int Draw(const std::string& path, v1::RenderGraphRequest::Format format) {
   return drawn->report().accepted() ? kExitOk : kExitFailed;
 }
 
-int Show(const std::string& path) {
+int Show(const std::string& path, bool fuse) {
   v1::Graph graph;
   v1::GraphReport report;
-  if (const std::optional<int> failed = Check(path, /*dependencies=*/true, &graph, &report)) {
+  if (const std::optional<int> failed = Check(path, fuse, /*dependencies=*/true, &graph, &report)) {
     return *failed;
   }
   if (Common().json) {
@@ -120,7 +122,9 @@ void AddGraph(Command& program) {
       "checks it against the operators that serve, and prints each finding with its code; exit\n"
       "status 1 if the graph is refused. show also prints the nodes for which each node waits,\n"
       "which follow from the memory that nodes read and write; nodes of one stage may run at the\n"
-      "same time. --svg prints a picture of them, --dot the same for Graphviz:\n"
+      "same time. Last it prints the nodes that one operator executes together, which\n"
+      "--fuse=false of validate, show, load, run and trace prevents. --svg prints a picture of "
+      "them, --dot the same for Graphviz:\n"
       "  residentctl graph validate decode.json\n"
       "  residentctl graph show decode.json --svg > decode.svg\n"
       "run executes the graph. NAME is a tensor or a scalar of the graph, and VALUE is 1,2,3 or\n"
@@ -133,9 +137,10 @@ void AddGraph(Command& program) {
       "the first digits of the id, or its name; run accepts it in place of FILE:\n"
       "  residentctl graph load feature.json\n"
       "  residentctl graph run feature x=1,2,3 scale=0.5\n");
-  graph.Add("validate", "check a graph").Run("FILE", [](const Words& words) {
-    return Validate(words[0]);
-  });
+  auto fuse = std::make_shared<bool>(true);
+  Command& validate = graph.Add("validate", "check a graph");
+  AddFuseFlag(validate, fuse.get());
+  validate.Run("FILE", [fuse](const Words& words) { return Validate(words[0], *fuse); });
   AddGraphRun(graph);
   AddGraphTrace(graph);
   AddGraphLoaded(graph);
@@ -144,6 +149,7 @@ void AddGraph(Command& program) {
   show.Flag("dot", dot.get(), "print the language of Graphviz");
   auto svg = std::make_shared<bool>(false);
   show.Flag("svg", svg.get(), "print a picture");
+  AddFuseFlag(show, fuse.get());
   auto amk = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   Command& importer = graph.Add(
@@ -157,13 +163,13 @@ void AddGraph(Command& program) {
   AddOutFlag(importer, out.get());
   importer.Run("", [amk, out](const Words&) { return Import(*amk, *out); });
   AddGraphLlama(graph);
-  show.Run("FILE", [dot, svg](const Words& words) {
+  show.Run("FILE", [dot, svg, fuse](const Words& words) {
     if (*dot && *svg) {
       return UsageError("--dot and --svg exclude each other", "residentctl help graph show");
     }
     if (*dot) return Draw(words[0], v1::RenderGraphRequest::FORMAT_DOT);
     if (*svg) return Draw(words[0], v1::RenderGraphRequest::FORMAT_SVG);
-    return Show(words[0]);
+    return Show(words[0], *fuse);
   });
 }
 

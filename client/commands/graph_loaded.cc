@@ -15,6 +15,7 @@
 #include "client/cli/output.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/table.h"
+#include "client/commands/graph_run.h"
 #include "client/commands/graph_text.h"
 
 namespace resident::cli {
@@ -30,11 +31,12 @@ std::string TimeText(int64_t milliseconds) {
                           absl::UTCTimeZone());
 }
 
-int LoadGraph(const std::string& path) {
+int LoadGraph(const std::string& path, bool fuse) {
   std::string text;
   if (absl::Status status = ReadFile(path, &text); !status.ok()) return UsageError(status);
-  const absl::StatusOr<v1::Graph> graph = ParseGraph(path, text);
+  absl::StatusOr<v1::Graph> graph = ParseGraph(path, text);
   if (!graph.ok()) return UsageError(graph.status());
+  ApplyFuseFlag(fuse, &*graph);
   const absl::StatusOr<std::unique_ptr<client::Client>> client = Connect();
   if (!client.ok()) return CallError(client.status());
   const absl::StatusOr<v1::LoadGraphResponse> loaded = (*client)->LoadGraph(*graph);
@@ -144,9 +146,10 @@ absl::StatusOr<v1::LoadedGraph> FindLoadedGraph(client::Client& client, const st
 }
 
 void AddGraphLoaded(Command& graph) {
-  graph.Add("load", "check a graph and keep it in the daemon").Run("FILE", [](const Words& words) {
-    return LoadGraph(words[0]);
-  });
+  auto fuse = std::make_shared<bool>(true);
+  Command& load = graph.Add("load", "check a graph and keep it in the daemon");
+  AddFuseFlag(load, fuse.get());
+  load.Run("FILE", [fuse](const Words& words) { return LoadGraph(words[0], *fuse); });
   graph.Add("list", "list the loaded graphs").Run("", [](const Words&) { return ListGraphs(); });
   graph.Add("describe", "show a loaded graph").Run("GRAPH", [](const Words& words) {
     return DescribeGraph(words[0]);

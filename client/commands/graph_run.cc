@@ -241,6 +241,10 @@ std::optional<int> PrepareGraphRun(const Words& words, const GraphRunOptions& op
     absl::StatusOr<v1::Graph> graph = ParseGraph(words[0], text);
     if (!graph.ok()) return UsageError(graph.status());
     source.graph = *std::move(graph);
+    ApplyFuseFlag(options.fuse, &source.graph);
+  } else if (!options.fuse) {
+    return UsageError("--fuse=false applies to a graph in a file, and '" + words[0] + "' is loaded",
+                      "load the graph with --fuse=false, which gives it another id");
   }
   std::vector<RunArgument> arguments;
   for (size_t i = 1; i < words.size(); ++i) {
@@ -289,6 +293,15 @@ absl::Status WriteOutputs(const v1::GraphResult& result,
 void AddGraphRunFlags(Command& command, GraphRunOptions* options) {
   AddDeviceFlag(command, &options->device);
   command.Flag("steps", &options->steps, "most steps; default: those of the loop");
+  AddFuseFlag(command, &options->fuse);
+}
+
+void AddFuseFlag(Command& command, bool* fuse) {
+  command.Flag("fuse", fuse, "execute one operator in place of several nodes, where there is one");
+}
+
+void ApplyFuseFlag(bool fuse, v1::Graph* graph) {
+  if (!fuse) graph->set_fuse(false);
 }
 
 namespace {

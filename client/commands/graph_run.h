@@ -17,11 +17,16 @@ namespace resident::cli {
 
 void AddGraphRun(Command& graph);
 
+// --fuse, of all commands that read a graph: with false, the daemon fuses no nodes of it.
+void AddFuseFlag(Command& command, bool* fuse);
+void ApplyFuseFlag(bool fuse, v1::Graph* graph);
+
 inline constexpr char kGraphRunWords[] = "FILE|GRAPH [NAME=VALUE]...";
 
 struct GraphRunOptions {
   std::optional<uint32_t> device;
   uint64_t steps = 0;
+  bool fuse = true;
 };
 void AddGraphRunFlags(Command& command, GraphRunOptions* options);
 

@@ -1,6 +1,8 @@
 #include "client/commands/graph_text.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +75,17 @@ std::string Counted(uint64_t count, const std::string& one, const std::string& s
   return absl::StrCat(FormatExact(count), " ", count == 1 ? one : several);
 }
 
+// ", executed as 7": how many nodes remain if some are executed together.
+std::string FusedText(const v1::Graph& graph, const v1::GraphReport& report) {
+  if (report.fusions().empty()) return "";
+  std::set<uint32_t> absorbed;
+  for (const v1::GraphFusion& fusion : report.fusions()) {
+    for (int i = 0; i + 1 < fusion.nodes_size(); ++i) absorbed.insert(fusion.nodes(i));
+  }
+  return absl::StrCat(", executed as ",
+                      FormatExact(static_cast<uint64_t>(graph.nodes_size()) - absorbed.size()));
+}
+
 }  // namespace
 
 std::string ReportText(const v1::Graph& graph, const v1::GraphReport& report) {
@@ -93,7 +106,8 @@ std::string ReportText(const v1::Graph& graph, const v1::GraphReport& report) {
       ", ", Counted(report.warnings(), "warning", "warnings"));
   if (report.accepted()) {
     absl::StrAppend(
-        &text, "; ", Counted(static_cast<uint64_t>(graph.nodes_size()), "node", "nodes"), ", ",
+        &text, "; ", Counted(static_cast<uint64_t>(graph.nodes_size()), "node", "nodes"),
+        FusedText(graph, report), ", ",
         Counted(report.dependency_count(), "dependency", "dependencies"), ", longest chain ",
         FormatExact(report.longest_chain()), "; weights ", FormatBytes(report.weight_bytes()),
         ", states ", FormatBytes(report.state_bytes()), ", activations ",
@@ -151,7 +165,16 @@ std::string GraphText(const v1::Graph& graph, const v1::GraphReport& report) {
                absl::StrCat(absl::StrJoin(names, ", "),
                             more > 0 ? absl::StrCat(" and ", more, " more") : "")});
   }
-  return text + nodes.ToString();
+  absl::StrAppend(&text, nodes.ToString());
+  Table fusions({"EXECUTED BY", "NODES"});
+  for (const v1::GraphFusion& fusion : report.fusions()) {
+    fusions.Add({fusion.operator_(),
+                 absl::StrJoin(fusion.nodes(), ", ", [&](std::string* out, uint32_t node) {
+                   *out += GraphNodeName(graph, node);
+                 })});
+  }
+  if (!fusions.empty()) absl::StrAppend(&text, "\n", fusions.ToString());
+  return text;
 }
 
 }  // namespace resident::cli

@@ -106,7 +106,7 @@ int Trace(const Words& words, const TraceOptions& options) {
         "the graph has ", report->dependency_count(), " dependencies, of which the daemon lists ",
         listed, ", so that its critical path cannot be found. Fix: trace a part of the graph")));
   }
-  GraphProfile profile(run.graph(), report->dependencies());
+  GraphProfile profile(run.graph(), *report);
   run.request.set_trace(true);
   const absl::StatusOr<v1::GraphResult> result = run.client->RunGraph(
       run.request, /*on_step=*/nullptr, [&](const v1::GraphTrace& trace) { profile.Add(trace); });

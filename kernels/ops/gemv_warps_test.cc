@@ -8,7 +8,10 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/ops/fused_operators.h"
 #include "kernels/ops/gemv_operands.h"
+#include "kernels/ops/gemv_several_vectors.h"
+#include "kernels/ops/normalized_vector.h"
 #include "kernels/sdk/operator.h"
 
 namespace resident::testing {
@@ -569,6 +572,16 @@ TEST(GemvWarpsTest, SumsOutOfRangeWithoutTheScale) {
       EXPECT_NEAR(product.out.Get(row), want, 1e-5 * 2e38) << row;
     }
   }
+}
+
+// The limits by which graphs choose these operators (fused_operators.h).
+TEST(GemvWarpsTest, LimitsOfFusedOperators) {
+  using Several = SeveralVectors</*kGated=*/false, /*kNormalized=*/true, 2>;
+  EXPECT_EQ(FindFusedOperator("rmsnorm_gemv").max_vectors, Several::kMaxVectors);
+  EXPECT_EQ(kColumnsOfUnit, Several::kUnitColumns);
+  EXPECT_EQ(kColumnsOfOneVector, kMaxDepth);
+  EXPECT_EQ(kNormalizedColumns, static_cast<unsigned>(kMaxNormalized));
+  EXPECT_EQ(kMinGroupBytes, sizeof(Bytes16));
 }
 
 }  // namespace

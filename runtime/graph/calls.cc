@@ -284,4 +284,8 @@ void CheckCalls(const Graph& graph, Findings* findings, CheckBudget& budget) {
   }
 }
 
+void CheckCall(const Graph& graph, uint32_t node, Findings* findings, CheckBudget& budget) {
+  CallChecker(graph, *findings, budget).Check(node);
+}
+
 }  // namespace resident::graph

@@ -4,6 +4,8 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_CALLS_H_
 #define RESIDENT_RUNTIME_GRAPH_CALLS_H_
 
+#include <cstdint>
+
 #include "runtime/graph/check_budget.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
@@ -12,6 +14,8 @@ namespace resident::graph {
 
 // Nodes without an operator are skipped: the builder has reported them.
 void CheckCalls(const Graph& graph, Findings* findings, CheckBudget& budget);
+// Checks one of them.
+void CheckCall(const Graph& graph, uint32_t node, Findings* findings, CheckBudget& budget);
 
 }  // namespace resident::graph
 

@@ -1,8 +1,11 @@
 #include "runtime/graph/check.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "runtime/graph/calls.h"
 #include "runtime/graph/explicit_order.h"
 #include "runtime/graph/loop.h"
@@ -10,6 +13,10 @@
 namespace resident::graph {
 
 namespace {
+
+std::string NameNode(uint32_t index, std::string_view name) {
+  return name.empty() ? absl::StrCat("#", index) : std::string(name);
+}
 
 GraphCheck CheckAll(const Graph& graph, Findings* findings, const DeviceLimit& limit,
                     CheckBudget& budget) {
@@ -49,6 +56,27 @@ void ReportEnd(const Graph& graph, const CheckBudget& budget, Findings* findings
 }
 
 }  // namespace
+
+uint32_t CheckedGraph::WrittenIndex(uint32_t node) const {
+  if (fusion.fused.empty()) return node;
+  const auto nodes = static_cast<uint32_t>(fusion.written.size());
+  return node < nodes ? fusion.written[node] : fusion.written_nodes + (node - nodes);
+}
+
+std::string CheckedGraph::WrittenName(uint32_t node) const {
+  return NameNode(WrittenIndex(node), graph.nodes[node].name);
+}
+
+std::string CheckedGraph::OtherNames(uint32_t node) const {
+  const auto found =
+      std::lower_bound(fusion.fused.begin(), fusion.fused.end(), node,
+                       [](const Fusion::Fused& each, uint32_t index) { return each.node < index; });
+  if (found == fusion.fused.end() || found->node != node) return "";
+  return absl::StrJoin(absl::MakeConstSpan(found->written).first(found->written.size() - 1), ", ",
+                       [](std::string* out, const Fusion::Written& each) {
+                         *out += NameNode(each.index, each.name);
+                       });
+}
 
 GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit& limit,
                       CheckBudget* budget) {

@@ -158,6 +158,8 @@ struct Graph {
   std::optional<Loop> loop;
   // 0: nodes are not assigned to blocks.
   uint32_t blocks = 0;
+  // Whether runs may execute one operator in place of several nodes (fuse.h).
+  bool fuse = true;
 
   std::vector<OperatorInfo> operators;
   std::vector<Axis> axes;

@@ -26,6 +26,9 @@ struct OperatorInfo {
   CostRule cost;
   // Whether it is one of the daemon's own operators, so that its name tells what it does.
   bool builtin = false;
+  // Whether this version is built in and serves all requests that name no version: it is active,
+  // and none is on trial beside it.
+  bool builtin_serves = false;
   // If it may be started before its inputs are ready, bit i: it may read the elements of argument i
   // then (kernels/ops/early_operators.h).
   std::optional<uint32_t> early_reads;

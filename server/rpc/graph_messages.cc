@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "runtime/graph/builder.h"
+#include "runtime/graph/fuse.h"
 #include "runtime/graph/limits.h"
 
 namespace resident {
@@ -215,7 +217,9 @@ graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& c
     ReadNode(node, index++, unknown, *budget, builder);
   }
   if (message.has_loop()) ReadLoop(message.loop(), unknown, builder);
-  return builder.Finish();
+  graph::Graph graph = builder.Finish();
+  graph.fuse = !message.has_fuse() || message.fuse();
+  return graph;
 }
 
 void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
@@ -255,16 +259,28 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
   }
 }
 
+void FillFusions(const graph::CheckedGraph& checked, v1::GraphReport* report) {
+  for (const graph::Fusion::Fused& fused : checked.fusion.fused) {
+    v1::GraphFusion* const to = report->add_fusions();
+    to->set_operator_(checked.graph.operators[checked.graph.nodes[fused.node].op].name);
+    for (const graph::Fusion::Written& node : fused.written) to->add_nodes(node.index);
+  }
+}
+
 v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
                               bool dependencies, const graph::DeviceLimit& limit,
                               graph::CheckBudget* budget) {
   graph::CheckBudget own;
   if (budget == nullptr) budget = &own;
   graph::Findings findings;
-  const graph::Graph graph = ReadGraph(message, catalog, &findings, budget);
-  const graph::GraphCheck check = CheckGraph(graph, &findings, limit, budget);
+  graph::Graph graph = ReadGraph(message, catalog, &findings, budget);
+  graph::GraphCheck check = CheckGraph(graph, &findings, limit, budget);
   v1::GraphReport report;
   FillGraphReport(graph, check, findings, dependencies, &report);
+  if (!check.accepted) return report;
+  graph::CheckedGraph checked = {std::move(graph), *std::move(check.order)};
+  graph::Fuse(catalog, &checked, budget);
+  FillFusions(checked, &report);
   return report;
 }
 

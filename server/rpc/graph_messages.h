@@ -22,7 +22,10 @@ graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& c
 void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
                      const graph::Findings& findings, bool dependencies, v1::GraphReport* report);
 
-// ReadGraph, CheckGraph and FillGraphReport.
+// Lists what Fuse has fused.
+void FillFusions(const graph::CheckedGraph& checked, v1::GraphReport* report);
+
+// ReadGraph, CheckGraph, FillGraphReport, Fuse and FillFusions.
 v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
                               bool dependencies, const graph::DeviceLimit& limit = {},
                               graph::CheckBudget* budget = nullptr);

@@ -251,7 +251,7 @@ void GraphRun::TakeTrace(const QuantumWorkload& work, const QuantumReport& repor
   trace.mutable_events()->Reserve(static_cast<int>(report.trace.size()));
   for (const GraphTraceEvent& event : report.trace) {
     v1::GraphTraceEvent& out = *trace.add_events();
-    out.set_node(event.node);
+    out.set_node(checked_->WrittenIndex(event.node));
     out.set_step(work.planned().first_step + event.step);
     out.set_chunk(event.chunk);
     out.set_worker(event.worker);
@@ -568,7 +568,8 @@ absl::Status GraphRun::DescribeNodeError(uint32_t node, absl::StatusCode code, u
                                          uint64_t step, const std::string& what) const {
   const graph::OperatorInfo& op = graph_.operators[graph_.nodes[node].op];
   return errors::NodeFailed(code,
-                            {.node = graph_.NodeName(node),
+                            {.node = checked_->WrittenName(node),
+                             .fused_with = checked_->OtherNames(node),
                              .operator_name = std::string(op.name),
                              .wanted_version = op.wanted_version,
                              .version = version,

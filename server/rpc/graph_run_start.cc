@@ -70,7 +70,7 @@ absl::Status GraphRun::Prepare(v1::RunGraphRequest& request) {
 }
 
 absl::Status GraphRun::CheckRights() const {
-  for (const graph::OperatorInfo& op : graph_.operators) {
+  for (const graph::OperatorInfo& op : checked_->written_operators()) {
     RETURN_IF_ERROR(client_->account().MaySubmit(op.name));
   }
   return absl::OkStatus();

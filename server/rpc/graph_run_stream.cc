@@ -11,6 +11,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
+#include "runtime/graph/fuse.h"
 #include "runtime/graph/limits.h"
 #include "server/rpc/call.h"
 #include "server/rpc/graph_messages.h"
@@ -108,8 +109,9 @@ absl::Status GraphRunStream::CheckGraph(graph::CheckBudget& budget) {
   if (findings.errors() > 0) return GraphRefusal(findings);
   // The checker replaces this with the reason.
   if (!check.accepted) return errors::Cancelled();
-  checked_ = std::make_shared<const graph::CheckedGraph>(
-      graph::CheckedGraph{std::move(graph), *std::move(check.order)});
+  graph::CheckedGraph checked = {std::move(graph), *std::move(check.order)};
+  graph::Fuse(RegistryCatalog(core_.registry), &checked, &budget);
+  checked_ = std::make_shared<const graph::CheckedGraph>(std::move(checked));
   return absl::OkStatus();
 }
 

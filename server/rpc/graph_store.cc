@@ -15,6 +15,7 @@
 #include "runtime/base/errors/quote.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/graph/fuse.h"
 #include "runtime/graph/limits.h"
 #include "server/rpc/graph_messages.h"
 #include "server/rpc/registry_catalog.h"
@@ -45,13 +46,16 @@ std::string FirstError(const graph::Findings& findings) {
 }
 
 // Whether what a check reads of the operators is as it was.
-bool SameOperators(const graph::Graph& graph, const graph::OperatorCatalog& catalog) {
-  return std::all_of(
-      graph.operators.begin(), graph.operators.end(), [&](const graph::OperatorInfo& old) {
-        const auto now = catalog.Find(old.name, old.wanted_version);
-        return now.ok() && now->builtin == old.builtin && now->signature.SameAs(old.signature);
-      });
+bool SameOperators(const graph::CheckedGraph& checked, const graph::OperatorCatalog& catalog) {
+  const std::vector<graph::OperatorInfo>& operators = checked.written_operators();
+  return std::all_of(operators.begin(), operators.end(), [&](const graph::OperatorInfo& old) {
+    const auto now = catalog.Find(old.name, old.wanted_version);
+    return now.ok() && now->builtin == old.builtin && now->signature.SameAs(old.signature);
+  });
 }
+
+// A node that executes several, about: a norm and two products, which are then the same node.
+constexpr uint64_t kFusedBytes = sizeof(graph::Fusion::Fused) + 4 * sizeof(graph::Fusion::Written);
 
 uint64_t MeasureMemory(const graph::CheckedGraph& checked) {
   const graph::Graph& graph = checked.graph;
@@ -61,7 +65,9 @@ uint64_t MeasureMemory(const graph::CheckedGraph& checked) {
          graph.arguments.size() * sizeof(graph::Argument) +
          graph.axes.size() * sizeof(graph::Axis) +
          graph.expressions.size() * sizeof(graph::ScalarExpression) +
-         graph.operators.size() * sizeof(graph::OperatorInfo);
+         (graph.operators.size() + checked.fusion.operators.size()) * sizeof(graph::OperatorInfo) +
+         checked.fusion.written.size() * sizeof(uint32_t) +
+         checked.fusion.fused.size() * kFusedBytes;
 }
 
 }  // namespace
@@ -76,6 +82,13 @@ LoadedGraph::Revisions LoadedGraph::ReadRevisions(const v1::Graph& graph,
                                                   const Registry& registry) {
   std::set<std::string> names;
   for (const v1::GraphNode& node : graph.nodes()) names.insert(node.operator_());
+  // Nodes are fused, or not, depending on all of these operators.
+  const auto fusion = graph::FusionOperators();
+  const bool may_fuse = (!graph.has_fuse() || graph.fuse()) &&
+                        std::any_of(fusion.begin(), fusion.end(), [&](std::string_view name) {
+                          return names.contains(std::string(name));
+                        });
+  if (may_fuse) names.insert(fusion.begin(), fusion.end());
   Revisions revisions;
   for (const std::string& name : names) revisions.emplace_back(name, registry.Revision(name));
   return revisions;
@@ -85,7 +98,7 @@ absl::StatusOr<LoadedGraph::Checked> LoadedGraph::SetChecked(graph::CheckedGraph
                                                              Revisions revisions) {
   {
     absl::MutexLock lock(&mu_);
-    if (checked_ != nullptr && revisions_ == revisions) return checked_;
+    if (checked_ != nullptr && !fuse_again_ && revisions_ == revisions) return checked_;
   }
   const uint64_t bytes = MeasureMemory(checked);
   std::optional<Budget::Charge> charge = memory_.Acquire(account_, bytes);
@@ -101,6 +114,7 @@ absl::StatusOr<LoadedGraph::Checked> LoadedGraph::SetChecked(graph::CheckedGraph
   absl::MutexLock lock(&mu_);
   before = std::exchange(checked_, now);
   refused_ = absl::OkStatus();
+  fuse_again_ = false;
   revisions_ = std::move(revisions);
   was_checked_ = true;
   return now;
@@ -126,12 +140,12 @@ absl::StatusOr<LoadedGraph::Checked> LoadedGraph::FindChecked(const Registry& re
   if (UpdateRevisions(registry)) {
     // Whatever has changed, the next check decides about a graph that was refused.
     refused_ = absl::OkStatus();
-    if (checked_ != nullptr && !SameOperators(checked_->graph, RegistryCatalog(registry))) {
-      checked_ = nullptr;
-    }
+    const RegistryCatalog catalog(registry);
+    if (checked_ != nullptr && !SameOperators(*checked_, catalog)) checked_ = nullptr;
+    fuse_again_ = checked_ != nullptr && !graph::StaysFused(checked_->fusion, catalog);
   }
   if (!refused_.ok()) return refused_;
-  return checked_;
+  return fuse_again_ ? nullptr : checked_;
 }
 
 absl::StatusOr<LoadedGraph::Checked> LoadedGraph::Check(const Registry& registry,
@@ -144,7 +158,9 @@ absl::StatusOr<LoadedGraph::Checked> LoadedGraph::Check(const Registry& registry
   graph::Graph graph = ReadGraph(message, RegistryCatalog(registry), &findings, &budget);
   graph::GraphCheck check = graph::CheckGraph(graph, &findings, {}, &budget);
   if (check.accepted) {
-    return SetChecked({std::move(graph), *std::move(check.order)}, std::move(revisions));
+    graph::CheckedGraph checked = {std::move(graph), *std::move(check.order)};
+    graph::Fuse(RegistryCatalog(registry), &checked, &budget);
+    return SetChecked(std::move(checked), std::move(revisions));
   }
   if (findings.errors() == 0) return errors::Cancelled();
   absl::MutexLock lock(&mu_);
@@ -159,6 +175,7 @@ v1::LoadedGraph::State LoadedGraph::FindState(const Registry& registry) {
   const absl::StatusOr<Checked> checked = FindChecked(registry);
   if (checked.ok() && *checked != nullptr) return v1::LoadedGraph::STATE_READY;
   absl::MutexLock lock(&mu_);
+  if (fuse_again_) return v1::LoadedGraph::STATE_READY;
   return was_checked_ ? v1::LoadedGraph::STATE_STALE : v1::LoadedGraph::STATE_UNCHECKED;
 }
 

@@ -11,7 +11,9 @@
 //
 // A run of a graph that is READY checks nothing: the revisions of its operators are compared with
 // those at the last check. If one has changed, its signature and split are compared, and only if
-// these have changed too is the graph checked again.
+// these have changed too is the graph checked again. It is also checked again, while it stays
+// READY, if other nodes of it can be fused with the operators that serve now
+// (runtime/graph/fuse.h).
 //
 // Invariants:
 //   1. The content of a graph never changes, so that indices of its tensors and scalars stay valid
@@ -58,7 +60,8 @@ absl::Status GraphRefusal(const graph::Findings& findings);
 class LoadedGraph {
  public:
   using Checked = std::shared_ptr<const graph::CheckedGraph>;
-  // The operators that a graph calls, each once, with their revisions (Registry::Revision).
+  // The operators on which the checked graph depends, each once, with their revisions
+  // (Registry::Revision).
   using Revisions = std::vector<std::pair<std::string, uint64_t>>;
 
   // `content`: the serialized message. `memory`, `account`: checked forms are charged to them.
@@ -116,6 +119,9 @@ class LoadedGraph {
   mutable absl::Mutex mu_;
   // Of the last check that was accepted, if it still fits the operators of `revisions_`.
   Checked checked_ ABSL_GUARDED_BY(mu_);
+  // Whether nodes are to be fused anew, because a version of an operator in FusionOperators() came
+  // or went since the last check.
+  bool fuse_again_ ABSL_GUARDED_BY(mu_) = false;
   // Of the last check, if it refused the graph with the operators of `revisions_`.
   absl::Status refused_ ABSL_GUARDED_BY(mu_);
   Revisions revisions_ ABSL_GUARDED_BY(mu_);

@@ -10,6 +10,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
+#include "runtime/graph/fuse.h"
 #include "runtime/graph/limits.h"
 #include "server/rpc/call.h"
 #include "server/rpc/checked_call.h"
@@ -86,9 +87,11 @@ absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::G
   if (check.order->size() > graph::kMaxRunDependencies) {
     return errors::TooManyDependenciesToRun(check.order->size(), graph::kMaxRunDependencies);
   }
+  graph::CheckedGraph checked = {std::move(graph), *std::move(check.order)};
+  graph::Fuse(RegistryCatalog(core_.registry), &checked, &budget);
+  FillFusions(checked, response.mutable_report());
   ASSIGN_OR_RETURN(const GraphStore::Added added,
-                   core_.graphs.Load(caller, message, {std::move(graph), *std::move(check.order)},
-                                     std::move(revisions)));
+                   core_.graphs.Load(caller, message, std::move(checked), std::move(revisions)));
   response.set_graph_id(added.graph->id());
   response.set_already_loaded(added.already_loaded);
   return absl::OkStatus();

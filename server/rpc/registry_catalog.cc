@@ -34,6 +34,7 @@ absl::StatusOr<graph::OperatorInfo> RegistryCatalog::Find(const std::string& nam
   info.split = found->split;
   ASSIGN_OR_RETURN(info.cost, ParseCost(view.cost, info.signature));
   info.builtin = found->builtin;
+  info.builtin_serves = found->builtin && wanted == view.active_version && view.trial.version == 0;
   info.early_reads = found->early_reads;
   info.family = view.family;
   return info;

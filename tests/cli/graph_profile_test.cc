@@ -61,7 +61,7 @@ class GraphProfileTest : public ::testing::Test {
     event.set_version(2);
   }
   GraphProfile Profile() const {
-    GraphProfile profile(graph_, report_.dependencies());
+    GraphProfile profile(graph_, report_);
     profile.Add(trace_);
     return profile;
   }
@@ -141,6 +141,37 @@ TEST_F(GraphProfileTest, SumsByOperator) {
   EXPECT_THAT(lines, ElementsAre("relu 1 450 150 450", "copy 2 120 10 120", "silu 1 90 10 0",
                                  "add 1 50 450 50"));
   EXPECT_EQ(profile.CountWorkers(), 2u);
+}
+
+// load and left are executed as one, and so are load and right.
+TEST_F(GraphProfileTest, NodesThatAreExecutedTogether) {
+  for (const auto& [op, last] : {std::pair("load_silu", 1), {"load_relu", 2}}) {
+    v1::GraphFusion& fusion = *report_.add_fusions();
+    fusion.set_operator_(op);
+    fusion.add_nodes(0);
+    fusion.add_nodes(static_cast<uint32_t>(last));
+  }
+  Event(1, 0, 1000, 1010, 1200);
+  Event(2, 1, 1000, 1010, 1600);
+  Event(3, 0, 1200, 1650, 1700);
+  const GraphProfile profile = Profile();
+  EXPECT_THAT(Path(profile), ElementsAre("2: 0 + 590", "3: 50 + 50"));
+  std::vector<std::string> names;
+  for (const GraphProfile::Operator& op : profile.Operators({})) names.push_back(op.name);
+  EXPECT_THAT(names, ElementsAre("load_relu", "load_silu", "add"));
+}
+
+// A node that waits for one that was fused away waits for the nodes that execute it.
+TEST_F(GraphProfileTest, WaitingForNodesThatAreExecutedTogether) {
+  v1::GraphFusion& fusion = *report_.add_fusions();
+  fusion.set_operator_("silu_relu");
+  fusion.add_nodes(1);
+  fusion.add_nodes(2);
+  report_.mutable_dependencies()->RemoveLast();  // add waits for left only.
+  Event(0, 0, 1000, 1000, 1100);
+  Event(2, 1, 1000, 1100, 1600);
+  Event(3, 0, 1100, 1600, 1700);
+  EXPECT_THAT(Path(Profile()), ElementsAre("0: 0 + 100", "2: 0 + 500", "3: 0 + 100"));
 }
 
 TEST_F(GraphProfileTest, FileForPerfetto) {

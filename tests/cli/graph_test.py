@@ -230,6 +230,57 @@ class Graphs(daemons.DaemonTest):
         self.assertRegex(out, r"(?m)^ +3 +sum +add\(residual, attended, out\) +attend$")
         self.assertIn("loop of up to 128 steps", out)
 
+    def test_fused_nodes(self):
+        def tensor(name, kind, *shape, dtype="DTYPE_F32"):
+            return {"name": name, "kind": "KIND_" + kind, "dtype": dtype,
+                    "shape": [{"size": size} for size in shape]}
+
+        def node(name, operator, *tensors):
+            return {"name": name, "operator": operator, "arguments": [
+                {"tensor": {"name": each}} if each else {"none": True} for each in tensors]}
+
+        graph = {
+            "name": "layer", "format": 1,
+            "tensors": [tensor("x", "INPUT", 1, 32), tensor("scale", "INPUT", 32, dtype="DTYPE_F16"),
+                        tensor("w", "INPUT", 32, 32, dtype="DTYPE_F16"), tensor("normed", "ACTIVATION", 1, 32),
+                        tensor("product", "ACTIVATION", 1, 32), tensor("y", "OUTPUT", 1, 32)],
+            "nodes": [node("norm", "rmsnorm", "x", "scale", "normed"),
+                      node("times", "gemv", "normed", "w", None, "product"),
+                      node("sum", "add", "product", "x", "y")],
+        }
+        values = ("x=2*32", "scale=1*32", "w=1*1024")
+        text = json.dumps(graph)
+        table = r"(?m)^EXECUTED BY +NODES\nrmsnorm_gemv +norm, times, sum$"
+        self.assertRegex(self.ctl("graph", "show", "-", stdin=text).out, table)
+        self.assertNotIn("EXECUTED", self.ctl("graph", "show", "-", "--fuse=false", stdin=text).out)
+        self.assertIn("3 nodes, executed as 1, 2 dependencies, longest chain 3",
+                      self.validate(text, OK).out)
+        self.assertIn("3 nodes, 2 dependencies", self.ctl("graph", "validate", "-", "--fuse=false", stdin=text).out)
+        # The same values, of other operators.
+        for flags, operators in (((), {"rmsnorm_gemv"}), (("--fuse=false",), {"rmsnorm", "gemv", "add"})):
+            out = self.ctl("graph", "run", "-", "--json", *flags, *values, stdin=text).json
+            self.assertEqual({each["operator"] for each in out["versions"]}, operators)
+            for value in out["outputs"]["y"]["values"]:
+                self.assertAlmostEqual(value, 34, delta=0.01)
+            traced, slices = self.trace(graph, *flags, *values)
+            self.assertEqual({each["operator"] for each in traced["operators"]}, operators)
+            self.assertEqual({event["name"] for event in slices},
+                             {"norm", "times", "sum"} if flags else {"sum"})
+        # Loaded graphs.
+        ids = []
+        for flags in ((), ("--fuse=false",)):
+            loaded = self.ctl("graph", "load", "-", "--json", *flags, stdin=text).json
+            ids.append(loaded["graph_id"])
+            self.assertEqual(len(loaded["report"].get("fusions", [])), 0 if flags else 1)
+            out = self.ctl("graph", "run", ids[-1], "--json", *values).json
+            self.assertEqual(len(out["versions"]), 3 if flags else 1)
+        self.assertNotEqual(*ids)
+        result = self.ctl("graph", "run", ids[0], "--fuse=false", *values, code=USAGE)
+        self.assertIn("is loaded", result.err)
+        self.assertIn("Fix: ", result.err)
+        for each in ids:
+            self.ctl("graph", "unload", each)
+
     def test_show_as_dot(self):
         out = self.ctl("graph", "show", "-", "--dot", stdin=json.dumps(EXAMPLE)).out
         self.assertTrue(out.startswith('digraph "step" {'))

@@ -18,6 +18,7 @@ BuiltinCatalog::BuiltinCatalog() {
     info.split = ParseSplit(op.split, info.signature).value();
     info.cost = ParseCost(op.cost, info.signature).value();
     info.builtin = true;
+    info.builtin_serves = true;
     info.early_reads = FindEarlyReads(op.name);
     info.family = op.family;
     operators_.emplace(op.name, std::move(info));

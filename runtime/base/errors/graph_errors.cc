@@ -166,9 +166,11 @@ absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string&
 absl::Status NodeFailed(absl::StatusCode code, const FailedNode& failed, const std::string& what) {
   const std::string wanted =
       failed.wanted_version == 0 ? std::string() : StrCat(" version ", failed.wanted_version);
+  const std::string fused =
+      failed.fused_with.empty() ? std::string() : StrCat(", fused with ", failed.fused_with);
   return WithReason(
       absl::Status(code, StrCat("node ", Quote(failed.node), " (", failed.operator_name, wanted,
-                                ") failed in step ", failed.step, ": ", what)),
+                                fused, ") failed in step ", failed.step, ": ", what)),
       {"NODE_FAILED",
        {{"node", failed.node},
         {"operator", failed.operator_name},

@@ -62,6 +62,8 @@ absl::Status StepFailed(absl::StatusCode code, uint64_t step, const std::string&
 // The node of a run that failed.
 struct FailedNode {
   std::string node;
+  // The nodes that its operator executes, too: "norm, #7"; empty: none.
+  std::string fused_with = {};
   std::string operator_name;
   // That the graph names, and that was executed; 0: none.
   uint32_t wanted_version = 0;
