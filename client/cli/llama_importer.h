@@ -112,7 +112,7 @@ class Importer {
   absl::StatusOr<v1::GraphArgument> Bias(const Projection& projection);
   // The rows of the step's tokens in a tensor with this number of columns.
   v1::GraphArgument Rows(const std::string& tensor, int64_t columns) const;
-  // The tensor of the residual that has its value, which `pending_` is not yet part of.
+  // The tensor of the residual that has its value.
   std::string Residual() const;
   // Declares an activation that only some models need, unless it is declared.
   void DeclareActivation(const char* name, int64_t columns);
@@ -131,12 +131,6 @@ class Importer {
   };
   // `normed` from the residual.
   absl::Status AddNorm(const Norm& norm);
-  // Whether a GPU has fast operators of several steps for all of the projections with `columns`
-  // columns: for one vector and weights of one dtype of 16 bits, or quantized ones; for several
-  // vectors, weights of bfloat16.
-  absl::StatusOr<bool> CanCombine(const std::vector<Projection>& projections, int64_t columns);
-  // Whether the operators of the projections can contain the norm.
-  absl::StatusOr<bool> CanContain(const Norm& norm, const std::vector<Projection>& projections);
   // A projection of vectors of float32, one for each text.
   absl::Status AddProjection(const v1::GraphArgument& in, int64_t columns, Projection projection);
   // Projections of one tensor.
@@ -144,7 +138,7 @@ class Importer {
                               std::vector<Projection> projections);
   // Projections of the normalized residual.
   absl::Status AddNormedProjections(const Norm& norm, std::vector<Projection> projections);
-  // A projection that is added to the residual, now or by the next norm.
+  // A projection that is added to the residual.
   absl::Status AddBranch(const std::string& in, int64_t columns, Projection projection);
   void DeclareParts();
   // The weight of a product of matrices, transposed, and its dtype. A quantized one is converted
@@ -161,9 +155,6 @@ class Importer {
   // appended.
   void AddDecodeAttention(int64_t layer, int64_t text);
   void AddPromptAttention(int64_t layer);
-  // `gated` as one operator, with the norm in front. False: these projections need several.
-  absl::StatusOr<bool> AddGatedProjection(const std::string& node, const Norm& norm,
-                                          const Projection& gate, const Projection& up);
   absl::Status AddMlp(int64_t layer);
   // `frequencies`: the angle of each pair at position 1.
   void AddFrequencies();
@@ -205,8 +196,6 @@ class Importer {
     v1::DType dtype;
   };
   absl::flat_hash_map<std::string, Declared> declared_;
-  // What the next norm adds to the residual; empty: nothing.
-  std::string pending_;
   // Of the two tensors of the residual, the one that has its value (Residual()).
   int residual_ = 0;
 };

@@ -1,7 +1,6 @@
 // The layers of a model: for one token, with products of a vector; for a token of each of a few
 // texts, with products of a few vectors; or for the tokens of a prompt, with products of matrices.
-#include <algorithm>
-#include <bit>
+// Which of the nodes one operator executes together is chosen by the daemon (runtime/graph/fuse.h).
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,14 +13,6 @@ using absl::StrCat;
 
 namespace {
 
-// A longer vector (kMaxDepth of kernels/ops/gemv_one_vector.h), and weights of float32, are faster
-// as separate steps on a GPU. So are quantized weights in other groups than those of
-// kernels/ops/gemv_quant_one_vector.h.
-constexpr int64_t kMaxColumns = 10240;
-// So are products of several vectors that have other weights than bfloat16, or rows that are no
-// multiple of so many columns (kernels/ops/gemv_several_vectors.h).
-constexpr int64_t kUnitColumns = 32;
-
 constexpr const char* kOfNorm = "hidden_size";
 
 }  // namespace
@@ -29,53 +20,10 @@ constexpr const char* kOfNorm = "hidden_size";
 absl::Status Importer::AddNorm(const Norm& norm) {
   ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
   DeclareActivation("normed", config_.hidden);
-  const v1::GraphArgument residual = Rows(Residual(), config_.hidden);
-  const v1::GraphArgument normed = Rows("normed", config_.hidden);
-  if (pending_.empty()) {
-    Call(norm.node, "rmsnorm", {residual, w, normed, Real(config_.norm_epsilon)});
-    return absl::OkStatus();
-  }
-  residual_ = 1 - residual_;
-  Call(norm.node, "rmsnorm_residual",
-       {Rows(pending_, config_.hidden), residual, w, normed, Rows(Residual(), config_.hidden),
+  Call(norm.node, "rmsnorm",
+       {Rows(Residual(), config_.hidden), w, Rows("normed", config_.hidden),
         Real(config_.norm_epsilon)});
-  pending_.clear();
   return absl::OkStatus();
-}
-
-absl::StatusOr<bool> Importer::CanCombine(const std::vector<Projection>& projections,
-                                          int64_t columns) {
-  if (reads_prompt()) return false;
-  if (Quantizes(columns)) return texts_ == 1;
-  if (texts_ > 1 && columns % kUnitColumns != 0) return false;
-  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-  for (const Projection& each : projections) {
-    ASSIGN_OR_RETURN(const v1::GraphArgument w,
-                     Weight(StrCat(each.tensor, ".weight"), {each.rows, columns}, each.because));
-    const v1::DType own = declared_.at(w.tensor().name()).dtype;
-    if (own == v1::DTYPE_F32 || (texts_ > 1 && own != v1::DTYPE_BF16)) return false;
-    if (dtype != v1::DTYPE_UNSPECIFIED && own != dtype) return false;
-    dtype = own;
-  }
-  return true;
-}
-
-absl::StatusOr<bool> Importer::CanContain(const Norm& norm,
-                                          const std::vector<Projection>& projections) {
-  // What is pending would have to be added by each of them.
-  if (!pending_.empty() || (texts_ == 1 && config_.hidden > kMaxColumns)) return false;
-  ASSIGN_OR_RETURN(const bool can, CanCombine(projections, config_.hidden));
-  if (!can) return false;
-  ASSIGN_OR_RETURN(const v1::GraphArgument w, Weight(norm.weight, {config_.hidden}, kOfNorm));
-  if (Quantizes(config_.hidden)) {
-    const uint64_t group = options_.quantization->group;
-    const uint64_t least = options_.quantization->bits == 8 ? 16 : 32;
-    const bool fast_groups = group >= static_cast<uint64_t>(config_.hidden) ||
-                             (group >= least && std::has_single_bit(group));
-    return fast_groups && declared_.at(w.tensor().name()).dtype != v1::DTYPE_F32;
-  }
-  const std::string projected = StrCat(options_.prefix, projections[0].tensor, ".weight");
-  return declared_.at(w.tensor().name()).dtype == declared_.at(projected).dtype;
 }
 
 absl::Status Importer::AddProjections(const std::string& in, int64_t columns,
@@ -110,85 +58,19 @@ absl::Status Importer::AddProjection(const v1::GraphArgument& in, int64_t column
 }
 
 absl::Status Importer::AddNormedProjections(const Norm& norm, std::vector<Projection> projections) {
-  ASSIGN_OR_RETURN(const bool contain, CanContain(norm, projections));
-  if (!contain) {
-    RETURN_IF_ERROR(AddNorm(norm));
-    return AddProjections("normed", config_.hidden, std::move(projections));
-  }
-  for (Projection& each : projections) {
-    ASSIGN_OR_RETURN(const v1::GraphArgument bias, Bias(each));
-    if (Quantizes(config_.hidden)) {
-      ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(each, config_.hidden));
-      Call(each.node, "rmsnorm_gemv_quant",
-           {Whole(Residual()), Whole(options_.prefix + norm.weight), std::move(w.q),
-            std::move(w.scales), None(), bias, std::move(each.out), Group(),
-            Real(config_.norm_epsilon)});
-      continue;
-    }
-    Call(each.node, "rmsnorm_gemv",
-         {Whole(Residual()), Whole(options_.prefix + norm.weight),
-          Whole(StrCat(options_.prefix, each.tensor, ".weight")), bias, std::move(each.out),
-          Real(config_.norm_epsilon)});
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(AddNorm(norm));
+  return AddProjections("normed", config_.hidden, std::move(projections));
 }
 
 absl::Status Importer::AddBranch(const std::string& in, int64_t columns, Projection projection) {
-  ASSIGN_OR_RETURN(const bool can, CanCombine({projection}, columns));
-  if (!can || projection.bias) {
-    DeclareActivation("branch", config_.hidden);
-    projection.out = Rows("branch", config_.hidden);
-    pending_ = "branch";
-    return AddProjections(in, columns, {std::move(projection)});
-  }
-  // The residual is what the product is added to: a bias, or one for each text.
-  const v1::GraphArgument residual =
-      texts_ == 1 ? View(Residual(), {config_.hidden}) : Whole(Residual());
+  DeclareActivation("branch", config_.hidden);
+  projection.out = Rows("branch", config_.hidden);
+  const std::string sum = projection.node + ".sum";
+  RETURN_IF_ERROR(AddProjections(in, columns, {std::move(projection)}));
+  const v1::GraphArgument residual = Rows(Residual(), config_.hidden);
   residual_ = 1 - residual_;
-  if (Quantizes(columns)) {
-    ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(projection, columns));
-    Call(projection.node, "gemv_quant_bias",
-         {Whole(in), std::move(w.q), std::move(w.scales), None(), residual, Whole(Residual()),
-          Group()});
-    return absl::OkStatus();
-  }
-  Call(projection.node, "gemv",
-       {Whole(in), Whole(StrCat(options_.prefix, projection.tensor, ".weight")), residual,
-        Whole(Residual())});
+  Call(sum, "add", {Rows("branch", config_.hidden), residual, Rows(Residual(), config_.hidden)});
   return absl::OkStatus();
-}
-
-absl::StatusOr<bool> Importer::AddGatedProjection(const std::string& node, const Norm& norm,
-                                                  const Projection& gate, const Projection& up) {
-  if (gate.bias || (texts_ == 1 && config_.hidden > kMaxColumns)) return false;
-  ASSIGN_OR_RETURN(const bool can, CanCombine({gate, up}, config_.hidden));
-  if (!can) return false;
-  ASSIGN_OR_RETURN(const bool contain, CanContain(norm, {gate, up}));
-  if (Quantizes(config_.hidden)) {
-    if (!contain) return false;  // There is no such operator.
-    Arguments arguments = {Whole(Residual()), Whole(options_.prefix + norm.weight)};
-    for (const Projection* const each : {&gate, &up}) {
-      ASSIGN_OR_RETURN(QuantizedWeight w, Quantized(*each, config_.hidden));
-      arguments.push_back(std::move(w.q));
-      arguments.push_back(std::move(w.scales));
-      arguments.push_back(None());
-    }
-    arguments.push_back(gate.out);
-    arguments.push_back(Group());
-    arguments.push_back(Real(config_.norm_epsilon));
-    Call(node, "rmsnorm_gemv_quant_silu_mul", std::move(arguments));
-    return true;
-  }
-  if (!contain) RETURN_IF_ERROR(AddNorm(norm));
-  Arguments arguments = {Whole(contain ? Residual() : "normed")};
-  if (contain) arguments.push_back(Whole(options_.prefix + norm.weight));
-  for (const Projection* const each : {&gate, &up}) {
-    arguments.push_back(Whole(StrCat(options_.prefix, each->tensor, ".weight")));
-  }
-  arguments.push_back(gate.out);
-  if (contain) arguments.push_back(Real(config_.norm_epsilon));
-  Call(node, contain ? "rmsnorm_gemv_silu_mul" : "gemv_silu_mul", std::move(arguments));
-  return true;
 }
 
 absl::Status Importer::AddAttention(int64_t layer) {
@@ -249,20 +131,15 @@ absl::Status Importer::AddMlp(int64_t layer) {
   const std::string nodes = StrCat("layer", layer, ".");
   const int64_t inner = config_.intermediate;
   const Norm norm = {nodes + "mlp_norm", tensors + "post_attention_layernorm.weight"};
-  const auto half = [&](const char* name, const char* out) {
-    return Projection{nodes + name,     StrCat(tensors, "mlp.", name, "_proj"),
-                      Rows(out, inner), inner,
-                      config_.mlp_bias, "intermediate_size, hidden_size"};
+  const auto half = [&](const char* name) {
+    return Projection{nodes + name,      StrCat(tensors, "mlp.", name, "_proj"),
+                      Rows(name, inner), inner,
+                      config_.mlp_bias,  "intermediate_size, hidden_size"};
   };
-  ASSIGN_OR_RETURN(
-      const bool gated,
-      AddGatedProjection(nodes + "gated", norm, half("gate", "gated"), half("up", "gated")));
-  if (!gated) {
-    for (const char* const name : {"gate", "up"}) DeclareActivation(name, inner);
-    RETURN_IF_ERROR(AddNormedProjections(norm, {half("gate", "gate"), half("up", "up")}));
-    Call(nodes + "silu_mul", "silu_mul",
-         {Rows("gate", inner), Rows("up", inner), Rows("gated", inner)});
-  }
+  for (const char* const name : {"gate", "up"}) DeclareActivation(name, inner);
+  RETURN_IF_ERROR(AddNormedProjections(norm, {half("gate"), half("up")}));
+  Call(nodes + "silu_mul", "silu_mul",
+       {Rows("gate", inner), Rows("up", inner), Rows("gated", inner)});
   return AddBranch("gated", inner,
                    {nodes + "down",
                     tensors + "mlp.down_proj",

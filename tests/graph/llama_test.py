@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).absolute().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "cli")]
 import grpc  # noqa: E402
 import numpy as np  # noqa: E402
+from google.protobuf import json_format  # noqa: E402
 
 import daemon as daemons  # noqa: E402
 import llama_client  # noqa: E402
@@ -126,6 +127,17 @@ class LlamaTest(daemons.DaemonTest):
         text = self.ctl("graph", "llama", model.folder, "--prefix=" + model.prefix, *model.flags, *flags).out
         return llama_client.parse_graph(text)
 
+    def executed(self, graph):
+        """The operators of the nodes that a run executes."""
+        text = json_format.MessageToJson(graph, preserving_proto_field_name=True)
+        report = self.ctl("graph", "validate", "-", "--json", stdin=text).json
+        operators = {index: node.operator for index, node in enumerate(graph.nodes)}
+        for fusion in report.get("fusions", []):
+            for index in fusion["nodes"][:-1]:
+                operators.pop(index, None)
+            operators[fusion["nodes"][-1]] = fusion["operator"]
+        return [operators[index] for index in sorted(operators)]
+
     def random_text(self, model, length):
         return self.rng.integers(0, model.config["vocab_size"], length).tolist()
 
@@ -192,7 +204,7 @@ class LlamaTest(daemons.DaemonTest):
                 source = llama_model.random_model(self.rng, **VARIANTS[name])
                 model = self.load_quantized(source, bits, group, files=3 if name == "qkv_bias" else 1)
                 graph = self.graph(model, "--max_context=72", "--logits", "--cache=f32")
-                operators = [node.operator for node in graph.nodes]
+                operators = self.executed(graph)
                 layers = model.config["num_hidden_layers"]
                 # One of them multiplies with two matrices.
                 products = operators.count("rmsnorm_gemv_quant_silu_mul") + sum(
@@ -403,7 +415,7 @@ class LlamaTest(daemons.DaemonTest):
     def test_parts_of_keys_in_a_large_context(self):
         model = self.load(llama_model.random_model(self.rng, dtype="bf16", heads=8, head_dim=64))
         graph = self.graph(model, "--max_context=512", "--logits", "--cache=f32")
-        operators = [node.operator for node in graph.nodes]
+        operators = self.executed(graph)
         self.assertEqual(operators.count("attention_decode"), 2)
         parts = next(tensor for tensor in graph.tensors if tensor.name == "part_sums")
         self.assertEqual([dim.size for dim in parts.shape], [8, 16])
@@ -427,7 +439,7 @@ class LlamaTest(daemons.DaemonTest):
             with self.subTest(variant=variant, flags=flags):
                 model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
                 graph = self.graph(model, "--max_context=40", *flags)
-                operators = [node.operator for node in graph.nodes]
+                operators = self.executed(graph)
                 layers = model.config["num_hidden_layers"]
                 self.assertGreater(layers, 0)
                 gated = sum(operators.count(each)
@@ -453,7 +465,7 @@ class LlamaTest(daemons.DaemonTest):
             with self.subTest(variant=variant, flags=flags):
                 model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
                 graph = self.graph(model, "--max_context=40", *flags)
-                operators = [node.operator for node in graph.nodes]
+                operators = self.executed(graph)
                 layers = model.config["num_hidden_layers"]
                 self.assertGreater(layers, 0)
                 for operator, (once, of_layer) in (
@@ -470,12 +482,12 @@ class LlamaTest(daemons.DaemonTest):
         for variant in ("qkv_bias", "tied_wide_heads", "mistral", "bias_of_attention", "all_biases_of_16_bits"):
             values = {"dtype": "bf16", **VARIANTS[variant]}
             model = self.load(llama_model.random_model(self.rng, **values))
-            expected = [part for node in self.graph(model, "--max_context=40").nodes
-                        for part in several.get(node.operator, [node.operator])]
+            expected = [part for operator in self.executed(self.graph(model, "--max_context=40"))
+                        for part in several.get(operator, [operator])]
             for bits, group in ((8, 128), (4, 32), (8, 1 << 20)):
                 with self.subTest(variant=variant, bits=bits, group=group):
                     graph = self.graph(model, "--max_context=40", f"--weights=int{bits}", f"--group={group}")
-                    found = [node.operator for node in graph.nodes]
+                    found = self.executed(graph)
                     self.assertEqual(len(found), len(expected))
                     for operator, quantized in zip(expected, found):
                         self.assertIn(quantized, same.get(operator, (operator,)))
@@ -483,7 +495,7 @@ class LlamaTest(daemons.DaemonTest):
             with self.subTest(dtype=dtype, group=group):
                 model = self.load(llama_model.random_model(self.rng, dtype=dtype))
                 graph = self.graph(model, "--max_context=40", "--weights=int4", f"--group={group}")
-                operators = [node.operator for node in graph.nodes]
+                operators = self.executed(graph)
                 layers = model.config["num_hidden_layers"]
                 self.assertEqual([operators.count(each) for each in (
                     "rmsnorm", "rmsnorm_residual", "silu_mul", "gemv_quant_bias", "gemv_quant")],
