@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/graph/graph_arguments.h"
 #include "kernels/ops/early_operators.h"
+#include "runtime/graph/fuse.h"
 #include "server/rpc/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
@@ -36,6 +37,7 @@ graph::CheckedGraph CheckMessage(const v1::Graph& message) {
                       FindingsText(ValidateGraph(message, catalog, /*dependencies=*/false))));
   }
   checked.order = *std::move(check.order);
+  graph::Fuse(catalog, &checked);
   return checked;
 }
 
