@@ -20,9 +20,9 @@
 #include "server/connections/heap_trimmer.h"
 #include "server/connections/listener.h"
 #include "server/connections/local_socket.h"
+#include "server/core/core.h"
 #include "server/flags.h"
 #include "server/rpc/call_memory.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 

@@ -16,10 +16,10 @@
 #include "runtime/compile/compiler.h"
 #include "runtime/operators/install/live_operator_manager.h"
 #include "runtime/state/state_store.h"
+#include "server/core/core.h"
 #include "server/device_set.h"
 #include "server/flags.h"
 #include "server/operator_flags.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 

@@ -23,12 +23,12 @@
 #include "server/auth/access_options.h"
 #include "server/connections/grpc_log.h"
 #include "server/console/console.h"
+#include "server/core/core.h"
 #include "server/device_set.h"
 #include "server/endpoints.h"
 #include "server/metrics/daemon_sources.h"
 #include "server/metrics/metrics_server.h"
 #include "server/operators.h"
-#include "server/rpc/core.h"
 #include "server/services.h"
 #include "server/startup_report.h"
 

@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/graph/drawing.h"
 #include "server/console/page_files.h"
-#include "server/rpc/operator_messages.h"
+#include "server/operators/operator_messages.h"
 
 namespace resident {
 namespace {

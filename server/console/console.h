@@ -27,9 +27,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/console/history.h"
+#include "server/core/core.h"
+#include "server/core/listings.h"
 #include "server/metrics/http_page.h"
-#include "server/rpc/core.h"
-#include "server/rpc/listings.h"
 
 namespace resident {
 

@@ -9,6 +9,9 @@
 #include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/core/listings.h"
+#include "server/core/status.h"
+#include "server/core/version.h"
 #include "server/inference/infer_call.h"
 #include "server/inference/infer_stream.h"
 #include "server/inference/model_metadata.h"
@@ -16,9 +19,6 @@
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-#include "server/rpc/listings.h"
-#include "server/rpc/status.h"
-#include "server/rpc/version.h"
 
 namespace resident {
 namespace {

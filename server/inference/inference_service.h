@@ -10,9 +10,9 @@
 #include <functional>
 
 #include "inference/open_inference.grpc.pb.h"
+#include "server/core/core.h"
 #include "server/inference/inference_state.h"
-#include "server/rpc/core.h"
-#include "server/rpc/removal_waits.h"
+#include "server/operators/removal_waits.h"
 
 namespace resident {
 

@@ -6,11 +6,11 @@
 
 #include <memory>
 
+#include "server/core/core.h"
 #include "server/inference/infer_request.h"
 #include "server/inference/inference_options.h"
 #include "server/inference/regions.h"
 #include "server/inference/statistics.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 

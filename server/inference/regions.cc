@@ -14,7 +14,7 @@
 #include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "server/rpc/shared_memory.h"
+#include "server/buffers/shared_memory.h"
 
 namespace resident {
 namespace {

@@ -36,8 +36,8 @@
 #include "grpcpp/alarm.h"
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/device/buffer_table.h"
-#include "server/rpc/core.h"
-#include "server/rpc/shared_slots.h"
+#include "server/core/core.h"
+#include "server/core/shared_slots.h"
 #include "server/workload/placement.h"
 
 namespace resident {

@@ -18,8 +18,8 @@
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/core/core.h"
 #include "server/inference/infer_request.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 namespace {

@@ -14,7 +14,7 @@
 #include "runtime/base/utf8.h"
 #include "server/inference/model_metadata.h"
 #include "server/inference/model_name.h"
-#include "server/rpc/install_collector.h"
+#include "server/operators/install_collector.h"
 
 namespace resident {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "server/connections/grpc_log.h"
+#include "server/core/version.h"
 #include "server/metrics/operator_event_counter.h"
-#include "server/rpc/version.h"
 
 namespace resident {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "server/auth/access_files.h"
 #include "server/connections/listener.h"
+#include "server/core/core.h"
 #include "server/metrics/metrics_sources.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 

@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "server/core/listings.h"
+#include "server/core/status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/listings.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "google/protobuf/util/json_util.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "server/rpc/status.h"
+#include "server/core/status.h"
 
 namespace resident {
 namespace {

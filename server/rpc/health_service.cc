@@ -7,9 +7,9 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "server/core/status.h"
 #include "server/rpc/bidi_stream.h"
 #include "server/rpc/grpc_call.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 namespace {

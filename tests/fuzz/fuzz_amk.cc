@@ -16,7 +16,7 @@
 #include "client/cli/graph_file.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/amk_maker.h"
 #include "tests/graph/builtin_catalog.h"
 

@@ -14,9 +14,9 @@
 #include "runtime/graph/limits.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/rpc/core.h"
-#include "server/rpc/graph_messages.h"
-#include "server/workload/graph_quanta.h"
+#include "server/core/core.h"
+#include "server/graphs/graph_messages.h"
+#include "server/graphs/graph_quanta.h"
 #include "tests/graph/checked_graph.h"
 #include "tests/graph/graph_maker.h"
 
