@@ -87,7 +87,7 @@ grpc::ServerWriteReactor<v1::DownloadResponse>* BuffersService::Download(
 
 grpc::ServerWriteReactor<v1::LoadFileResponse>* BuffersService::LoadFile(
     grpc::CallbackServerContext* context, const v1::LoadFileRequest* request) {
-  return StartWriteCall<LoadStream>(*context, core_, *request);
+  return StartWriteCall<LoadStream>(*context, buffers_, *request);
 }
 
 grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
@@ -172,10 +172,10 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
 }
 
 absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request) const {
-  if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
+  if (!buffers_.allow_shared_memory) return errors::SharedMemoryDisabled();
   const bool local_socket = !core_.local_address.empty();
   if (request.descriptor_token().empty()) {
-    if (core_.named_shared_memory) return absl::OkStatus();
+    if (buffers_.named_shared_memory) return absl::OkStatus();
     return errors::SharedMemoryNotByName(core_.credentials ? "the daemon's callers have identities"
                                                            : "the daemon serves other machines",
                                          local_socket);
@@ -196,8 +196,8 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   // This call consumes the token, also if it fails.
   if (!request.descriptor_token().empty()) {
     ASSIGN_OR_RETURN(const int passed,
-                     core_.passed_descriptors->Take(request.descriptor_token(), client.session(),
-                                                    PassedDescriptors::Clock::now()));
+                     buffers_.passed_descriptors->Take(request.descriptor_token(), client.session(),
+                                                       PassedDescriptors::Clock::now()));
     memory->fd.Reset(passed);
     RETURN_IF_ERROR(CheckSharedSize(passed, request.size_bytes()));
   }
@@ -221,7 +221,7 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
   status = ReserveBufferBytes(client, &spec);
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(memory->slot,
-                   core_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
+                   buffers_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
   if (memory->fd.get() < 0) {
     ASSIGN_OR_RETURN(const int opened, OpenSharedMemory(request.name(), request.size_bytes()));
     memory->fd.Reset(opened);

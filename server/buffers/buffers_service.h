@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "resident/v1/buffers.grpc.pb.h"
-#include "server/core/core.h"
+#include "server/buffers/buffers.h"
 
 namespace resident {
 
@@ -20,7 +20,7 @@ using BuffersCallbacks = v1::Buffers::WithCallbackMethod_Allocate<
 
 class BuffersService final : public BuffersCallbacks {
  public:
-  explicit BuffersService(Core& core) : core_(core) {}
+  explicit BuffersService(Buffers& buffers) : core_(buffers.core), buffers_(buffers) {}
 
   grpc::ServerUnaryReactor* Allocate(grpc::CallbackServerContext* context,
                                      const v1::AllocateRequest* request,
@@ -56,6 +56,7 @@ class BuffersService final : public BuffersCallbacks {
                         v1::ImportSharedResponse& response);
 
   Core& core_;
+  Buffers& buffers_;
 };
 
 }  // namespace resident

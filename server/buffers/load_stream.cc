@@ -39,8 +39,8 @@ void LoadStream::Open(const grpc::CallbackServerContext& context,
 
 absl::Status LoadStream::Start(const grpc::CallbackServerContext& context) {
   ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
-  if (core_.load_dir.empty()) return errors::NoLoadFolder();
-  ASSIGN_OR_RETURN(slot_, core_.load_slots.Take(NameHolder(client_->account(), context.peer())));
+  if (buffers_.load_dir.empty()) return errors::NoLoadFolder();
+  ASSIGN_OR_RETURN(slot_, buffers_.load_slots.Take(NameHolder(client_->account(), context.peer())));
   if (!core_.gate.Enter(1)) return errors::Draining();
   {
     absl::MutexLock lock(&mu_);
@@ -77,7 +77,7 @@ absl::Status LoadStream::CheckWanted() {
 
 absl::Status LoadStream::Load() {
   RETURN_IF_ERROR(CheckWanted());
-  ASSIGN_OR_RETURN(UniqueFd descriptor, OpenFileInFolder(core_.load_dir, request_.path()));
+  ASSIGN_OR_RETURN(UniqueFd descriptor, OpenFileInFolder(buffers_.load_dir, request_.path()));
   ASSIGN_OR_RETURN(const SafetensorsFile file,
                    SafetensorsFile::FromDescriptor(std::move(descriptor), request_.path()));
   if (!request_.skip_unsupported()) {

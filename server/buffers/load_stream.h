@@ -27,13 +27,15 @@
 #include "grpcpp/server_context.h"
 #include "resident/v1/buffers.pb.h"
 #include "runtime/model/safetensors.h"
+#include "server/buffers/buffers.h"
 #include "server/rpc/bidi_stream.h"
 
 namespace resident {
 
 class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
  public:
-  LoadStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  LoadStream(Transport& transport, Buffers& buffers)
+      : BidiStream(transport, buffers.core), buffers_(buffers) {}
   void Open(const grpc::CallbackServerContext& context, const v1::LoadFileRequest& request);
 
  private:
@@ -62,6 +64,7 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
   void Report() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::LoadFileResponse NextAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  Buffers& buffers_;
   v1::LoadFileRequest request_;
   std::shared_ptr<Client> client_;
   SharedSlots::Ticket slot_;

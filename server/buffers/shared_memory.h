@@ -15,7 +15,7 @@ namespace resident {
 // Opens an object of at least `size_bytes` by its name and returns a descriptor, which the caller
 // closes. The daemon may be able to open more objects than its clients may; therefore only objects
 // that belong to the daemon's user, or that all users may read and write, are accepted.
-// REQUIRES: Core::named_shared_memory, because a name does not prove that the client may use the
+// REQUIRES: Buffers::named_shared_memory, because a name does not prove that the client may use the
 // object. Errors: INVALID_ARGUMENT (name, size), NOT_FOUND, PERMISSION_DENIED.
 absl::StatusOr<int> OpenSharedMemory(const std::string& name, uint64_t size_bytes);
 

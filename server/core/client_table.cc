@@ -83,6 +83,7 @@ void ClientTable::EndSession(const std::shared_ptr<Client>& client) {
   }
   RemoveQueues(*client);
   buffers_.RemoveOwner(client->id());
+  for (const auto& ended : session_ended_) ended(*client);
 }
 
 void ClientTable::ForgetIdle(absl::Time now, bool all) {

@@ -14,6 +14,7 @@
 #define RESIDENT_SERVER_CORE_CLIENT_TABLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -75,8 +76,13 @@ class ClientTable {
   absl::StatusOr<std::shared_ptr<Client>> OpenSession(const std::string& name,
                                                       const std::string& peer,
                                                       const std::shared_ptr<Account>& account);
-  // Drops the session's queued tasks, and frees its buffers.
+  // Drops the session's queued tasks, frees its buffers, and calls the functions of OnSessionEnd.
   void EndSession(const std::shared_ptr<Client>& client);
+  // Calls `ended`, without locks, when a session has ended. REQUIRES: called before the first call
+  // of a client; what `ended` refers to outlives all calls.
+  void OnSessionEnd(std::function<void(const Client&)> ended) {
+    session_ended_.push_back(std::move(ended));
+  }
 
   // The client of a call of `account`: that of `session`, or that of the connection if `session` is
   // empty. Errors: UNAUTHENTICATED (unknown session), PERMISSION_DENIED (another identity's
@@ -109,6 +115,7 @@ class ClientTable {
     SharedSlots::Ticket slot;
   };
 
+  std::vector<std::function<void(const Client&)>> session_ended_;
   SharedSlots session_slots_;
   SharedSlots peer_slots_;
   const std::vector<Device*> devices_;

@@ -41,11 +41,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
            OperatorManager& the_operators, Access& the_access)
     : limits(options.limits),
       credentials(options.credentials),
-      allow_shared_memory(options.allow_shared_memory),
-      named_shared_memory(options.named_shared_memory),
       local_address(options.local_address),
-      load_dir(options.load_dir),
-      graphs_in_engine(options.graphs_in_engine),
       time(*options.time),
       devices(std::move(all_devices)),
       registry(the_registry),
@@ -53,12 +49,6 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       access(the_access),
       admission(limits, &gate, time),
       buffers(limits),
-      watch_slots({.what = "Operators.Watch streams", .quota = "watches"}, kMaxWatchers),
-      install_slots({.what = "installs under way", .flag = "--max_installs", .quota = "installs"},
-                    limits.max_installs),
-      load_slots({.what = "calls of Buffers.LoadFile"}, kMaxLoads),
-      shared_memory_slots({.what = "buffers in shared memory"}, kMaxSharedBuffers),
-      passed_descriptors(std::make_shared<PassedDescriptors>()),
       pools(limits.max_installs),
       clients(limits, devices, buffers),
       planner(
@@ -67,8 +57,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
               [this](const OperatorVersion& version, uint64_t tasks, uint64_t mismatches) {
                 operators.RecordShadow(version, tasks, mismatches);
               }),
-      runner(planner, devices, gate, pools.answers, shadows),
-      traces(options.keep_traces) {
+      runner(planner, devices, gate, pools.answers, shadows) {
   for (size_t i = 0; i < devices.size(); ++i) admission.AddDevice(options.staging_bytes);
   admission.Start([this](std::function<void()> work) { pools.fills.Post(std::move(work)); });
 }

@@ -20,18 +20,12 @@
 #include "server/admission/admission.h"
 #include "server/admission/drain_gate.h"
 #include "server/auth/access.h"
-#include "server/connections/passed_descriptors.h"
 #include "server/core/batch_runner.h"
 #include "server/core/client_table.h"
 #include "server/core/live_streams.h"
 #include "server/core/rpc_counters.h"
 #include "server/core/shadow_runner.h"
-#include "server/core/shared_slots.h"
 #include "server/core/worker_pool.h"
-#include "server/graphs/graph_quanta.h"
-#include "server/graphs/graph_sessions.h"
-#include "server/graphs/graph_store.h"
-#include "server/graphs/recent_traces.h"
 #include "server/workload/planner.h"
 
 namespace resident {
@@ -44,18 +38,8 @@ struct CoreOptions {
   std::chrono::milliseconds task_time_limit{10'000};
   // Whether credentials identify callers; otherwise every caller is `anonymous`.
   bool credentials = false;
-  bool allow_shared_memory = true;
-  // Whether shared memory may be imported by its name, which does not prove that the caller may use
-  // it. True only if callers have no identities and are on this machine.
-  bool named_shared_memory = false;
   // The socket over which descriptors are passed; empty: none.
   std::string local_address = {};
-  // --load_dir: the folder of the files that Buffers.LoadFile may read; empty: none.
-  std::string load_dir = {};
-  // --graphs_in_engine: whether engines that can do so execute graphs themselves.
-  bool graphs_in_engine = true;
-  // Whether the traces of the last runs are kept for the console.
-  bool keep_traces = false;
   // For the deadlines of batches; outlives the core. The devices' queues must have the same.
   TimeSource* time = &TimeSource::Steady();
 };
@@ -105,20 +89,12 @@ struct Core {
   // Whether the daemon accepts work and a device is usable.
   bool ready() const;
 
-  QuantumSources quantum_sources() const {
-    return {registry, buffers, admission, devices, planner.task_time_limit()};
-  }
-
   // Restores the durable buffers on a device whose engine is `session`.
   void RestoreBuffers(Device& device, EngineSession& session);
 
   const Limits limits;
   const bool credentials;
-  const bool allow_shared_memory;
-  const bool named_shared_memory;
   const std::string local_address;
-  const std::string load_dir;
-  const bool graphs_in_engine;
   TimeSource& time;
 
   const std::vector<Device*> devices;
@@ -130,24 +106,12 @@ struct Core {
   DrainGate gate;
   Admission admission;
   BufferTable buffers;
-  // Slots for Operators.Watch streams, for concurrent installs, and for calls of Buffers.LoadFile.
-  SharedSlots watch_slots;
-  SharedSlots install_slots;
-  SharedSlots load_slots;
-  // For buffers in clients' shared memory, each of which holds a descriptor.
-  SharedSlots shared_memory_slots;
   LiveStreams streams;
-  // Descriptors from the local socket, whose threads may outlive this object.
-  const std::shared_ptr<PassedDescriptors> passed_descriptors;
   Pools pools;
   ClientTable clients;
-  GraphStore graphs;
-  // It frees buffers, so it comes after them.
-  GraphSessions graph_sessions;
   const Planner planner;
   ShadowRunner shadows;
   BatchRunner runner;
-  RecentTraces traces;
 };
 
 }  // namespace resident

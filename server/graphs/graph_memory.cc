@@ -22,10 +22,11 @@ uint64_t MemoryBytes(const Device& device) {
 
 }  // namespace
 
-graph::DeviceLimit FindDeviceLimit(const Core& core) {
+graph::DeviceLimit FindDeviceLimit(const Buffers& buffers) {
   uint64_t most = 0;
-  for (const Device* const device : core.devices) most = std::max(most, MemoryBytes(*device));
-  return {.bytes = most, .shared_memory = core.allow_shared_memory};
+  for (const Device* const device : buffers.core.devices)
+    most = std::max(most, MemoryBytes(*device));
+  return {.bytes = most, .shared_memory = buffers.allow_shared_memory};
 }
 
 void AddBoundBuffers(const Core& core, const Client& client, absl::Span<const GraphPlace> places,
@@ -39,13 +40,13 @@ void AddBoundBuffers(const Core& core, const Client& client, absl::Span<const Gr
   }
 }
 
-absl::Status CheckDeviceMemory(const Core& core, std::optional<uint32_t> device,
+absl::Status CheckDeviceMemory(const Buffers& buffers, std::optional<uint32_t> device,
                                const graph::MemorySum& needs) {
   uint64_t limit = kUnknown;
   if (!device.has_value()) {
-    limit = FindDeviceLimit(core).bytes;
-  } else if (*device < core.devices.size()) {
-    limit = MemoryBytes(*core.devices[*device]);
+    limit = FindDeviceLimit(buffers).bytes;
+  } else if (*device < buffers.core.devices.size()) {
+    limit = MemoryBytes(*buffers.core.devices[*device]);
   }
   if (needs.total() <= limit) return absl::OkStatus();
   const std::string where =

@@ -261,7 +261,7 @@ void GraphRun::TakeTrace(const QuantumWorkload& work, const QuantumReport& repor
     out.set_end_ns(event.end_ns);
   }
   result_.set_dropped_trace_events(result_.dropped_trace_events() + report.dropped_events);
-  core_.traces.Add(graph_, report.trace, &kept_trace_);
+  graphs_.traces.Add(graph_, report.trace, &kept_trace_);
 }
 
 v1::GraphStep GraphRun::ReadRecords(const QuantumWorkload& work, uint32_t step) const {

@@ -27,7 +27,7 @@
 // Thread safety: all members may be called from any thread. Callbacks are called without mu_ held,
 // one after the other.
 //
-//   auto run = std::make_shared<GraphRun>(core, client, checked);
+//   auto run = std::make_shared<GraphRun>(graphs, client, checked);
 //   run->Start(request, std::nullopt, deadline, on_event, on_end);
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_RUN_H_
 #define RESIDENT_SERVER_GRAPHS_GRAPH_RUN_H_
@@ -51,7 +51,7 @@
 #include "runtime/graph/check.h"
 #include "runtime/graph/graph.h"
 #include "runtime/graph/memory.h"
-#include "server/core/core.h"
+#include "server/graphs/graphs.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_quanta.h"
 #include "server/graphs/graph_tasks.h"
@@ -71,9 +71,10 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   static constexpr size_t kMaxSubmitted = 64;
 
   // REQUIRES: the client has a session.
-  GraphRun(Core& core, std::shared_ptr<Client> client,
+  GraphRun(Graphs& graphs, std::shared_ptr<Client> client,
            std::shared_ptr<const graph::CheckedGraph> checked)
-      : core_(core),
+      : graphs_(graphs),
+        core_(graphs.core),
         client_(std::move(client)),
         checked_(std::move(checked)),
         graph_(checked_->graph),
@@ -197,6 +198,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   absl::Status DescribeNodeError(uint32_t node, absl::StatusCode code, uint32_t version,
                                  uint64_t step, const std::string& what) const;
 
+  Graphs& graphs_;
   Core& core_;
   const std::shared_ptr<Client> client_;
   const std::shared_ptr<const graph::CheckedGraph> checked_;

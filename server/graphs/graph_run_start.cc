@@ -109,8 +109,8 @@ absl::Status GraphRun::BindMemory(v1::RunGraphRequest& request) {
     if (root && tensor.kind == TensorKind::kState && !memory.bound[i]) clears_.push_back(i);
   }
   std::optional<GraphQuanta::Estimate> estimate;
-  if (core_.graphs_in_engine) {
-    estimate = GraphQuanta::EstimateMemory(core_.quantum_sources(), *checked_, streams_);
+  if (graphs_.in_engine) {
+    estimate = GraphQuanta::EstimateMemory(MakeQuantumSources(core_), *checked_, streams_);
   }
   RETURN_IF_ERROR(TakeHostMemory(estimate.has_value() ? estimate->host_bytes : 0));
   graph::MemorySum needs;
@@ -134,7 +134,7 @@ absl::Status GraphRun::AllocateRest(GraphMemory& memory, graph::MemorySum& needs
     own.push_back(i);
   }
   AddBoundBuffers(core_, *client_, memory.places, &needs);
-  RETURN_IF_ERROR(CheckDeviceMemory(core_, memory.device, needs));
+  RETURN_IF_ERROR(CheckDeviceMemory(graphs_.buffers, memory.device, needs));
   if (!own.empty()) {
     ASSIGN_OR_RETURN(const auto buffer,
                      AllocateTensors(core_, *client_, memory.device, own, bytes, &memory.places));
@@ -149,10 +149,10 @@ absl::Status GraphRun::MakeQuanta(const graph::StreamRecords& records, const Gra
                                   graph::MemorySum& needs) {
   ASSIGN_OR_RETURN(const Placement place, ChooseBufferDevice(core_, *client_, memory.device, 0));
   device_ = place.device;
-  quanta_ = GraphQuanta::Create(core_.quantum_sources(), *checked_, records, place);
+  quanta_ = GraphQuanta::Create(MakeQuantumSources(core_), *checked_, records, place);
   if (quanta_ == nullptr) return absl::OkStatus();
   needs.Add("the graph itself", quanta_->device_bytes());
-  RETURN_IF_ERROR(CheckDeviceMemory(core_, device_, needs));
+  RETURN_IF_ERROR(CheckDeviceMemory(graphs_.buffers, device_, needs));
   BufferSpec spec;
   spec.dtype = DType::kU8;
   spec.shape = {static_cast<int64_t>(quanta_->device_bytes())};

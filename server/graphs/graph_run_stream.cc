@@ -39,9 +39,9 @@ absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
   if (nodes > graph::kMaxRunNodes) return errors::TooManyNodesToRun(nodes, graph::kMaxRunNodes);
   ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
   if (request.source_case() == v1::RunGraphRequest::kGraphId) {
-    ASSIGN_OR_RETURN(loaded_, core_.graphs.Find(request.graph_id()));
+    ASSIGN_OR_RETURN(loaded_, graphs_.store.Find(request.graph_id()));
   } else if (request.source_case() == v1::RunGraphRequest::kGraphSession) {
-    ASSIGN_OR_RETURN(session_, core_.graph_sessions.Find(client_->id(), request.graph_session()));
+    ASSIGN_OR_RETURN(session_, graphs_.sessions.Find(client_->id(), request.graph_session()));
     loaded_ = session_->graph();
   }
   ASSIGN_OR_RETURN(slot_,
@@ -139,7 +139,7 @@ absl::Status GraphRunStream::TakeSession(std::optional<GraphSessionState>* state
 void GraphRunStream::Start() {
   std::optional<GraphSessionState> state;
   const absl::Status taken = TakeSession(&state);
-  const auto run = std::make_shared<GraphRun>(core_, client_, checked_);
+  const auto run = std::make_shared<GraphRun>(graphs_, client_, checked_);
   bool starts = false;
   {
     absl::MutexLock lock(&mu_);

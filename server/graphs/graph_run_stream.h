@@ -14,18 +14,16 @@
 #include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "resident/v1/graphs.pb.h"
-#include "server/graphs/graph_checker.h"
 #include "server/graphs/graph_run.h"
-#include "server/graphs/graph_sessions.h"
-#include "server/graphs/graph_store.h"
+#include "server/graphs/graphs.h"
 #include "server/rpc/bidi_stream.h"
 
 namespace resident {
 
 class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> {
  public:
-  GraphRunStream(Transport& transport, GraphChecker& checker)
-      : BidiStream(transport, checker.core()), checker_(checker) {}
+  GraphRunStream(Transport& transport, Graphs& graphs)
+      : BidiStream(transport, graphs.core), graphs_(graphs), checker_(graphs.checker) {}
   ~GraphRunStream() override;
   void Open(const grpc::CallbackServerContext& context, const v1::RunGraphRequest& request);
 
@@ -51,6 +49,7 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
   void EndUse(const GraphRun& run, absl::StatusOr<v1::GraphResult>& result);
   void OnRunEnd(absl::StatusOr<v1::GraphResult> result) ABSL_LOCKS_EXCLUDED(mu_);
 
+  Graphs& graphs_;
   GraphChecker& checker_;
   bool entered_ = false;  // Counted by the gate.
   SharedSlots::Ticket slot_;

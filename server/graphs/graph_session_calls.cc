@@ -49,8 +49,8 @@ void FillSession(const Core& core, const GraphSession& session, v1::GraphSession
 // One OpenSession or ForkSession, until it is answered.
 class Opening : public std::enable_shared_from_this<Opening> {
  public:
-  Opening(Core& core, grpc::ServerUnaryReactor& reactor, v1::GraphSession* response)
-      : core_(core), reactor_(reactor), response_(response) {}
+  Opening(Graphs& graphs, grpc::ServerUnaryReactor& reactor, v1::GraphSession* response)
+      : graphs_(graphs), core_(graphs.core), reactor_(reactor), response_(response) {}
   ~Opening() {
     if (entered_) core_.gate.Leave(1);
   }
@@ -59,7 +59,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
     ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
     deadline_ = ReadDeadline(context, core_.time.Now());
     ASSIGN_OR_RETURN(slot_,
-                     core_.graph_sessions.TakeSlot(NameHolder(client_->account(), context.peer())));
+                     graphs_.sessions.TakeSlot(NameHolder(client_->account(), context.peer())));
     if (!core_.gate.Enter(1)) return errors::Draining();
     entered_ = true;
     return absl::OkStatus();
@@ -152,7 +152,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
       if (!is_input && kind != TensorKind::kOutput) needs.Add(kind, bytes[i]);
     }
     AddBoundBuffers(core_, *client_, state_.places, &needs);
-    return CheckDeviceMemory(core_, memory.device, needs);
+    return CheckDeviceMemory(graphs_.buffers, memory.device, needs);
   }
 
   // RESOURCE_EXHAUSTED.
@@ -210,15 +210,16 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   void OnTasksEnd(const absl::Status& status) {
     if (!status.ok()) return Finish(status);
-    auto session = std::make_shared<GraphSession>(core_.graph_sessions.NewId(), client_->id(),
-                                                  graph_, checked_, std::move(state_),
-                                                  std::move(memory_), std::move(slot_));
+    auto session =
+        std::make_shared<GraphSession>(graphs_.sessions.NewId(), client_->id(), graph_, checked_,
+                                       std::move(state_), std::move(memory_), std::move(slot_));
     FillSession(core_, *session, response_);
-    const bool added = core_.graph_sessions.Add(
+    const bool added = graphs_.sessions.Add(
         std::move(session), [this] { return core_.clients.HasSession(client_->session()); });
     Finish(added ? absl::OkStatus() : errors::UnknownSession(client_->session()));
   }
 
+  Graphs& graphs_;
   Core& core_;
   grpc::ServerUnaryReactor& reactor_;
   v1::GraphSession* const response_;
@@ -248,11 +249,11 @@ absl::Status CheckStates(const Core& core, const GraphSession& session) {
 grpc::ServerUnaryReactor* GraphSessionCalls::Open(grpc::CallbackServerContext& context,
                                                   const v1::OpenGraphSessionRequest& request,
                                                   v1::OpenGraphSessionResponse& response) {
-  auto* const call = new CheckedCall(checker_);
-  const auto opening = std::make_shared<Opening>(core_, *call, response.mutable_session());
+  auto* const call = new CheckedCall(graphs_.checker);
+  const auto opening = std::make_shared<Opening>(graphs_, *call, response.mutable_session());
   const auto start = [&]() -> absl::Status {
     RETURN_IF_ERROR(opening->Enter(context));
-    ASSIGN_OR_RETURN(const auto graph, core_.graphs.Find(request.graph_id()));
+    ASSIGN_OR_RETURN(const auto graph, graphs_.store.Find(request.graph_id()));
     ASSIGN_OR_RETURN(const auto checked, graph->FindChecked(core_.registry));
     if (checked != nullptr) {
       core_.runner.Post(
@@ -280,11 +281,11 @@ grpc::ServerUnaryReactor* GraphSessionCalls::Fork(grpc::CallbackServerContext& c
                                                   const v1::ForkGraphSessionRequest& request,
                                                   v1::ForkGraphSessionResponse& response) {
   auto* const reactor = context.DefaultReactor();
-  const auto opening = std::make_shared<Opening>(core_, *reactor, response.mutable_session());
+  const auto opening = std::make_shared<Opening>(graphs_, *reactor, response.mutable_session());
   const auto start = [&]() -> absl::Status {
     RETURN_IF_ERROR(opening->Enter(context));
     ASSIGN_OR_RETURN(auto source,
-                     core_.graph_sessions.Find(opening->client().id(), request.session_id()));
+                     graphs_.sessions.Find(opening->client().id(), request.session_id()));
     core_.runner.Post(
         [opening, source = std::move(source)]() mutable { opening->Fork(std::move(source)); });
     return absl::OkStatus();
@@ -297,15 +298,14 @@ grpc::ServerUnaryReactor* GraphSessionCalls::Fork(grpc::CallbackServerContext& c
 absl::Status GraphSessionCalls::Close(const grpc::CallbackServerContext& context,
                                       const v1::CloseGraphSessionRequest& request) {
   ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
-  return core_.graph_sessions.Close(client->id(), request.session_id());
+  return graphs_.sessions.Close(client->id(), request.session_id());
 }
 
 absl::Status GraphSessionCalls::Describe(const grpc::CallbackServerContext& context,
                                          const v1::DescribeGraphSessionRequest& request,
                                          v1::DescribeGraphSessionResponse& response) {
   ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
-  ASSIGN_OR_RETURN(const auto session,
-                   core_.graph_sessions.Find(client->id(), request.session_id()));
+  ASSIGN_OR_RETURN(const auto session, graphs_.sessions.Find(client->id(), request.session_id()));
   FillSession(core_, *session, response.mutable_session());
   return absl::OkStatus();
 }
@@ -313,7 +313,7 @@ absl::Status GraphSessionCalls::Describe(const grpc::CallbackServerContext& cont
 absl::Status GraphSessionCalls::List(const grpc::CallbackServerContext& context,
                                      v1::ListGraphSessionsResponse& response) {
   ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
-  for (const auto& session : core_.graph_sessions.List(client->id())) {
+  for (const auto& session : graphs_.sessions.List(client->id())) {
     FillSession(core_, *session, response.add_sessions());
   }
   return absl::OkStatus();

@@ -10,7 +10,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/graphs.pb.h"
 #include "server/core/core.h"
-#include "server/graphs/graph_checker.h"
+#include "server/graphs/graphs.h"
 
 namespace resident {
 
@@ -19,7 +19,7 @@ absl::Status CheckStates(const Core& core, const GraphSession& session);
 
 class GraphSessionCalls {
  public:
-  explicit GraphSessionCalls(GraphChecker& checker) : core_(checker.core()), checker_(checker) {}
+  explicit GraphSessionCalls(Graphs& graphs) : core_(graphs.core), graphs_(graphs) {}
 
   grpc::ServerUnaryReactor* Open(grpc::CallbackServerContext& context,
                                  const v1::OpenGraphSessionRequest& request,
@@ -37,7 +37,7 @@ class GraphSessionCalls {
 
  private:
   Core& core_;
-  GraphChecker& checker_;
+  Graphs& graphs_;
 };
 
 }  // namespace resident

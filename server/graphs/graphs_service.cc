@@ -11,7 +11,6 @@
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/limits.h"
-#include "server/core/listings.h"
 #include "server/core/registry_catalog.h"
 #include "server/core/status.h"
 #include "server/graphs/checked_call.h"
@@ -45,11 +44,11 @@ grpc::ServerUnaryReactor* GraphsService::Validate(grpc::CallbackServerContext* c
                                                   const v1::ValidateGraphRequest* request,
                                                   v1::ValidateGraphResponse* response) {
   if (!request->has_graph()) return FinishNow(*context, errors::NoGraph());
-  auto* const call = new CheckedCall(checker_);
+  auto* const call = new CheckedCall(graphs_.checker);
   call->Start(FindCaller(*context), [this, request, response](graph::CheckBudget& budget) {
     *response->mutable_report() =
         ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies(),
-                      FindDeviceLimit(core_), &budget);
+                      FindDeviceLimit(graphs_.buffers), &budget);
     return absl::OkStatus();
   });
   return call;
@@ -61,7 +60,7 @@ grpc::ServerUnaryReactor* GraphsService::Render(grpc::CallbackServerContext* con
   if (absl::Status checked = CheckRender(*request); !checked.ok()) {
     return FinishNow(*context, checked);
   }
-  auto* const call = new CheckedCall(checker_);
+  auto* const call = new CheckedCall(graphs_.checker);
   call->Start(FindCaller(*context), [this, request, response](graph::CheckBudget& budget) {
     return RenderGraph(*request, RegistryCatalog(core_.registry), budget, response);
   });
@@ -70,7 +69,7 @@ grpc::ServerUnaryReactor* GraphsService::Render(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<v1::RunGraphResponse>* GraphsService::Run(
     grpc::CallbackServerContext* context, const v1::RunGraphRequest* request) {
-  return StartWriteCall<GraphRunStream>(*context, checker_, *request);
+  return StartWriteCall<GraphRunStream>(*context, graphs_, *request);
 }
 
 // --- Loaded graphs ---------------------------------------------------------------
@@ -80,15 +79,16 @@ absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::G
   LoadedGraph::Revisions revisions = LoadedGraph::ReadRevisions(message, core_.registry);
   graph::Findings findings;
   graph::Graph graph = ReadGraph(message, RegistryCatalog(core_.registry), &findings, &budget);
-  graph::GraphCheck check = graph::CheckGraph(graph, &findings, FindDeviceLimit(core_), &budget);
+  graph::GraphCheck check =
+      graph::CheckGraph(graph, &findings, FindDeviceLimit(graphs_.buffers), &budget);
   FillGraphReport(graph, check, findings, /*dependencies=*/false, response.mutable_report());
   if (!check.accepted) return absl::OkStatus();
   if (check.order->size() > graph::kMaxRunDependencies) {
     return errors::TooManyDependenciesToRun(check.order->size(), graph::kMaxRunDependencies);
   }
   ASSIGN_OR_RETURN(const GraphStore::Added added,
-                   core_.graphs.Load(caller, message, {std::move(graph), *std::move(check.order)},
-                                     std::move(revisions)));
+                   graphs_.store.Load(caller, message, {std::move(graph), *std::move(check.order)},
+                                      std::move(revisions)));
   response.set_graph_id(added.graph->id());
   response.set_already_loaded(added.already_loaded);
   return absl::OkStatus();
@@ -106,7 +106,7 @@ grpc::ServerUnaryReactor* GraphsService::Load(grpc::CallbackServerContext* conte
   if (!identity.ok()) return FinishNow(*context, identity.status());
   const GraphStore::Caller holder{(*identity)->name(),
                                   NameHolder(*(*identity)->account(), context->peer())};
-  auto* const call = new CheckedCall(checker_);
+  auto* const call = new CheckedCall(graphs_.checker);
   call->Start(FindCaller(*context), [this, request, response, holder](graph::CheckBudget& budget) {
     return DoLoad(holder, request->graph(), budget, *response);
   });
@@ -118,8 +118,8 @@ grpc::ServerUnaryReactor* GraphsService::List(grpc::CallbackServerContext* conte
                                               v1::ListGraphsResponse* response) {
   const auto identity = IdentifyCaller(*context, core_);
   if (identity.ok()) {
-    for (const auto& graph : core_.graphs.List()) {
-      FillLoadedGraph(core_, *graph, Viewer::Of(**identity), response->add_graphs());
+    for (const auto& graph : graphs_.store.List()) {
+      graphs_.Describe(*graph, Viewer::Of(**identity), response->add_graphs());
     }
   }
   return FinishNow(*context, identity.status());
@@ -130,9 +130,9 @@ grpc::ServerUnaryReactor* GraphsService::Describe(grpc::CallbackServerContext* c
                                                   v1::DescribeGraphResponse* response) {
   const auto identity = IdentifyCaller(*context, core_);
   if (!identity.ok()) return FinishNow(*context, identity.status());
-  const auto graph = core_.graphs.Find(request->graph_id());
+  const auto graph = graphs_.store.Find(request->graph_id());
   if (!graph.ok()) return FinishNow(*context, graph.status());
-  FillLoadedGraph(core_, **graph, Viewer::Of(**identity), response->mutable_loaded());
+  graphs_.Describe(**graph, Viewer::Of(**identity), response->mutable_loaded());
   response->mutable_graph()->ParseFromString((*graph)->content());
   return FinishNow(*context, absl::OkStatus());
 }
@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* GraphsService::Unload(grpc::CallbackServerContext* con
   auto* const reactor = context->DefaultReactor();
   core_.pools.disk.Post([this, reactor, request, response, caller = (*identity)->name()] {
     const absl::StatusOr<bool> removed =
-        core_.graphs.Unload(request->graph_id(), caller, request->for_all());
+        graphs_.store.Unload(request->graph_id(), caller, request->for_all());
     if (removed.ok()) response->set_removed(*removed);
     reactor->Finish(ToGrpc(removed.status()));
   });

@@ -5,19 +5,14 @@
 #define RESIDENT_SERVER_GRAPHS_GRAPHS_SERVICE_H_
 
 #include "resident/v1/graphs.grpc.pb.h"
-#include "server/core/core.h"
-#include "server/graphs/graph_checker.h"
 #include "server/graphs/graph_session_calls.h"
-#include "server/graphs/graph_store.h"
+#include "server/graphs/graphs.h"
 
 namespace resident {
 
 class GraphsService final : public v1::Graphs::CallbackService {
  public:
-  explicit GraphsService(Core& core) : core_(core), checker_(core), sessions_(checker_) {}
-
-  // The daemon drains: ends all checks, and refuses further ones.
-  void EndChecks() { checker_.EndAll(); }
+  explicit GraphsService(Graphs& graphs) : core_(graphs.core), graphs_(graphs), sessions_(graphs) {}
 
   grpc::ServerUnaryReactor* Validate(grpc::CallbackServerContext* context,
                                      const v1::ValidateGraphRequest* request,
@@ -64,7 +59,7 @@ class GraphsService final : public v1::Graphs::CallbackService {
                       graph::CheckBudget& budget, v1::LoadGraphResponse& response);
 
   Core& core_;
-  GraphChecker checker_;
+  Graphs& graphs_;
   GraphSessionCalls sessions_;
 };
 

@@ -31,8 +31,8 @@ void InstallStream::Open(const grpc::CallbackServerContext& context) {
 absl::Status InstallStream::TakeSlot(const std::string& peer) {
   RETURN_IF_ERROR(identity_.status());
   const Account& account = *(*identity_)->account();
-  ASSIGN_OR_RETURN(auto slot,
-                   core_.install_slots.Take(NameHolder(account, peer), account.install_quota()));
+  ASSIGN_OR_RETURN(
+      auto slot, installs_.install_slots.Take(NameHolder(account, peer), account.install_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }

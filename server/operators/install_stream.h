@@ -27,13 +27,15 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/operators/install_collector.h"
+#include "server/operators/installs.h"
 #include "server/rpc/bidi_stream.h"
 
 namespace resident {
 
 class InstallStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  InstallStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  InstallStream(Transport& transport, Installs& installs)
+      : BidiStream(transport, installs.core), installs_(installs) {}
   void Open(const grpc::CallbackServerContext& context);
   // A compilation or a validation may take minutes, and little is lost: compiled code is in the
   // cache.
@@ -59,6 +61,7 @@ class InstallStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer
   void Install(const InstallRequest& request);
   void Answer(const InstallProgress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  Installs& installs_;
   const Clock::time_point started_ = Clock::now();
   // The caller. An error ends the call. Set before the first operation.
   absl::StatusOr<std::shared_ptr<Identity>> identity_;

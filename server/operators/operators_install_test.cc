@@ -370,7 +370,7 @@ TEST_F(ShortHeaderTest, AnInstallWithoutAHeaderReleasesItsSlotSooner) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("header was not sent within 1000 ms"));
   EXPECT_THAT(status.error_message(), HasSubstr("--max_install_header_ms"));
-  EXPECT_EQ(core_.install_slots.taken(), 1u);
+  EXPECT_EQ(installs_.install_slots.taken(), 1u);
   // The other install has the longer time limit.
   ASSERT_TRUE(with_header->Write(File("swish.cc", kSource)));
   ASSERT_TRUE(with_header->WritesDone());

@@ -8,9 +8,9 @@
 #include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "server/core/listings.h"
 #include "server/core/status.h"
 #include "server/operators/install_stream.h"
+#include "server/operators/operator_listing.h"
 #include "server/operators/operator_messages.h"
 #include "server/operators/watch_stream.h"
 #include "server/rpc/call.h"
@@ -88,7 +88,7 @@ grpc::ServerUnaryReactor* OperatorsService::Change(grpc::CallbackServerContext* 
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::Install(
     grpc::CallbackServerContext* context) {
-  return StartBidiCall<InstallStream>(*context, core_);
+  return StartBidiCall<InstallStream>(*context, installs_);
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,
@@ -166,7 +166,7 @@ grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<v1::WatchResponse>* OperatorsService::Watch(
     grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
-  return StartWriteCall<WatchStream>(*context, core_, *request);
+  return StartWriteCall<WatchStream>(*context, installs_, *request);
 }
 
 grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* context,

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "resident/v1/operators.grpc.pb.h"
-#include "server/core/core.h"
+#include "server/operators/installs.h"
 #include "server/operators/removal_waits.h"
 
 namespace resident {
@@ -26,7 +26,7 @@ using OperatorsCallbacks =
 
 class OperatorsService final : public OperatorsCallbacks {
  public:
-  explicit OperatorsService(Core& core) : core_(core) {}
+  explicit OperatorsService(Installs& installs) : core_(installs.core), installs_(installs) {}
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListOperatorsRequest* request,
@@ -61,6 +61,7 @@ class OperatorsService final : public OperatorsCallbacks {
                                    std::function<absl::Status()> change);
 
   Core& core_;
+  Installs& installs_;
   RemovalWaits removals_;
 };
 

@@ -64,7 +64,8 @@ class OperatorsServiceHarness : public ::testing::Test {
   const std::unique_ptr<Registry> registry_ = *Registry::Create({});
   Access access_;
   Core core_;
-  OperatorsService service_{core_};
+  Installs installs_{core_};
+  OperatorsService service_{installs_};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Operators::Stub> stub_;
   std::unique_ptr<client::Client> client_;

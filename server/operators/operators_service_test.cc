@@ -306,9 +306,9 @@ TEST_F(OperatorsServiceTest, AWatcherThatFellBehindGetsAnError) {
 TEST_F(OperatorsServiceTest, WatchersAreLimitedAndAnEndedOneReleasesItsSlot) {
   std::vector<std::unique_ptr<client::Watcher>> watchers;
   // One caller's share; the rest is reserved for others.
-  const uint32_t max_watches = kMaxWatchers - core_.watch_slots.reserve();
+  const uint32_t max_watches = kMaxWatchers - installs_.watch_slots.reserve();
   for (uint32_t i = 0; i < max_watches; ++i) watchers.push_back(*operators_->Watch());
-  ASSERT_TRUE(Eventually([&] { return core_.watch_slots.taken() == max_watches; }));
+  ASSERT_TRUE(Eventually([&] { return installs_.watch_slots.taken() == max_watches; }));
   auto refused = *operators_->Watch();
   v1::OperatorEvent event;
   EXPECT_FALSE(refused->Next(&event));
@@ -316,7 +316,7 @@ TEST_F(OperatorsServiceTest, WatchersAreLimitedAndAnEndedOneReleasesItsSlot) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
   watchers.front()->Cancel();
-  ASSERT_TRUE(Eventually([&] { return core_.watch_slots.taken() == max_watches - 1; }));
+  ASSERT_TRUE(Eventually([&] { return installs_.watch_slots.taken() == max_watches - 1; }));
   auto next = *operators_->Watch();
   ASSERT_TRUE(Eventually([&] { return manager_.subscribers() == max_watches; }));
   manager_.AddEvent(Event("swish"));

@@ -115,6 +115,7 @@ class StreamsTest : public ::testing::Test {
              *registry_,
              manager_,
              access_};
+  Installs installs_{core_};
 };
 
 TEST_F(StreamsTest, SubmitRefusesABatchAndContinuesToRead) {
@@ -506,7 +507,7 @@ TEST_F(TimeoutTest, OfABatchWhileTheDeviceIsParked) {
 }
 
 TEST_F(StreamsTest, WatchReadsAnEventOnceThePreviousOneIsWritten) {
-  FakeCall<WatchStream> call(core_);
+  FakeCall<WatchStream> call(installs_);
   call->Open(context_, {});
   EXPECT_TRUE(call.headers_sent());
   for (const char* name : {"a", "b", "c"}) manager_.AddEvent(Event(name));
@@ -526,7 +527,7 @@ TEST_F(StreamsTest, WatchReadsAnEventOnceThePreviousOneIsWritten) {
 
 TEST_F(StreamsTest, InstallThatIsCancelledWaitsForTheManager) {
   manager_.set_script({{}, absl::OkStatus(), /*until_withdrawn=*/true});
-  FakeCall<InstallStream> call(core_);
+  FakeCall<InstallStream> call(installs_);
   call->Open(context_);
   v1::InstallRequest message;
   message.mutable_header()->set_name("swish");
@@ -541,7 +542,7 @@ TEST_F(StreamsTest, InstallThatIsCancelledWaitsForTheManager) {
   ASSERT_TRUE(Eventually([&] { return call.finished().has_value(); }));
   EXPECT_EQ(call.finished()->code(), absl::StatusCode::kCancelled);
   // The slot is free when the client has the status.
-  FakeCall<InstallStream> next(core_);
+  FakeCall<InstallStream> next(installs_);
   next->Open(context_);
   EXPECT_TRUE(next.reading());
   next->End(errors::Draining());

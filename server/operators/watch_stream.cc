@@ -4,7 +4,7 @@
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
-#include "server/core/listings.h"
+#include "server/operators/operator_listing.h"
 #include "server/operators/operator_messages.h"
 #include "server/rpc/call.h"
 
@@ -42,8 +42,8 @@ absl::Status WatchStream::TakeSlot(const grpc::CallbackServerContext& context) {
   if (core_.gate.draining()) return errors::Draining();
   RETURN_IF_ERROR(identity_.status());
   const Account& account = *(*identity_)->account();
-  ASSIGN_OR_RETURN(auto slot, core_.watch_slots.Take(NameHolder(account, context.peer()),
-                                                     account.watch_quota()));
+  ASSIGN_OR_RETURN(auto slot, installs_.watch_slots.Take(NameHolder(account, context.peer()),
+                                                         account.watch_quota()));
   slot_ = std::move(slot);
   return absl::OkStatus();
 }

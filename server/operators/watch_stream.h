@@ -5,7 +5,7 @@
 // with OUT_OF_RANGE.
 //
 // The actor, the hash of the content, and the message of an event are left out for callers that may
-// not see information about others (MaySeeOthers in listings.h).
+// not see information about others (MaySeeOthers in viewer.h).
 //
 // Thread safety: see BidiStream. The manager calls it from any thread.
 #ifndef RESIDENT_SERVER_OPERATORS_WATCH_STREAM_H_
@@ -21,13 +21,15 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "resident/v1/operators.pb.h"
+#include "server/operators/installs.h"
 #include "server/rpc/bidi_stream.h"
 
 namespace resident {
 
 class WatchStream final : public BidiStream<NoMessage, v1::WatchResponse> {
  public:
-  WatchStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  WatchStream(Transport& transport, Installs& installs)
+      : BidiStream(transport, installs.core), installs_(installs) {}
   void Open(const grpc::CallbackServerContext& context, const v1::WatchRequest& request);
   void OnDone() override;
 
@@ -38,6 +40,7 @@ class WatchStream final : public BidiStream<NoMessage, v1::WatchResponse> {
   // Reads and writes the next event, if there is one.
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  Installs& installs_;
   // Set before the service's method returns.
   std::string name_;
   absl::StatusOr<std::shared_ptr<Identity>> identity_;  // The caller. An error ends the call.

@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "server/core/listings.h"
+#include "server/core/daemon_status.h"
 #include "server/core/status.h"
 #include "server/rpc/call.h"
 

@@ -14,7 +14,7 @@
 #include "resident/v1/admin.grpc.pb.h"
 #include "runtime/device/device_control.h"
 #include "server/core/core.h"
-#include "server/core/listings.h"
+#include "server/core/daemon_status.h"
 
 namespace resident {
 
