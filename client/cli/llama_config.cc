@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/model_json.h"
-#include "runtime/base/errors/model_errors.h"
+#include "client/errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/llama_importer.h"
-#include "runtime/base/errors/model_errors.h"
+#include "client/errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/safetensors_paths.h"
-#include "runtime/base/errors/model_errors.h"
+#include "client/errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 

@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/model_errors.h"
+#include "client/errors.h"
 #include "runtime/base/json_error.h"
 #include "runtime/base/shallow_json.h"
 #include "runtime/model/file_kind.h"

@@ -14,7 +14,7 @@
 #include "client/cli/llama_import.h"
 #include "client/cli/llama_quantize.h"
 #include "client/cli/output.h"
-#include "runtime/base/errors/model_errors.h"
+#include "client/errors.h"
 
 namespace resident::cli {
 namespace {

@@ -1,8 +1,9 @@
 #include "server/buffers/buffer_access.h"
 
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 

@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 #include "server/buffers/buffer_access.h"
 #include "server/buffers/device_reader.h"
 #include "server/buffers/download_stream.h"
+#include "server/buffers/errors.h"
 #include "server/buffers/load_stream.h"
 #include "server/buffers/shared_memory.h"
 #include "server/buffers/upload_stream.h"

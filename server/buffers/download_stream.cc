@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 #include "server/rpc/call.h"
 
 namespace resident {

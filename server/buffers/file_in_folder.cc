@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/base/errors/buffer_errors.h"
+#include "server/buffers/errors.h"
 
 namespace resident {
 

@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/buffers/buffer_access.h"
+#include "server/buffers/errors.h"
 #include "server/buffers/file_in_folder.h"
 #include "server/rpc/call.h"
 #include "server/workload/copy_task.h"

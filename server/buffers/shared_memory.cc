@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/base/errors/buffer_errors.h"
+#include "server/buffers/errors.h"
+#include "server/connections/errors.h"
 
 namespace resident {
 namespace {

@@ -4,10 +4,11 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 #include "server/buffers/buffer_access.h"
+#include "server/buffers/errors.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
 #include "server/workload/copy_task.h"

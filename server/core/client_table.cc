@@ -7,9 +7,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
-#include "runtime/base/errors/access_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/core/errors.h"
 
 namespace resident {
 namespace {

@@ -1,8 +1,8 @@
 #include "server/core/registry_catalog.h"
 
-#include "runtime/base/errors/graph_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
+#include "server/core/errors.h"
 
 namespace resident {
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/quote.h"
+#include "server/core/errors.h"
 
 namespace resident {
 namespace {

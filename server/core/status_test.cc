@@ -4,7 +4,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
-#include "runtime/base/errors/argument_errors.h"
+#include "runtime/model/errors.h"
 
 namespace resident {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/graphs/errors.h"
 
 namespace resident {
 

@@ -6,6 +6,7 @@
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/admission/errors.h"
 
 namespace resident {
 

@@ -5,9 +5,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/buffers/buffer_access.h"
+#include "server/graphs/errors.h"
 
 namespace resident {
 namespace {

@@ -5,12 +5,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "runtime/base/errors/buffer_errors.h"
-#include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 #include "runtime/graph/limits.h"
 #include "runtime/graph/values.h"
+#include "server/graphs/errors.h"
 #include "server/workload/work_bound.h"
 
 namespace resident {

@@ -1,8 +1,8 @@
 #include "server/graphs/graph_render.h"
 
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/drawing.h"
+#include "server/graphs/errors.h"
 #include "server/graphs/graph_messages.h"
 
 namespace resident {

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
 #include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
+#include "server/graphs/errors.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {

@@ -3,13 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
 #include "runtime/graph/memory.h"
 #include "runtime/model/dtype.h"
 #include "server/buffers/buffer_access.h"
+#include "server/graphs/errors.h"
 #include "server/graphs/graph_memory.h"
 #include "server/graphs/graph_run.h"
 

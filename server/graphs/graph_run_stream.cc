@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
 #include "runtime/graph/limits.h"
 #include "server/core/registry_catalog.h"
+#include "server/graphs/errors.h"
 #include "server/graphs/graph_messages.h"
 #include "server/graphs/graph_session_calls.h"
 #include "server/rpc/call.h"

@@ -7,14 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/errors/access_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/memory.h"
 #include "server/buffers/buffer_access.h"
 #include "server/core/status.h"
 #include "server/graphs/checked_call.h"
+#include "server/graphs/errors.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_memory.h"
 #include "server/graphs/graph_sessions.h"

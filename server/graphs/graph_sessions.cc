@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/graph/limits.h"
+#include "server/graphs/errors.h"
 
 namespace resident {
 

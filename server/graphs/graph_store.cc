@@ -11,12 +11,12 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/errors/quote.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/limits.h"
 #include "server/core/registry_catalog.h"
+#include "server/graphs/errors.h"
 #include "server/graphs/graph_messages.h"
 
 namespace resident {

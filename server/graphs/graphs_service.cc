@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
@@ -14,6 +12,7 @@
 #include "server/core/registry_catalog.h"
 #include "server/core/status.h"
 #include "server/graphs/checked_call.h"
+#include "server/graphs/errors.h"
 #include "server/graphs/graph_memory.h"
 #include "server/graphs/graph_messages.h"
 #include "server/graphs/graph_render.h"

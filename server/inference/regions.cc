@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "server/buffers/errors.h"
 #include "server/buffers/shared_memory.h"
+#include "server/inference/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

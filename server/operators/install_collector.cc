@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/example_errors.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/source_files.h"
+#include "runtime/operators/errors.h"
+#include "server/operators/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

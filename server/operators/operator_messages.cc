@@ -4,11 +4,12 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
+#include "runtime/operators/errors.h"
+#include "server/operators/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

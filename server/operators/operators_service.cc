@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/core/status.h"
+#include "server/operators/errors.h"
 #include "server/operators/install_stream.h"
 #include "server/operators/operator_listing.h"
 #include "server/operators/operator_messages.h"

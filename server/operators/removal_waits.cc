@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/operator_errors.h"
+#include "server/operators/errors.h"
 
 namespace resident {
 namespace {
