@@ -1,4 +1,6 @@
-// Errors of the operators' library.
+// Errors of calls of libresident_ops (library/resident_ops.h), besides those of signatures.
+//
+// INVALID_ARGUMENT, unless stated otherwise.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_LIBRARY_ERRORS_H_

@@ -21,7 +21,7 @@
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/errors.h"
 #include "runtime/compile/work_folder.h"
-#include "runtime/engine/image/gpu_variables.h"
+#include "runtime/image/gpu_variables.h"
 
 namespace resident {
 namespace {

@@ -1,4 +1,4 @@
-// Errors of the state folder.
+// Errors of the state folder and of its contents.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_RUNTIME_STATE_ERRORS_H_

@@ -1,4 +1,4 @@
-// Errors of authentication and authorization.
+// Errors of access control and quotas.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_AUTH_ERRORS_H_

@@ -14,7 +14,7 @@ namespace resident::errors {
 
 absl::Status SessionOfOtherIdentity(const std::string& identity);
 
-// Numbers of slots that callers share (server/rpc/shared_slots.h).
+// Numbers of slots that callers share (server/core/shared_slots.h).
 struct SlotFigures {
   uint64_t total;
   uint64_t free;

@@ -1,5 +1,7 @@
 // Errors of the Open Inference Protocol, in its words.
 //
+//   return errors::UnknownTensor({"add", "input"}, name, "x, y");
+//
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_INFERENCE_ERRORS_H_
 #define RESIDENT_SERVER_INFERENCE_ERRORS_H_

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/amk_import.h"
 #include "client/cli/graph_file.h"
+#include "client/importers/amk/import.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
 #include "server/graphs/graph_messages.h"
