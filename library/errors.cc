@@ -7,6 +7,7 @@
 
 namespace resident::errors {
 
+using absl::InvalidArgumentError;
 using absl::StrCat;
 
 namespace {

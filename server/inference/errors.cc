@@ -6,6 +6,7 @@
 
 namespace resident::errors {
 
+using absl::InvalidArgumentError;
 using absl::StrCat;
 
 std::string TensorText(const TensorRef& tensor) {
