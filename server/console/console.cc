@@ -76,8 +76,8 @@ Console::Console(resident::Graphs& graphs, DaemonFacts facts)
     : core_(graphs.core),
       graphs_(graphs),
       facts_(std::move(facts)),
-      viewer_{.sees_others = !core.credentials},
-      history_([&core] { return ReadTotals(core); }) {}
+      viewer_{.sees_others = !core_.credentials},
+      history_([this] { return ReadTotals(core_); }) {}
 
 Console::~Console() = default;
 
