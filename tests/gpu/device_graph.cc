@@ -9,7 +9,7 @@
 #include "kernels/graph/graph_arguments.h"
 #include "kernels/ops/early_operators.h"
 #include "runtime/graph/fuse.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
 #include "tests/support/bench_report.h"

@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/llama_import.h"
+#include "client/importers/llama/import.h"
 #include "runtime/graph/fuse.h"
 #include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
