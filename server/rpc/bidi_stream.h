@@ -92,10 +92,7 @@ class BidiStream : public LiveStream,
   using Response = ResponseType;
   using Transport = StreamTransport<Request, Response>;
 
-  ~BidiStream() override {
-    core_.streams.Remove(this);
-    core_.admission.Cancel(&request_);
-  }
+  ~BidiStream() override { core_.streams.Remove(this); }
   BidiStream(const BidiStream&) = delete;
   BidiStream& operator=(const BidiStream&) = delete;
 
@@ -141,7 +138,8 @@ class BidiStream : public LiveStream,
 
  protected:
   // `transport` must be valid until OnDone.
-  BidiStream(Transport& transport, Core& core) : core_(core), transport_(transport) {}
+  BidiStream(Transport& transport, Core& core)
+      : core_(core), transport_(transport), read_wait_(core.admission) {}
 
   // Allows the daemon to end the stream when it stops or when `recheck` fails. REQUIRES: called
   // first, once.
@@ -192,7 +190,7 @@ class BidiStream : public LiveStream,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     // Without the lock and the allocation of WaitToRead, because most reads need not wait.
     if (!core_.admission.host().Full(*accounts->host())) return false;
-    return core_.admission.WaitToRead(&request_, accounts, [weak = this->weak_from_this()] {
+    return core_.admission.WaitToRead(read_wait_, accounts, [weak = this->weak_from_this()] {
       const std::shared_ptr<BidiStream> self = weak.lock();
       if (self == nullptr) return;
       absl::MutexLock lock(&self->mu_);
@@ -323,6 +321,7 @@ class BidiStream : public LiveStream,
   Transport& transport_;
   Request request_;  // Owned by the transport during a read, otherwise by the handler.
   std::atomic<bool> reading_{false};
+  Admission::Wait read_wait_;  // See WaitToRead.
   std::deque<Unwritten> queue_ ABSL_GUARDED_BY(mu_);
   size_t writing_ ABSL_GUARDED_BY(mu_) = 0;  // How many, from the first, are being written.
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

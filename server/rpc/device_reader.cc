@@ -75,7 +75,7 @@ void DeviceReader::AwaitTicket() {
     needs = *std::move(next);
   }
   core_.admission.Acquire(
-      this, client_->accounts(), needs, Clock::time_point::max(),
+      wait_, client_->accounts(), needs, Clock::time_point::max(),
       [self = shared_from_this(), needs](absl::StatusOr<Ticket> ticket) {
         {
           absl::MutexLock lock(&self->mu_);
@@ -91,9 +91,6 @@ void DeviceReader::AwaitTicket() {
         }
         self->Post();
       });
-  absl::MutexLock lock(&mu_);
-  // If the reader was ended meanwhile, that call could not cancel the wait yet: cancel it now.
-  if (!status_.ok() && waiting_ && core_.admission.Cancel(this)) waiting_ = false;
 }
 
 absl::Status DeviceReader::Request(const Needs& needs, Ticket ticket) {
@@ -157,7 +154,7 @@ void DeviceReader::Advance() {
         if (waiting_) {
           // If the wait cannot be cancelled, the ticket's callback follows, and the reader ends
           // then.
-          if (!core_.admission.Cancel(this)) return;
+          if (!wait_.Cancel()) return;
           waiting_ = false;
         }
         if (handed_over_ > 0) return;

@@ -57,6 +57,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
         piece_bytes_(core.admission.PieceBytes(buffer_->device, range.piece_bytes)),
         take_(std::move(take)),
         end_(std::move(end)),
+        wait_(core.admission),
         next_offset_(range.offset),
         end_offset_(range.offset + range.size) {}
 
@@ -91,6 +92,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
   const uint64_t piece_bytes_;
   const Take take_;
   const End end_;
+  Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the reader ends.
 
   absl::Mutex mu_;
   uint64_t next_offset_ ABSL_GUARDED_BY(mu_);

@@ -325,7 +325,7 @@ void GraphRun::Fail(const absl::Status& why) {
     if (call->second->batch != nullptr) {
       core_.runner.Cancel(*call->second->batch);
       if (call->second->launched) Abort(*call->second);
-    } else if (core_.admission.Cancel(call->first)) {
+    } else if (call->second->wait.Cancel()) {
       NoteNotRun(*call->second);
       submitted_.erase(call);
     }
@@ -335,7 +335,7 @@ void GraphRun::Fail(const absl::Status& why) {
 GraphRun::Calls GraphRun::TakeReady() {
   Calls calls;
   while (!ready_.empty() && submitted_.size() < kMaxSubmitted) {
-    auto call = std::make_shared<Call>();
+    auto call = std::make_shared<Call>(core_.admission);
     call->phase = phase_;
     call->item = ready_.front();
     ready_.pop_front();
@@ -414,17 +414,10 @@ void GraphRun::Submit(const std::shared_ptr<Call>& call) {
     }
     return ContinueLater();
   }
-  core_.admission.Acquire(call.get(), client_->accounts(), call->work->ResourcesNeeded(), deadline_,
+  core_.admission.Acquire(call->wait, client_->accounts(), call->work->ResourcesNeeded(), deadline_,
                           [self = shared_from_this(), call](absl::StatusOr<Ticket> ticket) {
                             self->Admit(call, std::move(ticket));
                           });
-  // If the run failed meanwhile, Fail could not withdraw the call yet.
-  bool withdrawn = false;
-  {
-    absl::MutexLock lock(&mu_);
-    withdrawn = !failed_.ok() && core_.admission.Cancel(call.get());
-  }
-  if (withdrawn) Refuse(call, errors::Cancelled());
 }
 
 absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {

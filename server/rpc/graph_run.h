@@ -93,11 +93,14 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   enum class Phase { kSetup, kQuantum, kNodes, kRecords, kOutputs, kEnded };
   // A task that was submitted.
   struct Call {
-    Phase phase;
+    explicit Call(Admission& admission) : wait(admission) {}
+
+    Phase phase = Phase::kSetup;
     // Of the phase's items.
     uint32_t item = 0;
     v1::Batch message;
     std::unique_ptr<Workload> work;
+    Admission::Wait wait;
     // From its launch until it is answered.
     std::shared_ptr<RequestBatch> batch;
     // Of a quantum: `work`, also after that was moved to the batch.

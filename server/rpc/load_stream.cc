@@ -1,7 +1,6 @@
 #include "server/rpc/load_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <unordered_set>
 #include <utility>
 
@@ -19,8 +18,6 @@
 namespace resident {
 namespace {
 
-// Interval at which a wait checks whether the stream is ending.
-constexpr absl::Duration kCheckInterval = absl::Milliseconds(50);
 // Buffers named by one answer, so that it stays below the size that clients accept by default.
 constexpr size_t kBuffersOfAnswer = 1000;
 constexpr size_t kMaxSkippedNames = 100;
@@ -172,33 +169,39 @@ absl::Status LoadStream::CopyPiece(const SafetensorsFile& file, const Safetensor
   copy->done = [done](Batch&) { done->Notify(); };
   Device& device = *core_.devices[buffer.device];
   RETURN_IF_ERROR(device.queue().Enqueue(client_->transfer_id(), copy));
-  RETURN_IF_ERROR(AwaitCopy(device, *copy, *done));
+  RETURN_IF_ERROR(AwaitCopy(copy, device, *done));
   return write.Add(offset, {held->staging()->host, bytes});
 }
 
 absl::StatusOr<Ticket> LoadStream::AwaitTicket(const Needs& needs) {
-  struct Wait {
-    absl::Notification done;
-    absl::StatusOr<Ticket> ticket = absl::UnknownError("not acquired");
-  };
-  const auto wait = std::make_shared<Wait>();
-  core_.admission.Acquire(this, client_->accounts(), needs, Clock::time_point::max(),
-                          [wait](absl::StatusOr<Ticket> ticket) {
-                            wait->ticket = std::move(ticket);
-                            wait->done.Notify();
+  core_.admission.Acquire(wait_, client_->accounts(), needs, Clock::time_point::max(),
+                          [self = Ref(this)](absl::StatusOr<Ticket> ticket) {
+                            absl::MutexLock lock(&self->mu_);
+                            self->ticket_ = std::move(ticket);
                           });
-  while (!wait->done.WaitForNotificationWithTimeout(kCheckInterval)) {
-    if (!CheckWanted().ok() && core_.admission.Cancel(this)) return errors::Cancelled();
-  }
-  return std::move(wait->ticket);
+  absl::MutexLock lock(&mu_);
+  const auto decided = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ticket_.has_value(); };
+  mu_.Await(absl::Condition(&decided));
+  absl::StatusOr<Ticket> ticket = *std::move(ticket_);
+  ticket_.reset();
+  return ticket;
 }
 
-absl::Status LoadStream::AwaitCopy(Device& device, Batch& copy, absl::Notification& done) {
-  while (!done.WaitForNotificationWithTimeout(kCheckInterval)) {
-    if (CheckWanted().ok() || copy.cancelled.exchange(true)) continue;
+absl::Status LoadStream::AwaitCopy(const std::shared_ptr<Batch>& copy, Device& device,
+                                   absl::Notification& done) {
+  const auto cancel = [copy, &device] {
+    copy->cancelled = true;
     device.queue().NoteCancelled();
+  };
+  {
+    absl::MutexLock lock(&mu_);
+    cancel_copy_ = cancel;
+    if (ending()) cancel();
   }
-  return copy.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the load", copy);
+  done.WaitForNotification();
+  absl::MutexLock lock(&mu_);
+  cancel_copy_ = nullptr;
+  return copy->status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the load", *copy);
 }
 
 void LoadStream::Report() {
@@ -221,6 +224,8 @@ v1::LoadFileResponse LoadStream::NextAnswer() {
 }
 
 void LoadStream::OnEnd(const absl::Status& status) {
+  if (wait_.Cancel()) ticket_ = errors::Cancelled();
+  if (cancel_copy_ != nullptr) cancel_copy_();
   Conclude(status);
   DropQueued();
   // Without the client's read, the answer that is being written would delay the end.

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,7 +34,8 @@ namespace resident {
 
 class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
  public:
-  LoadStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
+  LoadStream(Transport& transport, Core& core)
+      : BidiStream(transport, core), wait_(core.admission) {}
   void Open(const grpc::CallbackServerContext& context, const v1::LoadFileRequest& request);
 
  private:
@@ -56,8 +58,9 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
                          uint64_t offset, uint64_t bytes, const Buffer& buffer,
                          DurableWrite& write);
   absl::StatusOr<Ticket> AwaitTicket(const Needs& needs);
-  // Waits for a copy that the device's queue has taken.
-  absl::Status AwaitCopy(Device& device, Batch& copy, absl::Notification& done);
+  // Waits for a copy that the device's queue has taken, which OnEnd cancels.
+  absl::Status AwaitCopy(const std::shared_ptr<Batch>& copy, Device& device,
+                         absl::Notification& done);
   // Sends what was loaded since the last answer, unless that one is still being written.
   void Report() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::LoadFileResponse NextAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -66,8 +69,12 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
   std::shared_ptr<Client> client_;
   SharedSlots::Ticket slot_;
   std::vector<std::shared_ptr<const Buffer>> made_;
+  Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the stream ends.
 
   bool loading_ ABSL_GUARDED_BY(mu_) = false;
+  // What the thread that loads waits for: a ticket or its refusal, or a copy that is not done.
+  std::optional<absl::StatusOr<Ticket>> ticket_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> cancel_copy_ ABSL_GUARDED_BY(mu_);
   uint64_t loaded_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reported_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t total_bytes_ ABSL_GUARDED_BY(mu_) = 0;

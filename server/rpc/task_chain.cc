@@ -13,7 +13,7 @@ void TaskChain::Next() {
       core_.planner.Plan(batches_[next_], client_->id());
   if (!work.ok()) return End(work.status());
   work_ = *std::move(work);
-  core_.admission.Acquire(this, client_->accounts(), work_->ResourcesNeeded(), deadline_,
+  core_.admission.Acquire(wait_, client_->accounts(), work_->ResourcesNeeded(), deadline_,
                           [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
                             self->Admit(std::move(ticket));
                           });

@@ -31,7 +31,8 @@ class TaskChain : public std::enable_shared_from_this<TaskChain> {
         client_(std::move(client)),
         batches_(std::move(batches)),
         deadline_(deadline),
-        done_(std::move(done)) {}
+        done_(std::move(done)),
+        wait_(core.admission) {}
 
   void Start() { Next(); }
 
@@ -46,6 +47,7 @@ class TaskChain : public std::enable_shared_from_this<TaskChain> {
   std::vector<v1::Batch> batches_;
   const Clock::time_point deadline_;
   Done done_;
+  Admission::Wait wait_;
   size_t next_ = 0;
   std::unique_ptr<Workload> work_;
 };

@@ -94,13 +94,8 @@ void UploadStream::AwaitTicket() {
     needs = needs_;
   }
   core_.admission.Acquire(
-      this, client_->accounts(), needs, Clock::time_point::max(),
+      wait_, client_->accounts(), needs, Clock::time_point::max(),
       [self = Ref(this)](absl::StatusOr<Ticket> ticket) { self->OnTicket(std::move(ticket)); });
-  absl::MutexLock lock(&mu_);
-  // If the stream was ended meanwhile, Fail could not cancel the wait yet: cancel it now.
-  if (!ending() || !waiting_ || !core_.admission.Cancel(this)) return;
-  waiting_ = false;
-  Advance();
 }
 
 void UploadStream::OnTicket(absl::StatusOr<Ticket> ticket) {
@@ -175,7 +170,7 @@ void UploadStream::OnEnd(const absl::Status& status) {
 void UploadStream::Fail(const absl::Status& status) {
   if (status.ok()) return;
   // If the wait cannot be cancelled, OnTicket follows.
-  if (waiting_ && core_.admission.Cancel(this)) waiting_ = false;
+  if (waiting_ && wait_.Cancel()) waiting_ = false;
   Conclude(status);
 }
 

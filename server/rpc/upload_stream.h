@@ -29,7 +29,8 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
  public:
   UploadStream(Transport& transport, Core& core)
       : BidiStream(transport, core),
-        limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")) {}
+        limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")),
+        wait_(core.admission) {}
   ~UploadStream() override;
   // `response`: sent if the stream ends OK; valid until OnDone.
   void Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response);
@@ -66,6 +67,7 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   const MessageLimits limits_;
   grpc::ByteBuffer* response_ = nullptr;
   std::shared_ptr<Client> client_;
+  Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the stream ends.
   bool entered_ = false;  // Counted by the gate.
 
   v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);
