@@ -84,6 +84,7 @@ Admission::Admission(const Limits& limits, DrainGate* gate, TimeSource& time)
              .released = [this] { Wake(); }}) {}
 
 void Admission::AddDevice(uint64_t staging_bytes) {
+  assert(post_ == nullptr);
   devices_.emplace_back(
       Budget::Options{.client_limit = max_queued_tasks_, .released = [this] { Wake(); }},
       Budget::Options{.limit = staging_bytes, .ordered = true, .released = [this] { Wake(); }});

@@ -42,6 +42,7 @@
 #define RESIDENT_SERVER_RPC_BIDI_STREAM_H_
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -100,6 +101,7 @@ class BidiStream : public LiveStream,
 
   // The read has filled the request.
   void OnReadDone() {
+    assert(reading_.load(std::memory_order_relaxed));
     reading_.store(false, std::memory_order_relaxed);
     OnRequest(request_);
   }
@@ -110,6 +112,7 @@ class BidiStream : public LiveStream,
   }
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
+    assert(writing_ > 0);
     const size_t written = std::exchange(writing_, 0);
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(written));
     if (!ok) HandleCancel();
@@ -125,6 +128,7 @@ class BidiStream : public LiveStream,
   void OnCallDone() ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
+      assert(finished_ && !done_);
       done_ = true;
     }
     OnDone();
@@ -144,6 +148,7 @@ class BidiStream : public LiveStream,
   // Allows the daemon to end the stream when it stops or when `recheck` fails. REQUIRES: called
   // first, once.
   void Register(LiveStreams::Recheck recheck = nullptr) {
+    assert(!reading_.load(std::memory_order_relaxed));
     const std::shared_ptr<LiveStream> self = this->shared_from_this();
     core_.streams.Add(self, std::move(recheck));
   }
@@ -245,6 +250,7 @@ class BidiStream : public LiveStream,
           return queue_[i].response;
         };
         writing_ = Join(queue_.size(), response);
+        assert(writing_ >= 1 && writing_ <= queue_.size());
       }
       transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > writing_);
     } else if (end_.has_value() && !Busy()) {
