@@ -16,7 +16,7 @@
 #include "server/rpc/shared_memory.h"
 #include "server/rpc/status.h"
 #include "server/rpc/upload_stream.h"
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {

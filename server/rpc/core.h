@@ -106,7 +106,7 @@ struct Core {
   bool ready() const;
 
   QuantumSources quantum_sources() const {
-    return {registry, buffers, admission, devices, planner.task_time_limit()};
+    return {registry, buffers, admission, devices, planner.sources().task_time_limit};
   }
 
   // Restores the durable buffers on a device whose engine is `session`.

@@ -10,6 +10,7 @@
 #include "runtime/graph/limits.h"
 #include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
+#include "server/workload/copy_workload.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {
@@ -63,19 +64,29 @@ size_t GraphRun::CountItems(Phase phase) const {
   return 0;
 }
 
+std::unique_ptr<Workload> GraphRun::MakeCopy(uint32_t item) {
+  const PlanSources& sources = core_.planner.sources();
+  const auto memory = [&](uint32_t tensor) {
+    const GraphPlace& place = tasks_->place(tensor);
+    return CopyWorkload::Part(client_->id(), place.buffer, place.offset);
+  };
+  if (item < writes_.size()) {
+    auto& [tensor, data] = writes_[item];
+    return CopyWorkload::WriteData(sources, memory(tensor), std::move(data));
+  }
+  item -= static_cast<uint32_t>(writes_.size());
+  if (item < clears_.size()) {
+    const uint32_t tensor = clears_[item];
+    return CopyWorkload::Clear(sources, memory(tensor),
+                               static_cast<uint64_t>(graph_.root_bytes[tensor]));
+  }
+  const uint64_t at = (item - clears_.size()) * image_piece_;
+  return CopyWorkload::WriteData(sources, {BufferTable::InternalAccess(client_->id()), image_, at},
+                                 quanta_->TakeImage(at, image_piece_));
+}
+
 v1::Batch GraphRun::MakeBatch(Phase phase, uint32_t item) {
   switch (phase) {
-    case Phase::kSetup: {
-      if (item < writes_.size()) {
-        return tasks_->Write(writes_[item].first, std::move(writes_[item].second));
-      }
-      item -= static_cast<uint32_t>(writes_.size());
-      if (item < clears_.size()) return tasks_->Clear(clears_[item]);
-      const uint64_t at = (item - clears_.size()) * image_piece_;
-      return GraphTasks::WriteBytes({image_, at}, quanta_->TakeImage(at, image_piece_));
-    }
-    case Phase::kQuantum:
-      return v1::Batch();
     case Phase::kNodes:
       return tasks_->Node(item, values_);
     case Phase::kRecords:
@@ -340,7 +351,11 @@ GraphRun::Calls GraphRun::TakeReady() {
     call->item = ready_.front();
     ready_.pop_front();
     in_step_ |= phase_ == Phase::kNodes || phase_ == Phase::kQuantum;
-    call->message = MakeBatch(call->phase, call->item);
+    if (phase_ == Phase::kSetup) {
+      call->work = MakeCopy(call->item);
+    } else if (phase_ != Phase::kQuantum) {
+      call->message = MakeBatch(call->phase, call->item);
+    }
     submitted_[call.get()] = call;
     calls.push_back(std::move(call));
   }
@@ -421,13 +436,12 @@ void GraphRun::Submit(const std::shared_ptr<Call>& call) {
 }
 
 absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
+  if (call.phase == Phase::kSetup) {
+    RETURN_IF_ERROR(call.work->Check());
+    return true;
+  }
   if (call.phase != Phase::kQuantum) {
-    const bool writes_image =
-        call.phase == Phase::kSetup && call.item >= writes_.size() + clears_.size();
-    const ClientId client = client_->id();
-    ASSIGN_OR_RETURN(
-        call.work, core_.planner.Plan(call.message,
-                                      writes_image ? BufferTable::InternalAccess(client) : client));
+    ASSIGN_OR_RETURN(call.work, core_.planner.Plan(call.message, client_->id()));
     return true;
   }
   GraphQuanta::Steps steps;
@@ -454,7 +468,7 @@ absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
 void GraphRun::Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket) {
   if (!ticket.ok()) return Refuse(call, ticket.status());
   std::shared_ptr<RequestBatch> batch = core_.runner.Fill(
-      call->message, client_, deadline_, std::move(call->work), *std::move(ticket),
+      client_, deadline_, std::move(call->work), *std::move(ticket),
       [self = shared_from_this(), call](RequestBatch& ended) { self->Answer(call, ended); });
   {
     absl::MutexLock lock(&mu_);

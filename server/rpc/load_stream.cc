@@ -13,7 +13,7 @@
 #include "server/rpc/buffer_access.h"
 #include "server/rpc/call.h"
 #include "server/rpc/file_in_folder.h"
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {
@@ -102,7 +102,7 @@ absl::Status LoadStream::Load() {
     tensors.push_back(&tensor);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    RETURN_IF_ERROR(Fill(file, *tensors[i], *made_[i]));
+    RETURN_IF_ERROR(Fill(file, *tensors[i], made_[i]));
     absl::MutexLock lock(&mu_);
     unreported_.push_back(made_[i]);
   }
@@ -134,10 +134,10 @@ absl::StatusOr<std::shared_ptr<const Buffer>> LoadStream::Allocate(
 }
 
 absl::Status LoadStream::Fill(const SafetensorsFile& file, const SafetensorsTensor& tensor,
-                              const Buffer& buffer) {
+                              const std::shared_ptr<const Buffer>& buffer) {
   ASSIGN_OR_RETURN(const auto write,
-                   core_.buffers.StartWrite(DurableCopy::Kind::kUpload, client_->id(), buffer));
-  const uint64_t piece = core_.admission.PieceBytes(buffer.device, kCopyPieceBytes);
+                   core_.buffers.StartWrite(DurableCopy::Kind::kUpload, client_->id(), *buffer));
+  const uint64_t piece = core_.admission.PieceBytes(buffer->device, kCopyPieceBytes);
   for (uint64_t offset = 0; offset < tensor.size_bytes(); offset += piece) {
     const uint64_t bytes = std::min(piece, tensor.size_bytes() - offset);
     RETURN_IF_ERROR(CopyPiece(file, tensor, offset, bytes, buffer, *write));
@@ -146,31 +146,21 @@ absl::Status LoadStream::Fill(const SafetensorsFile& file, const SafetensorsTens
     Report();
   }
   RETURN_IF_ERROR(write->Commit());
-  return core_.buffers.Save(buffer);
+  return core_.buffers.Save(*buffer);
 }
 
 absl::Status LoadStream::CopyPiece(const SafetensorsFile& file, const SafetensorsTensor& tensor,
-                                   uint64_t offset, uint64_t bytes, const Buffer& buffer,
+                                   uint64_t offset, uint64_t bytes,
+                                   const std::shared_ptr<const Buffer>& buffer,
                                    DurableWrite& write) {
-  Needs needs;
-  needs.device = buffer.device;
-  ASSIGN_OR_RETURN(needs.session, FindEngine(core_, buffer));
-  needs.staging_bytes = bytes;
-  ASSIGN_OR_RETURN(Ticket ticket, AwaitTicket(needs));
-  const auto held = std::make_shared<Ticket>(std::move(ticket));
-  RETURN_IF_ERROR(file.Read(tensor, offset, bytes, held->staging()->host));
-
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
-  const auto copy = MakeCopyBatch(copy_bytes, buffer.device, *needs.session,
-                                  held->staging()->address, buffer.memory->address + offset, bytes);
-  copy->keep_alive = {held, buffer.memory};
-  // Shared with `done`, which may still run when the wait has ended.
-  const auto done = std::make_shared<absl::Notification>();
-  copy->done = [done](Batch&) { done->Notify(); };
-  Device& device = *core_.devices[buffer.device];
-  RETURN_IF_ERROR(device.queue().Enqueue(client_->transfer_id(), copy));
-  RETURN_IF_ERROR(AwaitCopy(copy, device, *done));
-  return write.Add(offset, {held->staging()->host, bytes});
+  auto copy = CopyWorkload::Write(core_.planner.sources(), {buffer, offset}, bytes);
+  RETURN_IF_ERROR(copy->Check());
+  ASSIGN_OR_RETURN(Ticket ticket, AwaitTicket(copy->TransferNeeds()));
+  uint8_t* const host = ticket.staging()->host;
+  RETURN_IF_ERROR(file.Read(tensor, offset, bytes, host));
+  const auto piece = Planner::Fill(Clock::time_point::max(), std::move(copy), std::move(ticket));
+  RETURN_IF_ERROR(AwaitCopy(piece));
+  return write.Add(offset, {host, bytes});
 }
 
 absl::StatusOr<Ticket> LoadStream::AwaitTicket(const Needs& needs) {
@@ -187,21 +177,20 @@ absl::StatusOr<Ticket> LoadStream::AwaitTicket(const Needs& needs) {
   return ticket;
 }
 
-absl::Status LoadStream::AwaitCopy(const std::shared_ptr<Batch>& copy, Device& device,
-                                   absl::Notification& done) {
-  const auto cancel = [copy, &device] {
-    copy->cancelled = true;
-    device.queue().NoteCancelled();
-  };
+absl::Status LoadStream::AwaitCopy(const std::shared_ptr<RequestBatch>& copy) {
+  // Shared with `done`, which may still run when the wait has ended.
+  const auto done = std::make_shared<absl::Notification>();
+  copy->done = [done](Batch&) { done->Notify(); };
+  RETURN_IF_ERROR(core_.runner.LaunchPiece(copy, *client_));
   {
     absl::MutexLock lock(&mu_);
-    cancel_copy_ = cancel;
-    if (ending()) cancel();
+    copying_ = copy;
+    if (ending()) core_.runner.Cancel(*copy);
   }
-  done.WaitForNotification();
+  done->WaitForNotification();
   absl::MutexLock lock(&mu_);
-  cancel_copy_ = nullptr;
-  return copy->status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the load", *copy);
+  copying_ = nullptr;
+  return FindOutcome("the load", *copy);
 }
 
 void LoadStream::Report() {
@@ -225,7 +214,7 @@ v1::LoadFileResponse LoadStream::NextAnswer() {
 
 void LoadStream::OnEnd(const absl::Status& status) {
   if (wait_.Cancel()) ticket_ = errors::Cancelled();
-  if (cancel_copy_ != nullptr) cancel_copy_();
+  if (copying_ != nullptr) core_.runner.Cancel(*copying_);
   Conclude(status);
   DropQueued();
   // Without the client's read, the answer that is being written would delay the end.
