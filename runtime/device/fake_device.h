@@ -104,6 +104,23 @@ class FakeSession : public EngineSession {
   Pool staging_;
 };
 
+// A session whose staging memory is always full.
+class FullSession final : public FakeSession {
+ public:
+  // `meanwhile`: called in each request for staging memory, with the number of those before.
+  explicit FullSession(std::function<void(int before)> meanwhile)
+      : FakeSession(1, 0, 0), meanwhile_(std::move(meanwhile)) {}
+
+  absl::StatusOr<std::shared_ptr<const StagingMemory>> AllocateStaging(uint64_t bytes) override {
+    meanwhile_(requests_++);
+    return FakeSession::AllocateStaging(bytes);
+  }
+
+ private:
+  const std::function<void(int before)> meanwhile_;
+  std::atomic<int> requests_{0};
+};
+
 class FakeDevice : public DeviceControl {
  public:
   using Load = std::function<absl::Status(const Generation&)>;

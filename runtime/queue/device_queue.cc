@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <thread>
 #include <utility>
 
@@ -76,6 +77,7 @@ class DeviceQueue::Impl {
 
   absl::Status Enqueue(ClientId id, std::shared_ptr<Batch> batch, nanoseconds inline_time) {
     if (batch->count() == 0) return absl::InvalidArgumentError("a batch has at least one task");
+    assert(batch->submitted == 0 && batch->finished == 0);
     batch->client = id;
     PrepareOutcomes(*batch);
     const Clock::time_point now = batch->enqueued_at = Clock::now();
@@ -108,6 +110,7 @@ class DeviceQueue::Impl {
   uint64_t SetRing(std::shared_ptr<HostRing> ring) {
     PriorityLock lock_dispatch(this);
     absl::MutexLock lock(&mu_);
+    assert(!has_ring_);
     wake_control_ = ring->region().control();
     tasks_.SetRing(std::move(ring));
     has_ring_ = true;

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/queue/errors.h"
@@ -84,6 +85,7 @@ Admission::Admission(const Limits& limits, DrainGate* gate, TimeSource& time)
              .released = [this] { Wake(); }}) {}
 
 void Admission::AddDevice(uint64_t staging_bytes) {
+  assert(post_ == nullptr);
   devices_.emplace_back(
       Budget::Options{.client_limit = max_queued_tasks_, .released = [this] { Wake(); }},
       Budget::Options{.limit = staging_bytes, .ordered = true, .released = [this] { Wake(); }});
@@ -205,8 +207,9 @@ absl::StatusOr<Ticket> Admission::TryAcquire(const std::shared_ptr<ClientAccount
   return Try(client, needs, nullptr, &lacking);
 }
 
-void Admission::Acquire(const void* key, std::shared_ptr<ClientAccounts> client, Needs needs,
+void Admission::Acquire(Wait& wait, std::shared_ptr<ClientAccounts> client, Needs needs,
                         Clock::time_point deadline, Done done) {
+  if (wait.cancelled_.load()) return done(errors::Cancelled());
   Resource lacking = Resource::kNone;
   absl::StatusOr<Ticket> ticket = Try(client, needs, nullptr, &lacking);
   if (ticket.ok() || lacking == Resource::kNone) {
@@ -215,23 +218,32 @@ void Admission::Acquire(const void* key, std::shared_ptr<ClientAccounts> client,
   }
   Line one;
   Waiting& waiting = one.emplace_back();
-  waiting.key = key;
+  waiting.wait = &wait;
   waiting.client = std::move(client);
   waiting.needs = std::move(needs);
   waiting.deadline = deadline;
   waiting.done = std::move(done);
   waiting.lacking = lacking;
+  absl::Status refused;
   {
     absl::MutexLock lock(&mu_);
-    if (!stopped_) {
-      by_key_[key] = one.begin();
-      line_.splice(line_.end(), one);
-      waiting_count_.fetch_add(1);
-    }
+    assert(!wait.waiting_.load());
+    refused = Insert(one);
   }
-  for (Waiting& refused : one) refused.done(errors::Draining());
+  if (!refused.ok()) return one.front().done(refused);
   // Resources that were released since the try found no waiter.
   Wake();
+}
+
+absl::Status Admission::Insert(Line& one) {
+  if (stopped_) return errors::Draining();
+  Wait& wait = *one.front().wait;
+  if (wait.cancelled_.load()) return errors::Cancelled();
+  wait.position_ = one.begin();
+  wait.waiting_.store(true);
+  line_.splice(line_.end(), one);
+  waiting_count_.fetch_add(1);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Budget::Charge> Admission::AcquireForGraph(const ClientAccounts& client,
@@ -244,41 +256,37 @@ absl::StatusOr<Budget::Charge> Admission::AcquireForGraph(const ClientAccounts& 
                                      over_own ? host_.client_limit() : host_.limit(), over_own);
 }
 
-bool Admission::WaitToRead(const void* key, std::shared_ptr<ClientAccounts> client,
+bool Admission::WaitToRead(Wait& wait, std::shared_ptr<ClientAccounts> client,
                            std::function<void()> done) {
   if (!host_.Full(*client->host_)) return false;
   Line one, replaced;
   Waiting& waiting = one.emplace_back();
-  waiting.key = key;
+  waiting.wait = &wait;
   waiting.client = std::move(client);
   waiting.to_read = true;
   waiting.done = [done = std::move(done)](const absl::StatusOr<Ticket>&) { done(); };
   {
     absl::MutexLock lock(&mu_);
-    if (stopped_) return true;  // Nothing is read any more.
-    const auto found = by_key_.find(key);
-    if (found != by_key_.end()) Remove(found->second, &replaced);
-    by_key_[key] = one.begin();
-    line_.splice(line_.end(), one);
-    waiting_count_.fetch_add(1);
+    if (wait.waiting_.load()) Remove(wait.position_, &replaced);
+    if (!Insert(one).ok()) return true;  // Nothing is read any more.
   }
   Wake();
   return true;
 }
 
 void Admission::Remove(Line::iterator position, Line* removed) {
-  by_key_.erase(position->key);
   removed->splice(removed->end(), line_, position);
   waiting_count_.fetch_sub(1);
+  // Last: the Wait may be destroyed from now on.
+  position->wait->waiting_.store(false, std::memory_order_release);
 }
 
-bool Admission::Cancel(const void* key) {
-  if (waiting_count_.load() == 0) return false;
-  Line cancelled;  // Destroyed without the lock.
-  absl::MutexLock lock(&mu_);
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return false;
-  Remove(found->second, &cancelled);
+bool Admission::Wait::Cancel() {
+  Line removed;  // Destroyed without the lock.
+  absl::MutexLock lock(&admission_.mu_);
+  cancelled_.store(true);
+  if (!waiting_.load()) return false;
+  admission_.Remove(position_, &removed);
   return true;
 }
 

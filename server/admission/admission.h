@@ -14,14 +14,15 @@
 //   Acquire ───┤
 //              └─▶ waiting ──released──▶ done, from a thread of `post`
 //                     └──── deadline, drain ──▶ done, with the error
-//                     └──── Cancel ──▶ (done is not called)
+//                     └──── Wait::Cancel ──▶ (done is not called)
 //
 // Thread safety: all members may be called from any thread. Callbacks are called without locks.
 //
 // Memory ordering: see Wake(). A release that misses a new waiter delays it by kPollInterval at
 // most.
 //
-//   admission.Acquire(this, client, needs, deadline, [self](absl::StatusOr<Ticket> ticket) {...});
+//   Admission::Wait wait_{admission};  // A member of the caller.
+//   admission.Acquire(wait_, client, needs, deadline, [self](absl::StatusOr<Ticket> ticket) {...});
 #ifndef RESIDENT_SERVER_ADMISSION_ADMISSION_H_
 #define RESIDENT_SERVER_ADMISSION_ADMISSION_H_
 
@@ -38,7 +39,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -142,6 +142,9 @@ class Admission {
  public:
   static constexpr std::chrono::milliseconds kPollInterval{20};
 
+  // What a caller waits with; see below.
+  class Wait;
+
   using Done = std::function<void(absl::StatusOr<Ticket> ticket)>;
   using Post = std::function<void(std::function<void()> work)>;
 
@@ -164,9 +167,9 @@ class Admission {
   absl::StatusOr<Ticket> TryAcquire(const std::shared_ptr<ClientAccounts>& client,
                                     const Needs& needs);
   // Calls `done` once. Errors: RESOURCE_EXHAUSTED (the request can never be admitted), UNAVAILABLE
-  // (the daemon drains), DEADLINE_EXCEEDED. `key` identifies the caller, which waits for one
-  // request at a time.
-  void Acquire(const void* key, std::shared_ptr<ClientAccounts> client, Needs needs,
+  // (the daemon drains), DEADLINE_EXCEEDED, CANCELLED (`wait` was cancelled before the request
+  // began to wait). REQUIRES: no request waits with `wait`, which is valid until `done` is called.
+  void Acquire(Wait& wait, std::shared_ptr<ClientAccounts> client, Needs needs,
                Clock::time_point deadline, Done done);
 
   // Takes memory of the daemon for a run of a graph or a graph session. Does not wait.
@@ -175,13 +178,8 @@ class Admission {
                                                  Budget::Purpose purpose);
 
   // Returns false if the client's next request may be read now. Otherwise returns true, and calls
-  // `done` once it may be read.
-  bool WaitToRead(const void* key, std::shared_ptr<ClientAccounts> client,
-                  std::function<void()> done);
-
-  // Removes the request that waits under this key and returns true; its callback is not called.
-  // Returns false if there is none.
-  bool Cancel(const void* key);
+  // `done` once it may be read, unless `wait` is cancelled. Replaces what waits with `wait`.
+  bool WaitToRead(Wait& wait, std::shared_ptr<ClientAccounts> client, std::function<void()> done);
 
   // Tries the requests that wait, because something was released or the daemon drains.
   void Wake();
@@ -202,7 +200,7 @@ class Admission {
     Budget staging;
   };
   struct Waiting {
-    const void* key = nullptr;
+    Wait* wait = nullptr;
     std::shared_ptr<ClientAccounts> client;
     Needs needs;
     bool to_read = false;
@@ -222,7 +220,9 @@ class Admission {
                            Resource* lacking);
   absl::Status TakeHost(const Needs& needs, Ticket& ticket, Resource* lacking);
 
-  void Insert(Waiting& waiting) ABSL_LOCKS_EXCLUDED(mu_);
+  // Moves the only request of `one` to the line, unless its wait was cancelled, or none waits any
+  // more.
+  absl::Status Insert(Line& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Serve() ABSL_LOCKS_EXCLUDED(mu_);
   // Returns whether `*result` is final.
   bool TryWaiting(Waiting& waiting, Clock::time_point now, absl::StatusOr<Ticket>* result)
@@ -240,7 +240,6 @@ class Admission {
   std::atomic<uint64_t> waiting_count_{0};  // The size of `line_`.
   mutable absl::Mutex mu_;
   Line line_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<const void*, Line::iterator> by_key_ ABSL_GUARDED_BY(mu_);
   uint64_t scan_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
 
@@ -248,6 +247,37 @@ class Admission {
   bool wake_ ABSL_GUARDED_BY(wake_mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(wake_mu_) = false;
   std::thread thread_;
+};
+
+// What a caller waits with: for one request at a time, until it is cancelled.
+//
+// A caller that ends cancels it, also if it does not know yet whether it has to wait: Cancel is
+// permanent, so that a request that would begin to wait later is refused.
+//
+// Thread safety: all members may be called from any thread. REQUIRES: the Admission outlives it.
+class Admission::Wait {
+ public:
+  explicit Wait(Admission& admission) : admission_(admission) {}
+  // Cancels.
+  ~Wait() {
+    if (waiting_.load(std::memory_order_acquire)) Cancel();
+  }
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+
+  // Refuses all further requests with CANCELLED. Returns whether one was waiting: its `done` is not
+  // called. If not, the `done` of a request that was made is called, if it was not yet: its result
+  // may be a ticket.
+  bool Cancel();
+
+ private:
+  friend class Admission;
+
+  Admission& admission_;
+  // Set with Admission's mu_.
+  std::atomic<bool> cancelled_{false};
+  std::atomic<bool> waiting_{false};
+  Line::iterator position_;  // Of the request that is waiting.
 };
 
 }  // namespace resident

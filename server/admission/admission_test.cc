@@ -1,10 +1,14 @@
 #include "server/admission/admission.h"
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -27,6 +31,8 @@ class AdmissionTest : public ::testing::Test {
  protected:
   // The result that Acquire's callback got.
   struct Result {
+    explicit Result(Admission& admission) : wait(admission) {}
+    Admission::Wait wait;
     absl::Notification done;
     absl::StatusOr<Ticket> ticket = absl::UnknownError("none yet");
   };
@@ -39,7 +45,7 @@ class AdmissionTest : public ::testing::Test {
     limits_.max_client_host_mib = 4;
     admission_ = std::make_unique<Admission>(limits_, &gate_, time_);
     admission_->AddDevice(kStaging);
-    admission_->Start([](std::function<void()> work) { work(); });
+    admission_->Start([this](std::function<void()> work) { post_(std::move(work)); });
   }
 
   Client NewClient() { return std::make_shared<ClientAccounts>(identity_, 1); }
@@ -56,14 +62,25 @@ class AdmissionTest : public ::testing::Test {
     needs.host_bytes = host_bytes;
     return needs;
   }
-  Pending Acquire(const Client& client, const Needs& needs, Clock::time_point deadline = kNever) {
-    auto pending = std::make_shared<Result>();
-    admission_->Acquire(pending.get(), client, needs, deadline,
+  Pending NewPending() { return std::make_shared<Result>(*admission_); }
+  void Acquire(const Pending& pending, const Client& client, const Needs& needs,
+               Clock::time_point deadline = kNever) {
+    admission_->Acquire(pending->wait, client, needs, deadline,
                         [pending](absl::StatusOr<Ticket> ticket) {
                           pending->ticket = std::move(ticket);
-                          pending->done.Notify();
+                          pending->done.Notify();  // Fails if it was called before.
                         });
+  }
+  Pending Acquire(const Client& client, const Needs& needs, Clock::time_point deadline = kNever) {
+    const Pending pending = NewPending();
+    Acquire(pending, client, needs, deadline);
     return pending;
+  }
+  void ExpectNothingHeld() {
+    EXPECT_EQ(admission_->staging_used(0), 0u);
+    EXPECT_EQ(admission_->host().used(), 0u);
+    EXPECT_EQ(identity_->tasks_in_flight(), 0u);
+    EXPECT_EQ(gate_.AwaitEmpty(absl::InfinitePast()), 0u);
   }
   static bool Served(const Pending& pending) {
     return pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)) && pending->ticket.ok();
@@ -75,6 +92,8 @@ class AdmissionTest : public ::testing::Test {
   const std::shared_ptr<Account> identity_ =
       std::make_shared<Account>("anonymous", Rights{.roles = {}, .tasks_in_flight = 500});
   const std::shared_ptr<FakeSession> session_ = std::make_shared<FakeSession>(1, 0, kStaging);
+  // Runs the callbacks of requests that waited. Set it while none waits.
+  Admission::Post post_ = [](const std::function<void()>& work) { work(); };
   std::unique_ptr<Admission> admission_;
 };
 
@@ -99,10 +118,7 @@ TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndReleasesThem) {
     EXPECT_EQ(admission_->host().used(Budget::Purpose::kAnswers), 300u);
     EXPECT_EQ(admission_->host().used(), 300u);
   }
-  EXPECT_EQ(admission_->staging_used(0), 0u);
-  EXPECT_EQ(admission_->host().used(), 0u);
-  EXPECT_EQ(identity_->tasks_in_flight(), 0u);
-  EXPECT_EQ(gate_.AwaitEmpty(absl::InfinitePast()), 0u);
+  ExpectNothingHeld();
   EXPECT_TRUE(admission_->TryAcquire(client, Tasks(100)).ok());
 }
 
@@ -211,7 +227,7 @@ TEST_F(AdmissionTest, AWaiterEndsWithinOnePollIntervalOfItsDeadlineForEachResour
     EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kDeadlineExceeded);
   }
   EXPECT_FALSE(unlimited->done.HasBeenNotified());
-  EXPECT_TRUE(admission_->Cancel(unlimited.get()));
+  EXPECT_TRUE(unlimited->wait.Cancel());
 }
 
 TEST_F(AdmissionTest, ARequestWaitsForQuotaOnlyWhileItsClientHasTickets) {
@@ -246,21 +262,142 @@ TEST_F(AdmissionTest, DrainRefusesWaitingRequests) {
 TEST_F(AdmissionTest, TheCallbackOfACancelledRequestIsNotCalled) {
   auto held = admission_->TryAcquire(NewClient(), Staging(900));
   const Pending pending = Acquire(NewClient(), Staging(500));
-  EXPECT_TRUE(admission_->Cancel(pending.get()));
-  EXPECT_FALSE(admission_->Cancel(pending.get()));
+  EXPECT_TRUE(pending->wait.Cancel());
+  EXPECT_FALSE(pending->wait.Cancel());
+  EXPECT_EQ(admission_->staging_waiting(0), 0u);
   held->Release();
   const Pending next = Acquire(NewClient(), Staging(900));
   EXPECT_TRUE(Served(next));
   EXPECT_FALSE(pending->done.HasBeenNotified());
 }
 
+// The steps of a request are: Acquire tries, and lets it wait; a scan grants it; its callback runs.
+// The tests that follow cancel it before each of them.
+
+TEST_F(AdmissionTest, ACancelBeforeARequestRefusesItAlsoIfTheResourcesAreFree) {
+  const Pending pending = NewPending();
+  EXPECT_FALSE(pending->wait.Cancel());
+  Acquire(pending, NewClient(), Staging(500));
+  ASSERT_TRUE(pending->done.HasBeenNotified());
+  EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kCancelled);
+  ExpectNothingHeld();
+}
+
+TEST_F(AdmissionTest, ACancelAfterTheTryRefusesTheRequestBeforeItWaits) {
+  const auto held = admission_->TryAcquire(NewClient(), Staging(100));
+  ASSERT_TRUE(held.ok());
+  const Pending pending = NewPending();
+  Needs needs = Staging(300);
+  bool tried = false;
+  needs.session = std::make_shared<FullSession>([&](int) {
+    tried = true;
+    EXPECT_FALSE(pending->wait.Cancel());
+  });
+  Acquire(pending, NewClient(), needs);
+  EXPECT_TRUE(tried);
+  ASSERT_TRUE(pending->done.HasBeenNotified());
+  EXPECT_EQ(pending->ticket.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(admission_->staging_waiting(0), 0u);
+  EXPECT_EQ(identity_->tasks_in_flight(), 1u);  // Those of `held`.
+}
+
+TEST_F(AdmissionTest, ACancelAfterTheGrantComesTooLate) {
+  std::function<void()> granted;
+  absl::Notification posted;
+  post_ = [&](std::function<void()> work) {
+    granted = std::move(work);
+    posted.Notify();
+  };
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  ASSERT_TRUE(held.ok());
+  const Pending pending = Acquire(NewClient(), Staging(500));
+  held->Release();
+  ASSERT_TRUE(posted.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_FALSE(pending->wait.Cancel());
+  EXPECT_FALSE(pending->done.HasBeenNotified());
+  std::exchange(granted, nullptr)();
+  EXPECT_TRUE(Served(pending));
+  EXPECT_EQ(admission_->staging_used(0), 500u);
+  // The next request with this wait is refused nevertheless.
+  const Pending next = NewPending();
+  admission_->Acquire(pending->wait, NewClient(), Staging(100), kNever,
+                      [next](absl::StatusOr<Ticket> ticket) {
+                        next->ticket = std::move(ticket);
+                        next->done.Notify();
+                      });
+  ASSERT_TRUE(next->done.HasBeenNotified());
+  EXPECT_EQ(next->ticket.status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(AdmissionTest, ADestroyedWaitIsCancelled) {
+  auto held = admission_->TryAcquire(NewClient(), Staging(900));
+  ASSERT_TRUE(held.ok());
+  {
+    Admission::Wait wait(*admission_);
+    admission_->Acquire(wait, NewClient(), Staging(500), kNever,
+                        [](const absl::StatusOr<Ticket>&) { ADD_FAILURE() << "not cancelled"; });
+    EXPECT_EQ(admission_->staging_waiting(0), 1u);
+  }
+  EXPECT_EQ(admission_->staging_waiting(0), 0u);
+  held->Release();
+  EXPECT_TRUE(Served(Acquire(NewClient(), Staging(900))));
+}
+
+// In any order of Acquire, Cancel and the release of what it lacks, a request ends exactly once:
+// Cancel took it, or its callback is called.
+TEST_F(AdmissionTest, ARequestThatIsCancelledAtAnyTimeEndsOnce) {
+  const Client client = NewClient(), other = NewClient();
+  std::array<int, 3> ends{};
+  for (int i = 0; i < 3000; ++i) {
+    auto held = admission_->TryAcquire(other, Staging(900));
+    ASSERT_TRUE(held.ok());
+    const Pending pending = NewPending();
+    std::atomic<int> ready{0};
+    const auto together = [&] {
+      ++ready;
+      while (ready < 3) std::this_thread::yield();
+    };
+    std::thread acquires([&] {
+      together();
+      Acquire(pending, client, Staging(500));
+    });
+    std::thread releases([&] {
+      together();
+      for (int spin = i % 7; spin > 0; --spin) std::this_thread::yield();
+      held->Release();
+    });
+    together();
+    for (int spin = i % 5; spin > 0; --spin) std::this_thread::yield();
+    const bool cancelled = pending->wait.Cancel();
+    acquires.join();
+    releases.join();
+    if (cancelled) {
+      EXPECT_FALSE(pending->done.HasBeenNotified());
+      ++ends[0];
+    } else {
+      ASSERT_TRUE(pending->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+      const absl::StatusCode code = pending->ticket.status().code();
+      EXPECT_TRUE(code == absl::StatusCode::kOk || code == absl::StatusCode::kCancelled) << code;
+      ++ends[code == absl::StatusCode::kOk ? 1 : 2];
+      if (code == absl::StatusCode::kOk) pending->ticket->Release();
+    }
+    ExpectNothingHeld();
+    EXPECT_EQ(admission_->staging_waiting(0), 0u);
+  }
+  EXPECT_GT(ends[0] + ends[2], 0) << "no request was cancelled";
+}
+
 TEST_F(AdmissionTest, ReadingContinuesOnceRequestsAreReleased) {
   const Client client = NewClient();
   absl::Notification read;
-  EXPECT_FALSE(admission_->WaitToRead(&read, client, [&] { read.Notify(); }));
+  Admission::Wait wait(*admission_);
+  EXPECT_FALSE(admission_->WaitToRead(wait, client, [&] { read.Notify(); }));
   Budget::Charge request = admission_->host().Count(client->host(), 5 << 20);
-  ASSERT_TRUE(admission_->WaitToRead(&read, client, [&] { ADD_FAILURE() << "replaced"; }));
-  ASSERT_TRUE(admission_->WaitToRead(&read, client, [&] { read.Notify(); }));
+  ASSERT_TRUE(admission_->WaitToRead(wait, client, [&] { ADD_FAILURE() << "replaced"; }));
+  ASSERT_TRUE(admission_->WaitToRead(wait, client, [&] { read.Notify(); }));
+  Admission::Wait cancelled(*admission_);
+  cancelled.Cancel();
+  ASSERT_TRUE(admission_->WaitToRead(cancelled, client, [] { ADD_FAILURE() << "cancelled"; }));
   EXPECT_FALSE(read.HasBeenNotified());
   request.Clear();
   EXPECT_TRUE(read.WaitForNotificationWithTimeout(absl::Seconds(30)));

@@ -36,6 +36,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -135,6 +136,8 @@ class Budget {
         client_limit_(options.client_limit == 0 ? UINT64_MAX : options.client_limit),
         ordered_(options.ordered),
         released_(std::move(options.released)) {}
+  // REQUIRES: no charge is left.
+  ~Budget() { assert(used() == 0); }
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 

@@ -47,20 +47,10 @@ absl::StatusOr<std::shared_ptr<const Buffer>> AllocateBuffer(Core& core, const C
   return core.buffers.Allocate(spec, client.id(), *place.session);
 }
 
-absl::StatusOr<std::shared_ptr<EngineSession>> FindEngine(const Core& core, const Buffer& buffer) {
-  if (buffer.memory == nullptr) {
-    return errors::LostBuffer(buffer.id, buffer.device, buffer.lost_cause);
-  }
-  std::shared_ptr<EngineSession> session = core.devices[buffer.device]->session();
-  if (session == nullptr || session->epoch() != buffer.epoch) {
-    return errors::DeviceUnavailable(buffer.device, "its engine is being replaced");
-  }
-  return session;
-}
-
-absl::Status CopyError(const std::string& what, const Batch& copy) {
-  if (copy.status[0] == TaskStatus::kCancelled) return errors::Cancelled();
-  return errors::TransferFailed(what, copy.cause.empty() ? "the copy failed" : copy.cause);
+absl::Status FindOutcome(const std::string& what, const Batch& piece) {
+  if (piece.status[0] == TaskStatus::kOk) return absl::OkStatus();
+  if (piece.status[0] == TaskStatus::kCancelled) return errors::Cancelled();
+  return errors::TransferFailed(what, piece.cause.empty() ? "the copy failed" : piece.cause);
 }
 
 }  // namespace resident

@@ -32,12 +32,8 @@ absl::StatusOr<std::shared_ptr<const Buffer>> AllocateBuffer(Core& core, const C
                                                              std::optional<uint32_t> wanted,
                                                              BufferSpec spec);
 
-// The engine that the buffer's memory belongs to. Errors: FAILED_PRECONDITION (the
-// buffer was lost), UNAVAILABLE (no engine, or it is being replaced).
-absl::StatusOr<std::shared_ptr<EngineSession>> FindEngine(const Core& core, const Buffer& buffer);
-
-// The error of a copy (a batch of one task) that failed. `what`: "the upload".
-absl::Status CopyError(const std::string& what, const Batch& copy);
+// How a piece of a transfer ended. `what`: "the upload".
+absl::Status FindOutcome(const std::string& what, const Batch& piece);
 
 }  // namespace resident
 

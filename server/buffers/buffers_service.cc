@@ -17,7 +17,7 @@
 #include "server/core/status.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {

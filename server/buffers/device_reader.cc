@@ -6,7 +6,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/buffers/buffer_access.h"
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 
@@ -30,12 +30,14 @@ void DeviceReader::Cancel() {
   Post();
 }
 
-absl::StatusOr<Needs> DeviceReader::NextNeeds() const {
-  ASSIGN_OR_RETURN(auto engine, FindEngine(core_, *buffer_));
-  Needs needs;
-  needs.device = buffer_->device;
-  needs.session = std::move(engine);
-  needs.staging_bytes = std::min(piece_bytes_, end_offset_ - next_offset_);
+absl::Status DeviceReader::PlanPiece() {
+  next_piece_ = CopyWorkload::Read(core_.planner.sources(), {buffer_, next_offset_},
+                                   std::min(piece_bytes_, end_offset_ - next_offset_));
+  return next_piece_->Check();
+}
+
+Needs DeviceReader::NextNeeds() const {
+  Needs needs = next_piece_->TransferNeeds();
   needs.host_bytes = kMessageCopies * needs.staging_bytes;
   needs.purpose = Budget::Purpose::kDownloads;
   return needs;
@@ -44,17 +46,14 @@ absl::StatusOr<Needs> DeviceReader::NextNeeds() const {
 bool DeviceReader::RequestPieces() {
   while (status_.ok() && !waiting_ && next_offset_ < end_offset_ &&
          pieces_.size() + handed_over_ < kPiecesAhead) {
-    const absl::StatusOr<Needs> needs = NextNeeds();
-    if (!needs.ok()) {
-      status_ = needs.status();
-      return false;
-    }
-    auto ticket = core_.admission.TryAcquire(client_->accounts(), *needs);
+    status_ = PlanPiece();
+    if (!status_.ok()) return false;
+    auto ticket = core_.admission.TryAcquire(client_->accounts(), NextNeeds());
     if (!ticket.ok()) {
       waiting_ = true;
       return true;
     }
-    const absl::Status requested = Request(*needs, *std::move(ticket));
+    const absl::Status requested = Request(*std::move(ticket));
     // The queue may be full because of this reader's own pieces: the next piece that ends retries.
     if (requested.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) return false;
     if (!requested.ok()) status_ = requested;
@@ -66,67 +65,55 @@ void DeviceReader::AwaitTicket() {
   Needs needs;
   {
     absl::MutexLock lock(&mu_);
-    absl::StatusOr<Needs> next = NextNeeds();
-    if (!next.ok()) {
-      if (status_.ok()) status_ = next.status();
-      waiting_ = false;
-      return;
-    }
-    needs = *std::move(next);
+    needs = NextNeeds();
   }
-  core_.admission.Acquire(
-      this, client_->accounts(), needs, Clock::time_point::max(),
-      [self = shared_from_this(), needs](absl::StatusOr<Ticket> ticket) {
-        {
-          absl::MutexLock lock(&self->mu_);
-          self->waiting_ = false;
-          absl::Status status = ticket.status();
-          if (status.ok() && self->status_.ok()) {
-            status = self->Request(needs, *std::move(ticket));
-            if (status.code() == absl::StatusCode::kResourceExhausted && !self->pieces_.empty()) {
-              status = absl::OkStatus();
-            }
-          }
-          if (self->status_.ok()) self->status_ = status;
-        }
-        self->Post();
-      });
-  absl::MutexLock lock(&mu_);
-  // If the reader was ended meanwhile, that call could not cancel the wait yet: cancel it now.
-  if (!status_.ok() && waiting_ && core_.admission.Cancel(this)) waiting_ = false;
+  core_.admission.Acquire(wait_, client_->accounts(), std::move(needs), Clock::time_point::max(),
+                          [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
+                            self->OnTicket(std::move(ticket));
+                          });
 }
 
-absl::Status DeviceReader::Request(const Needs& needs, Ticket ticket) {
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
-  auto piece = std::make_shared<Piece>();
-  piece->bytes = needs.staging_bytes;
-  piece->ticket = std::move(ticket);
-  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs.session,
-                             buffer_->memory->address + next_offset_,
-                             piece->ticket.staging()->address, piece->bytes);
-  batch->keep_alive = {piece, buffer_};
-  batch->done = [self = shared_from_this(), piece](Batch& ended) {
-    const absl::Status status =
-        ended.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the download", ended);
-    ended.keep_alive.clear();
-    self->core_.runner.Post([self, piece, status] { self->OnPieceDone(*piece, status); });
-  };
-  const absl::Status taken =
-      core_.devices[buffer_->device]->queue().Enqueue(client_->transfer_id(), batch);
-  if (!taken.ok()) {
-    return taken.code() == absl::StatusCode::kNotFound ? errors::UnknownSession(client_->session())
-                                                       : taken;
+void DeviceReader::OnTicket(absl::StatusOr<Ticket> ticket) {
+  {
+    absl::MutexLock lock(&mu_);
+    waiting_ = false;
+    absl::Status status = ticket.status();
+    if (status.ok() && status_.ok()) {
+      status = Request(*std::move(ticket));
+      // See RequestPieces.
+      if (status.code() == absl::StatusCode::kResourceExhausted && !pieces_.empty()) {
+        status = absl::OkStatus();
+      }
+    }
+    if (status_.ok()) status_ = status;
   }
+  Post();
+}
+
+absl::Status DeviceReader::Request(Ticket ticket) {
+  auto piece = std::make_shared<Piece>();
+  piece->bytes = next_piece_->bytes();
+  const auto batch =
+      Planner::Fill(Clock::time_point::max(), std::move(next_piece_), std::move(ticket));
+  batch->done = [self = shared_from_this(), piece](Batch& ended) {
+    self->core_.runner.Post(
+        [self, piece, batch = static_cast<RequestBatch&>(ended).shared_from_this()] {
+          self->OnPieceDone(*batch, *piece);
+        });
+  };
+  RETURN_IF_ERROR(core_.runner.LaunchPiece(batch, *client_));
   next_offset_ += piece->bytes;
   pieces_.push_back(std::move(piece));
   return absl::OkStatus();
 }
 
-void DeviceReader::OnPieceDone(Piece& piece, const absl::Status& status) {
+void DeviceReader::OnPieceDone(RequestBatch& batch, Piece& piece) {
+  batch.keep_alive.clear();
   {
     absl::MutexLock lock(&mu_);
+    piece.ticket = std::move(batch.ticket);
     piece.done = true;
-    if (status_.ok()) status_ = status;
+    if (status_.ok()) status_ = FindOutcome("the download", batch);
   }
   Advance();
 }
@@ -157,7 +144,7 @@ void DeviceReader::Advance() {
         if (waiting_) {
           // If the wait cannot be cancelled, the ticket's callback follows, and the reader ends
           // then.
-          if (!core_.admission.Cancel(this)) return;
+          if (!wait_.Cancel()) return;
           waiting_ = false;
         }
         if (handed_over_ > 0) return;
@@ -166,7 +153,8 @@ void DeviceReader::Advance() {
         break;
       }
     }
-    take_({ready->ticket.staging()->host, ready->bytes}, ready->ticket.TakeHost());
+    Ticket& ticket = ready->ticket;
+    take_({ticket.staging()->host, ready->bytes}, ticket.TakeHost());
     ready.reset();
     absl::MutexLock lock(&mu_);
     taking_ = false;

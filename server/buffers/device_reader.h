@@ -27,9 +27,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "server/core/core.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 
@@ -57,6 +59,7 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
         piece_bytes_(core.admission.PieceBytes(buffer_->device, range.piece_bytes)),
         take_(std::move(take)),
         end_(std::move(end)),
+        wait_(core.admission),
         next_offset_(range.offset),
         end_offset_(range.offset + range.size) {}
 
@@ -68,20 +71,24 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
 
  private:
   struct Piece {
-    Ticket ticket;
+    Ticket ticket;  // Once it is done.
     uint64_t bytes = 0;
     bool done = false;
   };
 
   // Requests as many pieces as may be under way. Returns whether the reader must wait for a ticket.
   bool RequestPieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The needs of the next piece.
-  absl::StatusOr<Needs> NextNeeds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Request(const Needs& needs, Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sets next_piece_.
+  absl::Status PlanPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The needs of next_piece_.
+  Needs NextNeeds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Requests next_piece_.
+  absl::Status Request(Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitTicket() ABSL_LOCKS_EXCLUDED(mu_);
+  void OnTicket(absl::StatusOr<Ticket> ticket) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs Advance() on the pool.
   void Post();
-  void OnPieceDone(Piece& piece, const absl::Status& status);
+  void OnPieceDone(RequestBatch& batch, Piece& piece) ABSL_LOCKS_EXCLUDED(mu_);
   // Requests pieces, passes pieces on, or ends. Runs on the pool.
   void Advance();
 
@@ -91,13 +98,15 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
   const uint64_t piece_bytes_;
   const Take take_;
   const End end_;
+  Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the reader ends.
 
   absl::Mutex mu_;
   uint64_t next_offset_ ABSL_GUARDED_BY(mu_);
   const uint64_t end_offset_;
   std::deque<std::shared_ptr<Piece>> pieces_ ABSL_GUARDED_BY(mu_);
-  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For a ticket.
-  bool taking_ ABSL_GUARDED_BY(mu_) = false;   // `take` is being called.
+  std::unique_ptr<CopyWorkload> next_piece_ ABSL_GUARDED_BY(mu_);  // Until it is requested.
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;                      // For its ticket.
+  bool taking_ ABSL_GUARDED_BY(mu_) = false;                       // `take` is being called.
   size_t handed_over_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -1,7 +1,6 @@
 #include "server/buffers/load_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <unordered_set>
 #include <utility>
 
@@ -14,13 +13,11 @@
 #include "server/buffers/errors.h"
 #include "server/buffers/file_in_folder.h"
 #include "server/rpc/call.h"
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {
 
-// Interval at which a wait checks whether the stream is ending.
-constexpr absl::Duration kCheckInterval = absl::Milliseconds(50);
 // Buffers named by one answer, so that it stays below the size that clients accept by default.
 constexpr size_t kBuffersOfAnswer = 1000;
 constexpr size_t kMaxSkippedNames = 100;
@@ -105,7 +102,7 @@ absl::Status LoadStream::Load() {
     tensors.push_back(&tensor);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    RETURN_IF_ERROR(Fill(file, *tensors[i], *made_[i]));
+    RETURN_IF_ERROR(Fill(file, *tensors[i], made_[i]));
     absl::MutexLock lock(&mu_);
     unreported_.push_back(made_[i]);
   }
@@ -137,10 +134,10 @@ absl::StatusOr<std::shared_ptr<const Buffer>> LoadStream::Allocate(
 }
 
 absl::Status LoadStream::Fill(const SafetensorsFile& file, const SafetensorsTensor& tensor,
-                              const Buffer& buffer) {
+                              const std::shared_ptr<const Buffer>& buffer) {
   ASSIGN_OR_RETURN(const auto write,
-                   core_.buffers.StartWrite(DurableCopy::Kind::kUpload, client_->id(), buffer));
-  const uint64_t piece = core_.admission.PieceBytes(buffer.device, kCopyPieceBytes);
+                   core_.buffers.StartWrite(DurableCopy::Kind::kUpload, client_->id(), *buffer));
+  const uint64_t piece = core_.admission.PieceBytes(buffer->device, kCopyPieceBytes);
   for (uint64_t offset = 0; offset < tensor.size_bytes(); offset += piece) {
     const uint64_t bytes = std::min(piece, tensor.size_bytes() - offset);
     RETURN_IF_ERROR(CopyPiece(file, tensor, offset, bytes, buffer, *write));
@@ -149,56 +146,51 @@ absl::Status LoadStream::Fill(const SafetensorsFile& file, const SafetensorsTens
     Report();
   }
   RETURN_IF_ERROR(write->Commit());
-  return core_.buffers.Save(buffer);
+  return core_.buffers.Save(*buffer);
 }
 
 absl::Status LoadStream::CopyPiece(const SafetensorsFile& file, const SafetensorsTensor& tensor,
-                                   uint64_t offset, uint64_t bytes, const Buffer& buffer,
+                                   uint64_t offset, uint64_t bytes,
+                                   const std::shared_ptr<const Buffer>& buffer,
                                    DurableWrite& write) {
-  Needs needs;
-  needs.device = buffer.device;
-  ASSIGN_OR_RETURN(needs.session, FindEngine(core_, buffer));
-  needs.staging_bytes = bytes;
-  ASSIGN_OR_RETURN(Ticket ticket, AwaitTicket(needs));
-  const auto held = std::make_shared<Ticket>(std::move(ticket));
-  RETURN_IF_ERROR(file.Read(tensor, offset, bytes, held->staging()->host));
-
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
-  const auto copy = MakeCopyBatch(copy_bytes, buffer.device, *needs.session,
-                                  held->staging()->address, buffer.memory->address + offset, bytes);
-  copy->keep_alive = {held, buffer.memory};
-  // Shared with `done`, which may still run when the wait has ended.
-  const auto done = std::make_shared<absl::Notification>();
-  copy->done = [done](Batch&) { done->Notify(); };
-  Device& device = *core_.devices[buffer.device];
-  RETURN_IF_ERROR(device.queue().Enqueue(client_->transfer_id(), copy));
-  RETURN_IF_ERROR(AwaitCopy(device, *copy, *done));
-  return write.Add(offset, {held->staging()->host, bytes});
+  auto copy = CopyWorkload::Write(core_.planner.sources(), {buffer, offset}, bytes);
+  RETURN_IF_ERROR(copy->Check());
+  ASSIGN_OR_RETURN(Ticket ticket, AwaitTicket(copy->TransferNeeds()));
+  uint8_t* const host = ticket.staging()->host;
+  RETURN_IF_ERROR(file.Read(tensor, offset, bytes, host));
+  const auto piece = Planner::Fill(Clock::time_point::max(), std::move(copy), std::move(ticket));
+  RETURN_IF_ERROR(AwaitCopy(piece));
+  return write.Add(offset, {host, bytes});
 }
 
 absl::StatusOr<Ticket> LoadStream::AwaitTicket(const Needs& needs) {
-  struct Wait {
-    absl::Notification done;
-    absl::StatusOr<Ticket> ticket = absl::UnknownError("not acquired");
-  };
-  const auto wait = std::make_shared<Wait>();
-  core_.admission.Acquire(this, client_->accounts(), needs, Clock::time_point::max(),
-                          [wait](absl::StatusOr<Ticket> ticket) {
-                            wait->ticket = std::move(ticket);
-                            wait->done.Notify();
+  core_.admission.Acquire(wait_, client_->accounts(), needs, Clock::time_point::max(),
+                          [self = Ref(this)](absl::StatusOr<Ticket> ticket) {
+                            absl::MutexLock lock(&self->mu_);
+                            self->ticket_ = std::move(ticket);
                           });
-  while (!wait->done.WaitForNotificationWithTimeout(kCheckInterval)) {
-    if (!CheckWanted().ok() && core_.admission.Cancel(this)) return errors::Cancelled();
-  }
-  return std::move(wait->ticket);
+  absl::MutexLock lock(&mu_);
+  const auto decided = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ticket_.has_value(); };
+  mu_.Await(absl::Condition(&decided));
+  absl::StatusOr<Ticket> ticket = *std::move(ticket_);
+  ticket_.reset();
+  return ticket;
 }
 
-absl::Status LoadStream::AwaitCopy(Device& device, Batch& copy, absl::Notification& done) {
-  while (!done.WaitForNotificationWithTimeout(kCheckInterval)) {
-    if (CheckWanted().ok() || copy.cancelled.exchange(true)) continue;
-    device.queue().NoteCancelled();
+absl::Status LoadStream::AwaitCopy(const std::shared_ptr<RequestBatch>& copy) {
+  // Shared with `done`, which may still run when the wait has ended.
+  const auto done = std::make_shared<absl::Notification>();
+  copy->done = [done](Batch&) { done->Notify(); };
+  RETURN_IF_ERROR(core_.runner.LaunchPiece(copy, *client_));
+  {
+    absl::MutexLock lock(&mu_);
+    copying_ = copy;
+    if (ending()) core_.runner.Cancel(*copy);
   }
-  return copy.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the load", copy);
+  done->WaitForNotification();
+  absl::MutexLock lock(&mu_);
+  copying_ = nullptr;
+  return FindOutcome("the load", *copy);
 }
 
 void LoadStream::Report() {
@@ -221,6 +213,8 @@ v1::LoadFileResponse LoadStream::NextAnswer() {
 }
 
 void LoadStream::OnEnd(const absl::Status& status) {
+  if (wait_.Cancel()) ticket_ = errors::Cancelled();
+  if (copying_ != nullptr) core_.runner.Cancel(*copying_);
   Conclude(status);
   DropQueued();
   // Without the client's read, the answer that is being written would delay the end.

@@ -23,7 +23,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
 #include "grpcpp/server_context.h"
 #include "resident/v1/buffers.pb.h"
 #include "runtime/model/safetensors.h"
@@ -35,7 +34,7 @@ namespace resident {
 class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
  public:
   LoadStream(Transport& transport, Buffers& buffers)
-      : BidiStream(transport, buffers.core), buffers_(buffers) {}
+      : BidiStream(transport, buffers.core), buffers_(buffers), wait_(buffers.core.admission) {}
   void Open(const grpc::CallbackServerContext& context, const v1::LoadFileRequest& request);
 
  private:
@@ -53,13 +52,13 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
   absl::Status CheckNames(const SafetensorsFile& file);
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const SafetensorsTensor& tensor);
   absl::Status Fill(const SafetensorsFile& file, const SafetensorsTensor& tensor,
-                    const Buffer& buffer);
+                    const std::shared_ptr<const Buffer>& buffer);
   absl::Status CopyPiece(const SafetensorsFile& file, const SafetensorsTensor& tensor,
-                         uint64_t offset, uint64_t bytes, const Buffer& buffer,
-                         DurableWrite& write);
+                         uint64_t offset, uint64_t bytes,
+                         const std::shared_ptr<const Buffer>& buffer, DurableWrite& write);
   absl::StatusOr<Ticket> AwaitTicket(const Needs& needs);
-  // Waits for a copy that the device's queue has taken.
-  absl::Status AwaitCopy(Device& device, Batch& copy, absl::Notification& done);
+  // Waits for a copy, which OnEnd cancels.
+  absl::Status AwaitCopy(const std::shared_ptr<RequestBatch>& copy);
   // Sends what was loaded since the last answer, unless that one is still being written.
   void Report() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::LoadFileResponse NextAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -69,8 +68,12 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
   std::shared_ptr<Client> client_;
   SharedSlots::Ticket slot_;
   std::vector<std::shared_ptr<const Buffer>> made_;
+  Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the stream ends.
 
   bool loading_ ABSL_GUARDED_BY(mu_) = false;
+  // What the thread that loads waits for: a ticket or its refusal, or a copy that is not done.
+  std::optional<absl::StatusOr<Ticket>> ticket_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<RequestBatch> copying_ ABSL_GUARDED_BY(mu_);
   uint64_t loaded_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reported_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t total_bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -11,7 +11,7 @@
 #include "server/buffers/errors.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {
@@ -75,13 +75,12 @@ absl::Status UploadStream::Accept(grpc::ByteBuffer& bytes_read) {
 }
 
 absl::Status UploadStream::SendPiece() {
-  ASSIGN_OR_RETURN(auto engine, FindEngine(core_, *buffer_));
-  needs_.device = buffer_->device;
-  needs_.session = std::move(engine);
-  needs_.staging_bytes =
+  const uint64_t bytes =
       std::min<uint64_t>(core_.admission.PieceBytes(buffer_->device, kCopyPieceBytes),
                          message_.data().size() - position_);
-  auto ticket = core_.admission.TryAcquire(client_->accounts(), needs_);
+  piece_ = CopyWorkload::Write(core_.planner.sources(), {buffer_, offset_}, bytes);
+  RETURN_IF_ERROR(piece_->Check());
+  auto ticket = core_.admission.TryAcquire(client_->accounts(), piece_->TransferNeeds());
   if (ticket.ok()) return Send(*std::move(ticket));
   waiting_ = true;
   core_.runner.Post([self = Ref(this)] { self->AwaitTicket(); });
@@ -92,16 +91,11 @@ void UploadStream::AwaitTicket() {
   Needs needs;
   {
     absl::MutexLock lock(&mu_);
-    needs = needs_;
+    needs = piece_->TransferNeeds();
   }
   core_.admission.Acquire(
-      this, client_->accounts(), needs, Clock::time_point::max(),
+      wait_, client_->accounts(), needs, Clock::time_point::max(),
       [self = Ref(this)](absl::StatusOr<Ticket> ticket) { self->OnTicket(std::move(ticket)); });
-  absl::MutexLock lock(&mu_);
-  // If the stream was ended meanwhile, Fail could not cancel the wait yet: cancel it now.
-  if (!ending() || !waiting_ || !core_.admission.Cancel(this)) return;
-  waiting_ = false;
-  Advance();
 }
 
 void UploadStream::OnTicket(absl::StatusOr<Ticket> ticket) {
@@ -120,48 +114,38 @@ void UploadStream::OnTicket(absl::StatusOr<Ticket> ticket) {
 }
 
 absl::Status UploadStream::Send(Ticket ticket) {
-  const uint64_t bytes = needs_.staging_bytes;
-  const auto held = std::make_shared<Ticket>(std::move(ticket));
-  uint8_t* const host = held->staging()->host;
-  std::memcpy(host, message_.data().data() + position_, bytes);
-
-  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
-  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs_.session, held->staging()->address,
-                             buffer_->memory->address + offset_, bytes);
-  batch->keep_alive = {held, buffer_};
-  batch->done = [self = Ref(this), offset = offset_, bytes, host](Batch& piece) {
+  const uint64_t bytes = piece_->bytes();
+  std::memcpy(ticket.staging()->host, message_.data().data() + position_, bytes);
+  const auto batch = Planner::Fill(Clock::time_point::max(), std::move(piece_), std::move(ticket));
+  batch->done = [self = Ref(this), offset = offset_, bytes](Batch& ended) {
     // Posted, because OnPieceDone may have to copy the piece once more, and this is the
-    // dispatcher's thread. `keep` holds the staging memory until then.
-    const absl::Status outcome =
-        piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
+    // dispatcher's thread.
     self->core_.runner.Post(
-        [self, offset, bytes, host, outcome, keep = std::exchange(piece.keep_alive, {})] {
-          self->OnPieceDone(outcome, offset, bytes, host);
+        [self, offset, bytes, piece = static_cast<RequestBatch&>(ended).shared_from_this()] {
+          self->OnPieceDone(*piece, offset, bytes);
         });
   };
-  const absl::Status taken =
-      core_.devices[buffer_->device]->queue().Enqueue(client_->transfer_id(), batch);
-  if (!taken.ok()) {
-    return taken.code() == absl::StatusCode::kNotFound ? errors::UnknownSession(client_->session())
-                                                       : taken;
-  }
+  RETURN_IF_ERROR(core_.runner.LaunchPiece(batch, *client_));
   ++under_way_;
   position_ += bytes;
   offset_ += bytes;
   return absl::OkStatus();
 }
 
-void UploadStream::OnPieceDone(const absl::Status& copied, uint64_t offset, uint64_t bytes,
-                               const uint8_t* host) {
+void UploadStream::OnPieceDone(RequestBatch& piece, uint64_t offset, uint64_t bytes) {
   std::shared_ptr<DurableWrite> durable;
   {
     absl::MutexLock lock(&mu_);
     durable = durable_write_;
   }
-  absl::Status outcome = copied;
-  if (outcome.ok() && durable != nullptr) outcome = durable->Add(offset, {host, bytes});
+  absl::Status outcome = FindOutcome("the upload", piece);
+  if (outcome.ok() && durable != nullptr) {
+    outcome = durable->Add(offset, {piece.ticket.staging()->host, bytes});
+  }
   // The stream then has the last reference, so that the write ends before the answer.
   durable.reset();
+  piece.keep_alive.clear();
+  piece.ticket.Release();
   absl::MutexLock lock(&mu_);
   --under_way_;
   if (outcome.ok()) written_ += bytes;
@@ -176,7 +160,7 @@ void UploadStream::OnEnd(const absl::Status& status) {
 void UploadStream::Fail(const absl::Status& status) {
   if (status.ok()) return;
   // If the wait cannot be cancelled, OnTicket follows.
-  if (waiting_ && core_.admission.Cancel(this)) waiting_ = false;
+  if (waiting_ && wait_.Cancel()) waiting_ = false;
   Conclude(status);
 }
 

@@ -22,6 +22,7 @@
 #include "server/rpc/bidi_stream.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 
@@ -29,7 +30,8 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
  public:
   UploadStream(Transport& transport, Core& core)
       : BidiStream(transport, core),
-        limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")) {}
+        limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")),
+        wait_(core.admission) {}
   ~UploadStream() override;
   // `response`: sent if the stream ends OK; valid until OnDone.
   void Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response);
@@ -48,12 +50,11 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   // Checks and stores the message that was read.
   absl::Status Accept(grpc::ByteBuffer& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status SendPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends the piece that needs_ describes.
+  // Sends piece_.
   absl::Status Send(Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitTicket() ABSL_LOCKS_EXCLUDED(mu_);
   void OnTicket(absl::StatusOr<Ticket> ticket) ABSL_LOCKS_EXCLUDED(mu_);
-  void OnPieceDone(const absl::Status& copied, uint64_t offset, uint64_t bytes,
-                   const uint8_t* host);
+  void OnPieceDone(RequestBatch& piece, uint64_t offset, uint64_t bytes);
   // Releases the message's memory and reads the next one, or waits until there is memory for it.
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Concludes with `status`, unless it is OK.
@@ -66,6 +67,7 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   const MessageLimits limits_;
   grpc::ByteBuffer* response_ = nullptr;
   std::shared_ptr<Client> client_;
+  Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the stream ends.
   bool entered_ = false;  // Counted by the gate.
 
   v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);
@@ -80,9 +82,9 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;    // The buffer's offset for position_.
   uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  Needs needs_ ABSL_GUARDED_BY(mu_);           // Needs of the next piece.
-  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For a ticket.
-  bool saving_ ABSL_GUARDED_BY(mu_) = false;   // The buffer is being written to the disk.
+  std::unique_ptr<CopyWorkload> piece_ ABSL_GUARDED_BY(mu_);  // The next one, until it is sent.
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;                 // For its ticket.
+  bool saving_ ABSL_GUARDED_BY(mu_) = false;  // The buffer is being written to the disk.
 };
 
 }  // namespace resident

@@ -1,5 +1,5 @@
 // BatchRunner: takes a client's batch from the message to a device's queue, and calls back when it
-// can be answered. Used by Run and Submit.
+// can be answered. Used by Run and Submit, and, without messages, by graphs and transfers.
 //
 //   message ──Plan──▶ work ──(admission.h)──▶ ticket ──Fill──▶ batch ──Launch──▶ queue ──▶ answer
 //
@@ -58,9 +58,19 @@ class BatchRunner {
                                      Clock::time_point deadline, std::unique_ptr<Workload> work,
                                      Ticket ticket, Answer answer);
 
+  // The same for work of the daemon, which has no message.
+  std::shared_ptr<RequestBatch> Fill(const std::shared_ptr<Client>& client,
+                                     Clock::time_point deadline, std::unique_ptr<Workload> work,
+                                     Ticket ticket, Answer answer);
+
   // Errors: UNAVAILABLE, UNAUTHENTICATED (the session has ended). Then `answer` is not called.
   absl::Status Launch(const std::shared_ptr<RequestBatch>& batch, const Client& client,
                       std::chrono::nanoseconds inline_time);
+
+  // Launches a piece of a transfer, a batch of CopyWorkload, in the client's queue for transfers.
+  // Errors: see Launch, and RESOURCE_EXHAUSTED (that queue is full). Then `batch->done` is not
+  // called.
+  absl::Status LaunchPiece(const std::shared_ptr<RequestBatch>& batch, const Client& client);
 
   // Runs `work` on a thread of the pool for answers.
   void Post(std::function<void()> work) { answers_.Post(std::move(work)); }
@@ -69,6 +79,11 @@ class BatchRunner {
   void Cancel(RequestBatch& batch);
 
  private:
+  // Sets `done` of a batch whose answer is `answer`.
+  void SetDone(const std::shared_ptr<Client>& client, Answer answer, RequestBatch& batch);
+  absl::Status Enqueue(const std::shared_ptr<RequestBatch>& batch, const Client& client,
+                       ClientId queue, std::chrono::nanoseconds inline_time);
+
   const Planner& planner_;
   const std::vector<Device*> devices_;
   const DrainGate& gate_;

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/workload/copy_task.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {

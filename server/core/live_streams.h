@@ -5,6 +5,7 @@
 #ifndef RESIDENT_SERVER_CORE_LIVE_STREAMS_H_
 #define RESIDENT_SERVER_CORE_LIVE_STREAMS_H_
 
+#include <cassert>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -33,10 +34,12 @@ class LiveStreams {
   // Whether the stream's caller would still be admitted.
   using Recheck = std::function<absl::Status()>;
 
-  // Without `recheck`, EndRefused does not end the stream.
+  // Without `recheck`, EndRefused does not end the stream. REQUIRES: it was not added before.
   void Add(const std::shared_ptr<LiveStream>& stream, Recheck recheck = nullptr) {
     absl::MutexLock lock(&mu_);
-    streams_[stream.get()] = {stream, std::move(recheck)};
+    [[maybe_unused]] const bool added =
+        streams_.insert({stream.get(), Entry{stream, std::move(recheck)}}).second;
+    assert(added);
   }
   void Remove(const LiveStream* stream) {
     absl::MutexLock lock(&mu_);

@@ -10,6 +10,7 @@
 #include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
 #include "server/graphs/errors.h"
+#include "server/workload/copy_workload.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {
@@ -63,19 +64,29 @@ size_t GraphRun::CountItems(Phase phase) const {
   return 0;
 }
 
+std::unique_ptr<Workload> GraphRun::MakeCopy(uint32_t item) {
+  const PlanSources& sources = core_.planner.sources();
+  const auto memory = [&](uint32_t tensor) {
+    const GraphPlace& place = tasks_->place(tensor);
+    return CopyWorkload::Part(client_->id(), place.buffer, place.offset);
+  };
+  if (item < writes_.size()) {
+    auto& [tensor, data] = writes_[item];
+    return CopyWorkload::WriteData(sources, memory(tensor), std::move(data));
+  }
+  item -= static_cast<uint32_t>(writes_.size());
+  if (item < clears_.size()) {
+    const uint32_t tensor = clears_[item];
+    return CopyWorkload::Clear(sources, memory(tensor),
+                               static_cast<uint64_t>(graph_.root_bytes[tensor]));
+  }
+  const uint64_t at = (item - clears_.size()) * image_piece_;
+  return CopyWorkload::WriteData(sources, {BufferTable::InternalAccess(client_->id()), image_, at},
+                                 quanta_->TakeImage(at, image_piece_));
+}
+
 v1::Batch GraphRun::MakeBatch(Phase phase, uint32_t item) {
   switch (phase) {
-    case Phase::kSetup: {
-      if (item < writes_.size()) {
-        return tasks_->Write(writes_[item].first, std::move(writes_[item].second));
-      }
-      item -= static_cast<uint32_t>(writes_.size());
-      if (item < clears_.size()) return tasks_->Clear(clears_[item]);
-      const uint64_t at = (item - clears_.size()) * image_piece_;
-      return GraphTasks::WriteBytes({image_, at}, quanta_->TakeImage(at, image_piece_));
-    }
-    case Phase::kQuantum:
-      return v1::Batch();
     case Phase::kNodes:
       return tasks_->Node(item, values_);
     case Phase::kRecords:
@@ -325,7 +336,7 @@ void GraphRun::Fail(const absl::Status& why) {
     if (call->second->batch != nullptr) {
       core_.runner.Cancel(*call->second->batch);
       if (call->second->launched) Abort(*call->second);
-    } else if (core_.admission.Cancel(call->first)) {
+    } else if (call->second->wait.Cancel()) {
       NoteNotRun(*call->second);
       submitted_.erase(call);
     }
@@ -335,12 +346,16 @@ void GraphRun::Fail(const absl::Status& why) {
 GraphRun::Calls GraphRun::TakeReady() {
   Calls calls;
   while (!ready_.empty() && submitted_.size() < kMaxSubmitted) {
-    auto call = std::make_shared<Call>();
+    auto call = std::make_shared<Call>(core_.admission);
     call->phase = phase_;
     call->item = ready_.front();
     ready_.pop_front();
     in_step_ |= phase_ == Phase::kNodes || phase_ == Phase::kQuantum;
-    call->message = MakeBatch(call->phase, call->item);
+    if (phase_ == Phase::kSetup) {
+      call->work = MakeCopy(call->item);
+    } else if (phase_ != Phase::kQuantum) {
+      call->message = MakeBatch(call->phase, call->item);
+    }
     submitted_[call.get()] = call;
     calls.push_back(std::move(call));
   }
@@ -414,27 +429,19 @@ void GraphRun::Submit(const std::shared_ptr<Call>& call) {
     }
     return ContinueLater();
   }
-  core_.admission.Acquire(call.get(), client_->accounts(), call->work->ResourcesNeeded(), deadline_,
+  core_.admission.Acquire(call->wait, client_->accounts(), call->work->ResourcesNeeded(), deadline_,
                           [self = shared_from_this(), call](absl::StatusOr<Ticket> ticket) {
                             self->Admit(call, std::move(ticket));
                           });
-  // If the run failed meanwhile, Fail could not withdraw the call yet.
-  bool withdrawn = false;
-  {
-    absl::MutexLock lock(&mu_);
-    withdrawn = !failed_.ok() && core_.admission.Cancel(call.get());
-  }
-  if (withdrawn) Refuse(call, errors::Cancelled());
 }
 
 absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
+  if (call.phase == Phase::kSetup) {
+    RETURN_IF_ERROR(call.work->Check());
+    return true;
+  }
   if (call.phase != Phase::kQuantum) {
-    const bool writes_image =
-        call.phase == Phase::kSetup && call.item >= writes_.size() + clears_.size();
-    const ClientId client = client_->id();
-    ASSIGN_OR_RETURN(
-        call.work, core_.planner.Plan(call.message,
-                                      writes_image ? BufferTable::InternalAccess(client) : client));
+    ASSIGN_OR_RETURN(call.work, core_.planner.Plan(call.message, client_->id()));
     return true;
   }
   GraphQuanta::Steps steps;
@@ -461,7 +468,7 @@ absl::StatusOr<bool> GraphRun::MakeWork(Call& call) {
 void GraphRun::Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket) {
   if (!ticket.ok()) return Refuse(call, ticket.status());
   std::shared_ptr<RequestBatch> batch = core_.runner.Fill(
-      call->message, client_, deadline_, std::move(call->work), *std::move(ticket),
+      client_, deadline_, std::move(call->work), *std::move(ticket),
       [self = shared_from_this(), call](RequestBatch& ended) { self->Answer(call, ended); });
   {
     absl::MutexLock lock(&mu_);

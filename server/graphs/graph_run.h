@@ -51,10 +51,11 @@
 #include "runtime/graph/check.h"
 #include "runtime/graph/graph.h"
 #include "runtime/graph/memory.h"
-#include "server/graphs/graphs.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_quanta.h"
 #include "server/graphs/graph_tasks.h"
+#include "server/graphs/graphs.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 
@@ -94,11 +95,15 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   enum class Phase { kSetup, kQuantum, kNodes, kRecords, kOutputs, kEnded };
   // A task that was submitted.
   struct Call {
-    Phase phase;
+    explicit Call(Admission& admission) : wait(admission) {}
+
+    Phase phase = Phase::kSetup;
     // Of the phase's items.
     uint32_t item = 0;
+    // Of a node, and of a tensor that is read.
     v1::Batch message;
     std::unique_ptr<Workload> work;
+    Admission::Wait wait;
     // From its launch until it is answered.
     std::shared_ptr<RequestBatch> batch;
     // Of a quantum: `work`, also after that was moved to the batch.
@@ -129,6 +134,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
 
   // The number of tasks of a phase, and one of them.
   size_t CountItems(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::unique_ptr<Workload> MakeCopy(uint32_t item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::Batch MakeBatch(Phase phase, uint32_t item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Begin(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Begins the phases that follow, until one has tasks, the run must wait for the client to take
@@ -179,7 +185,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Continue on another thread, for callers that may hold locks which the callbacks need.
   void ContinueLater();
   void Submit(const std::shared_ptr<Call>& call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Sets the work of a call. False: it is a quantum, and the step has to run node by node.
+  // Sets the work of a call, and checks it. False: it is a quantum, and the step has to run node by
+  // node.
   absl::StatusOr<bool> MakeWork(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
   void Admit(const std::shared_ptr<Call>& call, absl::StatusOr<Ticket> ticket)
       ABSL_LOCKS_EXCLUDED(mu_);

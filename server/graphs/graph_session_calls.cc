@@ -20,6 +20,7 @@
 #include "server/graphs/graph_tasks.h"
 #include "server/graphs/task_chain.h"
 #include "server/rpc/call.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {
@@ -128,12 +129,15 @@ class Opening : public std::enable_shared_from_this<Opening> {
       memory.device = place.device;
     }
     state_.device = *memory.device;
-    const GraphTasks tasks(graph, state_.places);
+    const PlanSources& sources = core_.planner.sources();
     for (const uint32_t i : states) {
-      if (!memory.bound[i]) batches_.push_back(tasks.Clear(i));
+      if (memory.bound[i]) continue;
+      tasks_.push_back(CopyWorkload::Clear(sources, FindPart(state_.places[i]),
+                                           static_cast<uint64_t>(graph.root_bytes[i])));
     }
     for (auto& [tensor, data] : memory.writes) {
-      batches_.push_back(tasks.Write(tensor, std::move(data)));
+      const GraphPlace& place = state_.places[graph.tensors[tensor].root];
+      tasks_.push_back(CopyWorkload::WriteData(sources, FindPart(place), std::move(data)));
     }
     return absl::OkStatus();
   }
@@ -152,6 +156,10 @@ class Opening : public std::enable_shared_from_this<Opening> {
     }
     AddBoundBuffers(core_, *client_, state_.places, &needs);
     return CheckDeviceMemory(graphs_.buffers, memory.device, needs);
+  }
+
+  CopyWorkload::Part FindPart(const GraphPlace& place) const {
+    return {client_->id(), place.buffer, place.offset};
   }
 
   // RESOURCE_EXHAUSTED.
@@ -177,9 +185,10 @@ class Opening : public std::enable_shared_from_this<Opening> {
     std::optional<uint32_t> device = state_.device;
     ASSIGN_OR_RETURN(memory_.states, Allocate(states, device));
     if (!states.empty()) memory_.state_buffer = state_.places[states[0]].buffer;
-    const GraphTasks tasks(graph, state_.places);
     for (const uint32_t i : states) {
-      batches_.push_back(tasks.Copy(i, from[i]));
+      tasks_.push_back(CopyWorkload::Copy(core_.planner.sources(), FindPart(from[i]),
+                                          FindPart(state_.places[i]),
+                                          static_cast<uint64_t>(graph.root_bytes[i])));
     }
     return absl::OkStatus();
   }
@@ -202,7 +211,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   void RunTasks() {
     std::make_shared<TaskChain>(
-        core_, client_, std::move(batches_), deadline_,
+        core_, client_, std::move(tasks_), deadline_,
         [self = shared_from_this()](const absl::Status& status) { self->OnTasksEnd(status); })
         ->Start();
   }
@@ -231,7 +240,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
   GraphSessionUse source_;
   GraphSessionState state_;
   GraphSession::Memory memory_;
-  std::vector<v1::Batch> batches_;
+  std::vector<std::unique_ptr<Workload>> tasks_;
   Budget::Charge charge_;
 };
 

@@ -36,13 +36,6 @@ void GraphTasks::FillColumn(uint32_t tensor, const graph::View& view,
   for (const graph::Extent& extent : extents) column->add_strides(extent.stride / element);
 }
 
-void GraphTasks::FillBytes(const GraphPlace& place, uint64_t bytes, v1::BufferColumn* column) {
-  column->add_buffer_ids(place.buffer);
-  column->add_offsets(place.offset);
-  column->set_dtype(v1::DTYPE_U8);
-  column->add_shape(bytes);
-}
-
 v1::Batch GraphTasks::Node(uint32_t node, absl::Span<const double> values) const {
   const graph::Node& call = graph_.nodes[node];
   const graph::OperatorInfo& op = graph_.operators[call.op];
@@ -101,38 +94,6 @@ v1::GraphValue GraphTasks::Describe(uint32_t tensor, absl::Span<const double> va
     value.add_shape(static_cast<uint64_t>(extent.size));
   }
   return value;
-}
-
-v1::Batch GraphTasks::Write(uint32_t tensor, std::string data) const {
-  return WriteBytes(places_[graph_.tensors[tensor].root], std::move(data));
-}
-
-v1::Batch GraphTasks::WriteBytes(const GraphPlace& place, std::string data) {
-  v1::Batch batch;
-  v1::OperatorTasks* const tasks = StartTask("copy_bytes", 0, &batch);
-  v1::InlineColumn* const from = tasks->add_arguments()->mutable_inline_();
-  from->set_dtype(v1::DTYPE_U8);
-  from->add_shape(data.size());
-  FillBytes(place, data.size(), tasks->add_arguments()->mutable_buffer());
-  from->set_data(std::move(data));
-  return batch;
-}
-
-v1::Batch GraphTasks::Clear(uint32_t tensor) const {
-  v1::Batch batch;
-  v1::OperatorTasks* const tasks = StartTask("zero", 0, &batch);
-  FillBytes(places_[graph_.tensors[tensor].root], static_cast<uint64_t>(graph_.root_bytes[tensor]),
-            tasks->add_arguments()->mutable_buffer());
-  return batch;
-}
-
-v1::Batch GraphTasks::Copy(uint32_t tensor, const GraphPlace& from) const {
-  const auto bytes = static_cast<uint64_t>(graph_.root_bytes[tensor]);
-  v1::Batch batch;
-  v1::OperatorTasks* const tasks = StartTask("copy_bytes", 0, &batch);
-  FillBytes(from, bytes, tasks->add_arguments()->mutable_buffer());
-  FillBytes(places_[tensor], bytes, tasks->add_arguments()->mutable_buffer());
-  return batch;
 }
 
 }  // namespace resident

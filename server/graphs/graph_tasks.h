@@ -1,5 +1,5 @@
-// GraphTasks: the batches, of one task each, that execute a graph: its nodes, and the copies that
-// write and read its tensors.
+// GraphTasks: the batches, of one task each, that execute the nodes of a graph, and that read its
+// tensors. The memory of tensors is set by copies (copy_workload.h).
 //
 // Thread safety: all members are const.
 //
@@ -37,23 +37,15 @@ class GraphTasks {
   v1::Batch Node(uint32_t node, absl::Span<const double> values) const;
   // Returns the dense elements of a tensor.
   v1::Batch Read(uint32_t tensor, absl::Span<const double> values) const;
-  // Sets the first bytes of a tensor's memory.
-  v1::Batch Write(uint32_t tensor, std::string data) const;
-  // Sets bytes of a buffer.
-  static v1::Batch WriteBytes(const GraphPlace& place, std::string data);
-  // Sets the memory of a tensor to 0.
-  v1::Batch Clear(uint32_t tensor) const;
-  // Copies the memory of a tensor from another place.
-  v1::Batch Copy(uint32_t tensor, const GraphPlace& from) const;
 
+  // The memory of a tensor.
+  const GraphPlace& place(uint32_t tensor) const { return places_[graph_.tensors[tensor].root]; }
   // The value of Read's result, without its elements.
   v1::GraphValue Describe(uint32_t tensor, absl::Span<const double> values) const;
 
  private:
   void FillColumn(uint32_t tensor, const graph::View& view, absl::Span<const double> values,
                   v1::BufferColumn* column) const;
-  // `bytes` bytes of a buffer.
-  static void FillBytes(const GraphPlace& place, uint64_t bytes, v1::BufferColumn* column);
 
   const graph::Graph& graph_;
   const std::vector<GraphPlace> places_;

@@ -8,7 +8,7 @@ namespace resident {
 
 QuantumSources MakeQuantumSources(Core& core) {
   return {core.registry, core.buffers, core.admission, core.devices,
-          core.planner.task_time_limit()};
+          core.planner.sources().task_time_limit};
 }
 
 Graphs::Graphs(Buffers& the_buffers, const GraphsOptions& options)

@@ -59,10 +59,7 @@ void QuantumWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
 }
 
 void QuantumWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* result) const {
-  result->add_device_ns(batch.device_ns[0]);
-  if (batch.failed == 0) return;
-  result->add_status(static_cast<v1::TaskStatus>(batch.status[0]));
-  AddTaskError(batch, 0, 0, result);
+  AddOutcome(batch, result);
 }
 
 void QuantumWorkload::Abort() const {

@@ -1,6 +1,6 @@
-// TaskChain: executes a client's batches of one task, one after the other, and calls back when the
-// last one has ended or one has failed. For work that prepares memory; a graph's run has its own
-// scheduler (graph_run.h).
+// TaskChain: executes a client's tasks, one after the other, and calls back when the last one has
+// ended or one has failed. For work that prepares memory; a graph's run has its own scheduler
+// (graph_run.h).
 //
 // Thread safety: Start is called once; the callback is called once, from any thread.
 //
@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "resident/v1/executor.pb.h"
 #include "server/core/core.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 
@@ -25,13 +25,15 @@ class TaskChain : public std::enable_shared_from_this<TaskChain> {
  public:
   using Done = std::function<void(const absl::Status& status)>;
 
-  TaskChain(Core& core, std::shared_ptr<Client> client, std::vector<v1::Batch> batches,
-            Clock::time_point deadline, Done done)
+  // `tasks`: batches of one task that are not checked yet: each is when its turn comes.
+  TaskChain(Core& core, std::shared_ptr<Client> client,
+            std::vector<std::unique_ptr<Workload>> tasks, Clock::time_point deadline, Done done)
       : core_(core),
         client_(std::move(client)),
-        batches_(std::move(batches)),
+        tasks_(std::move(tasks)),
         deadline_(deadline),
-        done_(std::move(done)) {}
+        done_(std::move(done)),
+        wait_(core.admission) {}
 
   void Start() { Next(); }
 
@@ -43,11 +45,11 @@ class TaskChain : public std::enable_shared_from_this<TaskChain> {
 
   Core& core_;
   const std::shared_ptr<Client> client_;
-  std::vector<v1::Batch> batches_;
+  std::vector<std::unique_ptr<Workload>> tasks_;  // Null: its turn has come.
   const Clock::time_point deadline_;
   Done done_;
+  Admission::Wait wait_;
   size_t next_ = 0;
-  std::unique_ptr<Workload> work_;
 };
 
 }  // namespace resident

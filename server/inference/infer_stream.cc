@@ -6,6 +6,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "server/core/status.h"
+#include "server/inference/errors.h"
 #include "server/rpc/message_bytes.h"
 
 namespace resident {

@@ -347,6 +347,57 @@ TEST_F(StreamsTest, SubmitAnswersABatchThatWaitsBeforeItEnds) {
   call.Done();
 }
 
+// The end comes after the stream has tried to admit the batch, and before the batch waits.
+TEST_F(StreamsTest, SubmitAnswersABatchThatIsAboutToWaitWhenItEnds) {
+  // It requests staging memory without waiting, then to wait.
+  for (const int end_in : {0, 1}) {
+    for (const bool cancelled : {false, true}) {
+      FakeCall<SubmitStream> call(core_);
+      const std::shared_ptr<EngineSession> session = device_.session();
+      device_.set_session(std::make_shared<FullSession>([&](int before) {
+        if (before != end_in) return;
+        if (cancelled) {
+          call->OnCancel();
+        } else {
+          call->End(errors::Draining());
+        }
+      }));
+      // Staging memory is in use, so that the batch would wait for its release.
+      const auto client =
+          core_.clients.ForCall("", context_.peer(), access_.anonymous()->account());
+      ASSERT_TRUE(client.ok()) << client.status();
+      Needs needs;
+      needs.session = session;
+      needs.staging_bytes = 64;
+      auto others = core_.admission.TryAcquire((*client)->accounts(), needs);
+      ASSERT_TRUE(others.ok()) << others.status();
+
+      call->Open(context_);
+      v1::SubmitRequest request;
+      v1::Batch& batch = *request.mutable_batch();
+      batch.set_id(7);
+      batch.mutable_tasks()->set_operator_("fill");
+      batch.mutable_tasks()->set_count(1);
+      batch.mutable_tasks()->add_arguments()->mutable_returned()->set_dtype(v1::DTYPE_F32);
+      batch.mutable_tasks()->mutable_arguments(0)->mutable_returned()->add_shape(1);
+      batch.mutable_tasks()->add_arguments()->mutable_scalar()->add_f64(1);
+      call.EndRead(ToBytes(request));
+      if (!cancelled) {
+        ASSERT_EQ(call.written().size(), 1u);
+        EXPECT_EQ(Result(call.written()[0]).id(), 7u);
+        EXPECT_EQ(Result(call.written()[0]).refused().message(), errors::Draining().message());
+        call.EndWrite();
+      }
+      EXPECT_EQ(call.finished(), cancelled ? errors::Cancelled() : errors::Draining());
+      EXPECT_EQ(core_.admission.staging_waiting(0), 0u);
+      call.Done();
+      others->Release();
+      EXPECT_EQ(core_.admission.host().used(), 0u);
+      device_.set_session(session);
+    }
+  }
+}
+
 TEST_F(StreamsTest, CancelledSubmitDropsABatchThatWaits) {
   Ticket others = FillQueue();
   std::weak_ptr<SubmitStream> stream;

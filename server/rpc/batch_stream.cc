@@ -80,15 +80,12 @@ absl::Status BatchStream::Plan() {
 
 void BatchStream::AwaitTicket(const Needs& needs) {
   const std::shared_ptr<BatchStream> self = Ref(this);
-  core_.admission.Acquire(this, client_->accounts(), needs, expires_,
+  core_.admission.Acquire(wait_, client_->accounts(), needs, expires_,
                           [self](absl::StatusOr<Ticket> ticket) {
                             if (!self->Admit(std::move(ticket))) return;
                             // The thread that calls this may serve all streams that wait.
                             self->core_.pools.fills.Post([self] { self->RunBatches(); });
                           });
-  absl::MutexLock lock(&mu_);
-  // If the stream was ended meanwhile, OnEnd could not cancel the wait yet: cancel it now.
-  if (ending() && core_.admission.Cancel(this)) RefuseRequest(errors::Cancelled());
 }
 
 bool BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
@@ -256,7 +253,7 @@ void BatchStream::Refuse(const RequestId& id, const absl::Status& why) {
 
 void BatchStream::OnEnd(const absl::Status& status) {
   // First refuse the batch that waits to be admitted, and those behind it in its request.
-  if (core_.admission.Cancel(this)) RefuseRequest(status);
+  if (wait_.Cancel()) RefuseRequest(status);
   const std::vector<std::shared_ptr<RequestBatch>> running = Stop();
   if (cancelled()) {
     for (const std::shared_ptr<RequestBatch>& batch : running) core_.runner.Cancel(*batch);

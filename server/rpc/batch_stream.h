@@ -65,7 +65,8 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   BatchStream(Transport& transport, Core& core, const char* method)
       : BidiStream(transport, core),
         method_(method),
-        message_limits_(FindMessageLimits(core, absl::StrCat("/", method))) {}
+        message_limits_(FindMessageLimits(core, absl::StrCat("/", method))),
+        wait_(core.admission) {}
 
   const MessageLimits& message_limits() const { return message_limits_; }
 
@@ -151,6 +152,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   const MessageLimits message_limits_;
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_ = Clock::time_point::max();
+  Admission::Wait wait_;  // For the ticket of the current batch; cancelled when the stream ends.
 
   // State of the read loop.
   uint64_t request_space_ = 0;  // Bytes that the request takes.

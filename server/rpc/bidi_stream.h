@@ -42,6 +42,7 @@
 #define RESIDENT_SERVER_RPC_BIDI_STREAM_H_
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -92,10 +93,7 @@ class BidiStream : public LiveStream,
   using Response = ResponseType;
   using Transport = StreamTransport<Request, Response>;
 
-  ~BidiStream() override {
-    core_.streams.Remove(this);
-    core_.admission.Cancel(&request_);
-  }
+  ~BidiStream() override { core_.streams.Remove(this); }
   BidiStream(const BidiStream&) = delete;
   BidiStream& operator=(const BidiStream&) = delete;
 
@@ -103,6 +101,7 @@ class BidiStream : public LiveStream,
 
   // The read has filled the request.
   void OnReadDone() {
+    assert(reading_.load(std::memory_order_relaxed));
     reading_.store(false, std::memory_order_relaxed);
     OnRequest(request_);
   }
@@ -113,6 +112,7 @@ class BidiStream : public LiveStream,
   }
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
+    assert(writing_ > 0);
     const size_t written = std::exchange(writing_, 0);
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(written));
     if (!ok) HandleCancel();
@@ -128,6 +128,7 @@ class BidiStream : public LiveStream,
   void OnCallDone() ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
+      assert(finished_ && !done_);
       done_ = true;
     }
     OnDone();
@@ -141,11 +142,13 @@ class BidiStream : public LiveStream,
 
  protected:
   // `transport` must be valid until OnDone.
-  BidiStream(Transport& transport, Core& core) : core_(core), transport_(transport) {}
+  BidiStream(Transport& transport, Core& core)
+      : core_(core), transport_(transport), read_wait_(core.admission) {}
 
   // Allows the daemon to end the stream when it stops or when `recheck` fails. REQUIRES: called
   // first, once.
   void Register(LiveStreams::Recheck recheck = nullptr) {
+    assert(!reading_.load(std::memory_order_relaxed));
     const std::shared_ptr<LiveStream> self = this->shared_from_this();
     core_.streams.Add(self, std::move(recheck));
   }
@@ -192,7 +195,7 @@ class BidiStream : public LiveStream,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     // Without the lock and the allocation of WaitToRead, because most reads need not wait.
     if (!core_.admission.host().Full(*accounts->host())) return false;
-    return core_.admission.WaitToRead(&request_, accounts, [weak = this->weak_from_this()] {
+    return core_.admission.WaitToRead(read_wait_, accounts, [weak = this->weak_from_this()] {
       const std::shared_ptr<BidiStream> self = weak.lock();
       if (self == nullptr) return;
       absl::MutexLock lock(&self->mu_);
@@ -247,6 +250,7 @@ class BidiStream : public LiveStream,
           return queue_[i].response;
         };
         writing_ = Join(queue_.size(), response);
+        assert(writing_ >= 1 && writing_ <= queue_.size());
       }
       transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > writing_);
     } else if (end_.has_value() && !Busy()) {
@@ -323,6 +327,7 @@ class BidiStream : public LiveStream,
   Transport& transport_;
   Request request_;  // Owned by the transport during a read, otherwise by the handler.
   std::atomic<bool> reading_{false};
+  Admission::Wait read_wait_;  // See WaitToRead.
   std::deque<Unwritten> queue_ ABSL_GUARDED_BY(mu_);
   size_t writing_ ABSL_GUARDED_BY(mu_) = 0;  // How many, from the first, are being written.
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
+#include "runtime/base/errors/daemon_errors.h"
 #include "server/rpc/bidi_stream.h"
 
 namespace resident {

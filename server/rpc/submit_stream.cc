@@ -9,6 +9,7 @@
 #include "grpcpp/support/slice.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "server/rpc/errors.h"
 #include "server/rpc/message_bytes.h"
 #include "server/workload/result_builder.h"
 

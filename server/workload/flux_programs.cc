@@ -175,8 +175,8 @@ FluxOutputs FluxPrograms::Fill(const ResolvedOperator& flux_run, const ResolvedO
   batch.task_bound_ns = split.task_bound_ns({runs_, programs_, max_cycles_});
   batch.long_tasks = split.long_tasks;
   if (staged != nullptr) {
-    FillCopyTask(copy_bytes, staging.address + bytecode_at_, staged->address, bytecode_.size(),
-                 batch.tasks[0], batch.arguments.data());
+    FillBytesTask(copy_bytes, {staging.address + bytecode_at_, staged->address}, bytecode_.size(),
+                  /*workers=*/0, batch.tasks[0], batch.arguments.data());
   }
   const uint64_t bytecode = staged == nullptr ? staging.address + bytecode_at_ : staged->address;
   for (size_t t = 0; t < run_tasks; ++t) {

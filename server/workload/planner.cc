@@ -24,6 +24,18 @@ std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Bat
   return nullptr;
 }
 
+std::shared_ptr<RequestBatch> MakeBatch(uint64_t id, bool in_order, Clock::time_point deadline,
+                                        std::unique_ptr<Workload> work, Ticket ticket) {
+  auto batch = std::make_shared<RequestBatch>();
+  batch->id = id;
+  batch->deadline = deadline;
+  batch->in_order = in_order;
+  work->Fill(ticket, *batch);
+  batch->ticket = std::move(ticket);
+  batch->work = std::move(work);
+  return batch;
+}
+
 }  // namespace
 
 Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline,
@@ -54,14 +66,13 @@ absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message
 
 std::shared_ptr<RequestBatch> Planner::Fill(const v1::Batch& message, Clock::time_point deadline,
                                             std::unique_ptr<Workload> work, Ticket ticket) {
-  auto batch = std::make_shared<RequestBatch>();
-  batch->id = message.id();
-  batch->deadline = deadline;
-  batch->in_order = message.options().ordering() == v1::BatchOptions::ORDERING_IN_ORDER;
-  work->Fill(ticket, *batch);
-  batch->ticket = std::move(ticket);
-  batch->work = std::move(work);
-  return batch;
+  const bool in_order = message.options().ordering() == v1::BatchOptions::ORDERING_IN_ORDER;
+  return MakeBatch(message.id(), in_order, deadline, std::move(work), std::move(ticket));
+}
+
+std::shared_ptr<RequestBatch> Planner::Fill(Clock::time_point deadline,
+                                            std::unique_ptr<Workload> work, Ticket ticket) {
+  return MakeBatch(/*id=*/0, /*in_order=*/false, deadline, std::move(work), std::move(ticket));
 }
 
 }  // namespace resident

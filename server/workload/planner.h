@@ -57,10 +57,12 @@ class Planner {
   // Errors: see Executor.Run. The message must stay valid and unchanged until Fill.
   absl::StatusOr<std::unique_ptr<Workload>> Plan(const v1::Batch& message, ClientId client) const;
 
-  // --task_time_limit; 0: none.
-  std::chrono::milliseconds task_time_limit() const { return sources_.task_time_limit; }
+  const PlanSources& sources() const { return sources_; }
 
   static std::shared_ptr<RequestBatch> Fill(const v1::Batch& message, Clock::time_point deadline,
+                                            std::unique_ptr<Workload> work, Ticket ticket);
+  // The same for work of the daemon, which has no message. REQUIRES: Check has returned OK.
+  static std::shared_ptr<RequestBatch> Fill(Clock::time_point deadline,
                                             std::unique_ptr<Workload> work, Ticket ticket);
 
  private:

@@ -47,6 +47,13 @@ void AddTaskError(const RequestBatch& batch, uint32_t index, size_t task, v1::Ba
   error->set_message(DescribeFailure(batch, batch.status[task], batch.detail[task]));
 }
 
+void AddOutcome(const RequestBatch& batch, v1::BatchResult* result) {
+  result->add_device_ns(batch.device_ns[0]);
+  if (batch.failed == 0) return;
+  result->add_status(static_cast<v1::TaskStatus>(batch.status[0]));
+  AddTaskError(batch, 0, 0, result);
+}
+
 void BuildResult(const RequestBatch& batch, v1::BatchResult* result) {
   result->set_id(batch.id);
   result->set_device(batch.device);

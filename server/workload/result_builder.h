@@ -20,6 +20,9 @@ inline constexpr uint64_t kTaskOutcomeBytes = 24;
 // Copies the batch's results out of staging memory. REQUIRES: its `done` was called.
 void BuildResult(const RequestBatch& batch, v1::BatchResult* result);
 
+// Adds the time and the status of the only task of a batch, and its error if it failed.
+void AddOutcome(const RequestBatch& batch, v1::BatchResult* result);
+
 // Adds the error of a task, whose index in the result is `index`.
 void AddTaskError(const RequestBatch& batch, uint32_t index, size_t task, v1::BatchResult* result);
 

@@ -1,12 +1,14 @@
 // Staging memory, which every batch and transfer in progress uses: how clients share it,
 // and who waits for it.
 #include <cstdint>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/messages.h"
@@ -300,6 +302,61 @@ TEST(StagingMemoryTest, CancelledUploadStopsWaitingForStagingMemory) {
   EXPECT_TRUE(Eventually([&] { return CountWaiting(daemon) == 0; }));
   held.Release();
   EXPECT_TRUE(Upload(client, id, std::string(1 << 20, 'b')).ok());
+}
+
+TEST(StagingMemoryTest, CancelledDownloadStopsWaitingForStagingMemory) {
+  const Daemon daemon({"--staging_mib=1"});
+  const Client client(daemon);
+  uint64_t id = 0;
+  ASSERT_TRUE(client.Allocate(1 << 18, &id).ok());
+  HeldMemory held(daemon, 1 << 18);  // All of the memory.
+  {
+    const auto context = client.Context();
+    v1::DownloadRequest request;
+    request.set_buffer_id(id);
+    const auto reader = client.buffers().Download(context.get(), request);
+    ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
+    context->TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return CountWaiting(daemon) == 0; }));
+  held.Release();
+  std::string got;
+  EXPECT_TRUE(Download(client, id, &got).ok());
+}
+
+TEST(StagingMemoryTest, CancelledLoadStopsWaitingForStagingMemory) {
+  const TempFolder folder("load");
+  constexpr uint64_t kTensorBytes = 1 << 20;
+  const std::string header = absl::StrCat(R"({"a":{"dtype":"U8","shape":[)", kTensorBytes,
+                                          R"(],"data_offsets":[0,)", kTensorBytes, "]}}");
+  const uint64_t length = header.size();
+  std::ofstream file(folder.path() + "/model");
+  file.write(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
+  file << std::string(kTensorBytes, 'a');
+  file.close();
+  const Daemon daemon({"--staging_mib=1", "--load_dir=" + folder.path()});
+  const Client client(daemon);
+  HeldMemory held(daemon, 1 << 18);  // All of the memory.
+  v1::LoadFileRequest request;
+  request.set_path("model");
+  {
+    const auto context = client.Context();
+    const auto stream = client.buffers().LoadFile(context.get(), request);
+    ASSERT_TRUE(Eventually([&] { return CountWaiting(daemon) == 1; }));
+    context->TryCancel();
+    EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return CountWaiting(daemon) == 0; }));
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().buffers() == 0; }));
+  held.Release();
+  const auto context = client.Context();
+  const auto stream = client.buffers().LoadFile(context.get(), request);
+  v1::LoadFileResponse response;
+  while (stream->Read(&response)) {
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(response.loaded_bytes(), kTensorBytes);
 }
 
 // If memory becomes free while the first waiting client does not read its answers, the next
