@@ -29,6 +29,8 @@ struct GraphCheck {
   bool accepted = false;
   // Absent if the check ended before.
   std::optional<Dependencies> order;
+  // Nodes on the longest chain of them.
+  uint32_t longest_chain = 0;
 };
 
 // A graph that was accepted, and the order that was derived.
