@@ -1,14 +1,19 @@
 #include "server/serve.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +24,9 @@
 #include "runtime/base/host_port.h"
 #include "runtime/base/log.h"
 #include "runtime/base/log_hold.h"
+#include "runtime/base/process/process_thread.h"
+#include "runtime/base/process/unique_fd.h"
+#include "runtime/base/process/wake_event.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/access_options.h"
 #include "server/buffers/buffers.h"
@@ -209,6 +217,51 @@ Daemon::~Daemon() {
   // metrics page is destroyed before the parts that it reads.
 }
 
+// Kills all child processes, with what compilers have started, and ends this process.
+[[noreturn]] void EndWithChildren() {
+  // Only this thread starts processes, and the kernel kills them when it ends. A compiler is the
+  // leader of a group, unless it has just been started.
+  RunOnProcessThread([] {
+    std::ifstream children("/proc/thread-self/children");
+    for (pid_t child = 0; children >> child;) {
+      kill(-child, SIGKILL);
+      kill(child, SIGKILL);
+    }
+    _exit(0);
+  });
+  _exit(0);
+}
+
+// While it exists, one of `signals` ends the process at once: a daemon that starts has accepted no
+// work that it would have to finish, and engines, compilers and a large state folder may take
+// minutes. What the state folder contains is right after an end at any time. Signals that come
+// later stay pending for whoever waits for them.
+class EndAtSignal {
+ public:
+  // `hold`: of the log's lines so far, which are written then.
+  EndAtSignal(const sigset_t& signals, LogHold& hold)
+      : signals_(signalfd(-1, &signals, SFD_CLOEXEC)), thread_([this, &hold] { Wait(hold); }) {}
+  ~EndAtSignal() {
+    started_.Signal();
+    thread_.join();
+  }
+
+ private:
+  void Wait(LogHold& hold) {
+    pollfd events[] = {{signals_.get(), POLLIN, 0}, {started_.fd(), POLLIN, 0}};
+    while (poll(events, 2, -1) < 0) {
+    }
+    if (events[0].revents == 0) return;
+    hold.Release();
+    LogInfo("a signal ends the daemon, which has not served yet");
+    EndWithChildren();
+  }
+
+  const UniqueFd signals_;
+  WakeEvent started_;
+  std::thread thread_;  // Uses the members above.
+};
+
 }  // namespace
 
 absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options) {
@@ -229,7 +282,11 @@ absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_
   GrpcLog::Install();
 
   LogHold hold;
-  ASSIGN_OR_RETURN(const auto daemon, Daemon::Start(options, operator_options));
+  std::unique_ptr<Daemon> daemon;
+  {
+    const EndAtSignal end_at_signal(signals, hold);
+    ASSIGN_OR_RETURN(daemon, Daemon::Start(options, operator_options));
+  }
   printf("%s\n", daemon->Banner().c_str());
   fflush(stdout);
   hold.Release();

@@ -23,7 +23,7 @@ GraphCheck CheckAll(const Graph& graph, Findings* findings, const DeviceLimit& l
   GraphCheck check;
   CheckCalls(graph, findings, budget);
   CheckLoop(graph, findings, budget);
-  CheckCounters(graph, findings);
+  CheckCounters(graph, findings, budget);
   if (findings->errors() > 0 || budget.ended()) return check;
   check.order = DeriveOrder(graph, findings, budget);
   if (check.order.has_value() && graph.explicit_order() && findings->errors() == 0) {
@@ -34,6 +34,7 @@ GraphCheck CheckAll(const Graph& graph, Findings* findings, const DeviceLimit& l
                          findings, budget);
     }
   }
+  if (check.order.has_value()) check.longest_chain = check.order->LongestChain(&budget);
   CheckMemory(graph, limit, findings);
   return check;
 }

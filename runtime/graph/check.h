@@ -32,6 +32,8 @@ struct GraphCheck {
   bool accepted = false;
   // Absent if the check ended before.
   std::optional<Dependencies> order;
+  // Nodes on the longest chain of them.
+  uint32_t longest_chain = 0;
 };
 
 // What Fuse (fuse.h) made of a graph. Without fused nodes, all members but `serving` are empty.

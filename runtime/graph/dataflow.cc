@@ -257,13 +257,15 @@ class Visit {
 };
 
 // The scalars on which the size of a view or of a row window depends.
-std::vector<uint32_t> FindSizeScalars(const Graph& graph) {
+std::vector<uint32_t> FindSizeScalars(const Graph& graph, CheckBudget& budget) {
   std::vector<bool> used(graph.scalars.size(), false);
   for (const Axis& axis : graph.axes) {
+    if (!budget.Take()) break;
     if (axis.scalar != kNone) used[axis.scalar] = true;
   }
   if (!graph.scalars.empty()) {
     for (const Node& node : graph.nodes) {
+      if (!budget.Take(1 + node.argument_count)) break;
       for (uint32_t i = 0; i < node.argument_count; ++i) {
         const auto window = FindRowWindow(graph, node, i);
         if (window.has_value() && window->count.scalar != kNone) used[window->count.scalar] = true;
@@ -353,11 +355,13 @@ bool CheckReadAhead(const Graph& graph, Findings& findings, CheckBudget& budget)
   return !budget.ended();
 }
 
-// 408: nodes whose results nothing uses.
-void CheckDeadNodes(const Graph& graph, const Dependencies& order, Findings& findings) {
+// 408: nodes whose results nothing uses. False: the check has ended.
+bool CheckDeadNodes(const Graph& graph, const Dependencies& order, Findings& findings,
+                    CheckBudget& budget) {
   std::vector<bool> live(graph.nodes.size(), false);
   std::vector<Access> accesses;
   for (uint32_t n = static_cast<uint32_t>(graph.nodes.size()); n-- > 0;) {
+    if (!budget.BeginNode(n, 1 + graph.nodes[n].argument_count + order.Of(n).size())) return false;
     if (!live[n]) {
       accesses.clear();
       ListAccesses(graph, graph.nodes[n], {}, &accesses);
@@ -378,13 +382,15 @@ void CheckDeadNodes(const Graph& graph, const Dependencies& order, Findings& fin
       if (dependency.kind == DependencyKind::kReadAfterWrite) live[dependency.after] = true;
     }
   }
+  return true;
 }
 
 }  // namespace
 
-std::vector<uint32_t> Dependencies::Levels() const {
+std::vector<uint32_t> Dependencies::Levels(CheckBudget* budget) const {
   std::vector<uint32_t> levels(ends_.size() - 1, 0);
   for (uint32_t n = 0; n < levels.size(); ++n) {
+    if (budget != nullptr && !budget->Take(1 + Of(n).size())) return {};
     for (const Dependency& dependency : Of(n)) {
       levels[n] = std::max(levels[n], levels[dependency.after] + 1);
     }
@@ -392,15 +398,15 @@ std::vector<uint32_t> Dependencies::Levels() const {
   return levels;
 }
 
-uint32_t Dependencies::LongestChain() const {
-  const std::vector<uint32_t> levels = Levels();
+uint32_t Dependencies::LongestChain(CheckBudget* budget) const {
+  const std::vector<uint32_t> levels = Levels(budget);
   return levels.empty() ? 0 : *std::max_element(levels.begin(), levels.end()) + 1;
 }
 
 std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings,
                                         CheckBudget& budget) {
   const std::vector<int64_t> bases = PlaceRoots(graph);
-  const std::vector<uint32_t> scalars = FindSizeScalars(graph);
+  const std::vector<uint32_t> scalars = FindSizeScalars(graph, budget);
   Reported reported;
   Dependencies order;
   if (!Visit(graph, bases, *findings, reported, budget).Run({}, scalars.empty(), &order)) {
@@ -413,7 +419,9 @@ std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings,
     }
   }
   if (!CheckReadAhead(graph, *findings, budget)) return std::nullopt;
-  if (findings->errors() == 0) CheckDeadNodes(graph, order, *findings);
+  if (findings->errors() == 0 && !CheckDeadNodes(graph, order, *findings, budget)) {
+    return std::nullopt;
+  }
   return order;
 }
 

@@ -49,10 +49,11 @@ class Dependencies {
     return absl::MakeConstSpan(list_).subspan(ends_[node], ends_[node + 1] - ends_[node]);
   }
   uint64_t size() const { return list_.size(); }
-  // Nodes on the longest chain of dependencies.
-  uint32_t LongestChain() const;
-  // By node: the longest chain that ends before it.
-  std::vector<uint32_t> Levels() const;
+  // Nodes on the longest chain of dependencies. `budget`: of a check; once that has ended, the
+  // result is 0.
+  uint32_t LongestChain(CheckBudget* budget = nullptr) const;
+  // By node: the longest chain that ends before it. Empty if the check has ended.
+  std::vector<uint32_t> Levels(CheckBudget* budget = nullptr) const;
 
   // Appends those of the next node.
   void Add(absl::Span<const Dependency> of_node) {

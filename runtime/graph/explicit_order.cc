@@ -365,7 +365,8 @@ void CheckSteps(const Graph& graph, const Dependencies& step_order, const Before
 
 }  // namespace
 
-void CheckCounters(const Graph& graph, Findings* findings) {
+void CheckCounters(const Graph& graph, Findings* findings, CheckBudget& budget) {
+  if (!budget.Take(graph.nodes.size() + graph.counters.size())) return;
   const std::vector<uint32_t> producers = CountProducers(graph);
   for (uint32_t c = 0; c < graph.counters.size(); ++c) {
     if (graph.counters[c].initial == 0) continue;
@@ -376,6 +377,7 @@ void CheckCounters(const Graph& graph, Findings* findings) {
   }
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
+    if (!budget.BeginNode(n, 1 + node.wait_count)) return;
     for (const Wait& wait : graph.WaitsOf(node)) {
       const uint32_t count = producers[wait.counter];
       const auto add = [&](Code code, const std::string& text) {

@@ -22,7 +22,7 @@
 
 namespace resident::graph {
 
-void CheckCounters(const Graph& graph, Findings* findings);
+void CheckCounters(const Graph& graph, Findings* findings, CheckBudget& budget);
 
 // `step_order`: null without a loop. REQUIRES: CheckCounters found nothing.
 void CheckExplicitOrder(const Graph& graph, const Dependencies& order,

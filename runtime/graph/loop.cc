@@ -17,7 +17,7 @@ using absl::StrCat;
 // An update costs less than other steps of the check.
 constexpr uint64_t kUpdatesInAStep = 8;
 
-void CheckStop(const Graph& graph, Findings& findings) {
+void CheckStop(const Graph& graph, Findings& findings, CheckBudget& budget) {
   const Loop& loop = *graph.loop;
   if (loop.stop_tensor == kNone) return;
   const Tensor& tensor = graph.tensors[loop.stop_tensor];
@@ -35,8 +35,9 @@ void CheckStop(const Graph& graph, Findings& findings) {
     return;
   }
   std::vector<Access> accesses;
-  for (const Node& node : graph.nodes) {
-    if (node.op == kNone) return;
+  for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (!budget.BeginNode(n, 1 + node.argument_count) || node.op == kNone) return;
     accesses.clear();
     ListAccesses(graph, node, {}, &accesses);
     for (const Access& access : accesses) {
@@ -101,6 +102,7 @@ void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findi
 void CheckLoop(const Graph& graph, Findings* findings, CheckBudget& budget) {
   const uint64_t steps = graph.loop.has_value() ? graph.loop->max_steps : 1;
   for (const Tensor& tensor : graph.tensors) {
+    if (!budget.Take()) return;
     if (tensor.kind != TensorKind::kStream || tensor.view.first_axis == 0) continue;
     // EndTensors has removed the first axis from the view.
     const int64_t records = graph.axes[tensor.view.first_axis - 1].size;
@@ -110,7 +112,7 @@ void CheckLoop(const Graph& graph, Findings* findings, CheckBudget& budget) {
                          " steps. Fix: give the stream a first dimension of ", steps));
   }
   if (!graph.loop.has_value()) return;
-  CheckStop(graph, *findings);
+  CheckStop(graph, *findings, budget);
   for (const Loop::Update& update : graph.loop->updates) {
     CheckUpdate(graph, update, *findings, budget);
   }

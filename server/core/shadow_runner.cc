@@ -1,6 +1,8 @@
 #include "server/core/shadow_runner.h"
 
+#include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/limits.h"
@@ -49,15 +51,26 @@ uint64_t CountBytes(const TensorArgument& tensor) {
 struct ShadowRunner::Trial {
   std::shared_ptr<RequestBatch> batch;
   std::function<void()> done;
+  // The outputs of the twin.
+  std::shared_ptr<const DeviceMemory> memory;
+  // The tasks of the batch that the twin runs.
+  std::vector<size_t> tasks;
   std::shared_ptr<Batch> twin;
   std::shared_ptr<Batch> comparison;
-  // For each task of the comparison, the index of the batch's task.
+  // For each task of the comparison, the twin's task.
   std::vector<size_t> compared;
+  // Of the twin on the version on trial. Once they are known, the twin is the second one, on the
+  // batch's own version, of the tasks that differ.
+  std::optional<uint64_t> compared_tasks;
 };
 
 ShadowRunner::ShadowRunner(const Registry& registry, std::vector<Device*> devices,
                            WorkerPool& after, Record record)
-    : registry_(registry), devices_(std::move(devices)), after_(after), record_(std::move(record)) {
+    : registry_(registry),
+      devices_(std::move(devices)),
+      after_(after),
+      record_(std::move(record)),
+      twin_bytes_(std::make_shared<std::vector<std::atomic<uint64_t>>>(devices_.size())) {
   for (Device* device : devices_) device->queue().AddClient(kShadowClient);
 }
 
@@ -68,7 +81,7 @@ void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()
   // Posted, because sizing and copying the tasks of a large batch takes long, and the dispatch loop
   // calls this function.
   after_.Post([this, trial] {
-    if (!StartTwin(trial)) trial->done();
+    if (!TakeMemory(*trial) || !StartTwin(trial, trial->batch->shadow.get())) trial->done();
   });
 }
 
@@ -83,35 +96,65 @@ bool ShadowRunner::Enqueue(uint32_t device, const std::shared_ptr<Batch>& batch,
   return taken;
 }
 
-bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial) {
-  RequestBatch& batch = *trial->batch;
+bool ShadowRunner::TakeMemory(Trial& trial) {
+  RequestBatch& batch = *trial.batch;
   if (batch.work != nullptr && !batch.work->WantsShadow(batch)) return false;
   const std::shared_ptr<EngineSession> session = devices_[batch.device]->session();
   if (session == nullptr || session->epoch() != batch.epoch) return false;
-  uint64_t bytes = 0;
+  uint64_t bytes = 1;
   for (size_t i = 0; i < batch.tasks.size(); ++i) {
+    if (batch.status[i] != TaskStatus::kOk) continue;
+    trial.tasks.push_back(i);
     for (const uint32_t output : batch.shadow_outputs)
       bytes += CountBytes(MakeTensor(batch, i, output));
   }
-  if (bytes > kMaxShadowBytes) return false;
-  const auto memory = session->AllocateMemory(std::max<uint64_t>(bytes, 1));
-  if (!memory.ok()) return false;
+  if (trial.tasks.empty() || bytes > kMaxShadowBytes) return false;
+  std::atomic<uint64_t>& used = (*twin_bytes_)[batch.device];
+  if (used.fetch_add(bytes) + bytes > kMaxShadowBytes) {
+    used -= bytes;
+    return false;
+  }
+  auto memory = session->AllocateMemory(bytes);
+  if (!memory.ok()) {
+    used -= bytes;
+    return false;
+  }
+  const DeviceMemory* const outputs = memory->get();
+  trial.memory = std::shared_ptr<const DeviceMemory>(
+      outputs, [memory = *std::move(memory), all = twin_bytes_, device = batch.device,
+                bytes](const DeviceMemory*) mutable {
+        memory = nullptr;
+        (*all)[device] -= bytes;
+      });
+  return true;
+}
 
+bool ShadowRunner::StartTwin(const std::shared_ptr<Trial>& trial, const OperatorVersion* version) {
+  RequestBatch& batch = *trial->batch;
+  if (batch.cancelled) return false;
+  const uint32_t arguments = batch.arguments_per_task;
   trial->twin = std::make_shared<Batch>();
   Batch& twin = *trial->twin;
-  twin.tasks = batch.tasks;
-  twin.arguments_per_task = batch.arguments_per_task;
-  twin.arguments = batch.arguments;
+  twin.arguments_per_task = arguments;
+  twin.deadline = batch.deadline;
+  twin.task_bound_ns = batch.task_bound_ns;
+  twin.long_tasks = batch.long_tasks;
   twin.epoch = batch.epoch;
-  twin.stats = batch.shadow->stats[batch.device].get();
-  twin.keep_alive = {*memory, batch.shadow};
-  uint64_t address = (*memory)->address;
-  for (size_t i = 0; i < twin.tasks.size(); ++i) {
-    twin.tasks[i].operator_slot = static_cast<u16>(batch.shadow->slot);
-    twin.tasks[i].flags &= static_cast<u8>(~kTaskDeviceOutputs);
+  if (version != nullptr) twin.stats = version->stats[batch.device].get();
+  twin.keep_alive = {trial->memory, batch.shadow};
+  twin.tasks.reserve(trial->tasks.size());
+  twin.arguments.reserve(trial->tasks.size() * arguments);
+  uint64_t address = trial->memory->address;
+  for (const size_t i : trial->tasks) {
+    TaskDescriptor& task = twin.tasks.emplace_back(batch.tasks[i]);
+    if (version != nullptr) task.operator_slot = static_cast<u16>(version->slot);
+    task.flags &= static_cast<u8>(~kTaskDeviceOutputs);
+    const auto first = batch.arguments.begin() + static_cast<ptrdiff_t>(i * arguments);
+    twin.arguments.insert(twin.arguments.end(), first, first + arguments);
     for (const uint32_t output : batch.shadow_outputs) {
-      const uint64_t size = CountBytes(MakeTensor(twin, i, output));
-      SetAddress(twin, i, output, address);
+      const size_t index = twin.tasks.size() - 1;
+      const uint64_t size = CountBytes(MakeTensor(twin, index, output));
+      SetAddress(twin, index, output, address);
       address += size;
     }
   }
@@ -125,64 +168,73 @@ bool ShadowRunner::StartComparison(const std::shared_ptr<Trial>& trial) {
   Batch& twin = *trial->twin;
   const auto compare = registry_.Resolve(kCompareOperator, 0);
   if (!compare.ok()) return false;
+  trial->compared.clear();
   trial->comparison = std::make_shared<Batch>();
   Batch& comparison = *trial->comparison;
-  for (size_t i = 0; i < batch.tasks.size(); ++i) {
-    // A twin that was lost with its engine is no evidence against the version here. If the version
-    // caused the loss, it is quarantined separately.
-    if (twin.status[i] == TaskStatus::kUnavailable || twin.status[i] == TaskStatus::kAborted) {
+  for (size_t k = 0; k < trial->tasks.size(); ++k) {
+    // A twin that was lost with its engine, or that came too late, is no evidence against the
+    // version here. If the version caused the loss, it is quarantined separately.
+    if (twin.status[k] == TaskStatus::kUnavailable || twin.status[k] == TaskStatus::kAborted ||
+        twin.status[k] == TaskStatus::kDeadlineExceeded ||
+        twin.status[k] == TaskStatus::kCancelled) {
       return false;
     }
-    if (batch.status[i] != TaskStatus::kOk || twin.status[i] != TaskStatus::kOk) continue;
+    if (twin.status[k] != TaskStatus::kOk) continue;
     for (const uint32_t output : batch.shadow_outputs) {
       TaskDescriptor task{};
       task.operator_slot = static_cast<u16>(compare->version->slot);
       task.set_argument_count(2);
       comparison.tasks.push_back(task);
-      trial->compared.push_back(i);
-      for (Batch* side : {static_cast<Batch*>(&batch), &twin}) {
-        Argument argument;
-        std::memset(&argument, 0, sizeof(argument));
-        argument.tensor = MakeTensor(*side, i, output);
-        comparison.arguments.push_back(argument);
-      }
+      trial->compared.push_back(k);
+      Argument argument;
+      std::memset(&argument, 0, sizeof(argument));
+      argument.tensor = MakeTensor(batch, trial->tasks[k], output);
+      comparison.arguments.push_back(argument);
+      argument.tensor = MakeTensor(twin, k, output);
+      comparison.arguments.push_back(argument);
     }
   }
-  if (comparison.tasks.empty()) {
-    Finish(*trial);
-    return false;
-  }
+  if (comparison.tasks.empty()) return Judge(trial);
   comparison.arguments_per_task = 2;
   comparison.wants_results = true;
   comparison.epoch = batch.epoch;
   comparison.stats = compare->stats(batch.device);
   comparison.keep_alive = {compare->version};
   return Enqueue(batch.device, trial->comparison, [this, trial] {
-    Finish(*trial);
-    trial->done();
+    if (!Judge(trial)) trial->done();
   });
 }
 
-void ShadowRunner::Finish(const Trial& trial) {
-  const RequestBatch& batch = *trial.batch;
-  std::vector<bool> differs(batch.tasks.size(), false);
-  for (size_t i = 0; i < batch.tasks.size(); ++i) {
-    differs[i] = trial.twin->status[i] != TaskStatus::kOk;
+bool ShadowRunner::Judge(const std::shared_ptr<Trial>& trial) {
+  const RequestBatch& batch = *trial->batch;
+  std::vector<bool> differs(trial->tasks.size(), false);
+  for (size_t k = 0; k < trial->tasks.size(); ++k) {
+    differs[k] = trial->twin->status[k] != TaskStatus::kOk;
   }
-  for (size_t k = 0; k < trial.compared.size(); ++k) {
-    if (trial.comparison->status[k] != TaskStatus::kOk) return;  // The engine has ended.
-    uint64_t mismatches = 0;
-    std::memcpy(&mismatches, trial.comparison->results[k].data(), sizeof(mismatches));
-    if (mismatches != 0) differs[trial.compared[k]] = true;
+  for (size_t c = 0; c < trial->compared.size(); ++c) {
+    if (trial->comparison->status[c] != TaskStatus::kOk) return false;  // The engine has ended.
+    uint64_t elements = 0;
+    std::memcpy(&elements, trial->comparison->results[c].data(), sizeof(elements));
+    if (elements != 0) differs[trial->compared[c]] = true;
   }
-  uint64_t tasks = 0, mismatches = 0;
-  for (size_t i = 0; i < batch.tasks.size(); ++i) {
-    if (batch.status[i] != TaskStatus::kOk) continue;
-    ++tasks;
-    if (differs[i]) ++mismatches;
+  std::vector<size_t> differing;
+  for (size_t k = 0; k < trial->tasks.size(); ++k) {
+    if (differs[k]) differing.push_back(trial->tasks[k]);
   }
   const OperatorVersion& judged = batch.judged == nullptr ? *batch.shadow : *batch.judged;
-  if (tasks != 0) record_(judged, tasks, mismatches);
+  if (trial->compared_tasks.has_value()) {
+    // Those that differ from themselves are no evidence.
+    const uint64_t tasks = *trial->compared_tasks - differing.size();
+    if (tasks != 0) record_(judged, tasks, trial->tasks.size() - differing.size());
+    return false;
+  }
+  if (differing.empty() || !batch.shadow_buffers) {
+    record_(judged, trial->tasks.size(), differing.size());
+    return false;
+  }
+  trial->compared_tasks = trial->tasks.size();
+  trial->tasks = std::move(differing);
+  return StartTwin(trial, nullptr);
 }
 
 }  // namespace resident

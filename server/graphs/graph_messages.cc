@@ -223,7 +223,8 @@ graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& c
 }
 
 void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
-                     const graph::Findings& findings, bool dependencies, v1::GraphReport* report) {
+                     const graph::Findings& findings, bool dependencies, graph::CheckBudget& budget,
+                     v1::GraphReport* report) {
   using graph::TensorKind;
   report->set_accepted(check.accepted);
   report->set_errors(findings.errors());
@@ -246,11 +247,14 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
                           bytes(TensorKind::kOutput) + bytes(TensorKind::kStream));
   if (!check.order.has_value()) return;
   report->set_dependency_count(check.order->size());
-  report->set_longest_chain(check.order->LongestChain());
+  report->set_longest_chain(check.longest_chain);
   if (!dependencies || !check.accepted) return;
   for (uint32_t n = 0; n < graph.nodes.size(); ++n) {
     for (const graph::Dependency& dependency : check.order->Of(n)) {
-      if (static_cast<uint64_t>(report->dependencies_size()) == kMaxListedDependencies) return;
+      if (static_cast<uint64_t>(report->dependencies_size()) == kMaxListedDependencies ||
+          !budget.Take()) {
+        return;
+      }
       v1::GraphDependency* const to = report->add_dependencies();
       to->set_node(n);
       to->set_after(dependency.after);
@@ -276,7 +280,7 @@ v1::GraphReport ValidateGraph(const v1::Graph& message, const graph::OperatorCat
   graph::Graph graph = ReadGraph(message, catalog, &findings, budget);
   graph::GraphCheck check = CheckGraph(graph, &findings, limit, budget);
   v1::GraphReport report;
-  FillGraphReport(graph, check, findings, dependencies, &report);
+  FillGraphReport(graph, check, findings, dependencies, *budget, &report);
   if (!check.accepted) return report;
   graph::CheckedGraph checked = {std::move(graph), *std::move(check.order)};
   graph::Fuse(catalog, &checked, budget);

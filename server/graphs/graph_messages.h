@@ -18,9 +18,11 @@ namespace resident {
 graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
                        graph::Findings* findings, graph::CheckBudget* budget = nullptr);
 
-// `dependencies`: whether to list them.
+// `dependencies`: whether to list them. `budget`: of the check; once it has ended, no more are
+// listed.
 void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
-                     const graph::Findings& findings, bool dependencies, v1::GraphReport* report);
+                     const graph::Findings& findings, bool dependencies, graph::CheckBudget& budget,
+                     v1::GraphReport* report);
 
 // Lists what Fuse has fused.
 void FillFusions(const graph::CheckedGraph& checked, v1::GraphReport* report);

@@ -23,7 +23,8 @@ absl::Status RenderGraph(const v1::RenderGraphRequest& request,
   graph::Findings findings;
   const graph::Graph graph = ReadGraph(request.graph(), catalog, &findings, &budget);
   const graph::GraphCheck check = CheckGraph(graph, &findings, {}, &budget);
-  FillGraphReport(graph, check, findings, /*dependencies=*/false, response->mutable_report());
+  FillGraphReport(graph, check, findings, /*dependencies=*/false, budget,
+                  response->mutable_report());
   if (!check.accepted) return absl::OkStatus();
   ASSIGN_OR_RETURN(
       *response->mutable_picture(),

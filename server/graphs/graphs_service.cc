@@ -81,7 +81,8 @@ absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::G
   graph::Graph graph = ReadGraph(message, RegistryCatalog(core_.registry), &findings, &budget);
   graph::GraphCheck check =
       graph::CheckGraph(graph, &findings, FindDeviceLimit(graphs_.buffers), &budget);
-  FillGraphReport(graph, check, findings, /*dependencies=*/false, response.mutable_report());
+  FillGraphReport(graph, check, findings, /*dependencies=*/false, budget,
+                  response.mutable_report());
   if (!check.accepted) return absl::OkStatus();
   if (check.order->size() > graph::kMaxRunDependencies) {
     return errors::TooManyDependenciesToRun(check.order->size(), graph::kMaxRunDependencies);

@@ -116,7 +116,8 @@ absl::Status CallMemory::CheckShare(CallContext& context, uint64_t bytes) {
   const Budget::Account& account = *context.account_;
   // The call's own message does not prevent its answer.
   const uint64_t own = context.message_.amount();
-  if (account.counted() <= own && (own > 0 || bytes <= kSmall)) return absl::OkStatus();
+  const uint64_t others = account.counted() - std::min(own, account.counted());
+  if ((others == 0 && own > 0) || others + bytes <= kSmall) return absl::OkStatus();
   if (!host.Full(account)) return absl::OkStatus();
   return errors::CallMemoryFull({.of_client = account.counted(),
                                  .of_all = host.used(),

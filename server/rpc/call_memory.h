@@ -11,9 +11,9 @@
 //   * A client whose charges are over its share (Budget::Full) is refused further messages and
 //     answers with RESOURCE_EXHAUSTED until some are read or end.
 //
-// Messages up to kUncharged bytes are not charged, because the call itself takes more. A client
-// that has nothing charged may always have a message and an answer of kSmall bytes, so that the
-// memory of others does not prevent its calls.
+// Messages up to kUncharged bytes are not charged, because the call itself takes more. A client may
+// always have messages and answers of kSmall bytes together, so that the memory of others does not
+// prevent its calls.
 //
 // The client is that of the call's session, or else its connection.
 //

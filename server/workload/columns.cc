@@ -479,6 +479,11 @@ bool Columns::SeparateOutputs(std::vector<uint32_t>* outputs) const {
   return true;
 }
 
+bool Columns::UsesBuffers() const {
+  return std::any_of(plans_.begin(), plans_.end(),
+                     [](const Plan& plan) { return plan.kind == Kind::kBuffer; });
+}
+
 uint64_t Columns::descriptor_bytes() const {
   if (range_) {
     return sizeof(TaskRange) + plans_.size() * (sizeof(Argument) + sizeof(RangeColumn));

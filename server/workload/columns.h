@@ -73,6 +73,8 @@ class Columns {
   // Whether the tasks could also run with other outputs: they write only to outputs, and each of
   // these is dense. Sets `outputs` to their indices.
   bool SeparateOutputs(std::vector<uint32_t>* outputs) const;
+  // Whether an argument is a buffer.
+  bool UsesBuffers() const;
 
  private:
   enum class Kind : uint8_t { kBuffer, kInline, kReturned, kScalar };

@@ -59,11 +59,12 @@ Needs OperatorWorkload::ResourcesNeeded() const {
   needs.staging_bytes = columns_->staging_bytes();
   needs.host_bytes = batch_bytes + columns_->returned_bytes();
   if (trial_) {
-    // The trial needs a copy of the batch, and a comparison task for each output of each task: its
-    // descriptor, the two tensors, and the index of the compared task.
+    // The trial needs a copy of the batch with an index for each task, and a comparison task for
+    // each output of each task: its descriptor, the two tensors, and the index of the compared task.
     constexpr uint64_t kComparisonBytes =
         sizeof(TaskDescriptor) + 2 * sizeof(Argument) + sizeof(uint64_t) + kTaskOutcomeBytes;
-    needs.trial_bytes = batch_bytes + tasks * outputs_.size() * kComparisonBytes;
+    needs.trial_bytes =
+        batch_bytes + tasks * (sizeof(uint64_t) + outputs_.size() * kComparisonBytes);
   }
   return needs;
 }
@@ -80,6 +81,7 @@ void OperatorWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
   if (trial_ && ticket.trial()) {
     batch.shadow = op_.shadow;
     batch.shadow_outputs = std::move(outputs_);
+    batch.shadow_buffers = columns_->UsesBuffers();
   }
   columns_.reset();
   place_.session = nullptr;

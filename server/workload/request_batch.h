@@ -32,6 +32,8 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   // (server/core/shadow_runner.h). `shadow_outputs`: the indices of the arguments that are outputs.
   std::shared_ptr<const OperatorVersion> shadow;
   std::vector<uint32_t> shadow_outputs;
+  // Whether clients can change inputs or outputs of the tasks at any time: some are buffers.
+  bool shadow_buffers = false;
   // The version that the comparison is about; null: the shadow.
   std::shared_ptr<const OperatorVersion> judged;
 };

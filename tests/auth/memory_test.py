@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import re
+import struct
 import sys
 import threading
 import time
@@ -202,17 +203,85 @@ class EveryMethodTest(MemoryTest):
 
 class HonestTest(MemoryTest):
     FLAGS = ()
+    ELEMENTS = 4096
+    ROUNDS = 50
 
-    def test_clients_beside_large_messages(self):
-        # They are parsed on threads of their own: the session and the calls beside them do not wait.
-        graph = field(1, 8 * MIB * field(5, b""))
+    @staticmethod
+    def first_field(message, number):
+        """The first field of this number, which is a number or bytes. Larger numbers follow."""
+        at = 0
+
+        def read_varint():
+            nonlocal at
+            value, shift = 0, 0
+            while True:
+                value |= (message[at] & 127) << shift
+                at, shift = at + 1, shift + 7
+                if message[at - 1] < 128:
+                    return value
+
+        while at < len(message):
+            tag = read_varint()
+            value = read_varint()
+            if tag & 7 == 2:
+                value, at = message[at:at + value], at + value
+            if tag >> 3 == number:
+                return value
+        raise AssertionError("no field {} in {}".format(number, message))
+
+    def open_session(self):
+        """Returns the connection, the stream of its session, and the headers for its calls."""
         session = self.connect()
         opened = session.new_stream()
         session.send_headers(opened, http2.request_headers("/resident.v1.Sessions/Open"))
         session.send_message(opened, b"")
         session.read_until(lambda: session.results[opened].messages)
-        message = session.results[opened].messages[0]
-        headers = [("resident-session", message[2:2 + message[1]])]
+        session_id = self.first_field(session.results[opened].messages[0], 1)
+        return session, opened, [("resident-session", session_id)]
+
+    def run_rounds(self, session, headers, more):
+        """Tasks with buffers whose values are checked, while `more(rounds)`. Returns the number of
+        rounds and the slowest call in seconds."""
+        slowest = 0
+
+        def call(method, message):
+            nonlocal slowest
+            started = time.monotonic()
+            result = session.call("/resident.v1." + method, headers, message, timeout=WAIT_S)
+            slowest = max(slowest, time.monotonic() - started)
+            self.assertEqual(result.grpc_status, 0, result)
+            return result.messages
+
+        shape = varint(self.ELEMENTS)
+        allocate = b"\x08\x01" + field(2, shape)
+        x, out = (
+            b"\x08" + varint(self.first_field(self.first_field(
+                call("Buffers/Allocate", allocate)[0], 1), 1)) for _ in range(2))
+        y = struct.pack("<{}f".format(self.ELEMENTS), *range(self.ELEMENTS))
+        columns = (field(1, field(1, x[1:])), field(2, b"\x08\x01" + field(2, shape) + field(3, y)),
+                   field(1, field(1, out[1:])))
+        add = field(1, field(2, field(1, b"add") + b"\x18\x01" +
+                             b"".join(field(4, column) for column in columns)))
+        rounds = 0
+        while more(rounds):
+            rounds += 1
+            values = [float(rounds + i) for i in range(self.ELEMENTS)]
+            data = struct.pack("<{}f".format(self.ELEMENTS), *values)
+            call("Buffers/Upload", x + field(3, data))
+            call("Executor/Run", add)
+            got = b"".join(self.first_field(message, 1)
+                           for message in call("Buffers/Download", out))
+            self.assertEqual(struct.unpack("<{}f".format(self.ELEMENTS), got),
+                             tuple(value + i for i, value in enumerate(values)))
+        for buffer in (x, out):
+            call("Buffers/Free", buffer)
+        return rounds, slowest
+
+    def test_clients_beside_large_messages(self):
+        # They are parsed on threads of their own: the session and the calls beside them do not wait.
+        graph = field(1, 8 * MIB * field(5, b""))
+        session, opened, headers = self.open_session()
+        _, alone = self.run_rounds(session, headers, lambda rounds: rounds < self.ROUNDS)
         others = [self.connect() for _ in range(6)]
         streams = [(other, other.new_stream()) for other in others]
 
@@ -224,18 +293,15 @@ class HonestTest(MemoryTest):
         senders = [threading.Thread(target=send, args=both) for both in streams]
         for sender in senders:
             sender.start()
-        slowest, calls = 0, 0
-        while any(sender.is_alive() for sender in senders) or calls < 50:
-            started = time.monotonic()
-            result = session.call("/resident.v1.Buffers/List", headers)
-            self.assertEqual(result.grpc_status, 0, result)
-            slowest = max(slowest, time.monotonic() - started)
-            calls += 1
+        rounds, slowest = self.run_rounds(
+            session, headers, lambda rounds: rounds < self.ROUNDS or any(
+                sender.is_alive() for sender in senders))
         for sender in senders:
             sender.join()
         statuses = [other.results[stream].grpc_status for other, stream in streams]
-        print("{} calls beside six messages of {:.0f} MiB, the slowest took {:.2f} s; statuses of "
-              "the six: {}".format(calls, len(graph) / MIB, slowest, statuses), flush=True)
+        print("{} uploads, tasks and downloads beside six messages of {:.0f} MiB: the slowest took "
+              "{:.3f} s, alone {:.3f} s; statuses of the six: {}".format(
+                  rounds, len(graph) / MIB, slowest, alone, statuses), flush=True)
         self.assertLessEqual(set(statuses), {0, RESOURCE_EXHAUSTED})
         self.assertIn(0, statuses)
         self.assertEqual(session.results[opened].ended, http2.OPEN)

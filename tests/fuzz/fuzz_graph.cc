@@ -112,7 +112,10 @@ void Check(const resident::v1::Graph& message) {
       resident::graph::CheckGraph(graph, &findings, {}, &budget);
   // The last question or list may exceed a limit, and then the check ends.
   constexpr uint64_t kStepSlack = resident::graph::kMaxOverlapSteps + CheckBudget::kPollSteps;
-  if (budget.steps() > budget.step_limit() + kStepSlack) std::abort();
+  const auto check_steps = [&] {
+    if (budget.steps() > budget.step_limit() + kStepSlack) std::abort();
+  };
+  check_steps();
   if (budget.peak_bytes() > budget.byte_limit() + CheckBudget::kReservedBytes) std::abort();
   if (check.accepted != (findings.errors() == 0)) std::abort();
   for (const resident::graph::Finding& finding : findings.list()) {
@@ -128,7 +131,8 @@ void Check(const resident::v1::Graph& message) {
     if (!hull.has_value() || hull->low < 0 || hull->high > graph.root_bytes[root]) std::abort();
   }
   resident::v1::GraphReport report;
-  resident::FillGraphReport(graph, check, findings, /*dependencies=*/true, &report);
+  resident::FillGraphReport(graph, check, findings, /*dependencies=*/true, budget, &report);
+  check_steps();
   for (const auto& dependency : report.dependencies()) {
     if (dependency.after() >= dependency.node()) std::abort();
   }

@@ -223,6 +223,57 @@ TEST(CheckBudgetTest, UpdatesOfManyScalarsAreBounded) {
   EXPECT_GT(cost.steps, graph::kMaxSteps);
 }
 
+// The loops over all nodes of which another check of the same graph does without.
+TEST(CheckBudgetTest, EveryLoopOverTheNodesTakesSteps) {
+  constexpr uint32_t kNodes = 10'000;
+  const auto make = [] {
+    GraphMaker g;
+    g.State("s", {D(kNodes)});
+    g.Tensor(v1::GraphTensor::KIND_STATE, "stop", {D(1)}, v1::DTYPE_I64);
+    for (uint32_t i = 0; i < kNodes; ++i) g.Call("zero", {View("s", {}, i)});
+    g.Call("zero", {"stop"});
+    return g;
+  };
+  // Counters that no node signals: the check ends with them, after one wait and after eight.
+  GraphMaker waits = make();
+  waits.Counters(1);
+  uint64_t steps[2] = {};
+  for (const int count : {1, 8}) {
+    for (auto& node : *waits.graph.mutable_nodes()) {
+      while (node.waits_size() < count) node.add_waits()->set_threshold(1);
+    }
+    const Cost cost = Check(waits.graph);
+    EXPECT_THAT(ErrorCodes(cost.report), ElementsAre(502));
+    steps[count == 8] = cost.steps;
+  }
+  EXPECT_GE(steps[1] - steps[0], 2 * 7 * kNodes);  // They are read and checked.
+  // The tensor on which a loop stops.
+  GraphMaker loop = make();
+  loop.graph.mutable_loop()->set_max_steps(1);
+  const Cost endless = Check(loop.graph);
+  loop.graph.mutable_loop()->mutable_stop()->set_tensor("stop");
+  loop.graph.mutable_loop()->mutable_stop()->add_values(1);
+  const Cost stops = Check(loop.graph);
+  EXPECT_TRUE(stops.report.accepted()) << FindingsText(stops.report);
+  EXPECT_GE(stops.steps - endless.steps, kNodes);
+  // Nodes whose results nothing uses are looked for only in a graph without errors.
+  GraphMaker wrong = make();
+  wrong.Output("y", {D(1)});
+  const Cost with_error = Check(wrong.graph);
+  EXPECT_THAT(ErrorCodes(with_error.report), ElementsAre(403));
+  const Cost right = Check(make().graph);
+  EXPECT_GE(right.steps - with_error.steps, kNodes);
+  // The answer's list of dependencies.
+  GraphMaker chain = make();
+  for (uint32_t i = 0; i < kNodes; ++i) chain.Call("zero", {View("s", {}, i)});
+  static const BuiltinCatalog* const catalog = new BuiltinCatalog;
+  CheckBudget listing;
+  const v1::GraphReport listed =
+      ValidateGraph(chain.graph, *catalog, /*dependencies=*/true, {}, &listing);
+  EXPECT_EQ(listed.dependencies_size(), static_cast<int>(kNodes));
+  EXPECT_EQ(listing.steps() - Check(chain.graph).steps, kNodes);
+}
+
 // Each unknown name is compared with all others for a suggestion.
 TEST(CheckBudgetTest, SuggestionsForUnknownNamesAreBounded) {
   GraphMaker g;

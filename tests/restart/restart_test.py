@@ -7,10 +7,12 @@ The last line is `N passed, N failed`.
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -21,6 +23,30 @@ import unittest_main  # noqa: E402
 
 # More crash points than a start with an install has. It bounds the loop of the tests.
 MAX_CRASH_POINTS = 400
+
+
+def process_name(pid):
+    """Empty: there is no such process, or it has ended."""
+    try:
+        stat = pathlib.Path("/proc/{}/stat".format(pid)).read_text()
+    except OSError:
+        return ""
+    name, _, state = stat.partition("(")[2].rpartition(") ")
+    return "" if state.startswith("Z") else name
+
+
+def descendants(pid):
+    """The names of all processes that the process and its children have started, by pid."""
+    found = {}
+    for children in pathlib.Path("/proc/{}/task".format(pid)).glob("*/children"):
+        try:
+            pids = children.read_text().split()
+        except OSError:
+            continue
+        for child in pids:
+            found[int(child)] = process_name(child)
+            found.update(descendants(child))
+    return found
 
 
 class Restart(unittest.TestCase):
@@ -168,6 +194,58 @@ class Restart(unittest.TestCase):
         self.assertGreater(kills, 4)
         daemon = self.start()
         self.assertEqual(self.loaded(daemon), ["first"])
+
+    def test_a_signal_while_the_daemon_starts_ends_it_with_its_children(self):
+        daemon = self.start()
+        self.ok(daemon.ctl("ops", "install", "times", "--expr", "x * 2", "--wait=active"))
+        self.ok(self.load(daemon, "first"))
+        serves = self.served(daemon)
+        daemon.stop()
+        for stage in ("resident-engine", "cc1plus"):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                with self.subTest(stage=stage, signal=number.name):
+                    # The restored version is compiled again.
+                    shutil.rmtree(self.state / "cache", ignore_errors=True)
+                    started = self.start_until(stage)
+                    begun = time.monotonic()
+                    started.send_signal(number)
+                    status = started.wait(daemons.COMMAND_TIMEOUT_S)
+                    took = time.monotonic() - begun
+                    print("{} at {}: ended after {:.3f} s".format(number.name, stage, took))
+                    self.assertEqual(status, 0)
+                    self.assertLess(took, 1)
+                    self.await_ended(self.children)
+                    self.assertFalse((self.folder / "ports").exists())
+        daemon = self.start()
+        self.assertEqual(self.served(daemon), serves)
+        self.assertEqual(self.loaded(daemon), ["first"])
+
+    def start_until(self, stage):
+        """Starts a daemon until it has a child process of this name, directly or not."""
+        log = open(self.folder / "log", "ab")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(
+            [str(daemons.RESIDENTD), "serve", "--address=127.0.0.1:0", "--metrics_address=",
+             "--devices=" + os.environ.get("RESIDENT_TEST_DEVICES", "cpu"),
+             "--port_file=" + str(self.folder / "ports"), "--state_dir=" + str(self.state)],
+            stdout=log, stderr=log, env=dict(os.environ, TMPDIR=str(self.folder)))
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.children = {}
+        deadline = time.monotonic() + daemons.START_TIMEOUT_S
+        while stage not in self.children.values():
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.fail("no {}:\n{}".format(stage, (self.folder / "log").read_text()))
+            self.children = descendants(process.pid)
+        return process
+
+    def await_ended(self, processes):
+        """Waits until these processes, {pid: name}, have ended."""
+        deadline = time.monotonic() + daemons.COMMAND_TIMEOUT_S
+        left = processes
+        while left:
+            left = {pid: name for pid, name in left.items() if process_name(pid) == name}
+            self.assertLess(time.monotonic(), deadline, left)
 
     def test_a_second_daemon_on_the_folder_is_refused(self):
         daemon = self.start()

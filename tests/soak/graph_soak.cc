@@ -7,14 +7,20 @@
 //
 //   RESIDENTD=bazel-bin/server/residentd bazel-bin/tests/soak/graph_soak --seconds=10
 //   ... --seconds=600 --small_tasks=10000000      ten minutes, and as many small tasks
+//   ... --attacks=tests/soak/attacks.py           beside hostile clients
 //   RESIDENT_TEST_DEVICES=0 ...                   on a GPU
+//
+// The hostile clients are another program, which attacks until the others stop. The daemon must
+// then return to the memory that it used before within a minute.
 //
 // Prints the counts, then `0 violations` with exit status 0, or the violations.
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -28,6 +34,7 @@
 #include "absl/time/time.h"
 #include "client/operators.h"
 #include "gtest/gtest.h"
+#include "runtime/base/process/child_process.h"
 #include "tests/daemon/nothing_left.h"
 #include "tests/soak/changes.h"
 #include "tests/soak/decoder.h"
@@ -41,6 +48,7 @@ ABSL_FLAG(uint64_t, small_tasks, 0, "continue until so many small tasks have end
 ABSL_FLAG(int, decoders, 2, "clients that decode");
 ABSL_FLAG(int, small_task_clients, 2, "clients that run small tasks");
 ABSL_FLAG(double, kill_seconds, 20, "mean time between two kills of the engine");
+ABSL_FLAG(std::string, attacks, "", "program of hostile clients (attacks.py); empty: none");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
 ABSL_FLAG(std::string, out, "", "file for the summary, as JSON");
 
@@ -101,6 +109,7 @@ class Soak {
       clients.push_back(std::make_unique<SmallTasks>(
           SmallTasks::World{&daemon_, &timeline, &findings}, NextSeed()));
     }
+    slowest_lone_task_ = {};
     absl::Notification stop;
     std::thread switcher([&] { SwitchUntil(stop, timeline); });
     std::thread killer([&, seed = NextSeed()] { KillUntil(stop, timeline, seconds, seed); });
@@ -125,8 +134,14 @@ class Soak {
     killer.join();
     switcher.join();
     for (const auto& decoder : decoders) decoder->Finish();
-    for (const auto& client : clients) client->Finish();
+    for (const auto& client : clients) {
+      client->Finish();
+      slowest_lone_task_ = std::max(slowest_lone_task_, client->slowest_lone_task());
+    }
   }
+
+  // Of the last Run.
+  std::chrono::milliseconds slowest_lone_task() const { return slowest_lone_task_; }
 
   void End() {
     const auto client = Connect();
@@ -233,25 +248,67 @@ class Soak {
   std::string graph_id_;
   std::vector<uint64_t> weights_;
   uint64_t seeds_ = 0;
+  std::chrono::milliseconds slowest_lone_task_{0};
+};
+
+// Hostile clients in another process, as long as this exists.
+class Attacks {
+ public:
+  Attacks(const testing::Daemon& daemon, Findings& findings) : findings_(findings) {
+    const std::string program = absl::GetFlag(FLAGS_attacks);
+    if (program.empty()) return;
+    auto child = ChildProcess::Spawn({.program = program,
+                                      .arguments = {program, daemon.address()},
+                                      .environment = PickEnvironment({"*"}),
+                                      .fds = {}});
+    if (child.ok()) {
+      child_ = *std::move(child);
+    } else {
+      findings_.Violation("no hostile clients: " + child.status().ToString());
+    }
+  }
+  ~Attacks() {
+    if (child_ == nullptr) return;
+    child_->Kill(SIGTERM);
+    const std::optional<ChildExit> exit = child_->Wait(std::chrono::minutes(2));
+    if (!exit.has_value() || exit->status != 0) {
+      findings_.Violation("the hostile clients " +
+                          (exit.has_value() ? exit->ToString() : "did not end"));
+    }
+  }
+
+ private:
+  Findings& findings_;
+  std::unique_ptr<ChildProcess> child_;
 };
 
 int Main() {
-  const testing::Daemon daemon;
+  std::vector<std::string> flags;
+  if (!absl::GetFlag(FLAGS_attacks).empty()) {
+    flags = {"--max_client_host_mib=128", "--max_host_mib=512"};
+  }
+  const testing::Daemon daemon(flags);
   Soak soak(daemon);
   Usage before;
   Usage after;
+  absl::Duration returned;
   if (soak.Begin()) {
     // The first run creates everything that the daemon creates only once.
     soak.Run(kWarmUpSeconds, 0);
     if (std::string why; !AwaitIdleCompilers(daemon, &why)) soak.findings.Violation(why);
     const testing::Baseline baseline(daemon);
     before = MeasureUsage(daemon);
-    soak.Run(absl::GetFlag(FLAGS_seconds), absl::GetFlag(FLAGS_small_tasks));
+    {
+      const Attacks attacks(daemon, soak.findings);
+      soak.Run(absl::GetFlag(FLAGS_seconds), absl::GetFlag(FLAGS_small_tasks));
+    }
+    const absl::Time attacked = absl::Now();
     testing::ExpectNothingLeft(daemon, baseline);
     if (!AwaitUsage(daemon, before, &after)) {
       soak.findings.Violation(
           absl::StrCat("the daemon used ", Text(before), " and now uses ", Text(after)));
     }
+    returned = absl::Now() - attacked;
     soak.End();
     soak.CheckNothingIsUsed();
   }
@@ -259,7 +316,11 @@ int Main() {
   if (::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed()) {
     soak.findings.Violation("an expectation failed; see above");
   }
-  return Report(daemon, soak.findings, {{"before", Text(before)}, {"after", Text(after)}},
+  return Report(daemon, soak.findings,
+                {{"before", Text(before)},
+                 {"after", Text(after)},
+                 {"seconds until then", absl::ToDoubleSeconds(returned)},
+                 {"slowest lone task, ms", soak.slowest_lone_task().count()}},
                 absl::GetFlag(FLAGS_out));
 }
 

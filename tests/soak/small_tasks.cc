@@ -81,6 +81,11 @@ void SmallTasks::Check(const testing::RunOutcome& outcome, const testing::Counte
   }
   done_.fetch_add(ok, std::memory_order_relaxed);
   world_.findings->Count("batches of small tasks");
+  if (count == 1 && !world_.timeline->WasDisturbed(span)) {
+    const auto took =
+        std::chrono::duration_cast<std::chrono::milliseconds>(span.received - span.sent);
+    slowest_lone_ms_ = std::max<int64_t>(slowest_lone_ms_, took.count());
+  }
   if (ok == count) return;
   world_.findings->Count("small tasks lost with an engine", count - ok);
   if (!world_.timeline->WasDisturbed(span)) {

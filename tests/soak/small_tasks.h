@@ -9,6 +9,7 @@
 #define RESIDENT_TESTS_SOAK_SMALL_TASKS_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <random>
 #include <thread>
@@ -34,6 +35,10 @@ class SmallTasks {
 
   // Tasks that ended OK.
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
+  // The longest time that a batch of one task took which no disturbance delayed.
+  std::chrono::milliseconds slowest_lone_task() const {
+    return std::chrono::milliseconds(slowest_lone_ms_.load(std::memory_order_relaxed));
+  }
 
  private:
   void RunUntilStopped();
@@ -46,6 +51,7 @@ class SmallTasks {
   std::mt19937_64 random_;
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> done_{0};
+  std::atomic<int64_t> slowest_lone_ms_{0};
   std::thread thread_;  // Uses all members above.
 };
 

@@ -2,19 +2,19 @@
 // process, the CPU's or with RESIDENT_TEST_ENGINE=cuda the GPU's.
 #include "runtime/operators/validation/validation.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +24,7 @@
 #include "runtime/device/spare_engine.h"
 #include "runtime/operators/validation/check_examples.h"
 #include "runtime/operators/validation/guarded_tensors.h"
+#include "runtime/ring/shared_region.h"
 #include "tests/units/trials.h"
 
 namespace resident {
@@ -408,8 +409,30 @@ std::vector<pid_t> Children() {
   return found;
 }
 
-// Validates while others kill up to `kills` engines, each after it has used the processor for some
-// time. Returns the number of those that were killed.
+// The inode of the memory that this process shares with an engine in which a task of the job's
+// version has begun; nullopt: there is none, except those that are `known`.
+std::optional<ino_t> FindEngineThatRuns(const ValidationJob& job, const std::set<ino_t>& known) {
+  for (const auto& descriptor : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    const std::string target = std::filesystem::read_symlink(descriptor.path(), closed);
+    if (closed || target.find("memfd:residentd-region") == std::string::npos) continue;
+    const int fd = open(descriptor.path().c_str(), O_RDWR | O_CLOEXEC);
+    struct stat info = {};
+    if (fd < 0 || fstat(fd, &info) != 0) continue;
+    const auto region = SharedRegion::Attach(fd);
+    if (!region.ok() || known.contains(info.st_ino)) continue;
+    for (uint32_t worker = 0; worker < (*region)->control()->worker_count; ++worker) {
+      Breadcrumb& breadcrumb = (*region)->breadcrumbs()[worker];
+      if (__atomic_load_n(&breadcrumb.stamp, __ATOMIC_ACQUIRE) == 0) continue;
+      const uint32_t slot = __atomic_load_n(&breadcrumb.operator_slot, __ATOMIC_RELAXED);
+      if (slot == job.slot || slot == job.checked_slot) return info.st_ino;
+    }
+  }
+  return std::nullopt;
+}
+
+// Validates while others kill up to `kills` engines, each after a task of the version has begun in
+// it. Returns the number of those that were killed.
 size_t ValidateWithKills(const ValidationJob& job, size_t kills, ValidationReport* report) {
   const std::vector<pid_t> before =
       Children();  // Engines of earlier tests, which are being reaped.
@@ -417,21 +440,19 @@ size_t ValidateWithKills(const ValidationJob& job, size_t kills, ValidationRepor
   std::atomic<bool> ended{false};
   std::set<pid_t> killed;
   std::thread killer([&] {
+    std::set<ino_t> known;
     while (!ended && killed.size() < kills) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const std::optional<ino_t> running = FindEngineThatRuns(job, known);
+      if (!running.has_value()) continue;
+      known.insert(*running);
+      // The validation has one engine at a time.
       for (const pid_t child : Children()) {
-        if (killed.size() == kills || killed.contains(child)) continue;
+        if (killed.contains(child)) continue;
         if (std::find(before.begin(), before.end(), child) != before.end()) continue;
-        constexpr int kUserTicks = 14;  // proc(5). The name, field 2, may contain spaces.
-        std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
-        std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
-        std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-        std::string field;
-        for (int i = 3; i <= kUserTicks; ++i) fields >> field;
-        if (std::atol(field.c_str()) < 20) continue;
         kill(child, SIGKILL);
         killed.insert(child);
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
   *report = validation->Run(job);
