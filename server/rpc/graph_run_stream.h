@@ -26,7 +26,6 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
  public:
   GraphRunStream(Transport& transport, GraphChecker& checker)
       : BidiStream(transport, checker.core()), checker_(checker) {}
-  ~GraphRunStream() override;
   void Open(const grpc::CallbackServerContext& context, const v1::RunGraphRequest& request);
 
   // A run would lack tickets from then on.
@@ -52,7 +51,7 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
   void OnRunEnd(absl::StatusOr<v1::GraphResult> result) ABSL_LOCKS_EXCLUDED(mu_);
 
   GraphChecker& checker_;
-  bool entered_ = false;  // Counted by the gate.
+  DrainGate::Entry entry_;
   SharedSlots::Ticket slot_;
   std::shared_ptr<Client> client_;
   v1::RunGraphRequest request_;

@@ -30,7 +30,6 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   UploadStream(Transport& transport, Core& core)
       : BidiStream(transport, core),
         limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")) {}
-  ~UploadStream() override;
   // `response`: sent if the stream ends OK; valid until OnDone.
   void Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response);
 
@@ -66,7 +65,7 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   const MessageLimits limits_;
   grpc::ByteBuffer* response_ = nullptr;
   std::shared_ptr<Client> client_;
-  bool entered_ = false;  // Counted by the gate.
+  DrainGate::Entry entry_;
 
   v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);
   Budget::Charge message_charge_ ABSL_GUARDED_BY(mu_);
