@@ -5,6 +5,7 @@
 #ifndef RESIDENT_SERVER_RPC_LIVE_STREAMS_H_
 #define RESIDENT_SERVER_RPC_LIVE_STREAMS_H_
 
+#include <cassert>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -36,6 +37,7 @@ class LiveStreams {
   // Without `recheck`, EndRefused does not end the stream.
   void Add(const std::shared_ptr<LiveStream>& stream, Recheck recheck = nullptr) {
     absl::MutexLock lock(&mu_);
+    assert(!streams_.contains(stream.get()));
     streams_[stream.get()] = {stream, std::move(recheck)};
   }
   void Remove(const LiveStream* stream) {

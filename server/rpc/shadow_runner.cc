@@ -1,5 +1,6 @@
 #include "server/rpc/shadow_runner.h"
 
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -62,6 +63,7 @@ ShadowRunner::ShadowRunner(const Registry& registry, std::vector<Device*> device
 }
 
 void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()> done) {
+  assert(batch->shadow != nullptr);
   auto trial = std::make_shared<Trial>();
   trial->batch = std::move(batch);
   trial->done = std::move(done);
