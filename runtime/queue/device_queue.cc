@@ -467,6 +467,7 @@ class DeviceQueue::Impl {
     {
       absl::MutexLock lock(&mu_);
       for (const auto& batch : finished->batches) {
+        assert(batch->finished == batch->count());
         completed_tasks_ += batch->count();
         queues_.Ended(*batch);
       }

@@ -61,7 +61,7 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
 }
 
 uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks) {
-  assert(!batch->in_order || batch->submitted == batch->finished);
+  assert(!batch->in_order || batch->finished == batch->submitted);
   const uint32_t left = batch->count() - batch->submitted;
   uint32_t submitted = 0;
   if (batch->range) {
@@ -138,6 +138,7 @@ std::optional<uint64_t> RingTasks::Admit(const Entry& entry) {
   const std::optional<uint64_t> sequence = ring_->Reserve();
   if (!sequence) return std::nullopt;
   if (ring_->in_flight() == 1) busy_since_ = Clock::now();
+  assert(this->entry(*sequence).batch == nullptr);
   this->entry(*sequence) = entry;
   backlog_.Add(estimate);
   return sequence;

@@ -1,6 +1,7 @@
 #include "runtime/state/state_store.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -118,6 +119,7 @@ absl::Status StateStore::Load() {
 void StateStore::Note(const RegistryChange* change, const VersionContent& content,
                       std::vector<OperatorEvent> events) {
   if (change != nullptr) {
+    assert(model_.Check(*change).ok());
     model_.Apply(*change, content);
     changed_.operators.insert(change->name);
     changed_.removals |= change->kind == EventKind::kRemoved;

@@ -1,5 +1,7 @@
 #include "server/auth/published_file.h"
 
+#include <cassert>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -48,6 +50,9 @@ absl::Status PublishedFile::Set(const std::string& contents) {
   return absl::OkStatus();
 }
 
-std::string PublishedFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
+std::string PublishedFile::path() const {
+  assert(fd_ >= 0);
+  return absl::StrCat("/proc/self/fd/", fd_);
+}
 
 }  // namespace resident

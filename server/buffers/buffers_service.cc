@@ -18,6 +18,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
 #include "server/workload/copy_workload.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 namespace {
@@ -38,13 +39,6 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
     spec->shape.push_back(static_cast<int64_t>(dim));
   }
   return absl::OkStatus();
-}
-
-grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
-                                    const absl::Status& status) {
-  auto* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
 }
 
 }  // namespace
@@ -68,11 +62,13 @@ absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& conte
 grpc::ServerUnaryReactor* BuffersService::Allocate(grpc::CallbackServerContext* context,
                                                    const v1::AllocateRequest* request,
                                                    v1::AllocateResponse* response) {
-  if (!request->durable() || !core_.buffers.on_disk()) {
-    return FinishNow(context, DoAllocate(*context, *request, *response));
-  }
-  return FinishOnDisk(context, [this, context, request, response] {
-    return DoAllocate(*context, *request, *response);
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) {
+    if (!request->durable() || !core_.buffers.on_disk()) {
+      return DoAllocate(*context, *request, *response);
+    }
+    return call.Post(core_.pools.disk, [this, context, request, response] {
+      return DoAllocate(*context, *request, *response);
+    });
   });
 }
 
@@ -93,50 +89,49 @@ grpc::ServerWriteReactor<v1::LoadFileResponse>* BuffersService::LoadFile(
 
 grpc::ServerUnaryReactor* BuffersService::Free(grpc::CallbackServerContext* context,
                                                const v1::FreeRequest* request, v1::FreeResponse*) {
-  const auto client = FindSessionClient(*context, core_);
-  if (!client.ok()) return FinishNow(context, client.status());
-  const auto buffer = core_.buffers.Find((*client)->id(), request->buffer_id());
-  if (!buffer.ok()) return FinishNow(context, buffer.status());
-  if (!(*buffer)->durable || !core_.buffers.on_disk()) {
-    return FinishNow(context, core_.buffers.Free((*client)->id(), request->buffer_id()));
-  }
-  return FinishOnDisk(context, [this, client = *client, id = request->buffer_id()] {
-    return core_.buffers.Free(client->id(), id);
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto client, FindSessionClient(*context, core_));
+    ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client->id(), request->buffer_id()));
+    if (!buffer->durable || !core_.buffers.on_disk()) {
+      return core_.buffers.Free(client->id(), buffer->id);
+    }
+    return call.Post(core_.pools.disk, [this, client, id = buffer->id] {
+      return core_.buffers.Free(client->id(), id);
+    });
   });
-}
-
-grpc::ServerUnaryReactor* BuffersService::FinishOnDisk(grpc::CallbackServerContext* context,
-                                                       std::function<absl::Status()> work) {
-  auto* const reactor = context->DefaultReactor();
-  core_.pools.disk.Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* BuffersService::List(grpc::CallbackServerContext* context,
                                                const v1::ListBuffersRequest*,
                                                v1::ListBuffersResponse* response) {
-  const auto client = FindClient(*context, core_);
-  if (client.ok()) {
-    for (const auto& buffer : core_.buffers.List((*client)->id())) {
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto client, FindClient(*context, core_));
+    for (const auto& buffer : core_.buffers.List(client->id())) {
       DescribeBuffer(*buffer, response->add_buffers());
     }
-  }
-  return FinishNow(context, client.status());
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* context,
                                                   const v1::PersistRequest* request,
                                                   v1::PersistResponse*) {
-  const auto client = FindSessionClient(*context, core_);
-  if (!client.ok()) return FinishNow(context, client.status());
-  const auto buffer = core_.buffers.Find((*client)->id(), request->buffer_id());
-  if (!buffer.ok()) return FinishNow(context, buffer.status());
-  if (!(*buffer)->durable) return FinishNow(context, errors::NotDurable(request->buffer_id()));
-  auto write = core_.buffers.StartWrite(DurableCopy::Kind::kPersist, (*client)->id(), **buffer);
-  if (!write.ok()) return FinishNow(context, write.status());
-  if (!core_.gate.Enter(1)) return FinishNow(context, errors::Draining());
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto client, FindSessionClient(*context, core_));
+    ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client->id(), request->buffer_id()));
+    if (!buffer->durable) return errors::NotDurable(request->buffer_id());
+    ASSIGN_OR_RETURN(auto write,
+                     core_.buffers.StartWrite(DurableCopy::Kind::kPersist, client->id(), *buffer));
+    RETURN_IF_ERROR(call.Enter(core_.gate));
+    StartPersist(client, buffer, std::move(write), call.Defer());
+    return absl::OkStatus();
+  });
+}
 
-  auto* const reactor = context->DefaultReactor();
+void BuffersService::StartPersist(const std::shared_ptr<Client>& client,
+                                  const std::shared_ptr<const Buffer>& buffer,
+                                  std::unique_ptr<DurableWrite> write,
+                                  std::shared_ptr<UnaryCall> answer) {
   // The reader and its callbacks refer to each other until the reader ends.
   struct Job {
     std::shared_ptr<DeviceReader> reader;
@@ -145,31 +140,26 @@ grpc::ServerUnaryReactor* BuffersService::Persist(grpc::CallbackServerContext* c
     absl::Status added;
   };
   auto job = std::make_shared<Job>();
-  job->write = *std::move(write);
+  job->write = std::move(write);
   const auto take = [job](absl::Span<const uint8_t> data, const Budget::Charge&) {
     if (job->added.ok()) job->added = job->write->Add(job->offset, data);
     if (!job->added.ok()) job->reader->Cancel();
     job->offset += data.size();
     job->reader->Next();
   };
-  const auto end = [this, job, reactor, buffer = *buffer](const absl::Status& read) {
+  const auto end = [this, job, buffer, answer = std::move(answer)](const absl::Status& read) {
     job->reader.reset();
     absl::Status status = job->added.ok() ? read : job->added;
     if (status.ok()) status = job->write->Commit();
     job->write.reset();
-    const auto finish = [this, reactor](const absl::Status& outcome) {
-      core_.gate.Leave(1);
-      reactor->Finish(ToGrpc(outcome));
-    };
-    if (!status.ok() || !core_.buffers.on_disk()) return finish(status);
-    core_.pools.disk.Post([this, finish, buffer] { finish(core_.buffers.Save(*buffer)); });
+    if (!status.ok() || !core_.buffers.on_disk()) return answer->Finish(status);
+    core_.pools.disk.Post([this, answer, buffer] { answer->Finish(core_.buffers.Save(*buffer)); });
   };
   job->reader = std::make_shared<DeviceReader>(
-      core_, *client, *buffer, DeviceReader::Range{0, (*buffer)->size_bytes, kCopyPieceBytes}, take,
+      core_, client, buffer, DeviceReader::Range{0, buffer->size_bytes, kCopyPieceBytes}, take,
       end);
   const std::shared_ptr<DeviceReader> reader = job->reader;
   reader->Start();
-  return reactor;
 }
 
 absl::Status BuffersService::CheckImport(const v1::ImportSharedRequest& request) const {
@@ -240,17 +230,15 @@ absl::Status BuffersService::DoImport(const Client& client, const v1::ImportShar
 grpc::ServerUnaryReactor* BuffersService::ImportShared(grpc::CallbackServerContext* context,
                                                        const v1::ImportSharedRequest* request,
                                                        v1::ImportSharedResponse* response) {
-  const auto client = FindSessionClient(*context, core_);
-  if (!client.ok()) return FinishNow(context, client.status());
-  const absl::Status checked = CheckImport(*request);
-  if (!checked.ok()) return FinishNow(context, checked);
-  if (core_.gate.draining()) return FinishNow(context, errors::Draining());
-  auto* const reactor = context->DefaultReactor();
-  // Mapping is a call to the engine.
-  core_.pools.blocking.Post([this, reactor, client = *client, request, response] {
-    reactor->Finish(ToGrpc(DoImport(*client, *request, *response)));
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto client, FindSessionClient(*context, core_));
+    RETURN_IF_ERROR(CheckImport(*request));
+    if (core_.gate.draining()) return errors::Draining();
+    // Mapping is a call to the engine.
+    return call.Post(core_.pools.blocking, [this, client, request, response] {
+      return DoImport(*client, *request, *response);
+    });
   });
-  return reactor;
 }
 
 }  // namespace resident

@@ -4,10 +4,11 @@
 #ifndef RESIDENT_SERVER_BUFFERS_BUFFERS_SERVICE_H_
 #define RESIDENT_SERVER_BUFFERS_BUFFERS_SERVICE_H_
 
-#include <functional>
+#include <memory>
 
 #include "resident/v1/buffers.grpc.pb.h"
 #include "server/buffers/buffers.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 
@@ -47,9 +48,10 @@ class BuffersService final : public BuffersCallbacks {
  private:
   absl::Status DoAllocate(const grpc::CallbackServerContext& context,
                           const v1::AllocateRequest& request, v1::AllocateResponse& response);
-  // Runs `work` on the disk's thread and answers with its result.
-  grpc::ServerUnaryReactor* FinishOnDisk(grpc::CallbackServerContext* context,
-                                         std::function<absl::Status()> work);
+  // Reads the buffer from its device, commits the write and saves the buffer, then answers.
+  void StartPersist(const std::shared_ptr<Client>& client,
+                    const std::shared_ptr<const Buffer>& buffer,
+                    std::unique_ptr<DurableWrite> write, std::shared_ptr<UnaryCall> answer);
   // Whether this daemon accepts the way in which the request identifies the memory.
   absl::Status CheckImport(const v1::ImportSharedRequest& request) const;
   absl::Status DoImport(const Client& client, const v1::ImportSharedRequest& request,

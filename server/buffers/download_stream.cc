@@ -10,10 +10,6 @@
 
 namespace resident {
 
-DownloadStream::~DownloadStream() {
-  if (entered_) core_.gate.Leave(1);
-}
-
 void DownloadStream::Open(const grpc::CallbackServerContext& context,
                           const v1::DownloadRequest& request) {
   Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Buffers/Download"));
@@ -26,8 +22,7 @@ void DownloadStream::Open(const grpc::CallbackServerContext& context,
 absl::Status DownloadStream::StartReader(const grpc::CallbackServerContext& context,
                                          const v1::DownloadRequest& request) {
   ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
-  if (!core_.gate.Enter(1)) return errors::Draining();
-  entered_ = true;
+  ASSIGN_OR_RETURN(entry_, core_.gate.Enter(1));
   ASSIGN_OR_RETURN(const auto buffer, core_.buffers.Find(client->id(), request.buffer_id()));
   const uint64_t size = buffer->size_bytes;
   const uint64_t offset = request.offset();

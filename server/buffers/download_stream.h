@@ -24,7 +24,6 @@ namespace resident {
 class DownloadStream final : public BidiStream<NoMessage, v1::DownloadResponse> {
  public:
   DownloadStream(Transport& transport, Core& core) : BidiStream(transport, core) {}
-  ~DownloadStream() override;
   void Open(const grpc::CallbackServerContext& context, const v1::DownloadRequest& request);
 
  private:
@@ -38,7 +37,7 @@ class DownloadStream final : public BidiStream<NoMessage, v1::DownloadResponse> 
   void Take(absl::Span<const uint8_t> data, Budget::Charge memory);
   void OnReaderEnd(const absl::Status& status);
 
-  bool entered_ = false;  // Counted by the gate.
+  DrainGate::Entry entry_;
   std::shared_ptr<DeviceReader> reader_ ABSL_GUARDED_BY(mu_);
 };
 

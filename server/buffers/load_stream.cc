@@ -38,7 +38,7 @@ absl::Status LoadStream::Start(const grpc::CallbackServerContext& context) {
   ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
   if (buffers_.load_dir.empty()) return errors::NoLoadFolder();
   ASSIGN_OR_RETURN(slot_, buffers_.load_slots.Take(NameHolder(client_->account(), context.peer())));
-  if (!core_.gate.Enter(1)) return errors::Draining();
+  ASSIGN_OR_RETURN(entry_, core_.gate.Enter(1));
   {
     absl::MutexLock lock(&mu_);
     loading_ = true;
@@ -56,7 +56,7 @@ void LoadStream::Run() {
   }
   made_.clear();
   slot_.Release();
-  core_.gate.Leave(1);
+  entry_.Clear();
   absl::MutexLock lock(&mu_);
   loading_ = false;
   if (status.ok() && !ending()) {

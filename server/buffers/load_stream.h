@@ -67,6 +67,7 @@ class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
   v1::LoadFileRequest request_;
   std::shared_ptr<Client> client_;
   SharedSlots::Ticket slot_;
+  DrainGate::Entry entry_;
   std::vector<std::shared_ptr<const Buffer>> made_;
   Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the stream ends.
 

@@ -20,18 +20,15 @@ constexpr int kPiecesUnderWay = 2;
 
 }  // namespace
 
-UploadStream::~UploadStream() {
-  if (entered_) core_.gate.Leave(1);
-}
-
 void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response) {
   Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
   response_ = &response;
   const absl::StatusOr<std::shared_ptr<Client>> client = FindSessionClient(context, core_);
   absl::MutexLock lock(&mu_);
   if (!client.ok()) return Conclude(client.status());
-  if (!core_.gate.Enter(1)) return Conclude(errors::Draining());
-  entered_ = true;
+  absl::StatusOr<DrainGate::Entry> entry = core_.gate.Enter(1);
+  if (!entry.ok()) return Conclude(entry.status());
+  entry_ = *std::move(entry);
   client_ = *client;
   Step();
 }

@@ -32,7 +32,6 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
       : BidiStream(transport, core),
         limits_(FindMessageLimits(core, "/resident.v1.Buffers/Upload")),
         wait_(core.admission) {}
-  ~UploadStream() override;
   // `response`: sent if the stream ends OK; valid until OnDone.
   void Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response);
 
@@ -68,7 +67,7 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   grpc::ByteBuffer* response_ = nullptr;
   std::shared_ptr<Client> client_;
   Admission::Wait wait_;  // For the ticket of the next piece; cancelled when the stream ends.
-  bool entered_ = false;  // Counted by the gate.
+  DrainGate::Entry entry_;
 
   v1::UploadRequest message_ ABSL_GUARDED_BY(mu_);
   Budget::Charge message_charge_ ABSL_GUARDED_BY(mu_);

@@ -37,9 +37,8 @@ class LiveStreams {
   // Without `recheck`, EndRefused does not end the stream. REQUIRES: it was not added before.
   void Add(const std::shared_ptr<LiveStream>& stream, Recheck recheck = nullptr) {
     absl::MutexLock lock(&mu_);
-    [[maybe_unused]] const bool added =
-        streams_.insert({stream.get(), Entry{stream, std::move(recheck)}}).second;
-    assert(added);
+    assert(!streams_.contains(stream.get()));
+    streams_[stream.get()] = {stream, std::move(recheck)};
   }
   void Remove(const LiveStream* stream) {
     absl::MutexLock lock(&mu_);

@@ -1,5 +1,6 @@
 #include "server/core/shadow_runner.h"
 
+#include <cassert>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -75,6 +76,7 @@ ShadowRunner::ShadowRunner(const Registry& registry, std::vector<Device*> device
 }
 
 void ShadowRunner::Run(std::shared_ptr<RequestBatch> batch, std::function<void()> done) {
+  assert(batch->shadow != nullptr);
   auto trial = std::make_shared<Trial>();
   trial->batch = std::move(batch);
   trial->done = std::move(done);

@@ -1,6 +1,7 @@
 #include "server/graphs/graph_binding.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <memory>
 #include <string_view>
@@ -23,6 +24,7 @@ GraphBinder::GraphBinder(const Core& core, const Client& client, const graph::Gr
 }
 
 absl::Status GraphBinder::UseSession(const GraphSessionState& session) {
+  assert(used_.empty() && memory_.writes.empty());
   if (memory_.device.value_or(session.device) != session.device) {
     return errors::GraphSessionOnOtherDevice(session.device, *memory_.device);
   }

@@ -10,6 +10,7 @@
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_BINDING_H_
 #define RESIDENT_SERVER_GRAPHS_GRAPH_BINDING_H_
 
+#include <cassert>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -52,7 +53,10 @@ class GraphBinder {
   absl::Status UseSession(const GraphSessionState& session);
   // Binds for a graph session that is opened: BindAll refuses inputs and outputs, which each run
   // binds. REQUIRES: called before the others.
-  void OpenSession() { opens_session_ = true; }
+  void OpenSession() {
+    assert(used_.empty() && memory_.writes.empty());
+    opens_session_ = true;
+  }
   // Takes the data out of `bindings`. Errors: INVALID_ARGUMENT (a binding that does not fit),
   // NOT_FOUND (a buffer).
   absl::Status BindAll(google::protobuf::RepeatedPtrField<v1::GraphBinding>& bindings);

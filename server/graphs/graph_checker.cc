@@ -45,6 +45,12 @@ absl::StatusOr<std::shared_ptr<GraphChecker::Check>> GraphChecker::Post(Caller c
   return check;
 }
 
+absl::Status GraphChecker::PostFor(UnaryCall& call, Caller caller, Work work, Answer answer) {
+  ASSIGN_OR_RETURN(auto check, Post(std::move(caller), std::move(work), std::move(answer)));
+  call.OnCancel([this, check = std::move(check)] { Cancel(check); });
+  return absl::OkStatus();
+}
+
 std::shared_ptr<Budget::Account> GraphChecker::FindAccount(const std::string& holder) {
   absl::erase_if(accounts_, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Budget::Account>& known = accounts_[holder];

@@ -14,7 +14,7 @@
 //
 //   ASSIGN_OR_RETURN(check_, checker.Post(
 //       {holder, deadline}, [...](graph::CheckBudget& budget) { return Work(budget); },
-//       [...](const absl::Status& status) { reactor->Finish(ToGrpc(status)); }));
+//       [...](const absl::Status& status) { Conclude(status); }));
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_CHECKER_H_
 #define RESIDENT_SERVER_GRAPHS_GRAPH_CHECKER_H_
 
@@ -39,6 +39,7 @@
 #include "server/core/core.h"
 #include "server/core/shared_slots.h"
 #include "server/core/worker_pool.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 
@@ -68,6 +69,10 @@ class GraphChecker {
   // RESOURCE_EXHAUSTED: no place is free for the caller. UNAVAILABLE: the daemon drains. `answer`
   // is then not called.
   absl::StatusOr<std::shared_ptr<Check>> Post(Caller caller, Work work, Answer answer)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for a unary call: the check ends when the call does. `answer` answers the call.
+  // REQUIRES: the call is deferred.
+  absl::Status PostFor(UnaryCall& call, Caller caller, Work work, Answer answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   // The caller does not need the check any more. No effect on one that was answered.
   void Cancel(const std::shared_ptr<Check>& check) ABSL_LOCKS_EXCLUDED(mu_);

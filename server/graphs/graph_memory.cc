@@ -1,6 +1,7 @@
 #include "server/graphs/graph_memory.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -61,6 +62,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> AllocateTensors(Core& core, const 
                                                               absl::Span<const uint32_t> tensors,
                                                               absl::Span<const uint64_t> bytes,
                                                               std::vector<GraphPlace>* places) {
+  assert(!tensors.empty());
   uint64_t total = 0;
   for (const uint32_t i : tensors) {
     (*places)[i].offset = total;

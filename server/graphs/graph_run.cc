@@ -1,6 +1,7 @@
 #include "server/graphs/graph_run.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -218,6 +219,7 @@ void GraphRun::TakeResult(const Call& call, const RequestBatch& batch, v1::Batch
         result_.set_device_ns(result_.device_ns() + result.device_ns(0));
       }
       for (uint64_t i = waiting_ends_[call.item]; i < waiting_ends_[call.item + 1]; ++i) {
+        assert(blockers_[waiting_[i]] > 0);
         if (--blockers_[waiting_[i]] == 0) ready_.push_back(waiting_[i]);
       }
       break;
@@ -314,6 +316,7 @@ void GraphRun::Cancel(const absl::Status& why) {
 void GraphRun::EventSent() {
   {
     absl::MutexLock lock(&mu_);
+    assert(unsent_ > 0);
     --unsent_;
     if (!paused_ || !failed_.ok() || MustWaitForClient()) return;
     paused_ = false;
@@ -406,6 +409,7 @@ void GraphRun::Report() {
 
 GraphRunLeft GraphRun::left() const {
   absl::MutexLock lock(&mu_);
+  assert(phase_ == Phase::kEnded);
   return {complete_, next_values_, in_step_};
 }
 

@@ -32,6 +32,7 @@
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_RUN_H_
 #define RESIDENT_SERVER_GRAPHS_GRAPH_RUN_H_
 
+#include <cassert>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -79,7 +80,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
         client_(std::move(client)),
         checked_(std::move(checked)),
         graph_(checked_->graph),
-        order_(checked_->order) {}
+        order_(checked_->order) {
+    assert(client_->is_session());
+  }
 
   // Takes the bindings' data out of `request`. `session`: what the run's graph session holds, if it
   // has one. Also errors that are found at once are reported by `on_end`.

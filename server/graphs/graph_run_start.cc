@@ -1,5 +1,6 @@
 // The parts of GraphRun::Start: rights, values of the scalars, and memory.
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,7 @@ void GraphRun::Start(v1::RunGraphRequest& request, std::optional<GraphSessionSta
   const absl::Status prepared = Prepare(request);
   {
     absl::MutexLock lock(&mu_);
+    assert(!started_);
     started_ = true;
     if (!prepared.ok()) {
       Fail(prepared);

@@ -20,10 +20,6 @@
 
 namespace resident {
 
-GraphRunStream::~GraphRunStream() {
-  if (entered_) core_.gate.Leave(1);
-}
-
 void GraphRunStream::Open(const grpc::CallbackServerContext& context,
                           const v1::RunGraphRequest& request) {
   Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Graphs/Run"));
@@ -47,8 +43,7 @@ absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
   }
   ASSIGN_OR_RETURN(slot_,
                    checker_.run_slots().Take(NameHolder(client_->account(), context.peer())));
-  if (!core_.gate.Enter(1)) return errors::Draining();
-  entered_ = true;
+  ASSIGN_OR_RETURN(entry_, core_.gate.Enter(1));
   v1::BatchOptions options;
   options.set_timeout_us(request.timeout_us());
   const Clock::time_point now = core_.time.Now();

@@ -24,7 +24,6 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
  public:
   GraphRunStream(Transport& transport, Graphs& graphs)
       : BidiStream(transport, graphs.core), graphs_(graphs), checker_(graphs.checker) {}
-  ~GraphRunStream() override;
   void Open(const grpc::CallbackServerContext& context, const v1::RunGraphRequest& request);
 
   // A run would lack tickets from then on.
@@ -51,7 +50,7 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
 
   Graphs& graphs_;
   GraphChecker& checker_;
-  bool entered_ = false;  // Counted by the gate.
+  DrainGate::Entry entry_;
   SharedSlots::Ticket slot_;
   std::shared_ptr<Client> client_;
   v1::RunGraphRequest request_;

@@ -12,7 +12,6 @@
 #include "runtime/graph/memory.h"
 #include "server/buffers/buffer_access.h"
 #include "server/core/status.h"
-#include "server/graphs/checked_call.h"
 #include "server/graphs/errors.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_memory.h"
@@ -49,19 +48,17 @@ void FillSession(const Core& core, const GraphSession& session, v1::GraphSession
 // One OpenSession or ForkSession, until it is answered.
 class Opening : public std::enable_shared_from_this<Opening> {
  public:
-  Opening(Graphs& graphs, grpc::ServerUnaryReactor& reactor, v1::GraphSession* response)
-      : graphs_(graphs), core_(graphs.core), reactor_(reactor), response_(response) {}
-  ~Opening() {
-    if (entered_) core_.gate.Leave(1);
-  }
+  Opening(Graphs& graphs, v1::GraphSession* response)
+      : graphs_(graphs), core_(graphs.core), response_(response) {}
 
-  absl::Status Enter(const grpc::CallbackServerContext& context) {
+  // If the handler fails, it answers the call. Finish answers once the handler has returned OK.
+  absl::Status Enter(UnaryCall& call, const grpc::CallbackServerContext& context) {
     ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
     deadline_ = ReadDeadline(context, core_.time.Now());
     ASSIGN_OR_RETURN(slot_,
                      graphs_.sessions.TakeSlot(NameHolder(client_->account(), context.peer())));
-    if (!core_.gate.Enter(1)) return errors::Draining();
-    entered_ = true;
+    RETURN_IF_ERROR(call.Enter(core_.gate));
+    call_ = call.Defer();
     return absl::OkStatus();
   }
   Client& client() { return *client_; }
@@ -93,7 +90,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
     charge_.Clear();
     memory_ = {};
     slot_ = {};
-    reactor_.Finish(ToGrpc(status));
+    call_->Finish(status);
   }
 
  private:
@@ -229,9 +226,8 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   Graphs& graphs_;
   Core& core_;
-  grpc::ServerUnaryReactor& reactor_;
   v1::GraphSession* const response_;
-  bool entered_ = false;  // Counted by the gate.
+  std::shared_ptr<UnaryCall> call_;
   std::shared_ptr<Client> client_;
   Clock::time_point deadline_;
   SharedSlots::Ticket slot_;
@@ -254,53 +250,41 @@ absl::Status CheckStates(const Core& core, const GraphSession& session) {
   return errors::GraphSessionLost(session.id(), buffer->device, buffer->lost_cause);
 }
 
-grpc::ServerUnaryReactor* GraphSessionCalls::Open(grpc::CallbackServerContext& context,
-                                                  const v1::OpenGraphSessionRequest& request,
-                                                  v1::OpenGraphSessionResponse& response) {
-  auto* const call = new CheckedCall(graphs_.checker);
-  const auto opening = std::make_shared<Opening>(graphs_, *call, response.mutable_session());
-  const auto start = [&]() -> absl::Status {
-    RETURN_IF_ERROR(opening->Enter(context));
-    ASSIGN_OR_RETURN(const auto graph, graphs_.store.Find(request.graph_id()));
-    ASSIGN_OR_RETURN(const auto checked, graph->FindChecked(core_.registry));
-    if (checked != nullptr) {
-      core_.runner.Post(
-          [opening, graph, checked, &request] { opening->Open(graph, checked, request); });
-      return absl::OkStatus();
-    }
-    const auto now = std::make_shared<LoadedGraph::Checked>();
-    return call->Post(
-        opening->checker_caller(context),
-        [this, graph, now](graph::CheckBudget& budget) -> absl::Status {
-          ASSIGN_OR_RETURN(*now, graph->Check(core_.registry, budget));
-          return absl::OkStatus();
-        },
-        [opening, graph, now, &request](const absl::Status& status) {
-          if (!status.ok()) return opening->Finish(status);
-          opening->Open(graph, *now, request);
-        });
-  };
-  const absl::Status started = start();
-  if (!started.ok()) opening->Finish(started);
-  return call;
+absl::Status GraphSessionCalls::Open(UnaryCall& call, const grpc::CallbackServerContext& context,
+                                     const v1::OpenGraphSessionRequest& request,
+                                     v1::OpenGraphSessionResponse& response) {
+  const auto opening = std::make_shared<Opening>(graphs_, response.mutable_session());
+  RETURN_IF_ERROR(opening->Enter(call, context));
+  ASSIGN_OR_RETURN(const auto graph, graphs_.store.Find(request.graph_id()));
+  ASSIGN_OR_RETURN(const auto checked, graph->FindChecked(core_.registry));
+  if (checked != nullptr) {
+    core_.runner.Post(
+        [opening, graph, checked, &request] { opening->Open(graph, checked, request); });
+    return absl::OkStatus();
+  }
+  const auto now = std::make_shared<LoadedGraph::Checked>();
+  return graphs_.checker.PostFor(
+      call, opening->checker_caller(context),
+      [this, graph, now](graph::CheckBudget& budget) -> absl::Status {
+        ASSIGN_OR_RETURN(*now, graph->Check(core_.registry, budget));
+        return absl::OkStatus();
+      },
+      [opening, graph, now, &request](const absl::Status& status) {
+        if (!status.ok()) return opening->Finish(status);
+        opening->Open(graph, *now, request);
+      });
 }
 
-grpc::ServerUnaryReactor* GraphSessionCalls::Fork(grpc::CallbackServerContext& context,
-                                                  const v1::ForkGraphSessionRequest& request,
-                                                  v1::ForkGraphSessionResponse& response) {
-  auto* const reactor = context.DefaultReactor();
-  const auto opening = std::make_shared<Opening>(graphs_, *reactor, response.mutable_session());
-  const auto start = [&]() -> absl::Status {
-    RETURN_IF_ERROR(opening->Enter(context));
-    ASSIGN_OR_RETURN(auto source,
-                     graphs_.sessions.Find(opening->client().id(), request.session_id()));
-    core_.runner.Post(
-        [opening, source = std::move(source)]() mutable { opening->Fork(std::move(source)); });
-    return absl::OkStatus();
-  };
-  const absl::Status started = start();
-  if (!started.ok()) opening->Finish(started);
-  return reactor;
+absl::Status GraphSessionCalls::Fork(UnaryCall& call, const grpc::CallbackServerContext& context,
+                                     const v1::ForkGraphSessionRequest& request,
+                                     v1::ForkGraphSessionResponse& response) {
+  const auto opening = std::make_shared<Opening>(graphs_, response.mutable_session());
+  RETURN_IF_ERROR(opening->Enter(call, context));
+  ASSIGN_OR_RETURN(auto source,
+                   graphs_.sessions.Find(opening->client().id(), request.session_id()));
+  core_.runner.Post(
+      [opening, source = std::move(source)]() mutable { opening->Fork(std::move(source)); });
+  return absl::OkStatus();
 }
 
 absl::Status GraphSessionCalls::Close(const grpc::CallbackServerContext& context,

@@ -1,5 +1,5 @@
 // GraphSessionCalls: the calls of resident.v1.Graphs that open, copy, close and list graph
-// sessions.
+// sessions: their handlers (unary_call.h).
 //
 // Thread safety: gRPC makes calls from any thread.
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_SESSION_CALLS_H_
@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
-#include "grpcpp/support/server_callback.h"
 #include "resident/v1/graphs.pb.h"
 #include "server/core/core.h"
 #include "server/graphs/graphs.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 
@@ -21,12 +21,12 @@ class GraphSessionCalls {
  public:
   explicit GraphSessionCalls(Graphs& graphs) : core_(graphs.core), graphs_(graphs) {}
 
-  grpc::ServerUnaryReactor* Open(grpc::CallbackServerContext& context,
-                                 const v1::OpenGraphSessionRequest& request,
-                                 v1::OpenGraphSessionResponse& response);
-  grpc::ServerUnaryReactor* Fork(grpc::CallbackServerContext& context,
-                                 const v1::ForkGraphSessionRequest& request,
-                                 v1::ForkGraphSessionResponse& response);
+  absl::Status Open(UnaryCall& call, const grpc::CallbackServerContext& context,
+                    const v1::OpenGraphSessionRequest& request,
+                    v1::OpenGraphSessionResponse& response);
+  absl::Status Fork(UnaryCall& call, const grpc::CallbackServerContext& context,
+                    const v1::ForkGraphSessionRequest& request,
+                    v1::ForkGraphSessionResponse& response);
   absl::Status Close(const grpc::CallbackServerContext& context,
                      const v1::CloseGraphSessionRequest& request);
   absl::Status Describe(const grpc::CallbackServerContext& context,

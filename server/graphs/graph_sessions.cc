@@ -1,6 +1,7 @@
 #include "server/graphs/graph_sessions.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "runtime/graph/limits.h"
 #include "server/graphs/errors.h"
@@ -14,6 +15,7 @@ GraphSession::Snapshot GraphSession::snapshot() const {
 
 bool GraphSessionUse::Acquire(std::shared_ptr<GraphSession> session,
                               std::function<void()> granted) {
+  assert(session_ == nullptr);
   session_ = std::move(session);
   absl::MutexLock lock(&session_->mu_);
   if (session_->user_ == nullptr) {
@@ -42,6 +44,7 @@ void GraphSessionUse::Leave(GraphSession& session) {
 
 absl::StatusOr<GraphSessionState> GraphSessionUse::Take(bool repeat_interrupted) {
   absl::MutexLock lock(&session_->mu_);
+  assert(session_->user_ == this);
   if (session_->interrupted_ && !repeat_interrupted) {
     return errors::GraphSessionInterrupted(session_->id_, session_->steps_);
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
@@ -12,59 +13,53 @@
 #include "runtime/graph/limits.h"
 #include "server/core/registry_catalog.h"
 #include "server/core/status.h"
-#include "server/graphs/checked_call.h"
 #include "server/graphs/errors.h"
 #include "server/graphs/graph_memory.h"
 #include "server/graphs/graph_messages.h"
 #include "server/graphs/graph_render.h"
 #include "server/graphs/graph_run_stream.h"
 #include "server/rpc/call.h"
+
 #include "server/rpc/grpc_call.h"
 
+#include "server/rpc/unary_call.h"
+
 namespace resident {
-namespace {
 
-grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext& context,
-                                    const absl::Status& status) {
-  auto* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
-}  // namespace
-
-absl::StatusOr<GraphChecker::Caller> GraphsService::FindCaller(
-    const grpc::CallbackServerContext& context) const {
+absl::Status GraphsService::PostCheck(UnaryCall& call, const grpc::CallbackServerContext& context,
+                                      GraphChecker::Work work) {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core_));
-  return GraphChecker::Caller{.holder = NameHolder(*identity->account(), context.peer()),
+  RETURN_IF_ERROR(call.Enter(core_.gate));
+  GraphChecker::Caller caller{.holder = NameHolder(*identity->account(), context.peer()),
                               .deadline = ReadDeadline(context, core_.time.Now())};
+  return graphs_.checker.PostFor(
+      call, std::move(caller), std::move(work),
+      [answer = call.Defer()](const absl::Status& status) { answer->Finish(status); });
 }
 
 grpc::ServerUnaryReactor* GraphsService::Validate(grpc::CallbackServerContext* context,
                                                   const v1::ValidateGraphRequest* request,
                                                   v1::ValidateGraphResponse* response) {
-  if (!request->has_graph()) return FinishNow(*context, errors::NoGraph());
-  auto* const call = new CheckedCall(graphs_.checker);
-  call->Start(FindCaller(*context), [this, request, response](graph::CheckBudget& budget) {
-    *response->mutable_report() =
-        ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies(),
-                      FindDeviceLimit(graphs_.buffers), &budget);
-    return absl::OkStatus();
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) {
+    if (!request->has_graph()) return errors::NoGraph();
+    return PostCheck(call, *context, [this, request, response](graph::CheckBudget& budget) {
+      *response->mutable_report() =
+          ValidateGraph(request->graph(), RegistryCatalog(core_.registry), request->dependencies(),
+                        FindDeviceLimit(graphs_.buffers), &budget);
+      return absl::OkStatus();
+    });
   });
-  return call;
 }
 
 grpc::ServerUnaryReactor* GraphsService::Render(grpc::CallbackServerContext* context,
                                                 const v1::RenderGraphRequest* request,
                                                 v1::RenderGraphResponse* response) {
-  if (absl::Status checked = CheckRender(*request); !checked.ok()) {
-    return FinishNow(*context, checked);
-  }
-  auto* const call = new CheckedCall(graphs_.checker);
-  call->Start(FindCaller(*context), [this, request, response](graph::CheckBudget& budget) {
-    return RenderGraph(*request, RegistryCatalog(core_.registry), budget, response);
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    RETURN_IF_ERROR(CheckRender(*request));
+    return PostCheck(call, *context, [this, request, response](graph::CheckBudget& budget) {
+      return RenderGraph(*request, RegistryCatalog(core_.registry), budget, response);
+    });
   });
-  return call;
 }
 
 grpc::ServerWriteReactor<v1::RunGraphResponse>* GraphsService::Run(
@@ -100,62 +95,60 @@ absl::Status GraphsService::DoLoad(const GraphStore::Caller& caller, const v1::G
 grpc::ServerUnaryReactor* GraphsService::Load(grpc::CallbackServerContext* context,
                                               const v1::LoadGraphRequest* request,
                                               v1::LoadGraphResponse* response) {
-  if (!request->has_graph()) return FinishNow(*context, errors::NoGraph());
-  const auto nodes = static_cast<uint64_t>(request->graph().nodes_size());
-  if (nodes > graph::kMaxRunNodes) {
-    return FinishNow(*context, errors::TooManyNodesToRun(nodes, graph::kMaxRunNodes));
-  }
-  const auto identity = IdentifyCaller(*context, core_);
-  if (!identity.ok()) return FinishNow(*context, identity.status());
-  const GraphStore::Caller holder{(*identity)->name(),
-                                  NameHolder(*(*identity)->account(), context->peer())};
-  auto* const call = new CheckedCall(graphs_.checker);
-  call->Start(FindCaller(*context), [this, request, response, holder](graph::CheckBudget& budget) {
-    return DoLoad(holder, request->graph(), budget, *response);
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    if (!request->has_graph()) return errors::NoGraph();
+    const auto nodes = static_cast<uint64_t>(request->graph().nodes_size());
+    if (nodes > graph::kMaxRunNodes) return errors::TooManyNodesToRun(nodes, graph::kMaxRunNodes);
+    ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(*context, core_));
+    GraphStore::Caller holder{identity->name(), NameHolder(*identity->account(), context->peer())};
+    return PostCheck(
+        call, *context,
+        [this, request, response, holder = std::move(holder)](graph::CheckBudget& budget) {
+          return DoLoad(holder, request->graph(), budget, *response);
+        });
   });
-  return call;
 }
 
 grpc::ServerUnaryReactor* GraphsService::List(grpc::CallbackServerContext* context,
                                               const v1::ListGraphsRequest*,
                                               v1::ListGraphsResponse* response) {
-  const auto identity = IdentifyCaller(*context, core_);
-  if (identity.ok()) {
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(*context, core_));
     for (const auto& graph : graphs_.store.List()) {
-      graphs_.Describe(*graph, Viewer::Of(**identity), response->add_graphs());
+      graphs_.Describe(*graph, Viewer::Of(*identity), response->add_graphs());
     }
-  }
-  return FinishNow(*context, identity.status());
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* GraphsService::Describe(grpc::CallbackServerContext* context,
                                                   const v1::DescribeGraphRequest* request,
                                                   v1::DescribeGraphResponse* response) {
-  const auto identity = IdentifyCaller(*context, core_);
-  if (!identity.ok()) return FinishNow(*context, identity.status());
-  const auto graph = graphs_.store.Find(request->graph_id());
-  if (!graph.ok()) return FinishNow(*context, graph.status());
-  graphs_.Describe(**graph, Viewer::Of(**identity), response->mutable_loaded());
-  response->mutable_graph()->ParseFromString((*graph)->content());
-  return FinishNow(*context, absl::OkStatus());
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(*context, core_));
+    ASSIGN_OR_RETURN(const auto graph, graphs_.store.Find(request->graph_id()));
+    graphs_.Describe(*graph, Viewer::Of(*identity), response->mutable_loaded());
+    response->mutable_graph()->ParseFromString(graph->content());
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* GraphsService::Unload(grpc::CallbackServerContext* context,
                                                 const v1::UnloadGraphRequest* request,
                                                 v1::UnloadGraphResponse* response) {
-  const auto identity = IdentifyCaller(*context, core_);
-  if (!identity.ok()) return FinishNow(*context, identity.status());
-  if (request->for_all() && !MaySeeOthers(**identity)) {
-    return FinishNow(*context, errors::UnloadForAllNeedsAdmin((*identity)->name()));
-  }
-  auto* const reactor = context->DefaultReactor();
-  core_.pools.disk.Post([this, reactor, request, response, caller = (*identity)->name()] {
-    const absl::StatusOr<bool> removed =
-        graphs_.store.Unload(request->graph_id(), caller, request->for_all());
-    if (removed.ok()) response->set_removed(*removed);
-    reactor->Finish(ToGrpc(removed.status()));
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(*context, core_));
+    if (request->for_all() && !MaySeeOthers(*identity)) {
+      return errors::UnloadForAllNeedsAdmin(identity->name());
+    }
+    return call.Post(
+        core_.pools.disk, [this, request, response, caller = identity->name()]() -> absl::Status {
+          ASSIGN_OR_RETURN(const bool removed,
+                           graphs_.store.Unload(request->graph_id(), caller, request->for_all()));
+          response->set_removed(removed);
+          return absl::OkStatus();
+        });
   });
-  return reactor;
 }
 
 // --- Graph sessions --------------------------------------------------------------
@@ -163,31 +156,38 @@ grpc::ServerUnaryReactor* GraphsService::Unload(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* GraphsService::OpenSession(grpc::CallbackServerContext* context,
                                                      const v1::OpenGraphSessionRequest* request,
                                                      v1::OpenGraphSessionResponse* response) {
-  return sessions_.Open(*context, *request, *response);
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) {
+    return sessions_.Open(call, *context, *request, *response);
+  });
 }
 
 grpc::ServerUnaryReactor* GraphsService::ForkSession(grpc::CallbackServerContext* context,
                                                      const v1::ForkGraphSessionRequest* request,
                                                      v1::ForkGraphSessionResponse* response) {
-  return sessions_.Fork(*context, *request, *response);
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) {
+    return sessions_.Fork(call, *context, *request, *response);
+  });
 }
 
 grpc::ServerUnaryReactor* GraphsService::CloseSession(grpc::CallbackServerContext* context,
                                                       const v1::CloseGraphSessionRequest* request,
                                                       v1::CloseGraphSessionResponse*) {
-  return FinishNow(*context, sessions_.Close(*context, *request));
+  return UnaryCall::Serve(*context,
+                          [&](UnaryCall&) { return sessions_.Close(*context, *request); });
 }
 
 grpc::ServerUnaryReactor* GraphsService::DescribeSession(
     grpc::CallbackServerContext* context, const v1::DescribeGraphSessionRequest* request,
     v1::DescribeGraphSessionResponse* response) {
-  return FinishNow(*context, sessions_.Describe(*context, *request, *response));
+  return UnaryCall::Serve(
+      *context, [&](UnaryCall&) { return sessions_.Describe(*context, *request, *response); });
 }
 
 grpc::ServerUnaryReactor* GraphsService::ListSessions(grpc::CallbackServerContext* context,
                                                       const v1::ListGraphSessionsRequest*,
                                                       v1::ListGraphSessionsResponse* response) {
-  return FinishNow(*context, sessions_.List(*context, *response));
+  return UnaryCall::Serve(*context,
+                          [&](UnaryCall&) { return sessions_.List(*context, *response); });
 }
 
 }  // namespace resident

@@ -7,6 +7,7 @@
 #include "resident/v1/graphs.grpc.pb.h"
 #include "server/graphs/graph_session_calls.h"
 #include "server/graphs/graphs.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 
@@ -53,8 +54,9 @@ class GraphsService final : public v1::Graphs::CallbackService {
                                          v1::ListGraphSessionsResponse* response) override;
 
  private:
-  // For the calls that check a graph.
-  absl::StatusOr<GraphChecker::Caller> FindCaller(const grpc::CallbackServerContext& context) const;
+  // Answers with the result of `work`, which checks a graph and ends when the call does.
+  absl::Status PostCheck(UnaryCall& call, const grpc::CallbackServerContext& context,
+                         GraphChecker::Work work);
   absl::Status DoLoad(const GraphStore::Caller& caller, const v1::Graph& graph,
                       graph::CheckBudget& budget, v1::LoadGraphResponse& response);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -63,10 +64,12 @@ void QuantumWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* re
 }
 
 void QuantumWorkload::Abort() const {
+  assert(host_ != nullptr);
   std::atomic_ref<u32>(host_->abort).store(1, std::memory_order_release);
 }
 
 QuantumReport QuantumWorkload::ReadReport() const {
+  assert(host_ != nullptr);
   GraphQuantum quantum;
   std::vector<GraphOperator> operators(plan_.operators.size());
   const auto* const staging = reinterpret_cast<const uint8_t*>(host_);
@@ -107,6 +110,7 @@ void QuantumWorkload::ReadTrace(uint32_t events, uint64_t steps, QuantumReport* 
 }
 
 const uint8_t* QuantumWorkload::records(uint32_t step) const {
+  assert(host_ != nullptr && step < planned().max_steps);
   const uint64_t offset = step * plan_.quantum.record_bytes;
   return reinterpret_cast<const uint8_t*>(host_) + records_at() + offset;
 }

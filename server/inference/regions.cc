@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 #include <utility>
 
@@ -53,6 +54,7 @@ Region::Region(BufferTable& buffers, RegionSpec spec, std::shared_ptr<const Obje
 Region::~Region() { (void)buffers_.Free(Regions::kBufferOwner, buffer_); }
 
 absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const {
+  assert(spec_.kind == RegionKind::kSystem);
   std::string data(bytes, '\0');
   for (uint64_t have = 0; have < bytes;) {
     const ssize_t got = pread(object_->fd.get(), data.data() + have, bytes - have,
@@ -65,6 +67,7 @@ absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const 
 }
 
 absl::Status Region::Write(uint64_t offset, const std::string& bytes) const {
+  assert(spec_.kind == RegionKind::kSystem);
   // A write would extend memory that was truncated.
   struct stat object {};
   if (fstat(object_->fd.get(), &object) != 0 ||

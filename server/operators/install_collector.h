@@ -13,6 +13,7 @@
 #ifndef RESIDENT_SERVER_OPERATORS_INSTALL_COLLECTOR_H_
 #define RESIDENT_SERVER_OPERATORS_INSTALL_COLLECTOR_H_
 
+#include <cassert>
 #include <cstdint>
 #include <string>
 
@@ -33,7 +34,10 @@ class InstallCollector {
   absl::StatusOr<InstallRequest> Finish();
 
   // The operator's name. REQUIRES: the header was added.
-  const std::string& name() const { return request_.name; }
+  const std::string& name() const {
+    assert(has_header_);
+    return request_.name;
+  }
 
  private:
   absl::Status AddHeader(v1::InstallHeader& header);

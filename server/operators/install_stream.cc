@@ -70,7 +70,9 @@ void InstallStream::OnHalfClose() {
   upload_alarm_.Cancel();
   auto request = collector_.Finish();
   if (!request.ok()) return Conclude(request.status());
-  if (!core_.gate.Enter(1)) return Conclude(errors::Draining());
+  absl::StatusOr<DrainGate::Entry> entry = core_.gate.Enter(1);
+  if (!entry.ok()) return Conclude(entry.status());
+  entry_ = *std::move(entry);
   request->actor = (*identity_)->name();
   installing_ = true;
   InstallProgress submitted;
@@ -79,7 +81,7 @@ void InstallStream::OnHalfClose() {
   Answer(submitted);
   core_.pools.installs.Post([self = Ref(this), request = *std::move(request)] {
     self->Install(request);
-    self->core_.gate.Leave(1);
+    self->entry_.Clear();
   });
 }
 

@@ -66,6 +66,7 @@ class InstallStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer
   // The caller. An error ends the call. Set before the first operation.
   absl::StatusOr<std::shared_ptr<Identity>> identity_;
   InstallCollector collector_;  // Used only by the reads.
+  DrainGate::Entry entry_;      // From the half-close until the install has ended.
   std::atomic<bool> withdrawn_{false};
   grpc::Alarm header_alarm_;
   grpc::Alarm upload_alarm_;

@@ -6,10 +6,6 @@
 #ifndef RESIDENT_SERVER_OPERATORS_OPERATORS_SERVICE_H_
 #define RESIDENT_SERVER_OPERATORS_OPERATORS_SERVICE_H_
 
-#include <cstdint>
-#include <functional>
-
-#include "absl/status/status.h"
 #include "resident/v1/operators.grpc.pb.h"
 #include "server/operators/installs.h"
 #include "server/operators/removal_waits.h"
@@ -55,11 +51,6 @@ class OperatorsService final : public OperatorsCallbacks {
                                   v1::AuditResponse* response) override;
 
  private:
-  // Runs `change` on a thread of the pool and ends the call with its result; refuses the call if
-  // the daemon is draining.
-  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, WorkerPool& pool,
-                                   std::function<absl::Status()> change);
-
   Core& core_;
   Installs& installs_;
   RemovalWaits removals_;

@@ -112,7 +112,7 @@ class BidiStream : public LiveStream,
   }
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    assert(writing_ > 0);
+    assert(writing());
     const size_t written = std::exchange(writing_, 0);
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(written));
     if (!ok) HandleCancel();
@@ -128,7 +128,7 @@ class BidiStream : public LiveStream,
   void OnCallDone() ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
-      assert(finished_ && !done_);
+      assert(finished_ && !writing() && !done_);
       done_ = true;
     }
     OnDone();
