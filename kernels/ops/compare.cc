@@ -2,13 +2,7 @@
 // compares the output of a version on trial with that of the active version.
 #include "kernels/sdk/operator.h"
 
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::i64;
-using resident::u64;
-
+namespace resident {
 namespace {
 
 // The relative and absolute tolerances, the same as for an install's examples
@@ -22,11 +16,11 @@ RESIDENT_HOST_DEVICE double Tolerance<float>() {
   return 1e-5;
 }
 template <>
-RESIDENT_HOST_DEVICE double Tolerance<resident::Half>() {
+RESIDENT_HOST_DEVICE double Tolerance<Half>() {
   return 2e-3;
 }
 template <>
-RESIDENT_HOST_DEVICE double Tolerance<resident::BFloat16>() {
+RESIDENT_HOST_DEVICE double Tolerance<BFloat16>() {
   return 1e-2;
 }
 template <>
@@ -61,7 +55,7 @@ RESIDENT_OPERATOR(compare)(Block& block, const Args& args) {
     return;
   }
   u64 differing = 0;
-  resident::visit(x.dtype(), [&](auto element) {
+  visit(x.dtype(), [&](auto element) {
     using T = decltype(element);
     const auto got = y.as<const T>();
     const auto expected = x.as<const T>();
@@ -70,3 +64,5 @@ RESIDENT_OPERATOR(compare)(Block& block, const Args& args) {
   differing = block.reduce_sum(differing);
   if (block.thread() == 0) block.set_result(differing);
 }
+
+}  // namespace resident

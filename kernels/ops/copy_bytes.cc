@@ -6,16 +6,12 @@
 #include <cstring>
 #endif
 
-using resident::Args;
-using resident::Block;
-using resident::i64;
-using resident::u64;
-using resident::u8;
+namespace resident {
 
 RESIDENT_OPERATOR(copy_bytes)(Block& block, const Args& args) {
   auto x = args.tensor<const u8>(0);
   auto out = args.tensor<u8>(1);
-  const resident::Range range = block.share(x.size(), 4096);
+  const Range range = block.share(x.size(), 4096);
 #if RESIDENT_GPU
   const u8* const from = x.data();
   u8* const to = out.data();
@@ -52,3 +48,5 @@ RESIDENT_OPERATOR(copy_bytes)(Block& block, const Args& args) {
   }
 #endif
 }
+
+}  // namespace resident

@@ -8,23 +8,7 @@
 #include "kernels/ops/rows.h"
 #include "kernels/ops/selection.h"
 
-namespace math = resident::math;
-
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::Elements;
-using resident::i32;
-using resident::i64;
-using resident::OrderedKey;
-using resident::Range;
-using resident::Selection;
-using resident::Team;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-
+namespace resident {
 namespace {
 
 // Details of INVALID_ARGUMENT.
@@ -100,9 +84,9 @@ RESIDENT_DEVICE u32 WeightBits(i64 columns) {
 RESIDENT_DEVICE u64 Draw(i64 seed, i64 offset, i64 row, u64 total) {
   const u64 key = static_cast<u64>(seed);
   const u64 counter = static_cast<u64>(offset) + static_cast<u64>(row);
-  const resident::PhiloxWords random =
-      resident::Philox({{static_cast<u32>(counter), static_cast<u32>(counter >> 32), 0, 0}},
-                       static_cast<u32>(key), static_cast<u32>(key >> 32));
+  const PhiloxWords random =
+      Philox({{static_cast<u32>(counter), static_cast<u32>(counter >> 32), 0, 0}},
+             static_cast<u32>(key), static_cast<u32>(key >> 32));
   return MultiplyHigh(random.words[0] | u64{random.words[1]} << 32, total);
 }
 
@@ -125,7 +109,7 @@ RESIDENT_DEVICE i64 FirstLargest(const Block& block, const Team& team, const Row
   i64 index = team.rank;
   RESIDENT_UNROLL(1)
   while (index < row.columns && row.Key(index) != key) index += team.size;
-  return resident::Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; });
+  return Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; });
 }
 
 // Draws a token for each row. `k` or `p`: the limit.
@@ -156,8 +140,7 @@ RESIDENT_NOINLINE void Sample(Block block, Args args, Limit limit, i64 k, float 
   RESIDENT_UNROLL(1)
   for (i64 r = range.begin; r < range.end; ++r) {
     row.at = r * columns;
-    row.largest =
-        resident::Largest(block, all, columns, [&](i64 c) { return row.logits.Load(row.at + c); });
+    row.largest = Largest(block, all, columns, [&](i64 c) { return row.logits.Load(row.at + c); });
     i64 token = 0;
     if (temperature == 0.0f) {
       token = FirstLargest(block, all, row, OrderedKey(row.largest));
@@ -170,14 +153,14 @@ RESIDENT_NOINLINE void Sample(Block block, Args args, Limit limit, i64 k, float 
       Selection selection = {0, columns};  // All columns: no key is 0.
       if (limit == Limit::kCount) {
         const auto one = [](i64) { return u64{1}; };
-        selection = resident::Select(block, columns, key, one, static_cast<u64>(k));
+        selection = Select(block, columns, key, one, static_cast<u64>(k));
       } else if (limit == Limit::kProbability) {
         u64 sum = 0;
         for (i64 c = block.thread(); c < columns; c += block.threads()) sum += weight(c);
         sum = block.reduce_sum(sum);
-        selection = resident::Select(block, columns, key, weight, Part(p, sum));
+        selection = Select(block, columns, key, weight, Part(p, sum));
       }
-      token = resident::FindWeight(
+      token = FindWeight(
           block, columns, [&](i64 c) { return selection.Has(key(c), c) ? weight(c) : u64{0}; },
           [&](u64 total) { return Draw(seed, offset, r, total); });
     }
@@ -196,3 +179,5 @@ RESIDENT_OPERATOR(sample_topk)(Block& block, const Args& args) {
 RESIDENT_OPERATOR(sample_topp)(Block& block, const Args& args) {
   Sample(block, args, Limit::kProbability, 0, args.scalar<float>(5));
 }
+
+}  // namespace resident

@@ -2,31 +2,15 @@
 #include "kernels/ops/numbers.h"
 #include "kernels/sdk/operator.h"
 
-namespace math = resident::math;
-
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::Convert;
-using resident::DType;
-using resident::Floats;
-using resident::i32;
-using resident::i64;
-using resident::kIsInteger;
-using resident::kLargeFunction;
-using resident::MapDenseFloats;
-using resident::Numbers;
-using resident::OtherNumbers;
-using resident::RunSmall;
-
+namespace resident {
 namespace {
 
 // Detail of INVALID_ARGUMENT: a scalar that the operands' dtype does not allow.
-constexpr resident::u16 kBadScalar = 1;
+constexpr u16 kBadScalar = 1;
 
 // Whether argument i is int32.
 RESIDENT_DEVICE bool IsInt32(const Args& args, i32 i) {
-  return !args.compact() && args.tensor<const resident::Any>(i).dtype() == DType::kI32;
+  return !args.compact() && args.tensor<const Any>(i).dtype() == DType::kI32;
 }
 
 // --- Numbers ------------------------------------------------------------------------------------
@@ -43,39 +27,39 @@ struct Alpha {
         as_int(static_cast<i32>(Convert<i64>(value))) {}
   RESIDENT_DEVICE float Times(float x) const { return as_float * x; }
   RESIDENT_DEVICE double Times(double x) const { return as_double * x; }
-  RESIDENT_DEVICE i32 Times(i32 x) const { return resident::Product(as_int, x); }
+  RESIDENT_DEVICE i32 Times(i32 x) const { return Product(as_int, x); }
 };
 
 struct Add {
   Alpha alpha;
   template <typename T>
   RESIDENT_DEVICE T operator()(const T* v) const {
-    return resident::Sum(v[0], alpha.Times(v[1]));
+    return Sum(v[0], alpha.Times(v[1]));
   }
 };
 struct Subtract {
   Alpha alpha;
   template <typename T>
   RESIDENT_DEVICE T operator()(const T* v) const {
-    return resident::Difference(v[0], alpha.Times(v[1]));
+    return Difference(v[0], alpha.Times(v[1]));
   }
 };
 struct Multiply {
   template <typename T>
   RESIDENT_DEVICE T operator()(const T* v) const {
-    return resident::Product(v[0], v[1]);
+    return Product(v[0], v[1]);
   }
 };
 struct Maximum {
   template <typename T>
   RESIDENT_DEVICE T operator()(const T* v) const {
-    return resident::Larger(v[0], v[1]);
+    return Larger(v[0], v[1]);
   }
 };
 struct Minimum {
   template <typename T>
   RESIDENT_DEVICE T operator()(const T* v) const {
-    return resident::Smaller(v[0], v[1]);
+    return Smaller(v[0], v[1]);
   }
 };
 struct Clamp {
@@ -84,11 +68,11 @@ struct Clamp {
   template <typename T>
   RESIDENT_DEVICE T operator()(const T* v) const {
     if constexpr (kIsInteger<T>) {
-      return resident::Smaller(resident::Larger(v[0], Convert<T>(lo)), Convert<T>(hi));
+      return Smaller(Larger(v[0], Convert<T>(lo)), Convert<T>(hi));
     } else {
       const T low = static_cast<T>(lo);
       const T high = static_cast<T>(hi);
-      const T bounded = resident::Smaller(resident::Larger(v[0], low), high);
+      const T bounded = Smaller(Larger(v[0], low), high);
       return low != low || high != high ? low + high : bounded;
     }
   }
@@ -107,7 +91,7 @@ RESIDENT_DEVICE bool RefuseFraction(Block& block, const Args& args, double value
   for (i32 k = 0; k < kTensors; ++k) {
     if (!IsInt32(args, k)) return false;
   }
-  if (resident::IsWhole(value)) return false;
+  if (IsWhole(value)) return false;
   block.fail(CompletionStatus::kInvalidArgument, kBadScalar);
   return true;
 }
@@ -116,33 +100,32 @@ RESIDENT_DEVICE bool RefuseFraction(Block& block, const Args& args, double value
 
 // Values pass through a type that contains both dtypes: float32, float64 or int64.
 template <typename T>
-RESIDENT_DEVICE void CopyAs(const Block& block, const resident::ElementwiseOperands<2>& operands) {
-  block.for_each(block.share(operands.map.size(), resident::kMapStep), [&](i64 i) {
+RESIDENT_DEVICE void CopyAs(const Block& block, const ElementwiseOperands<2>& operands) {
+  block.for_each(block.share(operands.map.size(), kMapStep), [&](i64 i) {
     i64 offsets[2];
     operands.map.Offsets(i, offsets);
     T value{};
-    resident::visit(operands.dtypes[0], [&](auto element) {
-      value = Convert<T>(
-          *resident::ElementAt<const decltype(element)>(operands.addresses[0], offsets[0]));
+    visit(operands.dtypes[0], [&](auto element) {
+      value = Convert<T>(*ElementAt<const decltype(element)>(operands.addresses[0], offsets[0]));
     });
-    resident::visit(operands.dtypes[1], [&](auto element) {
+    visit(operands.dtypes[1], [&](auto element) {
       using To = decltype(element);
-      *resident::ElementAt<To>(operands.addresses[1], offsets[1]) = Convert<To>(value);
+      *ElementAt<To>(operands.addresses[1], offsets[1]) = Convert<To>(value);
     });
   });
 }
 
 RESIDENT_NOINLINE void GeneralCopy(Block block, Args args) {
-  const DType from = args.tensor<const resident::Any>(0).dtype();
-  const DType to = args.tensor<const resident::Any>(1).dtype();
+  const DType from = args.tensor<const Any>(0).dtype();
+  const DType to = args.tensor<const Any>(1).dtype();
   const auto is_float = [](DType dtype) {
     return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
   };
   if (is_float(from) && is_float(to)) {
-    resident::GeneralFloats<1>(block, args, [](const float* v) { return v[0]; });
+    GeneralFloats<1>(block, args, [](const float* v) { return v[0]; });
     return;
   }
-  auto& operands = *block.memory<resident::ElementwiseOperands<2>>();
+  auto& operands = *block.memory<ElementwiseOperands<2>>();
   if (block.thread() == 0) operands.Read(args);
   block.barrier();
   if (from == DType::kF64) {
@@ -158,9 +141,9 @@ RESIDENT_NOINLINE void GeneralCopy(Block block, Args args) {
 
 // An element of zeros, of any dtype with its size.
 template <typename T>
-RESIDENT_DEVICE void ZeroAs(const Block& block, const resident::ElementwiseOperands<1>& operands) {
-  T* const out = resident::ElementAt<T>(operands.addresses[0], 0);
-  const resident::Range range = block.share(operands.map.size(), resident::kMapStep);
+RESIDENT_DEVICE void ZeroAs(const Block& block, const ElementwiseOperands<1>& operands) {
+  T* const out = ElementAt<T>(operands.addresses[0], 0);
+  const Range range = block.share(operands.map.size(), kMapStep);
   if (operands.map.dense()) {
     block.for_each(range, [=](i64 i) { out[i] = 0; });
     return;
@@ -173,18 +156,18 @@ RESIDENT_DEVICE void ZeroAs(const Block& block, const resident::ElementwiseOpera
 }
 
 RESIDENT_NOINLINE void GeneralZero(Block block, Args args) {
-  auto& operands = *block.memory<resident::ElementwiseOperands<1>>();
+  auto& operands = *block.memory<ElementwiseOperands<1>>();
   if (block.thread() == 0) operands.Read(args);
   block.barrier();
   switch (SizeOf(operands.dtypes[0])) {
     case 1:
-      return ZeroAs<resident::u8>(block, operands);
+      return ZeroAs<u8>(block, operands);
     case 2:
-      return ZeroAs<resident::u16>(block, operands);
+      return ZeroAs<u16>(block, operands);
     case 4:
-      return ZeroAs<resident::u32>(block, operands);
+      return ZeroAs<u32>(block, operands);
     default:
-      return ZeroAs<resident::u64>(block, operands);
+      return ZeroAs<u64>(block, operands);
   }
 }
 
@@ -331,3 +314,5 @@ RESIDENT_OPERATOR(gelu)(Block& block, const Args& args) {
     block.fail(CompletionStatus::kInvalidArgument, kBadScalar);
   }
 }
+
+}  // namespace resident

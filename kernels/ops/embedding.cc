@@ -4,29 +4,7 @@
 #include "kernels/ops/warp.h"
 #include "kernels/sdk/operator.h"
 
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::Bytes16;
-using resident::CompletionStatus;
-using resident::DType;
-using resident::ElementAt;
-using resident::ForEachInRows;
-using resident::i32;
-using resident::i64;
-using resident::LoadFloat;
-using resident::Quad;
-using resident::Range;
-using resident::Smallest;
-using resident::StoreFloat;
-using resident::Tensor;
-using resident::TensorArgument;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-using resident::VisitFloat;
-
+namespace resident {
 namespace {
 
 // Where a row begins in its tensors, in elements.
@@ -35,7 +13,7 @@ struct RowCopy {
   i64 to;
 };
 
-RESIDENT_NOINLINE RowCopy OffsetsAt(const resident::IndexMap<2>& map, i64 row) {
+RESIDENT_NOINLINE RowCopy OffsetsAt(const IndexMap<2>& map, i64 row) {
   i64 offsets[2];
   map.Offsets(row, offsets);
   return {offsets[0], offsets[1]};
@@ -43,8 +21,8 @@ RESIDENT_NOINLINE RowCopy OffsetsAt(const resident::IndexMap<2>& map, i64 row) {
 
 // The rows of an embedding, or of an append.
 struct RowIndex {
-  const resident::IndexMap<2>* map;  // Offsets of an append's rows; null: an embedding.
-  i64 first;                         // Of an append: added to `to`.
+  const IndexMap<2>* map;  // Offsets of an append's rows; null: an embedding.
+  i64 first;               // Of an append: added to `to`.
   u64 ids;
   bool narrow_ids;  // int32.
   i64 columns;
@@ -127,7 +105,7 @@ RESIDENT_DEVICE void StoreQuadOf(u64 address, DType dtype, i64 offset, const Qua
 // decoding step, which take as long as the instructions in front of the first load. False: the
 // tensors have another form.
 RESIDENT_NOINLINE bool AppendQuads(Block block, Args args, i64 pos) {
-  if (!resident::kReadsDirectly) return false;
+  if (!kReadsDirectly) return false;
   const TensorArgument& from = args.described(0);
   const TensorArgument& to = args.described(1);
   const u32 length = static_cast<u32>(from.shape[2]);
@@ -218,7 +196,7 @@ RESIDENT_OPERATOR(kv_append)(Block& block, const Args& args) {
     RESIDENT_DEVICE i64 shape(u32 d) const { return shape_of.shape(d); }
     RESIDENT_DEVICE i64 stride(u32 d) const { return strides_of.stride(d); }
   };
-  auto& map = *block.memory<resident::IndexMap<2>>();
+  auto& map = *block.memory<IndexMap<2>>();
   if (block.thread() == 0) {
     map.Start(Rows{from, from});
     map.Add(0, Rows{from, from});
@@ -236,3 +214,5 @@ RESIDENT_OPERATOR(kv_append)(Block& block, const Args& args) {
            {AddressOf(cache), cache.dtype(), cache.stride(3)}, distances * static_cast<u64>(bytes),
            {&map, first, 0, false, 0});
 }
+
+}  // namespace resident

@@ -8,25 +8,7 @@
 #include "kernels/ops/tensor_cores.h"
 #include "kernels/sdk/operator.h"
 
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::DType;
-using resident::ElementAt;
-using resident::i32;
-using resident::i64;
-using resident::LoadFloat;
-using resident::Quad;
-using resident::Quotient;
-using resident::Range;
-using resident::Smallest;
-using resident::StoreFloat;
-using resident::Tensor;
-using resident::u32;
-using resident::u64;
-using resident::VisitFloat;
-
+namespace resident {
 namespace {
 
 constexpr bool kOneThread = Block::kMaxThreads == 1;
@@ -161,8 +143,7 @@ constexpr u32 kProductBytes = 256;
 constexpr u32 kTilesOffset = kProductBytes - 32;
 static_assert(sizeof(Product) <= kTilesOffset, "");
 constexpr u32 kOperandFloats = kTileDepth * kPitch;
-static_assert(kProductBytes + 2 * kOperandFloats * sizeof(float) <= resident::kBlockMemoryBytes,
-              "");
+static_assert(kProductBytes + 2 * kOperandFloats * sizeof(float) <= kBlockMemoryBytes, "");
 static_assert(kTileColumns * kTileColumns <= 2 * kOperandFloats, "");
 
 RESIDENT_DEVICE i32 TileRows(const Block& block) {
@@ -256,31 +237,6 @@ RESIDENT_DEVICE void LoadTile(const Block& block, float* tile, i32 width, u64 ad
 
 #if RESIDENT_WARPS
 
-using resident::Accumulator;
-using resident::AddressInMemory;
-using resident::BFloat16;
-using resident::CommitCopies;
-using resident::CopyAsync;
-using resident::Half;
-using resident::kChunkBytes;
-using resident::LaneOf;
-using resident::LeftChunk;
-using resident::LeftFragment;
-using resident::LeftRow;
-using resident::LeftTransposedChunk;
-using resident::LeftTransposedRow;
-using resident::MemoryAddress;
-using resident::MultiplyAdd;
-using resident::PointerInMemory;
-using resident::RightChunk;
-using resident::RightFragment;
-using resident::RightRow;
-using resident::RightTransposedChunk;
-using resident::RightTransposedRow;
-using resident::Swizzle;
-using resident::SynchronizeWarp;
-using resident::WaitForCopies;
-
 // Products that a tensor core adds to a sum before this partial sum is added to the total in
 // float32. Tensor cores do not round to nearest: sums of thousands of terms of one sign would not
 // be accurate enough (MatrixTest.GemmIsAccurateForADepthOf4096).
@@ -308,7 +264,7 @@ constexpr u32 kOperandBytes = kWideTile * kStageDepth * kElementBytes;
 constexpr u32 kStageBytes = 2 * kOperandBytes;
 constexpr u32 kStages = 2;
 static_assert(kProductBytes % 128 == 0, "Swizzle needs rows that start at multiples of 128 bytes");
-static_assert(kProductBytes + kStages * kStageBytes <= resident::kBlockMemoryBytes, "");
+static_assert(kProductBytes + kStages * kStageBytes <= kBlockMemoryBytes, "");
 
 // How an operand's tile is stored in the block's memory. Deep: the elements of a chunk are adjacent
 // along the depth, and there is a row of chunks for each row of a (column of b). Otherwise they are
@@ -442,7 +398,7 @@ RESIDENT_DEVICE void MultiplyStage(Accumulator (&sums)[kLefts][kRights], MemoryA
 // The totals of a warp's tile are in the block's scratch memory while it has partial sums: 16 bytes
 // of each lane, then those of the next fragment.
 constexpr u64 kTotals = u64{kLefts} * kRights * 32;
-static_assert(kWarpTiles * kTotals * sizeof(Accumulator) <= resident::kScratchBytes, "");
+static_assert(kWarpTiles * kTotals * sizeof(Accumulator) <= kScratchBytes, "");
 
 RESIDENT_DEVICE Accumulator* FindTotals(const Block& block) {
   return block.scratch<Accumulator>(block.thread() / 32 * (kTotals * sizeof(Accumulator)),
@@ -791,3 +747,5 @@ RESIDENT_NOINLINE void Multiply(Block block, Args args) {
 
 RESIDENT_OPERATOR(gemm)(Block& block, const Args& args) { Multiply(block, args); }
 RESIDENT_OPERATOR(gemm_batched)(Block& block, const Args& args) { Multiply(block, args); }
+
+}  // namespace resident

@@ -20,41 +20,7 @@
 #include "kernels/ops/weights.h"
 #include "kernels/sdk/operator.h"
 
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::BFloat16;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::DenseWeights;
-using resident::DType;
-using resident::ElementAt;
-using resident::GroupsOfRows;
-using resident::Half;
-using resident::i32;
-using resident::i64;
-using resident::kMaxNormalized;
-using resident::kNormalizedBytes;
-using resident::MultiplyByBlocks;
-using resident::MultiplyVectors;
-using resident::NormalizeVector;
-using resident::Quotient;
-using resident::Range;
-using resident::Smallest;
-using resident::StoreFloat;
-using resident::Tensor;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-using resident::VectorProduct;
-using resident::VisitFloat;
-#if RESIDENT_WARPS
-using resident::DenseFormat;
-using resident::ReplaceInfinities;
-using resident::TensorTask;
-using resident::VectorsOf;
-#endif
-
+namespace resident {
 namespace {
 
 // Details of INVALID_ARGUMENT.
@@ -71,7 +37,7 @@ RESIDENT_DEVICE bool HasShape(const Tensor<const Any>& tensor, const Tensor<cons
 // gemv, with kNormalized rmsnorm_gemv.
 template <bool kNormalized>
 RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
-  constexpr u32 kMatrix = resident::kArgumentOfMatrix<kNormalized>;
+  constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> w = args.tensor<const Any>(kMatrix);
   const Tensor<const Any> bias = args.tensor<const Any>(kMatrix + 1);
@@ -162,9 +128,8 @@ RESIDENT_NOINLINE void ReplaceDense(Block block, const TensorTask& task) {
 }  // namespace
 
 RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
-  if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args) ||
-      resident::MultiplySeveralVectors</*kNormalized=*/false>(block, args) ||
-      !block.await_inputs()) {
+  if (MultiplyOneVector</*kNormalized=*/false>(block, args) ||
+      MultiplySeveralVectors</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
     return;
   }
 #if RESIDENT_WARPS
@@ -172,11 +137,11 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
   block.barrier();
   if (task.fits) {
     if (task.product.x_dtype == DType::kF16) {
-      resident::MultiplyByTensorCores<DenseFormat<Half>>(block, task);
+      MultiplyByTensorCores<DenseFormat<Half>>(block, task);
     } else if (task.product.x_dtype == DType::kBF16) {
-      resident::MultiplyByTensorCores<DenseFormat<BFloat16>>(block, task);
+      MultiplyByTensorCores<DenseFormat<BFloat16>>(block, task);
     } else {
-      resident::MultiplyByTensorCores<DenseFormat<BFloat16, resident::kPartsOfFloat>>(block, task);
+      MultiplyByTensorCores<DenseFormat<BFloat16, kPartsOfFloat>>(block, task);
       if (task.not_finite) ReplaceDense(block, task);
     }
     return;
@@ -186,9 +151,8 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
-  if (resident::MultiplyOneVector</*kNormalized=*/true>(block, args) ||
-      resident::MultiplySeveralVectors</*kNormalized=*/true>(block, args) ||
-      !block.await_inputs()) {
+  if (MultiplyOneVector</*kNormalized=*/true>(block, args) ||
+      MultiplySeveralVectors</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
     return;
   }
   MultiplyDense</*kNormalized=*/true>(block, args);
@@ -203,7 +167,7 @@ namespace {
 template <bool kNormalized>
 constexpr u64 kSliceOffset = kNormalized ? kNormalizedBytes : 0;
 template <bool kNormalized>
-constexpr i64 kSliceRows = static_cast<i64>((resident::kScratchBytes - kSliceOffset<kNormalized>) /
+constexpr i64 kSliceRows = static_cast<i64>((kScratchBytes - kSliceOffset<kNormalized>) /
                                             (2 * sizeof(float)));
 
 // Weights of both matrices that a cache of the processor has space for.
@@ -215,7 +179,7 @@ constexpr i64 kMinSliceRows = 32;
 // normalized.
 template <bool kNormalized, typename T>
 RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of_rows,
-                                     const resident::RowsInTurn<T>& weights) {
+                                     const RowsInTurn<T>& weights) {
   const float* const products =
       block.scratch<float>(kSliceOffset<kNormalized>, static_cast<u64>(2 * of_rows.rows));
   const VectorProduct p = {of_rows.x,
@@ -231,7 +195,7 @@ RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of
   block.barrier();
   block.for_each({0, of_rows.rows}, [&](i64 i) {
     StoreFloat(of_rows.out, of_rows.out_dtype, i,
-               resident::math::silu_mul(products[2 * i], products[2 * i + 1]));
+               math::silu_mul(products[2 * i], products[2 * i + 1]));
   });
   block.barrier();  // The reads of the products have finished.
 }
@@ -239,7 +203,7 @@ RESIDENT_DEVICE void MultiplyAndGate(const Block& block, const VectorProduct& of
 // gemv_silu_mul, with kNormalized rmsnorm_gemv_silu_mul.
 template <bool kNormalized>
 RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
-  constexpr u32 kMatrix = resident::kArgumentOfMatrix<kNormalized>;
+  constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   const Tensor<const Any> x = args.tensor<const Any>(0);
   const Tensor<const Any> gate = args.tensor<const Any>(kMatrix);
   const Tensor<const Any> up = args.tensor<const Any>(kMatrix + 1);
@@ -298,17 +262,19 @@ RESIDENT_NOINLINE void MultiplyAndGateDense(Block block, Args args) {
 }  // namespace
 
 RESIDENT_OPERATOR(gemv_silu_mul)(Block& block, const Args& args) {
-  if (resident::GateOneVector</*kNormalized=*/false>(block, args) ||
-      resident::GateSeveralVectors</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
+  if (GateOneVector</*kNormalized=*/false>(block, args) ||
+      GateSeveralVectors</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
     return;
   }
   MultiplyAndGateDense</*kNormalized=*/false>(block, args);
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv_silu_mul)(Block& block, const Args& args) {
-  if (resident::GateOneVector</*kNormalized=*/true>(block, args) ||
-      resident::GateSeveralVectors</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
+  if (GateOneVector</*kNormalized=*/true>(block, args) ||
+      GateSeveralVectors</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
     return;
   }
   MultiplyAndGateDense</*kNormalized=*/true>(block, args);
 }
+
+}  // namespace resident

@@ -12,45 +12,7 @@
 #include "kernels/ops/weights.h"
 #include "kernels/sdk/operator.h"
 
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::BFloat16;
-using resident::Block;
-using resident::CheckWeights;
-using resident::CompletionStatus;
-using resident::DType;
-using resident::GemvQuant;
-using resident::GemvQuantBias;
-using resident::GroupsOfRows;
-using resident::Half;
-using resident::i32;
-using resident::i64;
-using resident::kMaxNormalized;
-using resident::kNormalizedBytes;
-using resident::MultiplyByBlocks;
-using resident::MultiplyQuantizedVector;
-using resident::MultiplyVectors;
-using resident::NormalizeVector;
-using resident::Range;
-using resident::RmsNormGemvQuant;
-using resident::RmsNormGemvQuantSiluMul;
-using resident::Smallest;
-using resident::StoreFloat;
-using resident::Tensor;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-using resident::VectorProduct;
-using resident::VisitWeights;
-#if RESIDENT_WARPS
-using resident::BytesFormat;
-using resident::NibblesFormat;
-using resident::ReplaceInfinities;
-using resident::TensorTask;
-using resident::VectorsOf;
-#endif
-
+namespace resident {
 namespace {
 
 // Details of INVALID_ARGUMENT, beside those of CheckWeights.
@@ -171,14 +133,14 @@ RESIDENT_OPERATOR(gemv_quant)(Block& block, const Args& args) {
     const bool bytes = task.pitch == task.product.depth;
     if (task.product.x_dtype == DType::kF16) {
       if (bytes) {
-        resident::MultiplyByTensorCores<BytesFormat<Half>>(block, task);
+        MultiplyByTensorCores<BytesFormat<Half>>(block, task);
       } else {
-        resident::MultiplyByTensorCores<NibblesFormat<Half>>(block, task);
+        MultiplyByTensorCores<NibblesFormat<Half>>(block, task);
       }
     } else if (bytes) {
-      resident::MultiplyByTensorCores<BytesFormat<BFloat16>>(block, task);
+      MultiplyByTensorCores<BytesFormat<BFloat16>>(block, task);
     } else {
-      resident::MultiplyByTensorCores<NibblesFormat<BFloat16>>(block, task);
+      MultiplyByTensorCores<NibblesFormat<BFloat16>>(block, task);
     }
     if (task.not_finite) ReplaceQuantized(block, args, task);
     return;
@@ -204,7 +166,7 @@ namespace {
 // The products of a slice of rows, of both matrices, are in the block's scratch memory behind the
 // normalized vector before they are combined.
 constexpr i64 kSliceRows =
-    static_cast<i64>((resident::kScratchBytes - kNormalizedBytes) / (2 * sizeof(float)));
+    static_cast<i64>((kScratchBytes - kNormalizedBytes) / (2 * sizeof(float)));
 
 // The products of one vector with p.rows rows of the matrix whose q is argument `q`, from row
 // `first` on. REQUIRES: CheckWeights returned `bits`.
@@ -256,7 +218,7 @@ RESIDENT_NOINLINE void MultiplyAndGateQuantized(Block block, Args args) {
       block.barrier();
       block.for_each({0, count}, [&](i64 i) {
         StoreFloat(AddressOf(out), out.dtype(), vector * rows + first + i,
-                   resident::math::silu_mul(products[i], products[count + i]));
+                   math::silu_mul(products[i], products[count + i]));
       });
       block.barrier();  // The reads of the products have finished.
     }
@@ -282,8 +244,8 @@ RESIDENT_NOINLINE void Dequantize(Block block, Args args, const Weights& weights
   const i64 columns = out.shape(1);
   const u64 address = AddressOf(out);
   const DType dtype = out.dtype();
-  const Range range = block.share(out.size(), resident::kMapStep);
-  resident::ForEachElement(block, range, columns, [&](i64 i, i64 row, i64 column) {
+  const Range range = block.share(out.size(), kMapStep);
+  ForEachElement(block, range, columns, [&](i64 i, i64 row, i64 column) {
     StoreFloat(address, dtype, i, weights.One(row, column, weights.GroupOf(column)));
   });
 }
@@ -298,3 +260,5 @@ RESIDENT_OPERATOR(dequant)(Block& block, const Args& args) {
   VisitWeights(args, bits, 0, out.shape(1), group,
                [&](const auto& weights) { Dequantize(block, args, weights); });
 }
+
+}  // namespace resident

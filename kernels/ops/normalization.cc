@@ -6,31 +6,7 @@
 #include "kernels/ops/softmax_parts.h"
 #include "kernels/ops/softmax_stream.h"
 
-namespace math = resident::math;
-
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::DType;
-using resident::ElementAt;
-using resident::Elements;
-using resident::i32;
-using resident::i64;
-using resident::LargerOf;
-using resident::LongRows;
-using resident::OrderedKey;
-using resident::Quad;
-using resident::Range;
-using resident::RowRegisters;
-using resident::Team;
-using resident::Tensor;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-using resident::VisitFloat;
-
+namespace resident {
 namespace {
 
 // Calls f(row * columns, columns of the row, team) for each row of this chunk's share; with 0
@@ -53,7 +29,7 @@ RESIDENT_DEVICE void ForEachRow(const Block& block, const Tensor<const Any>& x, 
 // Whether the rows of the first tensor are so long that they may be cut into parts (long_rows.h).
 RESIDENT_DEVICE bool HasLongRows(const Args& args) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
-  return x.shape(x.rank() - 1) >= resident::kLongStepsRow;
+  return x.shape(x.rank() - 1) >= kLongStepsRow;
 }
 
 // Whether the tensors are float32.
@@ -137,21 +113,20 @@ RESIDENT_NOINLINE void Softmax(Block block, Args args, bool log) {
   const Elements<kFloat32> x(args.tensor<const Any>(0));
   const Elements<kFloat32> out(args.tensor<Any>(1));
   ForEachRow(block, args.tensor<const Any>(0), [&](i64 at, i64 columns, const Team& team) {
-    const float largest =
-        resident::Largest(block, team, columns, [&](i64 c) { return x.Load(at + c); });
+    const float largest = Largest(block, team, columns, [&](i64 c) { return x.Load(at + c); });
     if constexpr (kOneThread && kFloat32) {
       if (!log) {
         float* const to = ElementAt<float>(out.address, at);
-        const double sum = resident::WriteExponentials(ElementAt<const float>(x.address, at), to,
-                                                       columns, largest);
+        const double sum =
+            WriteExponentials(ElementAt<const float>(x.address, at), to, columns, largest);
         const float scale = static_cast<float>(1 / sum);
         for (i64 c = 0; c < columns; ++c) to[c] *= scale;
         return;
       }
     }
     // -infinity - -infinity and infinity - infinity are NaN, and so is then the sum.
-    const double sum = resident::Sum(block, team, columns,
-                                     [&](i64 c) { return math::exp(x.Load(at + c) - largest); });
+    const double sum =
+        Sum(block, team, columns, [&](i64 c) { return math::exp(x.Load(at + c) - largest); });
     const float scale = static_cast<float>(1 / sum);
     const float log_sum = math::log(static_cast<float>(sum));
     RESIDENT_UNROLL(1)
@@ -190,8 +165,8 @@ RESIDENT_DEVICE bool SoftmaxInRegisters(const Block& block, const Args& args, bo
 }
 
 RESIDENT_DEVICE void SoftmaxOf(Block& block, const Args& args, bool log) {
-  if (HasLongRows(args) && resident::SoftmaxInParts(block, args, log)) return;
-  if (resident::SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
+  if (HasLongRows(args) && SoftmaxInParts(block, args, log)) return;
+  if (SoftmaxInStream(block, args, log) || SoftmaxInRegisters(block, args, log)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<Any>(1))) {
     Softmax<true>(block, args, log);
   } else {
@@ -205,14 +180,14 @@ constexpr u16 kTooMany = 1;
 
 // A row of at most this many columns is sorted by counting.
 constexpr i64 kCounted = i64{Block::kMaxThreads} * 4;
-static_assert(resident::kSelectionEnd + 4 * kCounted <= resident::kBlockMemoryBytes, "");
+static_assert(kSelectionEnd + 4 * kCounted <= kBlockMemoryBytes, "");
 
 // (collective) Writes the indices of the k largest elements, in order. `key` is the key of a
 // column.
 template <typename K>
 RESIDENT_DEVICE void LargestByCounting(const Block& block, i64 columns, i64 k, K key,
                                        i64* indices) {
-  u32* const keys = block.memory<u32>(resident::kSelectionEnd, static_cast<u32>(kCounted));
+  u32* const keys = block.memory<u32>(kSelectionEnd, static_cast<u32>(kCounted));
   block.barrier();  // The reads of the previous row have finished.
   block.for_each({0, columns}, [&](i64 c) { keys[c] = key(c); });
   block.barrier();
@@ -260,10 +235,9 @@ template <typename K>
 RESIDENT_DEVICE void LargestBySelection(const Block& block, i64 columns, i64 k, K key,
                                         i64* indices) {
   const auto one = [](i64) { return u64{1}; };
-  const resident::Selection selection =
-      resident::Select(block, columns, key, one, static_cast<u64>(k));
+  const Selection selection = Select(block, columns, key, one, static_cast<u64>(k));
   // In any order; the sort does not depend on it.
-  auto& memory = *block.memory<resident::SelectionMemory>();
+  auto& memory = *block.memory<SelectionMemory>();
   block.barrier();
   if (block.thread() == 0) memory.bins[0] = 0;
   block.barrier();
@@ -274,7 +248,7 @@ RESIDENT_DEVICE void LargestBySelection(const Block& block, i64 columns, i64 k, 
     if (Block::kMaxThreads == 1) {
       at = static_cast<i64>(memory.bins[0]++);
     } else {
-      at = static_cast<i64>(resident::atomic_add(&memory.bins[0], u64{1}));
+      at = static_cast<i64>(atomic_add(&memory.bins[0], u64{1}));
     }
     indices[at] = c;
   }
@@ -297,8 +271,7 @@ RESIDENT_NOINLINE void SoftmaxTopK(Block block, Args args) {
   RESIDENT_UNROLL(1)
   for (i64 row = range.begin; row < range.end; ++row) {
     const i64 at = row * columns;
-    const float largest =
-        resident::Largest(block, all, columns, [&](i64 c) { return x.Load(at + c); });
+    const float largest = Largest(block, all, columns, [&](i64 c) { return x.Load(at + c); });
     // Otherwise the softmax is NaN in all columns, which are then equal.
     const bool defined = largest - largest == 0;
     const auto key = [&](i64 c) { return defined ? OrderedKey(x.Load(at + c)) : 1u; };
@@ -310,7 +283,7 @@ RESIDENT_NOINLINE void SoftmaxTopK(Block block, Args args) {
     }
     block.barrier();
     const auto weight = [&](i64 j) { return math::exp(x.Load(at + indices[j]) - largest); };
-    const float scale = static_cast<float>(1 / resident::Sum(block, all, k, weight));
+    const float scale = static_cast<float>(1 / Sum(block, all, k, weight));
     float* const to = weights.data() + row * k;
     block.for_each({0, k}, [&](i64 j) { to[j] = defined ? weight(j) * scale : math::nan(); });
   }
@@ -329,7 +302,7 @@ template <bool kFloat32, typename F>
 RESIDENT_DEVICE void NormalizeRow(const Block& block, const Team& team, i64 columns, F value,
                                   const Elements<kFloat32>& w, float eps,
                                   const Elements<kFloat32>& out, i64 at) {
-  const double squares = resident::Sum(block, team, columns, [&](i64 c) {
+  const double squares = Sum(block, team, columns, [&](i64 c) {
     const float v = value(c);
     return v * v;
   });
@@ -429,9 +402,8 @@ RESIDENT_NOINLINE void RmsNormResidual(Block block, Args args) {
 template <typename T>
 RESIDENT_DEVICE LongRows CutOf(const Tensor<const Any>& x) {
   const i64 columns = x.shape(x.rank() - 1);
-  const i64 rows = columns == 0 ? 0 : resident::Quotient(x.size(), columns);
-  return resident::CutRows(rows, columns, resident::kLongStepsRow, resident::kMinStepsPart,
-                           resident::kMaxPartsOf<T>);
+  const i64 rows = columns == 0 ? 0 : Quotient(x.size(), columns);
+  return CutRows(rows, columns, kLongStepsRow, kMinStepsPart, kMaxPartsOf<T>);
 }
 
 // rmsnorm of value(i), element i of the rows; `store_sum` is called with each i, too.
@@ -439,17 +411,17 @@ template <bool kFloat32, typename F, typename G>
 RESIDENT_DEVICE void RmsNormParts(const Block& block, const LongRows& cut, i64 rows, F value,
                                   const Elements<kFloat32>& w, float eps,
                                   const Elements<kFloat32>& out, G store_sum) {
-  resident::InTwoSteps<double>(
+  InTwoSteps<double>(
       block, cut, rows,
       [&](i64 row, Range part) {
         const i64 at = row * cut.columns + part.begin;
-        return resident::Sum(block, Team(block, part.size(), 1), part.size(), [&](i64 c) {
+        return Sum(block, Team(block, part.size(), 1), part.size(), [&](i64 c) {
           const float v = value(at + c);
           return v * v;
         });
       },
       [&](i64 row, Range part, const double* squares, i64) {
-        const double sum = resident::CombineParts(
+        const double sum = CombineParts(
             block, cut.of_row, 0.0, [&](i64 i) { return squares[i]; },
             [](double a, double b) { return a + b; });
         const float scale = RmsScale(sum, cut.columns, eps);
@@ -538,13 +510,12 @@ RESIDENT_DEVICE Moments MomentsOf(const Block& block, const Team& team, i64 coun
   // The mean in two parts: the second one is the mean of the differences from the first one, which
   // is accurate also if the mean is large.
   const double n = static_cast<double>(count);
-  const double about = resident::Sum(block, team, count, value) / n;
+  const double about = Sum(block, team, count, value) / n;
   Moments moments;
   moments.high = static_cast<float>(about);
-  const double rest =
-      resident::Sum(block, team, count, [&](i64 c) { return value(c) - moments.high; }) / n;
+  const double rest = Sum(block, team, count, [&](i64 c) { return value(c) - moments.high; }) / n;
   moments.low = static_cast<float>(rest);
-  moments.squares = resident::Sum(block, team, count, [&](i64 c) {
+  moments.squares = Sum(block, team, count, [&](i64 c) {
     const float v = moments.Center(value(c));
     return v * v;
   });
@@ -562,7 +533,7 @@ RESIDENT_DEVICE void LayerNormInPartsOf(const Block& block, const Args& args, co
   const float eps = args.scalar<float>(4);
   const double columns = static_cast<double>(cut.columns);
   const auto add = [](double a, double c) { return a + c; };
-  resident::InTwoSteps<Moments>(
+  InTwoSteps<Moments>(
       block, cut, input.size() / cut.columns,
       [&](i64 row, Range part) {
         const i64 at = row * cut.columns + part.begin;
@@ -575,13 +546,13 @@ RESIDENT_DEVICE void LayerNormInPartsOf(const Block& block, const Args& args, co
           return static_cast<double>(parts[i].high) + static_cast<double>(parts[i].low);
         };
         const double mean =
-            resident::CombineParts(
+            CombineParts(
                 block, cut.of_row, 0.0, [&](i64 i) { return size(i) * mean_of(i); }, add) /
             columns;
         Moments all;
         all.high = static_cast<float>(mean);
         all.low = static_cast<float>(mean - static_cast<double>(all.high));
-        all.squares = resident::CombineParts(
+        all.squares = CombineParts(
             block, cut.of_row, 0.0,
             [&](i64 i) {
               const double apart = mean_of(i) - mean;
@@ -637,9 +608,9 @@ RESIDENT_OPERATOR(log_softmax)(Block& block, const Args& args) { SoftmaxOf(block
 RESIDENT_OPERATOR(softmax_topk)(Block& block, const Args& args) { SoftmaxTopK(block, args); }
 
 RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
-  if (resident::RmsNormOfFloats<false>(block, args) || !block.await_inputs()) return;
+  if (RmsNormOfFloats<false>(block, args) || !block.await_inputs()) return;
   if (HasLongRows(args) && RmsNormInParts(block, args)) return;
-  if (resident::RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
+  if (RmsNormInStream(block, args) || RmsNormInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<Any>(2))) {
     RmsNorm<true>(block, args);
   } else {
@@ -648,10 +619,9 @@ RESIDENT_OPERATOR(rmsnorm)(Block& block, const Args& args) {
 }
 
 RESIDENT_OPERATOR(rmsnorm_residual)(Block& block, const Args& args) {
-  if (resident::RmsNormOfFloats<true>(block, args) || !block.await_inputs()) return;
+  if (RmsNormOfFloats<true>(block, args) || !block.await_inputs()) return;
   if (HasLongRows(args) && RmsNormResidualInParts(block, args)) return;
-  if (resident::RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args))
-    return;
+  if (RmsNormResidualInStream(block, args) || RmsNormResidualInRegisters(block, args)) return;
   if (AreFloat32(args.tensor<const Any>(0), args.tensor<const Any>(1), args.tensor<const Any>(2),
                  args.tensor<Any>(3), args.tensor<Any>(4))) {
     RmsNormResidual<true>(block, args);
@@ -673,3 +643,5 @@ RESIDENT_OPERATOR(layernorm)(Block& block, const Args& args) {
     LayerNorm<false>(block, args);
   }
 }
+
+}  // namespace resident

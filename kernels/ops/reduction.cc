@@ -12,27 +12,7 @@
 #include "kernels/ops/long_rows.h"
 #include "kernels/ops/rows.h"
 
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::DType;
-using resident::ElementAt;
-using resident::i32;
-using resident::i64;
-using resident::IndexMap;
-using resident::LongRows;
-using resident::OrderedKey;
-using resident::Quad;
-using resident::Range;
-using resident::Team;
-using resident::Tensor;
-using resident::TensorArgument;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-
+namespace resident {
 namespace {
 
 // Details of INVALID_ARGUMENT.
@@ -102,8 +82,8 @@ struct Sum {
   RESIDENT_DEVICE float Absent() const { return 0; }
   template <u32 kCount>
   RESIDENT_DEVICE void Add(const float (&v)[kCount], Value& value) const {
-    static_assert(kCount <= resident::kAdditions, "");
-    value += static_cast<double>(resident::SumOfValues(v));
+    static_assert(kCount <= kAdditions, "");
+    value += static_cast<double>(SumOfValues(v));
   }
 #endif
 };
@@ -115,17 +95,17 @@ struct Extreme {
   static constexpr bool kGroups = true;
   float sign;  // 1 or -1.
 
-  static RESIDENT_DEVICE Value Merge(Value a, Value b) { return resident::LargerOf(a, b); }
+  static RESIDENT_DEVICE Value Merge(Value a, Value b) { return LargerOf(a, b); }
   template <typename F>
   RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
-    return resident::Largest(block, team, count, value);
+    return Largest(block, team, count, value);
   }
   template <i32 K>
   struct Tile {
     Value values[K];
 
     RESIDENT_DEVICE Tile() {
-      for (i32 j = 0; j < K; ++j) values[j] = -resident::math::infinity();
+      for (i32 j = 0; j < K; ++j) values[j] = -math::infinity();
     }
     RESIDENT_DEVICE void Add(const float (&v)[K], i64) {
       for (i32 j = 0; j < K; ++j) values[j] = Merge(values[j], v[j]);
@@ -140,14 +120,14 @@ struct Extreme {
     return Row(block, all, count, value);
   }
   static RESIDENT_DEVICE Value FromPart(Part part, i64) { return part; }
-  static RESIDENT_DEVICE Value None() { return -resident::math::infinity(); }
+  static RESIDENT_DEVICE Value None() { return -math::infinity(); }
 #if RESIDENT_WARPS
   RESIDENT_DEVICE float Absent() const { return sign * None(); }
   template <u32 kCount>
   RESIDENT_DEVICE void Add(const float (&v)[kCount], Value& value) const {
     float signed_values[kCount];
     for (u32 i = 0; i < kCount; ++i) signed_values[i] = sign * v[i];
-    value = Merge(value, resident::LargestOfValues(signed_values));
+    value = Merge(value, LargestOfValues(signed_values));
   }
 #endif
 };
@@ -167,7 +147,7 @@ struct IndexOfLargest {
   }
   template <typename F>
   RESIDENT_DEVICE Value Row(const Block& block, const Team& team, i64 count, F value) const {
-    return {1, IndexOf(block, team, count, value, resident::Largest(block, team, count, value))};
+    return {1, IndexOf(block, team, count, value, Largest(block, team, count, value))};
   }
   template <i32 K>
   struct Tile {
@@ -187,7 +167,7 @@ struct IndexOfLargest {
   static RESIDENT_DEVICE Part MakePart(u32 key, u32 index) { return u64{key} << 32 | ~index; }
   template <typename F>
   RESIDENT_DEVICE Part PartOf(const Block& block, const Team& all, i64 count, F value) const {
-    const float largest = resident::Largest(block, all, count, value);
+    const float largest = Largest(block, all, count, value);
     const i64 index = IndexOf(block, all, count, value, largest);
     return MakePart(OrderedKey(largest), static_cast<u32>(index));
   }
@@ -207,7 +187,7 @@ struct IndexOfLargest {
       const float v = value(index);
       if (v == largest || v != v) break;
     }
-    return resident::Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; });
+    return Combine(block, team, index, [](i64 a, i64 b) { return a < b ? a : b; });
   }
 };
 
@@ -216,8 +196,8 @@ struct IndexOfLargest {
 // Some dimensions of a tensor, for an IndexMap.
 struct SubView {
   u32 dims = 0;
-  i64 shapes[resident::kMaxRank];
-  i64 strides[resident::kMaxRank];
+  i64 shapes[kMaxRank];
+  i64 strides[kMaxRank];
 
   RESIDENT_DEVICE void Add(i64 shape, i64 stride) {
     shapes[dims] = shape;
@@ -274,10 +254,10 @@ struct Plan {
 constexpr i32 kTile = Block::kMaxThreads == 1 ? 16 : 4;
 constexpr u32 kValuesAt = 1024;
 static_assert(sizeof(Plan) <= 1024, "");
-static_assert(kValuesAt + 16 * kTile * Block::kMaxThreads <= resident::kBlockMemoryBytes, "");
+static_assert(kValuesAt + 16 * kTile * Block::kMaxThreads <= kBlockMemoryBytes, "");
 
 RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, float value) {
-  resident::StoreFloat(AddressOf(out), out.dtype(), i, value);
+  StoreFloat(AddressOf(out), out.dtype(), i, value);
 }
 RESIDENT_DEVICE void StoreResult(const Tensor<Any>& out, i64 i, i64 value) {
   out.as<i64>().data()[i] = value;
@@ -308,9 +288,8 @@ template <typename R, typename T>
 RESIDENT_DEVICE typename R::Value ReduceGroups(const Block& block, const Team& team,
                                                const R& reducer, const T* data, i64 count) {
   typename R::Value value = R::None();
-  resident::ForEachValue(team, data, count, reducer.Absent(),
-                         [&](const auto& v) { reducer.Add(v, value); });
-  return resident::Combine(block, team, value, [](auto a, auto b) { return R::Merge(a, b); });
+  ForEachValue(team, data, count, reducer.Absent(), [&](const auto& v) { reducer.Add(v, value); });
+  return Combine(block, team, value, [](auto a, auto b) { return R::Merge(a, b); });
 }
 
 template <typename R, typename T>
@@ -350,13 +329,13 @@ template <typename R, typename B, typename S>
 RESIDENT_DEVICE void ReduceParts(const Block& block, const LongRows& cut, i64 rows,
                                  const R& reducer, u64 x, DType dtype, B begin, S store) {
   using Part = typename R::Part;
-  const resident::PartValues<Part, kValuesAt> values(block, cut, rows, 2);
+  const PartValues<Part, kValuesAt> values(block, cut, rows, 2);
   const Range own = values.OfChunk(block.chunk(), block.chunk_count());
-  resident::ForEachPart(cut, own, [&](i64 p, i64 row, i64 index) {
+  ForEachPart(cut, own, [&](i64 p, i64 row, i64 index) {
     const Range columns = cut.ColumnsOf(index);
     const i64 offset = begin(row) + columns.begin;
     Part part{};
-    resident::VisitFloat(dtype, [&](auto element) {
+    VisitFloat(dtype, [&](auto element) {
       const auto* const data = ElementAt<const decltype(element)>(x, 0);
       part = ReducePart(block, reducer, data, offset, columns.size());
     });
@@ -372,7 +351,7 @@ RESIDENT_DEVICE void ReduceParts(const Block& block, const LongRows& cut, i64 ro
   for (i64 row = values.rows.begin + block.thread() / lanes; row < values.rows.end;
        row += block.threads() / lanes) {
     const i64 first = cut.FirstOfRow(row);
-    const auto value = resident::CombineParts(
+    const auto value = CombineParts(
         block, cut.of_row, R::None(),
         [&](i64 p) { return R::FromPart(values[first + p], p * cut.width); },
         [](const auto& a, const auto& b) { return R::Merge(a, b); });
@@ -385,8 +364,7 @@ template <typename R>
 RESIDENT_NOINLINE bool ReduceLongRows(Block block, const Plan& plan, const R& of_task,
                                       const Tensor<const Any>& x, const Tensor<Any>& out) {
   const i64 outputs = plan.outputs.size();
-  const LongRows cut =
-      resident::CutRows(outputs, plan.elements.size(), kLongRow, kMinPart, resident::kMaxParts);
+  const LongRows cut = CutRows(outputs, plan.elements.size(), kLongRow, kMinPart, kMaxParts);
   if (!cut.any()) return false;
   const R reducer = of_task;
   ReduceParts(
@@ -450,18 +428,18 @@ RESIDENT_DEVICE void ReduceTile(const Block& block, const Plan& plan, const R& r
     float v[K];
     if (adjacent) {
       RESIDENT_UNROLL(1)
-      for (i32 n = 0; n < resident::kAdditions && k < count; ++n, k += threads.groups) {
+      for (i32 n = 0; n < kAdditions && k < count; ++n, k += threads.groups) {
         const i64 offset = even ? k * stride : Offset(plan.elements, k);
-        const float* const from = resident::ElementAt<const float>(x, offsets[0] + offset);
+        const float* const from = ElementAt<const float>(x, offsets[0] + offset);
         for (i32 j = 0; j < K; ++j) v[j] = reducer.Load(from[j * lanes]);
         tile.Add(v, k);
       }
     } else {
       RESIDENT_UNROLL(1)
-      for (i32 n = 0; n < resident::kAdditions && k < count; ++n, k += threads.groups) {
+      for (i32 n = 0; n < kAdditions && k < count; ++n, k += threads.groups) {
         const i64 offset = even ? k * stride : Offset(plan.elements, k);
         for (i32 j = 0; j < K; ++j) {
-          v[j] = reducer.Load(resident::LoadFloat(x, dtype, offsets[j] + offset));
+          v[j] = reducer.Load(LoadFloat(x, dtype, offsets[j] + offset));
         }
         tile.Add(v, k);
       }
@@ -545,7 +523,7 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
   if (plan->elements.size() >= kLongRow && ReduceLongRows<R>(block, *plan, reducer, x, out)) return;
 #if RESIDENT_WARPS
   if constexpr (R::kGroups) {
-    return resident::VisitFloat(x.dtype(), [&](auto element) {
+    return VisitFloat(x.dtype(), [&](auto element) {
       const auto* const data = ElementAt<const decltype(element)>(AddressOf(x), 0);
       ReduceRowsOf(block, *plan, reducer, data, out);
     });
@@ -558,9 +536,9 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
     });
   };
   if (x.dtype() == DType::kF32) {
-    reduce(resident::Elements</*kFloat32=*/true>(x));
+    reduce(Elements</*kFloat32=*/true>(x));
   } else {
-    reduce(resident::Elements</*kFloat32=*/false>(x));
+    reduce(Elements</*kFloat32=*/false>(x));
   }
 }
 
@@ -568,8 +546,7 @@ RESIDENT_NOINLINE void Reduce(Block block, Args args, R reducer, bool needs_elem
 RESIDENT_NOINLINE bool SumLongRows(Block block, Args args) {
   const Tensor<const float> x = args.tensor<const float>(0);
   const Tensor<float> out = args.tensor<float>(1);
-  const LongRows cut =
-      resident::CutRows(x.shape(0), x.shape(1), kLongRow, kMinPart, resident::kMaxParts);
+  const LongRows cut = CutRows(x.shape(0), x.shape(1), kLongRow, kMinPart, kMaxParts);
   if (!cut.any()) return false;
   ReduceParts(
       block, cut, x.shape(0), Sum{/*mean=*/false}, AddressOf(x), DType::kF32,
@@ -594,7 +571,7 @@ RESIDENT_DEVICE u64 LargestOfThread(const Block& block, u64 x, u32 begin, u32 en
   const u32 step = kQuadsAtOnce * block.threads();
   u32 best = 0;  // Key of the largest element so far; no element has key 0.
   u32 index = 0;
-  float largest = -resident::math::infinity();
+  float largest = -math::infinity();
   const auto look = [&](float v, u32 i) {
     const u32 key = OrderedKey(v);
     if (key <= best) return;
@@ -609,7 +586,7 @@ RESIDENT_DEVICE u64 LargestOfThread(const Block& block, u64 x, u32 begin, u32 en
     for (u32 q = 0; q < kQuadsAtOnce; ++q) v[q] = from[first + q * block.threads()];
     float top = v[0].v[0];
     for (u32 q = 0; q < kQuadsAtOnce; ++q) {
-      for (u32 i = 0; i < 4; ++i) top = resident::LargerOf(top, v[q].v[i]);
+      for (u32 i = 0; i < 4; ++i) top = LargerOf(top, v[q].v[i]);
     }
     // Also if one of them is NaN, or the largest one is.
     if (top <= largest && best != 0) continue;
@@ -639,11 +616,11 @@ RESIDENT_DEVICE void StoreIndex(const Block& block, u64 out, u64 part) {
 
 // The same as IndexOfLargestOfAll, if the chunks share memory: each has a share of the row.
 RESIDENT_NOINLINE void IndexOfLargestOfLongRow(Block block, u64 x, u64 out, u32 size) {
-  u64* const parts = block.task_memory<u64>(0, resident::kMaxParts);
-  const u32 count = static_cast<u32>(resident::Smallest(block.chunk_count(), resident::kMaxParts));
+  u64* const parts = block.task_memory<u64>(0, kMaxParts);
+  const u32 count = static_cast<u32>(Smallest(block.chunk_count(), kMaxParts));
   const u32 chunk = static_cast<u32>(block.chunk());
   if (chunk < count) {
-    constexpr u32 kStep = resident::kPartStep;
+    constexpr u32 kStep = kPartStep;
     const u32 width = (size / count + kStep) / kStep * kStep;
     const u64 begin = u64{chunk} * width < size ? chunk * width : size;
     const u64 end = begin + width < size ? begin + width : size;
@@ -663,7 +640,7 @@ RESIDENT_NOINLINE void IndexOfLargestOfLongRow(Block block, u64 x, u64 out, u32 
 // argmax of all elements of a dense float32 tensor, such as a model's logits. False: the tensors
 // have another form.
 RESIDENT_NOINLINE bool IndexOfLargestOfAll(Block block, Args args) {
-  if (!resident::kReadsDirectly || args.compact()) return false;
+  if (!kReadsDirectly || args.compact()) return false;
   const TensorArgument& x = args.described(0);
   const TensorArgument& out = args.described(1);
   const u32 axes = args.scalar<u32>(2);
@@ -711,7 +688,7 @@ RESIDENT_OPERATOR(sum_rows)(Block& block, const Args& args) {
   auto out = args.tensor<float>(1);
   const i64 columns = x.shape(1);
   if (columns >= kLongRow && SumLongRows(block, args)) return;
-  const resident::Range rows = block.share(out.size());
+  const Range rows = block.share(out.size());
   for (i64 row = rows.begin; row < rows.end; ++row) {
     const float* from = x.data() + row * columns;
     // Several partial sums make the additions independent. The error grows with the
@@ -733,3 +710,5 @@ RESIDENT_OPERATOR(sum_rows)(Block& block, const Args& args) {
     if (block.thread() == 0) out[row] = sum;
   }
 }
+
+}  // namespace resident

@@ -5,25 +5,7 @@
 #include "kernels/ops/rotation.h"
 #include "kernels/sdk/operator.h"
 
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::DType;
-using resident::ElementAt;
-using resident::ForEachInRows;
-using resident::i32;
-using resident::i64;
-using resident::LoadFloat;
-using resident::Operand;
-using resident::Range;
-using resident::Rotation;
-using resident::RotationBy;
-using resident::Smallest;
-using resident::StoreFloat;
-using resident::TensorArgument;
-using resident::u32;
-
+namespace resident {
 namespace {
 
 // Frequencies, or angles, that fit in the block's memory at once.
@@ -100,7 +82,7 @@ RESIDENT_DEVICE void Rotate(const Block& block, const RopeTask& task, i64 first,
 // needs only the angle of this pair. A single position takes as long as the instructions in front
 // of the first load. False: the tensors have another form.
 RESIDENT_NOINLINE bool RotatePairs(Block block, Args args, i64 offset, bool interleaved) {
-  if (!resident::kReadsDirectly) return false;
+  if (!kReadsDirectly) return false;
   const TensorArgument& x = args.described(0);
   const TensorArgument& freqs = args.described(1);
   const TensorArgument& out = args.described(2);
@@ -121,7 +103,7 @@ RESIDENT_NOINLINE bool RotatePairs(Block block, Args args, i64 offset, bool inte
   if (!block.await_inputs()) return true;
   RESIDENT_UNROLL(1)
   for (i64 row = rows.begin; row < rows.end; ++row) {
-    const i64 b = length == 1 ? row : resident::Quotient(row, length);
+    const i64 b = length == 1 ? row : Quotient(row, length);
     const i64 s = row - b * length;
     const float* const from =
         ElementAt<const float>(x.address, b * x.strides[0] + s * x.strides[1] + low);
@@ -242,3 +224,5 @@ RESIDENT_OPERATOR(rope)(Block& block, const Args& args) {
     }
   }
 }
+
+}  // namespace resident

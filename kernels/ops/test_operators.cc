@@ -7,14 +7,7 @@
 #include <chrono>
 #endif
 
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::i64;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-
+namespace resident {
 namespace {
 
 RESIDENT_DEVICE u64 NowNs() {
@@ -67,13 +60,13 @@ RESIDENT_OPERATOR(test_count)(Block& block, const Args& args) {
 
 RESIDENT_OPERATOR(test_axpy)(Block& block, const Args& args) {
   const float a = args.scalar<float>(3);
-  resident::elementwise<2>(block, args, [=](const float* v) { return a * v[0] + v[1]; });
+  elementwise<2>(block, args, [=](const float* v) { return a * v[0] + v[1]; });
 }
 
 RESIDENT_OPERATOR(test_arrivals)(Block& block, const Args& args) {
   const i64 chunks = block.chunk_count();
   float* const numbers = block.task_memory<float>(0, static_cast<u32>(chunks));
-  const bool fits = chunks * i64{sizeof(float)} <= i64{resident::kTaskMemoryBytes};
+  const bool fits = chunks * i64{sizeof(float)} <= i64{kTaskMemoryBytes};
   if (numbers == nullptr || !fits || block.chunk() == args.scalar<i64>(1)) {
     block.fail(CompletionStatus::kInvalidArgument, 1);
     return;
@@ -85,3 +78,5 @@ RESIDENT_OPERATOR(test_arrivals)(Block& block, const Args& args) {
   for (i64 c = 0; c < chunks; ++c) sum += numbers[c];
   args.tensor<float>(0)[0] = sum;
 }
+
+}  // namespace resident

@@ -3,30 +3,7 @@
 #include "kernels/ops/numbers.h"
 #include "kernels/sdk/operator.h"
 
-namespace math = resident::math;
-
-using resident::AddressOf;
-using resident::Any;
-using resident::Args;
-using resident::Block;
-using resident::CompletionStatus;
-using resident::DType;
-using resident::ElementAt;
-using resident::ForEachElement;
-using resident::i32;
-using resident::i64;
-using resident::LoadFloat;
-using resident::Quad;
-using resident::Range;
-using resident::Smallest;
-using resident::StoreFloat;
-using resident::Tensor;
-using resident::u16;
-using resident::u32;
-using resident::u64;
-using resident::u8;
-using resident::VisitFloat;
-
+namespace resident {
 namespace {
 
 // --- Indices ------------------------------------------------------------------------------------
@@ -103,18 +80,17 @@ RESIDENT_OPERATOR(cross_entropy_backward)(Block& block, const Args& args) {
   const float* const from = log_probs.data();
   const u64 address = AddressOf(out);
   const DType dtype = out.dtype();
-  ForEachElement(block, block.share(log_probs.size(), resident::kMapStep), columns,
-                 [&](i64 i, i64 row, i64 column) {
-                   const float value =
-                       column == targets[row] ? math::expm1(from[i]) : math::exp(from[i]);
-                   StoreFloat(address, dtype, i, value * scale);
-                 });
+  ForEachElement(
+      block, block.share(log_probs.size(), kMapStep), columns, [&](i64 i, i64 row, i64 column) {
+        const float value = column == targets[row] ? math::expm1(from[i]) : math::exp(from[i]);
+        StoreFloat(address, dtype, i, value * scale);
+      });
 }
 
 namespace {
 
 // Experts whose tokens are counted at a time.
-constexpr i64 kExperts = resident::kBlockMemoryBytes / sizeof(u32);
+constexpr i64 kExperts = kBlockMemoryBytes / sizeof(u32);
 
 }  // namespace
 
@@ -146,7 +122,7 @@ RESIDENT_OPERATOR(aux_loss)(Block& block, const Args& args) {
       for (i64 k = 1; k <= choice; ++k) {
         if (index[i - k] == expert) return;
       }
-      resident::atomic_add(&counts[expert - first], u32{1});
+      atomic_add(&counts[expert - first], u32{1});
     });
     block.barrier();
     ForEachElement(block, {0, tokens * width}, width, [&](i64, i64 token, i64 column) {
@@ -251,7 +227,7 @@ RESIDENT_OPERATOR(adamw)(Block& block, const Args& args) {
   const Tensor<const Any> p = args.tensor<const Any>(0);
   const Tensor<const Any> g = args.tensor<const Any>(1);
   const AdamW update(args);
-  const Range range = block.share(p.size(), resident::kMapStep);
+  const Range range = block.share(p.size(), kMapStep);
   VisitFloat(p.dtype(), [&](auto p_element) {
     using P = decltype(p_element);
     VisitFloat(g.dtype(), [&](auto g_element) {
@@ -346,12 +322,12 @@ RESIDENT_OPERATOR(grad_clip)(Block& block, const Args& args) {
   const auto scaled = [factor](const float* v) { return v[0] * factor; };
   if (g.dtype() == DType::kF32) {
     const float* const in[] = {args.tensor<const float>(0).data()};
-    resident::Map<1>(block, args.tensor<float>(0), in, scaled);
+    Map<1>(block, args.tensor<float>(0), in, scaled);
     return;
   }
   const u64 address = AddressOf(g);
   const DType dtype = g.dtype();
-  const Range range = block.share(g.size(), resident::kMapStep);
+  const Range range = block.share(g.size(), kMapStep);
   RESIDENT_UNROLL(4)
   for (i64 i = range.begin + block.thread(); i < range.end; i += block.threads()) {
     StoreFloat(address, dtype, i, LoadFloat(address, dtype, i) * factor);
@@ -367,7 +343,7 @@ RESIDENT_OPERATOR(scatter_add)(Block& block, const Args& args) {
   float* const to = args.tensor<float>(0).data();
   const i64* const index = args.tensor<const i64>(1).data();
   const float* const from = source.data();
-  const Range range = block.share(source.size(), resident::kMapStep);
+  const Range range = block.share(source.size(), kMapStep);
   // Indices may be repeated: atomically, unless no other thread adds.
   const bool alone = block.threads() == 1 && block.chunk_count() == 1;
   ForEachElement(block, range, width, [&](i64 i, i64 row, i64 column) {
@@ -375,7 +351,9 @@ RESIDENT_OPERATOR(scatter_add)(Block& block, const Args& args) {
     if (alone) {
       *at += from[i];
     } else {
-      resident::atomic_add(at, from[i]);
+      atomic_add(at, from[i]);
     }
   });
 }
+
+}  // namespace resident
