@@ -26,6 +26,10 @@ void DeviceReader::Cancel() {
   {
     absl::MutexLock lock(&mu_);
     if (status_.ok()) status_ = errors::Cancelled();
+    for (const std::shared_ptr<Piece>& piece : pieces_) {
+      const std::shared_ptr<Batch> copy = piece->copy.lock();
+      if (copy != nullptr) CancelCopy(*core_.devices[buffer_->device], *copy);
+    }
   }
   Post();
 }
@@ -105,6 +109,7 @@ absl::Status DeviceReader::Request(const Needs& needs, Ticket ticket) {
                              buffer_->memory->address + next_offset_,
                              piece->ticket.staging()->address, piece->bytes);
   batch->keep_alive = {piece, buffer_};
+  piece->copy = batch;
   batch->done = [self = shared_from_this(), piece](Batch& ended) {
     const absl::Status status =
         ended.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the download", ended);

@@ -63,12 +63,13 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
   void Start() { Post(); }
   // Releases one of the pieces passed on.
   void Next();
-  // Ends with CANCELLED.
+  // Ends with CANCELLED, also if the device is parked.
   void Cancel();
 
  private:
   struct Piece {
     Ticket ticket;
+    std::weak_ptr<Batch> copy;
     uint64_t bytes = 0;
     bool done = false;
   };

@@ -195,8 +195,7 @@ absl::StatusOr<Ticket> LoadStream::AwaitTicket(const Needs& needs) {
 
 absl::Status LoadStream::AwaitCopy(Device& device, Batch& copy, absl::Notification& done) {
   while (!done.WaitForNotificationWithTimeout(kCheckInterval)) {
-    if (CheckWanted().ok() || copy.cancelled.exchange(true)) continue;
-    device.queue().NoteCancelled();
+    if (!CheckWanted().ok()) CancelCopy(device, copy);
   }
   return copy.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the load", copy);
 }

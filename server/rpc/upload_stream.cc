@@ -145,6 +145,8 @@ absl::Status UploadStream::Send(Ticket ticket) {
                                                        : taken;
   }
   ++under_way_;
+  std::erase_if(copies_, [](const auto& copy) { return copy.expired(); });
+  copies_.push_back(batch);
   position_ += bytes;
   offset_ += bytes;
   return absl::OkStatus();
@@ -176,6 +178,11 @@ void UploadStream::Fail(const absl::Status& status) {
   if (status.ok()) return;
   // If the wait cannot be cancelled, OnTicket follows.
   if (waiting_ && core_.admission.Cancel(this)) waiting_ = false;
+  // A parked device would keep the pieces, and with them the call, until it is resumed.
+  for (const std::weak_ptr<Batch>& weak : copies_) {
+    const std::shared_ptr<Batch> copy = weak.lock();
+    if (copy != nullptr) CancelCopy(*core_.devices[buffer_->device], *copy);
+  }
   Conclude(status);
 }
 

@@ -12,6 +12,7 @@
 #define RESIDENT_SERVER_RPC_UPLOAD_STREAM_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -80,9 +81,10 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;    // The buffer's offset for position_.
   uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  Needs needs_ ABSL_GUARDED_BY(mu_);           // Needs of the next piece.
-  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // For a ticket.
-  bool saving_ ABSL_GUARDED_BY(mu_) = false;   // The buffer is being written to the disk.
+  std::vector<std::weak_ptr<Batch>> copies_ ABSL_GUARDED_BY(mu_);  // Those of the pieces under way.
+  Needs needs_ ABSL_GUARDED_BY(mu_);                               // Needs of the next piece.
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;                      // For a ticket.
+  bool saving_ ABSL_GUARDED_BY(mu_) = false;  // The buffer is being written to the disk.
 };
 
 }  // namespace resident

@@ -50,6 +50,10 @@ std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_
   return batch;
 }
 
+void CancelCopy(Device& device, Batch& copy) {
+  if (!copy.cancelled.exchange(true)) device.queue().NoteCancelled();
+}
+
 absl::Status WriteAndWait(
     const ResolvedOperator& copy_bytes, Device& device, ClientId client, EngineSession& session,
     uint64_t address, uint64_t bytes,
@@ -66,8 +70,7 @@ absl::Status WriteAndWait(
     batch->done = [done](Batch&) { done->Notify(); };
     RETURN_IF_ERROR(device.queue().Enqueue(client, batch));
     if (!done->WaitForNotificationWithTimeout(kMaxForAPiece)) {
-      batch->cancelled = true;
-      device.queue().NoteCancelled();
+      CancelCopy(device, *batch);
       return errors::TransferFailed("the copy", "the device did not finish it in time");
     }
     if (batch->status[0] != TaskStatus::kOk) {

@@ -34,6 +34,9 @@ std::shared_ptr<Batch> MakeCopyBatch(const ResolvedOperator& copy_bytes, uint32_
                                      const EngineSession& session, uint64_t from, uint64_t to,
                                      uint64_t bytes);
 
+// Ends a copy that is enqueued: as CANCELLED, unless an engine has begun it. Idempotent.
+void CancelCopy(Device& device, Batch& copy);
+
 // Writes bytes to device memory, piece by piece through staging memory, and waits until they are
 // written. `fill` provides the bytes at an offset; it has returned, with its locks released, before
 // the function waits for the device. Errors: those of `fill`, RESOURCE_EXHAUSTED (staging memory),
