@@ -34,7 +34,7 @@ enum class Unread : uint8_t {
 };
 
 // What a call takes of a limited number, of which one caller leaves some to others
-// (server/rpc/shared_slots.h).
+// (server/core/shared_slots.h).
 enum class Places : uint8_t {
   kNone,           // None needed: the call holds nothing that others need.
   kSession,        // None of its own: it needs an open session, which has one.
