@@ -82,6 +82,12 @@ absl::Status Services::Start() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  // gRPC 1.51 decompresses a whole message before it compares its size with a limit: 1 MiB can
+  // become 1 GiB, also before its call is admitted. Therefore it refuses calls with `grpc-encoding`
+  // (UNIMPLEMENTED, when it reads their headers), and decompresses nothing.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   memory_.AddTo(builder);
   // The last limit of the memory for what gRPC has received: beyond it, gRPC cancels calls. Below
   // kMinQuotaMessages messages, honest calls could not be served.

@@ -252,8 +252,9 @@ absl::StatusOr<Budget::Charge> Admission::AcquireForGraph(const ClientAccounts& 
   std::optional<Budget::Charge> charge = host_.Acquire(own, bytes, purpose);
   if (charge.has_value()) return *std::move(charge);
   const bool over_own = host_.OverClientLimit(*own, bytes);
-  return errors::GraphHostMemoryFull(bytes, over_own ? own->acquired() : host_.used(),
-                                     over_own ? host_.client_limit() : host_.limit(), over_own);
+  return errors::GraphHostMemoryFull(
+      {bytes, own->acquired(), host_.used(), over_own ? host_.client_limit() : host_.limit()},
+      over_own);
 }
 
 bool Admission::WaitToRead(Wait& wait, std::shared_ptr<ClientAccounts> client,

@@ -130,17 +130,24 @@ TEST_F(AdmissionTest, MemoryForAGraphIsLimitedForEachClientAndForAll) {
   auto first = acquire(client, 1 << 20);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(admission_->host().used(Budget::Purpose::kBatches), 1u << 20);
-  const auto refused = [&](const Client& of, uint64_t bytes, const std::string& flag) {
+  const auto refused = [&](const Client& of, uint64_t bytes, const std::string& limit,
+                           const std::string& flag) {
     const absl::Status status = acquire(of, bytes).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     const std::string message(status.message());
+    EXPECT_NE(message.find(limit), std::string::npos) << message;
     EXPECT_NE(message.find("close graph sessions"), std::string::npos) << message;
     EXPECT_EQ(message.substr(message.size() - flag.size()), flag);
   };
-  refused(client, 4 << 20, " --max_client_host_mib");
-  refused(NewClient(), 8 << 20, " --max_host_mib");
+  refused(client, 4 << 20, "one client may use 4 MiB", " --max_client_host_mib");
+  refused(NewClient(), 8 << 20, "all may use 8 MiB", " --max_host_mib");
+  const Client other = NewClient();
+  const auto second = acquire(other, 1 << 20);
+  ASSERT_TRUE(second.ok()) << second.status();
+  // It would have more than half of the 7 MiB that the first client does not have.
+  refused(other, 3 << 20, "this client may use 3 MiB", " --max_host_mib");
   first->Clear();
-  EXPECT_EQ(admission_->host().used(), 0u);
+  EXPECT_EQ(admission_->host().used(), 1u << 20);
 }
 
 TEST_F(AdmissionTest, ARefusedRequestHoldsNothing) {

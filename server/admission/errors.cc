@@ -1,5 +1,6 @@
 #include "server/admission/errors.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,14 +12,19 @@ using absl::StrCat;
 
 namespace {
 
-// `what`: what can be given back to have more.
-absl::Status OverHostLimit(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client,
-                           const char* what) {
-  return absl::ResourceExhaustedError(
-      StrCat(bytes, " bytes of the daemon's memory, with ", used,
-             client ? " used by this client" : " used by all clients", ", are over the limit of ",
-             limit_bytes >> 20, " MiB. Fix: ", what, ", or raise ",
-             client ? "--max_client_host_mib" : "--max_host_mib"));
+// What is in use, and the limit that refuses more.
+std::string DescribeUse(const HostMemoryFigures& bytes, bool client) {
+  std::string text = StrCat(" bytes of the daemon's memory; this client uses ", bytes.of_client,
+                            ", all clients use ", bytes.of_all, ", and ");
+  const uint64_t limit_mib = bytes.limit >> 20;
+  if (client) return StrCat(text, "one client may use ", limit_mib, " MiB");
+  if (bytes.of_all > bytes.limit || bytes.wanted > bytes.limit - bytes.of_all) {
+    return StrCat(text, "all may use ", limit_mib, " MiB");
+  }
+  const uint64_t share = (bytes.limit - (bytes.of_all - bytes.of_client)) / 2;
+  return StrCat(text, "this client may use ", share >> 20,
+                " MiB, because each client must leave as much of ", limit_mib,
+                " MiB free as it uses");
 }
 
 }  // namespace
@@ -40,21 +46,20 @@ absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits)
   return WithReason(std::move(status), {"STAGING_FULL", {{"limit", StrCat(staging_bytes)}}});
 }
 
-absl::Status GraphHostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
-  return OverHostLimit(bytes, used, limit_bytes, client,
-                       "read results, and close graph sessions that are not needed");
-}
-
-absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client) {
-  absl::Status status = absl::ResourceExhaustedError(StrCat(
-      "the batch's tasks and their results need ", bytes.wanted,
-      " bytes of the daemon's memory; this client uses ", bytes.of_client, ", all clients use ",
-      bytes.of_all, ", and ", client ? "one client may use " : "all may use ", bytes.limit >> 20,
-      client ? " MiB" : " MiB, where each client must leave as much free as it uses",
-      ". Fix: wait for results and read them, send batches of fewer tasks, or raise ",
-      client ? "--max_client_host_mib" : "--max_host_mib"));
+absl::Status BatchMemoryFull(const HostMemoryFigures& bytes, bool client) {
+  absl::Status status = absl::ResourceExhaustedError(
+      StrCat("the batch's tasks and their results need ", bytes.wanted, DescribeUse(bytes, client),
+             ". Fix: wait for results and read them, send batches of fewer tasks, or raise ",
+             client ? "--max_client_host_mib" : "--max_host_mib"));
   if (bytes.wanted > bytes.limit) return status;
   return WithReason(std::move(status), {"MEMORY_FULL", {{"limit", StrCat(bytes.limit)}}});
+}
+
+absl::Status GraphHostMemoryFull(const HostMemoryFigures& bytes, bool client) {
+  return absl::ResourceExhaustedError(
+      StrCat("the graph needs ", bytes.wanted, DescribeUse(bytes, client),
+             ". Fix: read results, and close graph sessions that are not needed, or raise ",
+             client ? "--max_client_host_mib" : "--max_host_mib"));
 }
 
 }  // namespace resident::errors

@@ -12,16 +12,17 @@ namespace resident::errors {
 
 absl::Status StagingFull(uint64_t bytes, uint64_t staging_bytes, bool ever_fits);
 
-// The same for a run of a graph or a graph session, and for what else clients use.
-absl::Status GraphHostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
-// Bytes that a batch's tasks need, and bytes in use by its client and by all clients.
-struct BatchMemoryFigures {
+// Bytes of the daemon's memory that are wanted, and those in use by the client and by all clients.
+struct HostMemoryFigures {
   uint64_t wanted;
   uint64_t of_client;
   uint64_t of_all;
-  uint64_t limit;
+  uint64_t limit;  // Of one client, or of all.
 };
-absl::Status BatchMemoryFull(const BatchMemoryFigures& bytes, bool client);
+// `client`: the limit of one client refuses it; otherwise that of all, or the client's share of
+// what all may use. For a batch, and for graphs: a run, a session, a check.
+absl::Status BatchMemoryFull(const HostMemoryFigures& bytes, bool client);
+absl::Status GraphHostMemoryFull(const HostMemoryFigures& bytes, bool client);
 
 }  // namespace resident::errors
 

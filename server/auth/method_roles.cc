@@ -1,18 +1,15 @@
 #include "server/auth/method_roles.h"
 
-#include <algorithm>
-#include <iterator>
+#include <span>
 
 #include "runtime/base/limits.h"
+// RESIDENT_METHODS(X): X("package.Service", "Method") for each method of the protos.
+#include "server/auth/proto_methods.h"
 
 namespace resident {
 namespace {
 
-struct Entry {
-  std::string_view method;
-  MethodRule rule;
-};
-
+constexpr RoleSet kOpen;  // No role, and no credential.
 constexpr RoleSet kSubmit = Role::kSubmit;
 constexpr RoleSet kInstall = Role::kInstall;
 constexpr RoleSet kAdmin = Role::kAdmin;
@@ -30,100 +27,176 @@ constexpr uint32_t kDrawnGraph = 1u << 20;
 constexpr uint32_t kRunGraph = 1u << 22;
 constexpr uint32_t kCheckedGraph = 1u << 24;
 
-constexpr MethodRule Open() { return {.open_to_all = true, .roles = {}, .max_objects = kFew}; }
-constexpr MethodRule For(RoleSet roles, uint32_t max_objects = kFew) {
-  return {.roles = roles, .max_objects = max_objects};
-}
-constexpr MethodRule ChargesAnswers(RoleSet roles, uint32_t max_objects = kFew) {
-  return {.roles = roles, .max_objects = max_objects, .charges_answers = true};
-}
+using enum Unfinished;
+using enum Unread;
+using enum Places;
+using enum Quota;
+using enum Ends;
 
-// Sorted by method.
-constexpr Entry kTable[] = {
-    {"/grpc.channelz.v1.Channelz/GetChannel", For(kAdmin)},
-    {"/grpc.channelz.v1.Channelz/GetServer", For(kAdmin)},
-    {"/grpc.channelz.v1.Channelz/GetServerSockets", For(kAdmin)},
-    {"/grpc.channelz.v1.Channelz/GetServers", For(kAdmin)},
-    {"/grpc.channelz.v1.Channelz/GetSocket", For(kAdmin)},
-    {"/grpc.channelz.v1.Channelz/GetSubchannel", For(kAdmin)},
-    {"/grpc.channelz.v1.Channelz/GetTopChannels", For(kAdmin)},
-    {"/grpc.health.v1.Health/Check", Open()},
-    {"/grpc.health.v1.Health/Watch", Open()},
-    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", For(kAdmin)},
-    {"/inference.GRPCInferenceService/CudaSharedMemoryRegister", For(kSubmit)},
-    {"/inference.GRPCInferenceService/CudaSharedMemoryStatus", For(kSubmit)},
-    {"/inference.GRPCInferenceService/CudaSharedMemoryUnregister", For(kSubmit)},
-    {"/inference.GRPCInferenceService/LogSettings", For(kAdmin)},
-    {"/inference.GRPCInferenceService/ModelConfig", For(kAnyRole)},
-    {"/inference.GRPCInferenceService/ModelInfer", ChargesAnswers(kSubmit, kInference)},
-    {"/inference.GRPCInferenceService/ModelMetadata", For(kAnyRole)},
-    {"/inference.GRPCInferenceService/ModelReady", For(kAnyRole)},
-    {"/inference.GRPCInferenceService/ModelStatistics", For(kAnyRole)},
-    {"/inference.GRPCInferenceService/ModelStreamInfer", ChargesAnswers(kSubmit, kInference)},
-    {"/inference.GRPCInferenceService/RepositoryIndex", For(kAnyRole)},
-    {"/inference.GRPCInferenceService/RepositoryModelLoad", For(kInstall)},
-    {"/inference.GRPCInferenceService/RepositoryModelUnload", For(kAdmin)},
-    {"/inference.GRPCInferenceService/ServerLive", Open()},
-    {"/inference.GRPCInferenceService/ServerMetadata", For(kAnyRole)},
-    {"/inference.GRPCInferenceService/ServerReady", Open()},
-    {"/inference.GRPCInferenceService/SystemSharedMemoryRegister", For(kSubmit)},
-    {"/inference.GRPCInferenceService/SystemSharedMemoryStatus", For(kSubmit)},
-    {"/inference.GRPCInferenceService/SystemSharedMemoryUnregister", For(kSubmit)},
-    {"/inference.GRPCInferenceService/TraceSetting", For(kAdmin)},
-    {"/resident.v1.Admin/Drain", For(kAdmin)},
-    {"/resident.v1.Admin/Park", For(kAdmin)},
-    {"/resident.v1.Admin/Resume", For(kAdmin)},
-    {"/resident.v1.Admin/Status", For(kAnyRole)},
-    {"/resident.v1.Buffers/Allocate", For(kSubmit)},
-    {"/resident.v1.Buffers/Download", ChargesAnswers(kSubmit)},
-    {"/resident.v1.Buffers/Free", For(kSubmit)},
-    {"/resident.v1.Buffers/ImportShared", For(kSubmit)},
-    {"/resident.v1.Buffers/List", For(kSubmit)},
-    {"/resident.v1.Buffers/LoadFile", For(kSubmit)},
-    {"/resident.v1.Buffers/Persist", For(kSubmit)},
-    {"/resident.v1.Buffers/Upload", ChargesAnswers(kSubmit)},
-    {"/resident.v1.Executor/Run", ChargesAnswers(kSubmit, kBatches)},
-    {"/resident.v1.Executor/Submit", ChargesAnswers(kSubmit, kBatches)},
-    {"/resident.v1.Graphs/CloseSession", For(kSubmit)},
-    {"/resident.v1.Graphs/Describe", For(kAnyRole)},
-    {"/resident.v1.Graphs/DescribeSession", For(kSubmit)},
-    {"/resident.v1.Graphs/ForkSession", For(kSubmit)},
-    {"/resident.v1.Graphs/List", For(kAnyRole)},
-    {"/resident.v1.Graphs/ListSessions", For(kSubmit)},
-    {"/resident.v1.Graphs/Load", For(kSubmit, kRunGraph)},
-    {"/resident.v1.Graphs/OpenSession", For(kSubmit)},
-    {"/resident.v1.Graphs/Render", For(kSubmit, kDrawnGraph)},
-    {"/resident.v1.Graphs/Run", ChargesAnswers(kSubmit, kRunGraph)},
-    {"/resident.v1.Graphs/Unload", For(kSubmitOrAdmin)},
-    {"/resident.v1.Graphs/Validate", For(kSubmit, kCheckedGraph)},
-    {"/resident.v1.Operators/Activate", For(kInstall)},
-    {"/resident.v1.Operators/Audit", For(kAdmin)},
-    {"/resident.v1.Operators/Describe", For(kAnyRole)},
-    {"/resident.v1.Operators/Install", For(kInstall)},
-    {"/resident.v1.Operators/List", For(kAnyRole)},
-    {"/resident.v1.Operators/Promote", For(kInstall)},
-    {"/resident.v1.Operators/Remove", For(kInstall)},
-    {"/resident.v1.Operators/Rollback", For(kInstall)},
-    {"/resident.v1.Operators/Watch", For(kAnyRole)},
-    {"/resident.v1.Sessions/Open", For(kSubmit)},
+struct Method {
+  std::string_view name;
+  RoleSet roles;
+  uint32_t max_objects;
+  Unfinished unfinished;
+  Unread unread;
+  Places places;
+  Quota quota;
+  Ends deadline;
+  Ends cancel;
 };
 
-static_assert(std::is_sorted(std::begin(kTable), std::end(kTable),
-                             [](const Entry& a, const Entry& b) { return a.method < b.method; }));
+// One line for each method: its name, the roles, and the rest in the order of MethodRule.
+constexpr Method kChannelz[] = {
+    {"GetChannel", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"GetServer", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"GetServerSockets", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"GetServers", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"GetSocket", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"GetSubchannel", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"GetTopChannels", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+};
+constexpr Method kHealth[] = {
+    {"Check", kOpen, kFew, kTimed, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Watch", kOpen, kFew, kTimed, kTiny, kHealthWatches, kNoQuota, kStops, kStops},
+};
+constexpr Method kReflection[] = {
+    {"ServerReflectionInfo", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+};
+constexpr Method kInferenceProtocol[] = {
+    {"CudaSharedMemoryRegister", kSubmit, kFew, kHeld, kTiny, kShared, kNoQuota, kEngine, kEngine},
+    {"CudaSharedMemoryStatus", kSubmit, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"CudaSharedMemoryUnregister", kSubmit, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"LogSettings", kAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"ModelConfig", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"ModelInfer", kSubmit, kInference, kHeld, kHandler, kConnection, kTasks, kStops, kStops},
+    {"ModelMetadata", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"ModelReady", kAnyRole, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"ModelStatistics", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"ModelStreamInfer", kSubmit, kInference, kHeld, kHandler, kConnection, kTasks, kStops, kStops},
+    {"RepositoryIndex", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"RepositoryModelLoad", kInstall, kFew, kHeld, kTiny, kInstalls, kInstallQuota, kStops, kStops},
+    {"RepositoryModelUnload", kAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"ServerLive", kOpen, kFew, kTimed, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"ServerMetadata", kAnyRole, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"ServerReady", kOpen, kFew, kTimed, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"SystemSharedMemoryRegister", kSubmit, kFew, kHeld, kTiny, kShared, kNoQuota, kEngine,
+     kEngine},
+    {"SystemSharedMemoryStatus", kSubmit, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"SystemSharedMemoryUnregister", kSubmit, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"TraceSetting", kAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+};
+constexpr Method kAdminService[] = {
+    {"Drain", kAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"Park", kAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"Resume", kAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"Status", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+};
+constexpr Method kBuffers[] = {
+    {"Allocate", kSubmit, kFew, kHeld, kTiny, kSession, kBytes, kSoon, kSoon},
+    {"Download", kSubmit, kFew, kHeld, kHandler, kSession, kNoQuota, kStops, kStops},
+    {"Free", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
+    {"ImportShared", kSubmit, kFew, kHeld, kTiny, kShared, kBytes, kEngine, kEngine},
+    {"List", kSubmit, kFew, kHeld, kCharged, kConnection, kNoQuota, kSoon, kSoon},
+    {"LoadFile", kSubmit, kFew, kHeld, kCharged, kLoads, kBytes, kStops, kStops},
+    {"Persist", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kEngine, kEngine},
+    {"Upload", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kStops, kStops},
+};
+constexpr Method kExecutor[] = {
+    {"Run", kSubmit, kBatches, kHeld, kHandler, kConnection, kTasks, kStops, kStops},
+    {"Submit", kSubmit, kBatches, kHeld, kHandler, kConnection, kTasks, kStops, kStops},
+};
+constexpr Method kGraphs[] = {
+    {"CloseSession", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
+    {"Describe", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"DescribeSession", kSubmit, kFew, kHeld, kCharged, kSession, kNoQuota, kSoon, kSoon},
+    {"ForkSession", kSubmit, kFew, kHeld, kCharged, kGraphSessions, kBoth, kStops, kEngine},
+    {"List", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"ListSessions", kSubmit, kFew, kHeld, kCharged, kSession, kNoQuota, kSoon, kSoon},
+    {"Load", kSubmit, kRunGraph, kHeld, kCharged, kChecks, kNoQuota, kStops, kStops},
+    {"OpenSession", kSubmit, kFew, kHeld, kCharged, kGraphSessions, kBoth, kStops, kEngine},
+    {"Render", kSubmit, kDrawnGraph, kHeld, kCharged, kChecks, kNoQuota, kStops, kStops},
+    {"Run", kSubmit, kRunGraph, kHeld, kHandler, kGraphRuns, kBoth, kStops, kStops},
+    {"Unload", kSubmitOrAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Validate", kSubmit, kCheckedGraph, kHeld, kCharged, kChecks, kNoQuota, kStops, kStops},
+};
+constexpr Method kOperators[] = {
+    {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Audit", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"Describe", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"Install", kInstall, kFew, kUpload, kCharged, kInstalls, kInstallQuota, kStops, kStops},
+    {"List", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"Promote", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Remove", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"Rollback", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Watch", kAnyRole, kFew, kHeld, kCharged, kWatches, kWatchQuota, kStops, kStops},
+};
+constexpr Method kSessionsService[] = {
+    {"Open", kSubmit, kFew, kHeld, kTiny, kSessions, kSessionQuota, kStops, kStops},
+};
+
+struct Service {
+  std::string_view name;
+  std::span<const Method> methods;
+};
+
+constexpr Service kServices[] = {
+    {"grpc.channelz.v1.Channelz", kChannelz},
+    {"grpc.health.v1.Health", kHealth},
+    {"grpc.reflection.v1alpha.ServerReflection", kReflection},
+    {"inference.GRPCInferenceService", kInferenceProtocol},
+    {"resident.v1.Admin", kAdminService},
+    {"resident.v1.Buffers", kBuffers},
+    {"resident.v1.Executor", kExecutor},
+    {"resident.v1.Graphs", kGraphs},
+    {"resident.v1.Operators", kOperators},
+    {"resident.v1.Sessions", kSessionsService},
+};
+
+// Null: not in the table.
+constexpr const Method* FindMethod(std::string_view service, std::string_view name) {
+  for (const Service& candidate : kServices) {
+    if (candidate.name != service) continue;
+    for (const Method& method : candidate.methods) {
+      if (method.name == name) return &method;
+    }
+  }
+  return nullptr;
+}
+
+#define RESIDENT_HAS_ROW(service, method)                                        \
+  static_assert(FindMethod(service, method) != nullptr,                          \
+                "The method " method " of " service                              \
+                " has no row. Fix: add one to server/auth/method_roles.cc, run " \
+                "tools/method_table --write, and give tests/auth/methods_test.py an example");
+RESIDENT_METHODS(RESIDENT_HAS_ROW)
+#undef RESIDENT_HAS_ROW
 
 }  // namespace
 
 MethodRule FindMethodRule(std::string_view method) {
-  const auto* const found =
-      std::lower_bound(std::begin(kTable), std::end(kTable), method,
-                       [](const Entry& entry, std::string_view m) { return entry.method < m; });
-  if (found == std::end(kTable) || found->method != method) return {};
-  return found->rule;
+  const size_t slash = method.rfind('/');
+  if (!method.starts_with('/') || slash == 0) return {};
+  const Method* const found = FindMethod(method.substr(1, slash - 1), method.substr(slash + 1));
+  if (found == nullptr) return {};
+  return {.open_to_all = found->roles.empty(),
+          .roles = found->roles,
+          .max_objects = found->max_objects,
+          .unfinished = found->unfinished,
+          .unread = found->unread,
+          .places = found->places,
+          .quota = found->quota,
+          .deadline = found->deadline,
+          .cancel = found->cancel};
 }
 
-std::vector<std::string_view> ListedMethods() {
-  std::vector<std::string_view> methods;
-  for (const Entry& entry : kTable) methods.push_back(entry.method);
+std::vector<std::string> ListedMethods() {
+  std::vector<std::string> methods;
+  for (const Service& service : kServices) {
+    for (const Method& method : service.methods) {
+      std::string& full = methods.emplace_back("/");
+      full.append(service.name).append("/").append(method.name);
+    }
+  }
   return methods;
 }
 

@@ -17,8 +17,8 @@
 #include "server/core/status.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-#include "server/workload/copy_workload.h"
 #include "server/rpc/unary_call.h"
+#include "server/workload/copy_workload.h"
 
 namespace resident {
 namespace {

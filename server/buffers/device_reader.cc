@@ -26,6 +26,10 @@ void DeviceReader::Cancel() {
   {
     absl::MutexLock lock(&mu_);
     if (status_.ok()) status_ = errors::Cancelled();
+    for (const std::shared_ptr<Piece>& piece : pieces_) {
+      const std::shared_ptr<RequestBatch> copy = piece->copy.lock();
+      if (copy != nullptr) core_.runner.Cancel(*copy);
+    }
   }
   Post();
 }
@@ -95,6 +99,7 @@ absl::Status DeviceReader::Request(Ticket ticket) {
   piece->bytes = next_piece_->bytes();
   const auto batch =
       Planner::Fill(Clock::time_point::max(), std::move(next_piece_), std::move(ticket));
+  piece->copy = batch;
   batch->done = [self = shared_from_this(), piece](Batch& ended) {
     self->core_.runner.Post(
         [self, piece, batch = static_cast<RequestBatch&>(ended).shared_from_this()] {

@@ -66,12 +66,13 @@ class DeviceReader : public std::enable_shared_from_this<DeviceReader> {
   void Start() { Post(); }
   // Releases one of the pieces passed on.
   void Next();
-  // Ends with CANCELLED.
+  // Ends with CANCELLED, also if the device is parked.
   void Cancel();
 
  private:
   struct Piece {
     Ticket ticket;  // Once it is done.
+    std::weak_ptr<RequestBatch> copy;
     uint64_t bytes = 0;
     bool done = false;
   };

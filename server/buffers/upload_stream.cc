@@ -124,6 +124,8 @@ absl::Status UploadStream::Send(Ticket ticket) {
   };
   RETURN_IF_ERROR(core_.runner.LaunchPiece(batch, *client_));
   ++under_way_;
+  std::erase_if(copies_, [](const auto& copy) { return copy.expired(); });
+  copies_.push_back(batch);
   position_ += bytes;
   offset_ += bytes;
   return absl::OkStatus();
@@ -158,6 +160,11 @@ void UploadStream::Fail(const absl::Status& status) {
   if (status.ok()) return;
   // If the wait cannot be cancelled, OnTicket follows.
   if (waiting_ && wait_.Cancel()) waiting_ = false;
+  // A parked device would keep the pieces, and with them the call, until it is resumed.
+  for (const std::weak_ptr<RequestBatch>& weak : copies_) {
+    const std::shared_ptr<RequestBatch> copy = weak.lock();
+    if (copy != nullptr) core_.runner.Cancel(*copy);
+  }
   Conclude(status);
 }
 

@@ -12,6 +12,7 @@
 #define RESIDENT_SERVER_BUFFERS_UPLOAD_STREAM_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -81,6 +82,8 @@ class UploadStream final : public BidiStream<grpc::ByteBuffer, NoMessage> {
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;    // The buffer's offset for position_.
   uint64_t written_ ABSL_GUARDED_BY(mu_) = 0;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
+  // Those of the pieces under way.
+  std::vector<std::weak_ptr<RequestBatch>> copies_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<CopyWorkload> piece_ ABSL_GUARDED_BY(mu_);  // The next one, until it is sent.
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;                 // For its ticket.
   bool saving_ ABSL_GUARDED_BY(mu_) = false;  // The buffer is being written to the disk.

@@ -161,8 +161,9 @@ absl::Status GraphChecker::RunWork(Check& check) {
   const absl::Status status = std::exchange(check.work, nullptr)(budget);
   if (budget.end() == graph::CheckBudget::End::kMemory) {
     const bool own = host.OverClientLimit(*check.account, refused);
-    return errors::GraphHostMemoryFull(refused, own ? check.account->acquired() : host.used(),
-                                       own ? host.client_limit() : host.limit(), own);
+    return errors::GraphHostMemoryFull(
+        {refused, check.account->acquired(), host.used(), own ? host.client_limit() : host.limit()},
+        own);
   }
   if (budget.end() != graph::CheckBudget::End::kCancelled) return status;
   switch (check.end.load(std::memory_order_relaxed)) {

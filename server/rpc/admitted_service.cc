@@ -83,7 +83,7 @@ class MessageRead final : private grpc_completion_queue_functor {
         call_(call),
         core_call_(call.call->call()) {
     grpc_call_ref(core_call_);
-    if (FindMethodRule(method.name).open_to_all) LimitTime();
+    if (FindMethodRule(method.name).unfinished == Unfinished::kTimed) LimitTime();
     CallContext::Of(*call.server_context).BeginMessage();
     grpc_op read{};
     read.op = GRPC_OP_RECV_MESSAGE;

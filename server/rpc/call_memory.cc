@@ -77,7 +77,7 @@ class CallMemory::Answers final : public grpc::experimental::ServerInterceptorFa
   grpc::experimental::Interceptor* CreateServerInterceptor(ServerRpcInfo* call) override {
     const MethodRule rule = FindMethodRule(call->method());
     const bool known = rule.max_objects > 0;
-    if (!known || rule.charges_answers) return nullptr;
+    if (!known || rule.unread == Unread::kHandler) return nullptr;
     return new AnswerCharge(memory_, CallContext::Of(*call->server_context()));
   }
 

@@ -31,15 +31,18 @@ absl::Status MessageTakesTooMuch(const std::string& type, uint64_t length, uint6
 }
 
 absl::Status CallMemoryFull(const CallMemoryFigures& bytes) {
+  const bool client = bytes.of_client >= bytes.client_limit;
   return WithReason(
       absl::ResourceExhaustedError(StrCat(
           "the messages and unread answers of this client use ", bytes.of_client,
-          " bytes of the daemon's memory, those of all clients ", bytes.of_all, "; the limits are ",
-          bytes.client_limit >> 20, " MiB for a client and ", bytes.limit >> 20,
-          " MiB for all, of which waiting messages may use a quarter. Fix: read the "
-          "answers, send fewer large messages at once, or raise --max_client_host_mib or "
-          "--max_host_mib")),
-      {"MEMORY_FULL", {{"limit", StrCat(bytes.limit)}}});
+          " bytes of the daemon's memory, and ",
+          client ? StrCat("one client may use ", bytes.client_limit >> 20, " MiB")
+                 : StrCat("those of all clients may use ", bytes.limit >> 22,
+                          " MiB, a quarter of --max_host_mib, half of which is kept for clients "
+                          "that have none, and each must leave as much free as it uses"),
+          ". Fix: read the answers, send fewer large messages at once, or raise ",
+          client ? "--max_client_host_mib" : "--max_host_mib")),
+      {"MEMORY_FULL", {{"limit", StrCat(client ? bytes.client_limit : bytes.limit)}}});
 }
 
 absl::Status TooManyBatches(uint64_t batches, uint32_t limit) {

@@ -289,9 +289,9 @@ def encode_settings(settings):
     return b"".join(struct.pack(">HI", name, value) for name, value in settings.items())
 
 
-def encode_message(message):
-    """A gRPC message in the encoding of DATA frames."""
-    return struct.pack(">BI", 0, len(message)) + message
+def encode_message(message, compressed=False):
+    """A gRPC message in the encoding of DATA frames. `compressed`: its flag."""
+    return struct.pack(">BI", compressed, len(message)) + message
 
 
 def request_headers(path, more=(), authority="localhost", scheme="http"):
@@ -478,10 +478,10 @@ class Connection:
         self.send_window[0] -= len(data)
         self.send_frame(DATA, END_STREAM if end_stream else 0, stream, data)
 
-    def send_message(self, stream, message, end_stream=True, timeout=None):
+    def send_message(self, stream, message, end_stream=True, timeout=None, compressed=False):
         """Sends a gRPC message, in frames that fit the server's window. Stops if the stream
         ends."""
-        data = memoryview(encode_message(message))  # Pieces of it are not copied.
+        data = memoryview(encode_message(message, compressed))  # Pieces of it are not copied.
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while data and self.results[stream].ended == OPEN:
             room = min(self.send_window[0], self.send_window[stream], 16384)

@@ -15,6 +15,7 @@ import threading
 import time
 import unittest
 import urllib.request
+import zlib
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).absolute().parent
@@ -25,7 +26,7 @@ import unittest_main  # noqa: E402
 
 MIB = 1 << 20
 CLIENT_MIB, ALL_MIB = 128, 256
-INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 5, 8
+INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 5, 8, 12
 WAIT_S = 60
 STATUS = "/resident.v1.Admin/Status"
 VALIDATE = "/resident.v1.Graphs/Validate"
@@ -184,10 +185,11 @@ class EveryMethodTest(MemoryTest):
         # An object counts as 128 bytes of memory.
         most = CLIENT_MIB * MIB // 128
         with self.peak() as peak:
-            for method, _, limit, _ in methods:
-                with self.subTest(method):
+            for method in methods:
+                limit = method.objects
+                with self.subTest(method.name):
                     message = (min(limit, most) + 1) * self.UNKNOWN
-                    result = self.connect().call(method, headers, message, timeout=WAIT_S)
+                    result = self.connect().call(method.name, headers, message, timeout=WAIT_S)
                     if limit <= most:
                         self.assertEqual(result.grpc_status, INVALID_ARGUMENT, result)
                         self.assertIn("more than {} sub-messages".format(limit),
@@ -198,6 +200,43 @@ class EveryMethodTest(MemoryTest):
                     self.assertIn("Fix:", result.grpc_message)
         self.check_peak("one object more than the limit of each of {} methods".format(
             len(methods)), peak, 0)
+        self.check_nothing_charged()
+
+
+class CompressedTest(MemoryTest):
+    EXPANDED_MIB = 1024
+
+    def compress(self, window):
+        """About 1 MiB that expands to 1 GiB."""
+        compressor = zlib.compressobj(9, zlib.DEFLATED, window)
+        pieces = [compressor.compress(bytes(MIB)) for _ in range(self.EXPANDED_MIB)]
+        return b"".join(pieces) + compressor.flush()
+
+    def call(self, path, headers, message):
+        connection = self.connect()
+        stream = connection.new_stream()
+        connection.send_headers(stream, http2.request_headers(path, headers))
+        try:
+            connection.send_message(stream, message, timeout=WAIT_S, compressed=True)
+        except http2.ConnectionClosed:
+            pass
+        return connection.result(stream, WAIT_S)
+
+    def test_messages_that_expand_to_a_gigabyte(self):
+        methods = ("/grpc.health.v1.Health/Check", VALIDATE, "/resident.v1.Executor/Submit",
+                   "/resident.v1.Operators/Watch")
+        for encoding, window in (("gzip", 31), ("deflate", 15)):
+            message = self.compress(window)
+            with self.peak() as peak:
+                for path in methods:
+                    result = self.call(path, [("grpc-encoding", encoding)], message)
+                    self.assertEqual(result.grpc_status, UNIMPLEMENTED, result)
+                    self.assertIn("'{}' is disabled".format(encoding), result.grpc_message)
+                    # Only the header says how a message is compressed.
+                    result = self.call(path, [], message)
+                    self.assertEqual(result.grpc_status, INVALID_ARGUMENT, result)
+            self.check_peak("{} messages of {:.1f} MiB that expand to {} MiB".format(
+                encoding, len(message) / MIB, self.EXPANDED_MIB), peak, 0)
         self.check_nothing_charged()
 
 
