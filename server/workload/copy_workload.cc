@@ -8,10 +8,10 @@
 #include "absl/memory/memory.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/buffer_errors.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 #include "server/workload/copy_task.h"
+#include "server/workload/errors.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {
