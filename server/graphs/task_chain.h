@@ -4,7 +4,7 @@
 //
 // Thread safety: Start is called once; the callback is called once, from any thread.
 //
-//   std::make_shared<TaskChain>(core, client, std::move(batches), deadline, done)->Start();
+//   std::make_shared<TaskChain>(core, client, std::move(tasks), deadline, done)->Start();
 #ifndef RESIDENT_SERVER_GRAPHS_TASK_CHAIN_H_
 #define RESIDENT_SERVER_GRAPHS_TASK_CHAIN_H_
 

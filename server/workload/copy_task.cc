@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "server/workload/errors.h"
 namespace resident {
 
 Argument VectorArgument(DType dtype, uint64_t address, int64_t elements) {
