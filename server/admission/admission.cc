@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/queue/errors.h"
+#include "server/admission/errors.h"
 
 namespace resident {
 namespace {

@@ -6,9 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/inference_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
+#include "server/core/status.h"
+#include "server/core/version.h"
+#include "server/core/viewer.h"
+#include "server/inference/errors.h"
 #include "server/inference/infer_call.h"
 #include "server/inference/infer_stream.h"
 #include "server/inference/model_metadata.h"
@@ -16,9 +19,6 @@
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-#include "server/rpc/listings.h"
-#include "server/rpc/status.h"
-#include "server/rpc/version.h"
 
 namespace resident {
 namespace {
@@ -186,8 +186,8 @@ ServerUnaryReactor* InferenceService::RepositoryModelLoad(
   auto slot = std::make_shared<SharedSlots::Ticket>();
   if (load->install.has_value()) {
     Account& account = *(*caller)->account();
-    auto taken =
-        core.install_slots.Take(NameHolder(account, context->peer()), account.install_quota());
+    auto taken = state_.installs.install_slots.Take(NameHolder(account, context->peer()),
+                                                    account.install_quota());
     if (!taken.ok()) return Finish(context, taken.status());
     *slot = *std::move(taken);
     const absl::Status begun = account.BeginInstall(load->operator_name, absl::Now());

@@ -8,10 +8,11 @@
 
 #include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
-#include "runtime/base/errors/daemon_errors.h"
+#include "server/core/daemon_status.h"
+#include "server/core/status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/listings.h"
-#include "server/rpc/status.h"
+#include "server/rpc/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "google/protobuf/util/json_util.h"
-#include "runtime/base/errors/daemon_errors.h"
-#include "server/rpc/status.h"
+#include "server/core/status.h"
+#include "server/rpc/errors.h"
 
 namespace resident {
 namespace {
