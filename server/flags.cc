@@ -112,8 +112,8 @@ void AddDeviceFlags(Command& serve, ServeOptions& options) {
              "threads of the CPU engine; 0: one for each processor, at most 16");
   serve.Flag(
       "graphs_in_engine", &options.graphs_in_engine,
-      "whether an engine that can do so (the CPU's) executes graphs itself, a few milliseconds "
-      "of steps for each slot of the ring; false: the daemon starts each node");
+      "whether engines execute graphs themselves, a few milliseconds of steps for each slot of "
+      "the ring; false: the daemon starts each node");
   serve.Flag(
       "spare_engine", &options.spare_engine,
       "keep a prepared engine process for each device: it validates versions, and replaces an "

@@ -1,5 +1,4 @@
-// graph run: runs a graph once, with values from the command line. Also what `graph trace` has in
-// common with it.
+// graph run: runs a graph once, with values from the command line. `graph trace` uses a part of it.
 #ifndef RESIDENT_CLIENT_COMMANDS_GRAPH_RUN_H_
 #define RESIDENT_CLIENT_COMMANDS_GRAPH_RUN_H_
 

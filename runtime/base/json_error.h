@@ -1,4 +1,4 @@
-// Where a text is not valid JSON, for messages.
+// Finds where a text is not valid JSON, for messages.
 //
 //   StrCat(path, " is not valid JSON", JsonErrorPlace(text))  // "... in line 3, column 7"
 //

@@ -1,4 +1,4 @@
-// Assembly text to FLUX bytecode.
+// Translates assembly text to FLUX bytecode.
 //
 //   absl::StatusOr<Bytecode> code = Assemble("  MOVI R0, 42\n  HALT\n");
 //

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/task_status_code.h"
 #include "runtime/graph/limits.h"
 #include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
@@ -19,24 +20,8 @@ namespace {
 
 using absl::StrCat;
 
-absl::StatusCode CodeOf(TaskStatus status) {
-  switch (status) {
-    case TaskStatus::kOk:
-      return absl::StatusCode::kOk;
-    case TaskStatus::kInvalidArgument:
-      return absl::StatusCode::kInvalidArgument;
-    case TaskStatus::kDeadlineExceeded:
-      return absl::StatusCode::kDeadlineExceeded;
-    case TaskStatus::kCancelled:
-      return absl::StatusCode::kCancelled;
-    case TaskStatus::kAborted:
-      return absl::StatusCode::kAborted;
-    case TaskStatus::kUnavailable:
-      return absl::StatusCode::kUnavailable;
-    case TaskStatus::kInternal:
-      return absl::StatusCode::kInternal;
-  }
-  return absl::StatusCode::kInternal;
+absl::StatusCode ToCode(TaskStatus status) {
+  return ToStatusCode(static_cast<v1::TaskStatus>(status));
 }
 
 }  // namespace
@@ -524,7 +509,7 @@ void GraphRun::Answer(const std::shared_ptr<Call>& call, RequestBatch& batch) {
       }
     } else if (batch.failed > 0) {
       const TaskStatus status = batch.status[0];
-      Fail(DescribeError(*call, CodeOf(status), batch.version,
+      Fail(DescribeError(*call, ToCode(status), batch.version,
                          result.errors_size() > 0 ? result.errors(0).message() : batch.cause));
     } else if (failed_.ok()) {
       TakeResult(*call, batch, result);
@@ -556,7 +541,7 @@ absl::Status GraphRun::DescribeQuantumError(const QuantumReport& report, Request
                               static_cast<uint32_t>(quanta_->rows().size()) - 1);
     step = work.planned().first_step + GraphTaskStep(*batch.suspect);
   }
-  const absl::StatusCode code = CodeOf(status);
+  const absl::StatusCode code = ToCode(status);
   if (!node.has_value() && status == TaskStatus::kInternal) {
     return errors::StepFailed(code, step, "the engine refused the graph. Fix: report it");
   }

@@ -3,8 +3,7 @@
 // task. Steps are executed in one of two ways:
 //
 //   in quanta      The engine executes nodes and steps by itself for a few milliseconds, as one
-//   task
-//                  (server/graphs/graph_quanta.h).
+//                  task (server/graphs/graph_quanta.h).
 //   node by node   Each node is a task, submitted once the nodes that it waits for have ended: on
 //                  engines that do not execute graphs, and in steps for which a version on trial
 //                  has to run beside the active one.

@@ -5,8 +5,7 @@
 //   * every record when it arrives: that it is the next one, that the version which it names
 //     computed it and may have served, and the token,
 //   * after each complete run the whole state, with the steps whose records were not delivered
-//   because
-//     their run was cancelled,
+//     because their run was cancelled,
 //   * that the result counts the tasks of each version as the rows show them.
 //
 // Thread safety: the constructor starts a thread; Finish may be called once.

@@ -1,4 +1,4 @@
-// Between absl::Status and its message in the protocols of child processes.
+// Converts absl::Status to its message in the protocols of child processes, and back.
 //
 // Thread safety: pure functions.
 #ifndef RESIDENT_RUNTIME_BASE_PROCESS_STATUS_MESSAGE_H_

@@ -539,14 +539,14 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
   }
   // Deferred unmaps wait for the next AwaitPark, because they may be large and would lengthen the
   // pause.
-  const absl::Status status = Load(*std::move(next));
+  const absl::Status loading = Load(*std::move(next));
   const auto loaded = Clock::now();
   times.load = loaded - parked;
   // If the launch fails, the device is lost, and the end is not signalled.
   if (resident || launch) RETURN_IF_ERROR(Launch());
   times.launch = Clock::now() - loaded;
   signals.End(change, number_);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(loading);
   return times;
 }
 
@@ -709,10 +709,7 @@ absl::StatusOr<std::vector<std::string>> ListCudaDevices() {
   ASSIGN_OR_RETURN(const auto found, Driver::Get());
   const Driver& driver = *found;
   int count = 0;
-  if (absl::Status status = driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
-      !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
   std::vector<std::string> names;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CUdevice device = 0;
