@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/batch_errors.h"
+#include "runtime/queue/errors.h"
 
 namespace resident {
 namespace {

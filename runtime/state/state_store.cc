@@ -8,13 +8,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/buffer_errors.h"
-#include "runtime/base/errors/state_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "runtime/state/crash_point.h"
+#include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 
 namespace resident {

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 
-#include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/queue/errors.h"
+#include "server/admission/errors.h"
 
 namespace resident {
 namespace {

@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/inference_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
+#include "server/core/version.h"
+#include "server/core/viewer.h"
+#include "server/inference/errors.h"
 #include "server/inference/infer_call.h"
 #include "server/inference/infer_stream.h"
 #include "server/inference/model_metadata.h"
@@ -18,9 +20,7 @@
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-#include "server/rpc/listings.h"
 #include "server/rpc/unary_call.h"
-#include "server/rpc/version.h"
 
 namespace resident {
 namespace {
@@ -205,7 +205,7 @@ ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     }
     Account& account = *caller->account();
     const auto slot = std::make_shared<SharedSlots::Ticket>();
-    ASSIGN_OR_RETURN(*slot, core.install_slots.Take(NameHolder(account, context->peer()),
+    ASSIGN_OR_RETURN(*slot, state_.installs.install_slots.Take(NameHolder(account, context->peer()),
                                                     account.install_quota()));
     RETURN_IF_ERROR(account.BeginInstall(load.operator_name, absl::Now()));
     load.install->actor = actor;

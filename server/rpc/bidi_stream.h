@@ -57,8 +57,8 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/alarm.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "server/rpc/core.h"
-#include "server/rpc/live_streams.h"
+#include "server/core/core.h"
+#include "server/core/live_streams.h"
 
 namespace resident {
 

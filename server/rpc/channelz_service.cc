@@ -6,7 +6,7 @@
 #include <string>
 
 #include "google/protobuf/util/json_util.h"
-#include "runtime/base/errors/daemon_errors.h"
+#include "server/rpc/errors.h"
 #include "server/rpc/unary_call.h"
 
 namespace resident {

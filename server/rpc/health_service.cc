@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/bidi_stream.h"
+#include "server/rpc/errors.h"
 #include "server/rpc/grpc_call.h"
 #include "server/rpc/unary_call.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/base/status_macros.h"
-#include "server/rpc/status.h"
+#include "server/core/status.h"
 
 namespace resident {
 

@@ -33,7 +33,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/admission/drain_gate.h"
-#include "server/rpc/worker_pool.h"
+#include "server/core/worker_pool.h"
 
 namespace resident {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
 #include "runtime/operators/registry/registry.h"
 
 namespace resident {
