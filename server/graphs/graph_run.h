@@ -52,10 +52,10 @@
 #include "runtime/graph/check.h"
 #include "runtime/graph/graph.h"
 #include "runtime/graph/memory.h"
-#include "server/graphs/graphs.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_quanta.h"
 #include "server/graphs/graph_tasks.h"
+#include "server/graphs/graphs.h"
 
 namespace resident {
 
