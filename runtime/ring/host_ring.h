@@ -111,7 +111,7 @@ class HostRing {
   const uint32_t head_;  // Sentinel of the in-flight list: index slots().
 
   uint64_t next_sequence_;
-  uint64_t read_;  // Invariant 2.
+  uint64_t read_;        // Invariant 2.
   bool parked_ = false;  // From the park marker until NoteResumed.
   uint32_t in_flight_ = 0;
   std::vector<uint64_t> sequence_;  // Sequence number of the task in each slot, or kFree.

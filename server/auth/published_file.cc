@@ -1,13 +1,13 @@
 #include "server/auth/published_file.h"
 
-#include <cassert>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <cassert>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"

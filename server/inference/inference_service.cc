@@ -208,7 +208,7 @@ ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     Account& account = *caller->account();
     const auto slot = std::make_shared<SharedSlots::Ticket>();
     ASSIGN_OR_RETURN(*slot, state_.installs.install_slots.Take(NameHolder(account, context->peer()),
-                                                    account.install_quota()));
+                                                               account.install_quota()));
     RETURN_IF_ERROR(account.BeginInstall(load.operator_name, absl::Now()));
     load.install->actor = actor;
     RETURN_IF_ERROR(call.Enter(core.gate));

@@ -32,7 +32,7 @@
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/admission/drain_gate.h"
+#include "server/core/core.h"
 #include "server/core/worker_pool.h"
 
 namespace resident {
