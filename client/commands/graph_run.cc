@@ -243,8 +243,9 @@ std::optional<int> PrepareGraphRun(const Words& words, const GraphRunOptions& op
     source.graph = *std::move(graph);
     ApplyFuseFlag(options.fuse, &source.graph);
   } else if (!options.fuse) {
-    return UsageError("--fuse=false applies to a graph in a file, and '" + words[0] + "' is loaded",
-                      "load the graph with --fuse=false, which gives it another id");
+    return UsageError(absl::InvalidArgumentError(absl::StrCat(
+        "--fuse=false applies to a graph in a file, and '", words[0],
+        "' is loaded. Fix: load the graph with --fuse=false, which gives it another id")));
   }
   std::vector<RunArgument> arguments;
   for (size_t i = 1; i < words.size(); ++i) {

@@ -48,7 +48,8 @@ class RandomChains {
     const int64_t vectors = Below(3) == 0 ? 3 : 1;
     shape_ = {D(vectors), D(columns)};
     elements_ = vectors * columns;
-    const v1::DType weights = Pick({v1::DTYPE_BF16, v1::DTYPE_BF16, v1::DTYPE_F16, v1::DTYPE_F32});
+    const v1::DType weights =
+        Pick<v1::DType>({v1::DTYPE_BF16, v1::DTYPE_BF16, v1::DTYPE_F16, v1::DTYPE_F32});
     Input("x", shape_, elements_, v1::DTYPE_F32, 1);
     Input("r", shape_, elements_, v1::DTYPE_F32, 1);
     Input("bias", {D(columns)}, columns, v1::DTYPE_F32, 1);
