@@ -2,9 +2,9 @@
 """Every cell of the table of methods (server/auth/method_roles.cc, SECURITY.md), with a real daemon
 and raw HTTP/2.
 
-For each value of a column there is one attack, which is made on every method whose row has the value,
-so that a new method is covered by its row and by an example of its message (World.examples). The
-limits of objects are in memory_test.py, the roles in policy_test.cc.
+For each value of a column there is one attack, which is made on every method whose row has the
+value, so that a new method is covered by its row and by an example of its message
+(Caller.examples). The limits of objects are in memory_test.py, the roles in policy_test.cc.
 
 The last line is `N passed, N failed`.
 """
@@ -41,7 +41,7 @@ OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAUTHENTICATED = 0, 1, 4,
 # At the deadline gRPC itself answers, with either; a client of gRPC reports the second.
 AT_DEADLINE = (CANCELLED, DEADLINE_EXCEEDED)
 MIB = 1 << 20
-WAIT_S = int(os.environ.get("WAIT_S", 60))
+WAIT_S = 60
 # CallMemory::kUncharged.
 TINY = 1024
 F32, I64 = types_pb2.DTYPE_F32, types_pb2.DTYPE_I64
@@ -54,8 +54,6 @@ CHECKS_AT_ONCE = 10
 LARGE = 1 << 16
 
 
-# These change the whole daemon, so that they are called last.
-OF_THE_DAEMON = {"/resident.v1.Admin/" + name for name in ("Park", "Resume", "Drain")}
 def load_methods():
     loader = importlib.machinery.SourceFileLoader("method_table",
                                                   str(HERE.parent.parent / "tools/method_table"))
@@ -66,6 +64,8 @@ def load_methods():
 
 
 METHODS = load_methods()
+# These change the whole daemon (DaemonEndsTest).
+OF_THE_DAEMON = {"/resident.v1.Admin/" + name for name in ("Park", "Resume", "Drain")}
 # They wait for an engine only if it has a GPU.
 WAIT_ON_GPUS = {"/inference.GRPCInferenceService/CudaSharedMemory" + name
                 for name in ("Register", "Unregister")}
@@ -74,8 +74,7 @@ WAIT_ON_GPUS = {"/inference.GRPCInferenceService/CudaSharedMemory" + name
 SHORT_HERE = {
     "/inference.GRPCInferenceService/CudaSharedMemoryStatus", "/resident.v1.Buffers/LoadFile",
     "/resident.v1.Operators/Install", "/resident.v1.Operators/Watch"
-} | {
-    row.name for row in METHODS if row.name.startswith("/grpc.channelz.")}
+} | {row.name for row in METHODS if row.name.startswith("/grpc.channelz.")}
 
 
 def varint(value):
@@ -107,7 +106,7 @@ def text_of(result):
 
 
 def make_graph():
-    """Has a state, an output of 256 KiB, and texts that make every answer about it longer than TINY."""
+    """Has states, an output of 256 KiB, and names with which no answer about it is short."""
     graph = graphs_pb2.Graph(name="g", format=1)
     for i in range(20):
         state = graph.tensors.add(name="state_{}_{}".format(i, "s" * 100), dtype=F32,
@@ -131,7 +130,7 @@ def make_wrong_graph():
 
 
 def make_slow_graph():
-    """Its check uses up its steps, in a second or more: columns that are written again and again."""
+    """Its check takes a second or more: columns that are written again and again."""
     rows = 1 << 14
     graph = graphs_pb2.Graph(name="slow", format=1)
     state = graph.tensors.add(name="s", kind=graphs_pb2.GraphTensor.KIND_STATE, dtype=F32)
@@ -149,7 +148,8 @@ def make_slow_graph():
 def load_request(name, expression):
     """A RepositoryModelLoadRequest that installs an expression."""
     request = oip.RepositoryModelLoadRequest(model_name=name)
-    request.parameters["config"].string_param = json.dumps({"parameters": {"expression": expression}})
+    request.parameters["config"].string_param = json.dumps(
+        {"parameters": {"expression": expression}})
     return request
 
 
@@ -296,7 +296,8 @@ class Caller:
             "ModelStatistics": b"",
             "ModelStreamInfer": self.infer(),
             "RepositoryIndex": b"",
-            "RepositoryModelLoad": load_request("methods.l{}".format(number), "x * {}".format(number)),
+            "RepositoryModelLoad": load_request("methods.l{}".format(number),
+                                                "x * {}".format(number)),
             "RepositoryModelUnload": field(2, "methods.none"),
             "ServerLive": b"",
             "ServerMetadata": b"",
@@ -386,6 +387,7 @@ class World:
         pathlib.Path("/dev/shm" + self.memory).write_bytes(bytes(1 << 20))
         self.local = str(folder / "local") if local else None
         self.number = 0
+        self.frozen = []
         self.daemon = daemons.Daemon(
             "--state_dir={}".format(folder / "state"), "--load_dir={}".format(folder),
             "--task_time_limit=60s", "--oip_unload", "--max_sessions=32", "--max_installs=4",
@@ -529,7 +531,8 @@ class UnfinishedTest(MethodsTest):
     FLAGS = ("--max_install_header_ms=3000",)
 
     def begin(self, timeout=None):
-        """Calls each method, on a connection of its own, with a part of a message. {row: result}."""
+        """Calls each method, on a connection of its own, with a part of a message.
+        {row: (connection, result)}."""
         calls = {}
         for row in METHODS:
             connection, stream = self.caller.start(row.name, None, self.caller.connect(),
@@ -601,7 +604,7 @@ class UnreadTest(MethodsTest):
 
         self.wait_for("an answer of {} bytes is charged".format(longest), charged)
         connection.send_rst(stream)
-        # By one of the two only. What is downloaded is charged where it is read and where it is written.
+        # By one of the two only. A download is charged where it is read and where it is written.
         copies = 2 if row.name == "/resident.v1.Buffers/Download" else 1
         self.assertLess(most, (copies + 0.5) * sum(len(one) for one in read.messages) + TINY)
         self.check_nothing_charged()
@@ -710,8 +713,8 @@ class Ends(MethodsTest):
 class EndsTest(Ends):
 
     def waiting_examples(self, number):
-        """For the methods that otherwise would not wait: what is in use by a task that waits, and code
-        to compile."""
+        """For the methods that otherwise would not wait: what is in use by a task that waits, and
+        code to compile."""
         removed = "methods.used{}".format(number)
         unloaded = "methods.used{}".format(number + 1)
         region = "used{}".format(number)
@@ -758,10 +761,12 @@ class EndsTest(Ends):
             self.prepare_waiting(number)
         self.using = self.caller.connect()
         with Blocked(self.caller) as blocked:
-            waiting = {"deadline": self.waiting_examples(1000), "cancel": self.waiting_examples(2000)}
-            for column, end in (("deadline", self.end_at_deadline), ("cancel", self.end_by_cancel)):
+            # Both before the first of them ends.
+            waiting = {number: self.waiting_examples(number) for number in (1000, 2000)}
+            for column, end, number in (("deadline", self.end_at_deadline, 1000),
+                                        ("cancel", self.end_by_cancel, 2000)):
                 self.check_ends(column, end, ("kSoon", "kStops"),
-                                dict(self.caller.examples(), **waiting[column]),
+                                dict(self.caller.examples(), **waiting[number]),
                                 lambda row: blocked.fill() if row.places == "kChecks" else None)
                 blocked.empty()
                 self.wait_for("no check is under way", lambda: self.world.charged("requests") == 0)
