@@ -57,8 +57,7 @@ struct Pools {
   // For building the tasks of large batches that waited, and of the batches behind one that waited,
   // which must not delay answers.
   WorkerPool fills;
-  // For calls that wait for an engine's answer or for the disk (mapping of shared memory, the audit
-  // log).
+  // For calls that wait for an engine's answer (mapping of shared memory).
   WorkerPool blocking;
   // One thread, for work that waits for the disk of --state_dir.
   WorkerPool disk;

@@ -139,7 +139,7 @@ grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* c
     if (request->count() > kMaxAuditEvents) {
       return errors::TooManyAuditEvents(request->count(), kMaxAuditEvents);
     }
-    return call.Post(core_.pools.blocking, [this, request, response] {
+    return call.Post(core_.pools.disk, [this, request, response] {
       const size_t max_events = request->count() == 0 ? kDefaultAuditEvents : request->count();
       for (const OperatorEvent& event :
            core_.operators.EventsBefore(request->before_revision(), request->name(), max_events)) {
