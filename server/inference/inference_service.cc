@@ -60,6 +60,10 @@ absl::StatusOr<Described> DescribeVersion(const Registry& registry, const std::s
 
 }  // namespace
 
+InferenceService::InferenceService(Core& core, const InferenceOptions& options)
+    : state_(core, options) {}
+InferenceService::~InferenceService() = default;
+
 ServerUnaryReactor* InferenceService::ServerLive(CallbackServerContext* context,
                                                  const inference::ServerLiveRequest*,
                                                  inference::ServerLiveResponse* response) {

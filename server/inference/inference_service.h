@@ -42,7 +42,8 @@ using InferenceCallbacks = inference::GRPCInferenceService::WithRawCallbackMetho
 
 class InferenceService final : public InferenceCallbacks {
  public:
-  InferenceService(Core& core, const InferenceOptions& options) : state_(core, options) {}
+  InferenceService(Core& core, const InferenceOptions& options);
+  ~InferenceService() override;
 
   bool enabled() const { return state_.options.enabled; }
 

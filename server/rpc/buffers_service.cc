@@ -48,6 +48,9 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
 
 }  // namespace
 
+BuffersService::BuffersService(Core& core) : core_(core) {}
+BuffersService::~BuffersService() = default;
+
 absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& context,
                                         const v1::AllocateRequest& request,
                                         v1::AllocateResponse& response) {

@@ -20,7 +20,8 @@ using BuffersCallbacks = v1::Buffers::WithCallbackMethod_Allocate<
 
 class BuffersService final : public BuffersCallbacks {
  public:
-  explicit BuffersService(Core& core) : core_(core) {}
+  explicit BuffersService(Core& core);
+  ~BuffersService() override;
 
   grpc::ServerUnaryReactor* Allocate(grpc::CallbackServerContext* context,
                                      const v1::AllocateRequest* request,

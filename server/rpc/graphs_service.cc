@@ -34,6 +34,9 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext& context,
 
 }  // namespace
 
+GraphsService::GraphsService(Core& core) : core_(core), checker_(core), sessions_(checker_) {}
+GraphsService::~GraphsService() = default;
+
 absl::StatusOr<GraphChecker::Caller> GraphsService::FindCaller(
     const grpc::CallbackServerContext& context) const {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core_));

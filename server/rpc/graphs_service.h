@@ -14,7 +14,8 @@ namespace resident {
 
 class GraphsService final : public v1::Graphs::CallbackService {
  public:
-  explicit GraphsService(Core& core) : core_(core), checker_(core), sessions_(checker_) {}
+  explicit GraphsService(Core& core);
+  ~GraphsService() override;
 
   // The daemon drains: ends all checks, and refuses further ones.
   void EndChecks() { checker_.EndAll(); }

@@ -41,6 +41,9 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 
 }  // namespace
 
+OperatorsService::OperatorsService(Core& core) : core_(core) {}
+OperatorsService::~OperatorsService() = default;
+
 grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
                                                  const v1::ListOperatorsRequest*,
                                                  v1::ListOperatorsResponse* response) {

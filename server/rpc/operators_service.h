@@ -26,7 +26,8 @@ using OperatorsCallbacks =
 
 class OperatorsService final : public OperatorsCallbacks {
  public:
-  explicit OperatorsService(Core& core) : core_(core) {}
+  explicit OperatorsService(Core& core);
+  ~OperatorsService() override;
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListOperatorsRequest* request,
