@@ -10,7 +10,7 @@ image. The cc_library NAME contains these symbols:
                                        run time with nvJitLink
 
 With `compress` the files are compressed with zstd to a tenth of their size, and `_zst` is inserted
-before {start,end} (runtime/engine/image/embedded.h decompresses them).
+before {start,end} (runtime/image/embedded.h decompresses them).
 
 NAME also defines RESIDENT_CUDA_ARCHITECTURES(X) as X(80)X(90)..., the architectures. NAME_files are
 the embedded files.

@@ -1,7 +1,7 @@
 """The project's C++ targets: headers and sources are derived from the name.
 
-resident_library(name = "x") contains x.h and x.cc, if they exist; resident_test(name = "x_test")
-contains x_test.cc with GoogleTest's main. All may use Abseil and the status macros. The other
+resident_folder contains all sources of its folder, which is the rule; resident_library(name = "x") contains
+x.h and x.cc, if they exist; resident_test(name = "x_test") contains x_test.cc with GoogleTest's main. All may use Abseil and the status macros. The other
 attributes are those of cc_library and cc_test.
 
 The headers that most sources include are compiled once (//bazel/headers). A target with `copts` of its own, or
@@ -41,6 +41,27 @@ def resident_library(name, srcs = None, hdrs = None, deps = [], **kwargs):
         srcs = sources,
         hdrs = native.glob([name + ".h"]) if hdrs == None else hdrs,
         deps = deps + ["@system//:absl"] + ([] if name == "status_macros" else [_MACROS]) + headers,
+        **kwargs
+    )
+
+# Sources that only tests build; tools/structure has the same rule.
+_FOR_TESTS = ["*_test", "*_for_test", "*_harness", "*_benchmark", "fake_*", "scripted_*", "manual_*", "bench_*"]
+
+def resident_folder(name, without = [], deps = [], **kwargs):
+    """The library of a folder: all its sources and headers, without those that only tests build.
+
+    Args:
+      name: the folder's name.
+      without: names of other libraries' sources in this folder, without suffix.
+      deps: as usual.
+      **kwargs: as usual.
+    """
+    exclude = _FOR_TESTS + without
+    resident_library(
+        name = name,
+        srcs = native.glob(["*.cc"], exclude = [pattern + ".cc" for pattern in exclude]),
+        hdrs = native.glob(["*.h"], exclude = [pattern + ".h" for pattern in exclude]),
+        deps = deps,
         **kwargs
     )
 

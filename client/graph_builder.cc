@@ -4,8 +4,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "client/errors.h"
 #include "client/graph_builder_call.h"
-#include "runtime/base/errors/graph_builder_errors.h"
 
 namespace resident::client {
 namespace {

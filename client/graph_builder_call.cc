@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/errors.h"
 #include "client/graph_builder.h"
-#include "runtime/base/errors/graph_builder_errors.h"
 #include "runtime/base/nearest.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/infer_output.h"

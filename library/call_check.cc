@@ -8,12 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/ops/builtin.h"
-#include "runtime/base/errors/argument_errors.h"
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/library_errors.h"
+#include "library/errors.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/errors.h"
 #include "runtime/model/strided_view.h"
 
 namespace resident {

@@ -12,7 +12,7 @@
 #include "kernels/ops/jump_table.h"
 #include "kernels/resident/operator_launch.h"
 #include "library/call_check.h"
-#include "runtime/base/errors/library_errors.h"
+#include "library/errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/cuda/operator_launcher.h"
 

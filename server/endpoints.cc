@@ -81,7 +81,8 @@ absl::Status Endpoints::Admit(const std::string& method, CallContext& context) {
 }
 
 absl::Status Endpoints::Open(
-    Core& core, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
+    Buffers& buffers, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
+  Core& core = buffers.core;
   files_.Watch([&core] { core.streams.EndRefused(); });
   uint32_t own_descriptors = kOwnDescriptors;
   if (options_.allow_shared_memory) own_descriptors += kMaxSharedBuffers;
@@ -91,7 +92,7 @@ absl::Status Endpoints::Open(
         {.is_session =
              [&core](const std::string& session) { return core.clients.HasSession(session); },
          .sealed = core.credentials},
-        core.passed_descriptors);
+        buffers.passed_descriptors);
   }
   trimmer_ = std::make_unique<HeapTrimmer>([this] { return listener_->Figures().ended; });
   callback_threads_ = std::make_unique<CallbackThreads>();

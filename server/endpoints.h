@@ -16,13 +16,13 @@
 #include "server/auth/access.h"
 #include "server/auth/access_files.h"
 #include "server/auth/server_credentials.h"
+#include "server/buffers/buffers.h"
 #include "server/connections/callback_threads.h"
 #include "server/connections/heap_trimmer.h"
 #include "server/connections/listener.h"
 #include "server/connections/local_socket.h"
 #include "server/flags.h"
 #include "server/rpc/call_memory.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 
@@ -53,7 +53,7 @@ class Endpoints {
 
   // Starts to pass connections to `acceptor`, whose server has been started, and to end streams
   // whose callers lose their rights. `core` must be valid until Close.
-  absl::Status Open(Core& core,
+  absl::Status Open(Buffers& buffers,
                     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
   // Stops reloading files and accepting connections. Open connections of gRPC stay open; the local
   // socket is removed, and its connections end. Idempotent.

@@ -8,9 +8,9 @@
 #include "runtime/base/mutex_checks.h"
 #include "runtime/compile/compile_main.h"
 #include "runtime/engine/control/engine_main.h"
+#include "server/core/version.h"
 #include "server/flags.h"
 #include "server/operator_flags.h"
-#include "server/rpc/version.h"
 #include "server/serve.h"
 
 namespace {

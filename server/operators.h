@@ -18,8 +18,8 @@
 #include "runtime/state/state_store.h"
 #include "server/device_set.h"
 #include "server/flags.h"
+#include "server/graphs/graphs.h"
 #include "server/operator_flags.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 
@@ -35,7 +35,7 @@ class Operators {
 
   // Restores operators, durable buffers and loaded graphs from --state_dir, and logs what is wrong
   // with its contents. Errors: see LiveOperatorManager::Restore.
-  absl::Status Restore(Core& core);
+  absl::Status Restore(Graphs& graphs);
 
  private:
   Operators(std::unique_ptr<StateStore> state, std::unique_ptr<Compiler> compiler,

@@ -21,14 +21,17 @@
 #include "runtime/base/log_hold.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/access_options.h"
+#include "server/buffers/buffers.h"
 #include "server/connections/grpc_log.h"
 #include "server/console/console.h"
+#include "server/core/core.h"
 #include "server/device_set.h"
 #include "server/endpoints.h"
+#include "server/graphs/graphs.h"
 #include "server/metrics/daemon_sources.h"
 #include "server/metrics/metrics_server.h"
 #include "server/operators.h"
-#include "server/rpc/core.h"
+#include "server/operators/installs.h"
 #include "server/services.h"
 #include "server/startup_report.h"
 
@@ -44,11 +47,17 @@ CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoi
           .staging_bytes = options.device_limits.staging_mib << 20,
           .task_time_limit = options.task_time_limit,
           .credentials = endpoints.credentials(),
-          .allow_shared_memory = options.allow_shared_memory,
+          .local_address = endpoints.local_address()};
+}
+
+BuffersOptions MakeBuffersOptions(const ServeOptions& options, const Endpoints& endpoints) {
+  return {.allow_shared_memory = options.allow_shared_memory,
           .named_shared_memory = !endpoints.credentials() && OnLoopback(options.address),
-          .local_address = endpoints.local_address(),
-          .load_dir = options.load_dir,
-          .graphs_in_engine = options.graphs_in_engine,
+          .load_dir = options.load_dir};
+}
+
+GraphsOptions MakeGraphsOptions(const ServeOptions& options, const Endpoints& endpoints) {
+  return {.in_engine = options.graphs_in_engine,
           .keep_traces =
               options.console && !options.metrics_address.empty() && !endpoints.credentials()};
 }
@@ -71,7 +80,10 @@ class Daemon {
         devices_(std::move(devices)),
         operators_(std::move(operators)),
         core_(MakeCoreOptions(options, *endpoints_), devices_->devices(), devices_->registry(),
-              operators_->manager(), endpoints_->access()) {}
+              operators_->manager(), endpoints_->access()),
+        buffers_(core_, MakeBuffersOptions(options, *endpoints_)),
+        installs_(core_),
+        graphs_(buffers_, MakeGraphsOptions(options, *endpoints_)) {}
   ~Daemon();
 
   std::string Banner() const { return MakeBanner(addresses_, options_.access, *devices_); }
@@ -93,6 +105,9 @@ class Daemon {
   const std::unique_ptr<DeviceSet> devices_;
   const std::unique_ptr<Operators> operators_;
   Core core_;
+  Buffers buffers_;
+  Installs installs_;
+  Graphs graphs_;
   // Set by StartServing.
   Addresses addresses_;
   std::optional<Console> console_;          // Its page is part of `metrics_`.
@@ -118,7 +133,7 @@ absl::Status Daemon::StartServing() {
       core_.RestoreBuffers(*device, *session);
     });
   }
-  RETURN_IF_ERROR(operators_->Restore(core_));
+  RETURN_IF_ERROR(operators_->Restore(graphs_));
   for (DeviceControl* device : devices_->controls()) {
     device->OnFault([this, device](const DeviceFault& fault) {
       return operators_->manager().OnFault(*device, fault);
@@ -126,7 +141,7 @@ absl::Status Daemon::StartServing() {
   }
   RETURN_IF_ERROR(StartMetrics());
   services_.emplace(
-      core_, *endpoints_, devices_->controls(),
+      graphs_, buffers_, installs_, *endpoints_, devices_->controls(),
       AdminService::Facts{.daemon = {.started = started_,
                                      .metrics_address = addresses_.metrics,
                                      .gpu_unavailable_reason = devices_->gpu_unavailable_reason()},
@@ -145,13 +160,13 @@ absl::Status Daemon::StartMetrics() {
   if (options_.metrics_address.empty()) return absl::OkStatus();
   std::vector<HttpPath> pages;
   if (options_.console) {
-    console_.emplace(core_,
+    console_.emplace(graphs_,
                      DaemonFacts{.started = started_,
                                  .gpu_unavailable_reason = devices_->gpu_unavailable_reason()});
     pages = console_->paths();
   }
   ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics_address,
-                                                  MakeDaemonSources(core_, endpoints_->listener(),
+                                                  MakeDaemonSources(graphs_, endpoints_->listener(),
                                                                     endpoints_->files()),
                                                   options_.metrics_hosts, pages));
   addresses_.metrics = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());

@@ -19,34 +19,37 @@ constexpr uint32_t kMinQuotaMessages = 4;
 
 }  // namespace
 
-Services::Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
-                   AdminService::Facts facts, const InferenceOptions& inference)
-    : core_(core),
+Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, Endpoints& endpoints,
+                   const std::vector<DeviceControl*>& devices, AdminService::Facts facts,
+                   const InferenceOptions& inference)
+    : core_(graphs.core),
+      graphs_(graphs),
+      buffers_(buffers),
       endpoints_(endpoints),
-      executor_(core),
-      sessions_(core),
-      buffers_(core),
-      operators_(core),
-      graphs_(core),
-      health_(core, [&endpoints](const std::string& peer,
-                                 bool open) { endpoints.listener().OnWatch(peer, open); }),
-      admin_(core, devices, std::move(facts), [this] { BeginDrain(); }),
-      inference_(core, inference),
-      reflection_(core,
+      executor_(core_),
+      sessions_(core_),
+      buffers_service_(buffers),
+      operators_(installs),
+      graphs_service_(graphs),
+      health_(core_, [&endpoints](const std::string& peer,
+                                  bool open) { endpoints.listener().OnWatch(peer, open); }),
+      admin_(core_, devices, std::move(facts), [this] { BeginDrain(); }),
+      inference_(buffers, installs, inference),
+      reflection_(core_,
                   [this] {
                     std::vector<std::string> names = {
                         grpc::reflection::v1alpha::ServerReflection::service_full_name()};
                     for (const auto& [name, service] : Others()) names.emplace_back(name);
                     return names;
                   }()),
-      memory_(core) {}
+      memory_(core_) {}
 
 std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
   std::vector<std::pair<const char*, grpc::Service*>> services = {
       {v1::Admin::service_full_name(), &admin_},
-      {v1::Buffers::service_full_name(), &buffers_},
+      {v1::Buffers::service_full_name(), &buffers_service_},
       {v1::Executor::service_full_name(), &executor_},
-      {v1::Graphs::service_full_name(), &graphs_},
+      {v1::Graphs::service_full_name(), &graphs_service_},
       {v1::Operators::service_full_name(), &operators_},
       {v1::Sessions::service_full_name(), &sessions_},
       {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
@@ -105,12 +108,12 @@ absl::Status Services::Start() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC failed to start its server");
   health_.Update();
-  return endpoints_.Open(core_, std::move(acceptor));
+  return endpoints_.Open(buffers_, std::move(acceptor));
 }
 
 void Services::BeginDrain() {
   core_.gate.Close();
-  graphs_.EndChecks();
+  graphs_.checker.EndAll();
   health_.Update();
   core_.admission.Wake();
 }

@@ -3,7 +3,7 @@
 // Thread safety: BeginDrain and health() may be called from any thread, the other members from one
 // thread.
 //
-//   Services services(core, endpoints, devices, facts, options.inference);
+//   Services services(graphs, buffers, installs, endpoints, devices, facts, options.inference);
 //   RETURN_IF_ERROR(services.Start());
 //   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
@@ -18,18 +18,18 @@
 #include "absl/time/time.h"
 #include "grpcpp/server.h"
 #include "runtime/device/device_control.h"
+#include "server/buffers/buffers_service.h"
+#include "server/core/core.h"
 #include "server/endpoints.h"
+#include "server/graphs/graphs_service.h"
 #include "server/inference/inference_service.h"
+#include "server/operators/operators_service.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admitted_service.h"
-#include "server/rpc/buffers_service.h"
 #include "server/rpc/call_memory.h"
 #include "server/rpc/channelz_service.h"
-#include "server/rpc/core.h"
 #include "server/rpc/executor_service.h"
-#include "server/rpc/graphs_service.h"
 #include "server/rpc/health_service.h"
-#include "server/rpc/operators_service.h"
 #include "server/rpc/reflection_service.h"
 #include "server/rpc/sessions_service.h"
 
@@ -37,8 +37,9 @@ namespace resident {
 
 class Services {
  public:
-  Services(Core& core, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
-           AdminService::Facts facts, const InferenceOptions& inference);
+  Services(Graphs& graphs, Buffers& buffers, Installs& installs, Endpoints& endpoints,
+           const std::vector<DeviceControl*>& devices, AdminService::Facts facts,
+           const InferenceOptions& inference);
 
   // Opens the endpoints and serves their calls.
   absl::Status Start();
@@ -56,12 +57,14 @@ class Services {
   std::vector<std::pair<const char*, grpc::Service*>> Others();
 
   Core& core_;
+  Graphs& graphs_;
+  Buffers& buffers_;
   Endpoints& endpoints_;
   ExecutorService executor_;
   SessionsService sessions_;
-  BuffersService buffers_;
+  BuffersService buffers_service_;
   OperatorsService operators_;
-  GraphsService graphs_;
+  GraphsService graphs_service_;
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;

@@ -9,7 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/sandbox/sandbox.h"
-#include "server/rpc/version.h"
+#include "server/core/version.h"
 
 namespace resident {
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "client/cli/amk_import.h"
 #include "client/cli/common_options.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/graph_file.h"
@@ -14,6 +13,7 @@
 #include "client/commands/graph_run.h"
 #include "client/commands/graph_text.h"
 #include "client/commands/graph_trace.h"
+#include "client/importers/amk/import.h"
 
 namespace resident::cli {
 namespace {

@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/amk_import.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/llama_import.h"
-#include "client/cli/llama_quantize.h"
 #include "client/cli/output.h"
-#include "runtime/base/errors/model_errors.h"
+#include "client/importers/errors.h"
+#include "client/importers/amk/import.h"
+#include "client/importers/llama/import.h"
+#include "client/importers/llama/quantize.h"
 
 namespace resident::cli {
 namespace {

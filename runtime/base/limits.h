@@ -27,7 +27,7 @@ struct Limits {
   uint32_t max_stream_batches = 64;
   // --max_sessions: open sessions. The same number limits connections with work and without a
   // session. A caller that has some of the sessions, installs or watches must leave an eighth of
-  // them to callers that have none (server/rpc/shared_slots.h).
+  // them to callers that have none (server/core/shared_slots.h).
   uint32_t max_sessions = 1024;
   // --max_buffers: buffers of one session. The same number limits all durable buffers.
   uint32_t max_buffers = 65536;

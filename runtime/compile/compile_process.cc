@@ -15,13 +15,13 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/process/frames.h"
 #include "runtime/base/process/status_message.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_main.h"
+#include "runtime/compile/errors.h"
 #include "runtime/compile/work_folder.h"
-#include "runtime/engine/image/gpu_variables.h"
+#include "runtime/image/gpu_variables.h"
 
 namespace resident {
 namespace {

@@ -11,7 +11,7 @@
 #include "kernels/resident/kernel_parameters.h"
 #include "kernels/sdk/operator.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/engine/image/cubin.h"
+#include "runtime/image/cubin.h"
 
 namespace resident {
 namespace {

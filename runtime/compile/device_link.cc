@@ -8,8 +8,8 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/inspect_names.h"
 #include "runtime/compile/inspect_ptx.h"
-#include "runtime/engine/image/link.h"
-#include "runtime/engine/image/operator_module.h"
+#include "runtime/image/link.h"
+#include "runtime/image/operator_module.h"
 
 namespace resident {
 namespace {

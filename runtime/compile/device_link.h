@@ -12,7 +12,7 @@
 
 namespace resident {
 
-// Returns the module of an inspected cubin (runtime/engine/image/operator_module.h).
+// Returns the module of an inspected cubin (runtime/image/operator_module.h).
 // INVALID_ARGUMENT: it cannot be linked; the message has the linker's.
 absl::StatusOr<std::string> LinkModule(const std::string& symbol, const std::string& unit,
                                        int architecture);

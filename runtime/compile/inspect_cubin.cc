@@ -13,8 +13,8 @@
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
-#include "runtime/engine/image/elf_file.h"
-#include "runtime/engine/image/nv_info.h"
+#include "runtime/image/elf_file.h"
+#include "runtime/image/nv_info.h"
 
 namespace resident {
 namespace {

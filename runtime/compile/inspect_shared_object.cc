@@ -13,7 +13,7 @@
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/compile/inspect_names.h"
-#include "runtime/engine/image/elf_file.h"
+#include "runtime/image/elf_file.h"
 
 namespace resident {
 namespace {

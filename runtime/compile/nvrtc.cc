@@ -8,7 +8,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/does_not_compile.h"
 #include "runtime/compile/inspect_ptx.h"
-#include "runtime/engine/image/cuda_library.h"
+#include "runtime/image/cuda_library.h"
 
 namespace resident {
 namespace {

@@ -4,8 +4,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/compile/errors.h"
 
 namespace resident {
 

@@ -1,6 +1,7 @@
 #include "runtime/compile/unit.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cctype>
 
 #include "absl/strings/match.h"
@@ -81,6 +82,7 @@ absl::Status CheckSources(const CompileJob& job) {
 }
 
 Unit MakeUnit(const CompileJob& job) {
+  assert(CheckSources(job).ok());
   const std::string digits = job.content_hash.substr(0, kIdDigits);
   const std::string id = absl::StrCat(job.checked ? "c" : "", digits);
   Unit unit;

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 
 namespace resident {
 

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/device/device_control.h"
+#include "runtime/device/errors.h"
 
 namespace resident {
 

@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/engine_reaper.h"
+#include "runtime/device/errors.h"
 #include "runtime/device/supervised_watched.h"
 #include "runtime/ring/host_ring.h"
 

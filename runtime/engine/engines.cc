@@ -4,7 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/engine/cpu/cpu_registration.h"
 #include "runtime/engine/cuda/cuda_registration.h"
-#include "runtime/engine/image/gpu_variables.h"
+#include "runtime/image/gpu_variables.h"
 
 namespace resident {
 namespace {

@@ -9,7 +9,7 @@
 //   2. Each slot appears once, is below kMaxOperatorSlots and above the slots of the
 //      built-in and the test operators.
 //   3. `object` defines `symbol` and can be loaded by itself. CUDA: a module that
-//      LinkOperatorModule() made (runtime/engine/image). CPU: a shared object.
+//      LinkOperatorModule() made (runtime/image). CPU: a shared object.
 //
 // Thread safety: immutable after construction; shared by pointer to const.
 //

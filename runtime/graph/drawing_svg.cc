@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/graph_errors.h"
 #include "runtime/graph/drawing_text.h"
+#include "runtime/graph/errors.h"
 #include "runtime/graph/layered_layout.h"
 
 namespace resident::graph {

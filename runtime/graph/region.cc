@@ -1,6 +1,7 @@
 #include "runtime/graph/region.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <numeric>
 
@@ -98,6 +99,7 @@ Region MakeRegion(absl::Span<const Extent> extents, int64_t offset, int64_t elem
   region.begin = offset;
   region.piece = element_bytes;
   for (const Extent& extent : extents) {
+    assert(extent.size >= 1);
     if (extent.size <= 1 || extent.stride == 0) continue;
     if (extent.stride < 0) region.begin += extent.stride * (extent.size - 1);
     region.repeats.push_back({extent.size, std::abs(extent.stride)});

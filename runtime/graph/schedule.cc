@@ -1,6 +1,7 @@
 #include "runtime/graph/schedule.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
@@ -212,6 +213,7 @@ void ForEachRank(const GangNode& node, uint32_t gang, const Visit& visit) {
 
 Schedule ComputeSchedule(absl::Span<const NodeEstimate> nodes,
                          absl::Span<const uint32_t> predecessors, uint32_t workers) {
+  assert(workers >= 1);
   const uint32_t gang = CountUsable(nodes, predecessors, std::min(workers, kMaxGang));
   Placer placer(nodes.size(), gang);
   size_t first = 0;

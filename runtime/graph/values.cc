@@ -1,6 +1,7 @@
 #include "runtime/graph/values.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,7 @@ std::string ShapeText(const Graph& graph, const View& view) {
 }
 
 void SetDefault(const Parameter& parameter, Argument* argument) {
+  assert(parameter.default_bits.has_value());
   const uint64_t bits = *parameter.default_bits;
   const Element element = ReadElement(parameter.dtypes[0], &bits);
   argument->kind = element.floating ? Argument::Kind::kFloat : Argument::Kind::kInteger;

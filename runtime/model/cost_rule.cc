@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/base/errors/argument_errors.h"
+#include "runtime/model/errors.h"
 
 namespace resident {
 namespace {

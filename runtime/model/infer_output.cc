@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
-#include "runtime/base/errors/argument_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/errors.h"
 
 namespace resident {
 namespace {

@@ -1,6 +1,7 @@
 #include "runtime/model/quantize.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "kernels/sdk/half.h"
@@ -26,6 +27,7 @@ double QuantizableLimit(const Quantization& form) { return double{kMaxHalf} * fo
 
 bool QuantizeRow(std::span<const float> row, const Quantization& form, std::span<uint8_t> to,
                  std::span<uint16_t> scales) {
+  assert(to.size() == form.RowBytes(row.size()) && scales.size() == form.Groups(row.size()));
   const float largest = form.largest();
   const size_t columns = row.size();
   const auto group_size = static_cast<size_t>(std::min<uint64_t>(form.group, columns));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -404,6 +405,7 @@ absl::Status SafetensorsFile::CheckSupported(std::string_view fix) const {
 
 absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor, uint64_t offset, uint64_t size,
                                    void* to) const {
+  assert(offset <= tensor.size_bytes() && size <= tensor.size_bytes() - offset);
   return ReadAt(data_begin_ + tensor.begin + offset, size, to);
 }
 

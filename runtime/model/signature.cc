@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/errors/argument_errors.h"
 #include "runtime/base/errors/quote.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/errors.h"
 
 namespace resident {
 namespace {

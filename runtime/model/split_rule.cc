@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/graph/chunk_rule.h"
-#include "runtime/base/errors/argument_errors.h"
+#include "runtime/model/errors.h"
 
 namespace resident {
 

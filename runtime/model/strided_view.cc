@@ -1,6 +1,7 @@
 #include "runtime/model/strided_view.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/container/inlined_vector.h"
 
@@ -87,6 +88,7 @@ bool IsDense(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides)
 bool IsInjective(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides) {
   absl::InlinedVector<size_t, kMaxRank> order;
   for (size_t d = 0; d < shape.size(); ++d) {
+    assert(strides[d] >= 0);
     if (shape[d] > 1) order.push_back(d);
   }
   std::sort(order.begin(), order.end(),
@@ -105,6 +107,7 @@ ByteExtent FindExtent(DType dtype, absl::Span<const int64_t> shape,
   __int128 before = 0;
   __int128 from = SizeOf(dtype);
   for (size_t d = 0; d < shape.size(); ++d) {
+    assert(shape[d] > 0 && shape[d] <= int64_t{1} << 60);
     const __int128 reach =
         __int128{shape[d] - 1} * strides[d] * static_cast<int64_t>(SizeOf(dtype));
     (reach < 0 ? before : from) += reach < 0 ? -reach : reach;

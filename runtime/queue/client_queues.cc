@@ -1,10 +1,11 @@
 #include "runtime/queue/client_queues.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/batch_errors.h"
+#include "runtime/queue/errors.h"
 
 namespace resident {
 namespace {
@@ -102,6 +103,7 @@ bool ClientQueues::ServeAll(uint32_t quantum, RingTasks* ring_tasks, FinishedBat
 }
 
 bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBatches* finished) {
+  assert(!round_.empty());
   std::shared_ptr<Client> client = std::move(round_.front());
   round_.pop_front();
   bool published = false;

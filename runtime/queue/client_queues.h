@@ -20,6 +20,7 @@
 #ifndef RESIDENT_RUNTIME_QUEUE_CLIENT_QUEUES_H_
 #define RESIDENT_RUNTIME_QUEUE_CLIENT_QUEUES_H_
 
+#include <cassert>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -90,7 +91,10 @@ class ClientQueues {
 
     bool has_work() const { return !queue.empty() || !ready.empty(); }
     // REQUIRES: has_work().
-    Queue& Next() { return queue.empty() || (serve_ready && !ready.empty()) ? ready : queue; }
+    Queue& Next() {
+      assert(has_work());
+      return queue.empty() || (serve_ready && !ready.empty()) ? ready : queue;
+    }
   };
 
   // Submits at most `quantum` tasks of the next client. Returns whether a task was published.

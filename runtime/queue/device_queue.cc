@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <thread>
 #include <utility>
 
@@ -108,6 +109,7 @@ class DeviceQueue::Impl {
   uint64_t SetRing(std::shared_ptr<HostRing> ring) {
     PriorityLock lock_dispatch(this);
     absl::MutexLock lock(&mu_);
+    assert(!has_ring_);
     wake_control_ = ring->region().control();
     tasks_.SetRing(std::move(ring));
     has_ring_ = true;
@@ -464,6 +466,7 @@ class DeviceQueue::Impl {
     {
       absl::MutexLock lock(&mu_);
       for (const auto& batch : finished->batches) {
+        assert(batch->finished == batch->count());
         completed_tasks_ += batch->count();
         queues_.Ended(*batch);
       }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -50,6 +51,7 @@ TaskStatus ToTaskStatus(CompletionStatus status) {
 }  // namespace
 
 void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
+  assert(ring_ == nullptr);
   entries_.assign(ring->slots(), Entry{});
   seen_.assign(ring->worker_count(), SeenTask{});
   backlog_.Start(ring->worker_count());
@@ -59,6 +61,7 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
 }
 
 uint32_t RingTasks::SubmitFrom(const std::shared_ptr<Batch>& batch, uint32_t max_tasks) {
+  assert(!batch->in_order || batch->finished == batch->submitted);
   const uint32_t left = batch->count() - batch->submitted;
   uint32_t submitted = 0;
   if (batch->range) {
@@ -135,6 +138,7 @@ std::optional<uint64_t> RingTasks::Admit(const Entry& entry) {
   const std::optional<uint64_t> sequence = ring_->Reserve();
   if (!sequence) return std::nullopt;
   if (ring_->in_flight() == 1) busy_since_ = Clock::now();
+  assert(this->entry(*sequence).batch == nullptr);
   this->entry(*sequence) = entry;
   backlog_.Add(estimate);
   return sequence;
@@ -288,6 +292,7 @@ void RingTasks::CancelInOrder(ClientId client) {
 
 void RingTasks::LoseRing(const std::string& cause, const std::vector<uint32_t>& suspects,
                          FinishedBatches* finished) {
+  assert(ring_ != nullptr);
   // Completions that arrived before the end still count.
   while (Consume(/*full_scan=*/true, finished)) {
   }
@@ -324,6 +329,7 @@ bool RingTasks::IsSuspect(uint64_t sequence, Entry& entry,
 }
 
 bool RingTasks::PublishPark() {
+  assert(held_);
   if (!ring_->PublishPark()) return false;
   RingDoorbell();
   park_published_ = true;

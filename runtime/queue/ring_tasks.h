@@ -19,6 +19,7 @@
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -44,7 +45,10 @@ class RingTasks {
   uint32_t in_flight() const { return ring_ == nullptr ? 0 : ring_->in_flight(); }
 
   // Whether a task that is not long may be submitted. REQUIRES: a ring.
-  bool HasRoom() const { return backlog_.HasRoom() && !ring_->full() && !held_; }
+  bool HasRoom() const {
+    assert(ring_ != nullptr);
+    return backlog_.HasRoom() && !ring_->full() && !held_;
+  }
   // Changes whenever there may be room for a task for which there was none.
   uint64_t room_version() const { return room_version_; }
   // Submits the next tasks of a batch, at most `max_tasks`, while there is room; returns how

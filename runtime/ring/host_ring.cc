@@ -1,5 +1,6 @@
 #include "runtime/ring/host_ring.h"
 
+#include <cassert>
 #include <utility>
 
 #include "kernels/graph/graph_task.h"
@@ -20,6 +21,7 @@ HostRing::HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_c
       previous_(slots() + 1, head_) {}
 
 std::optional<uint64_t> HostRing::Reserve() {
+  assert(!parked_);
   while (!full()) {
     const uint64_t sequence = next_sequence_++;
     const uint32_t slot = static_cast<uint32_t>(sequence) & mask_;
@@ -42,6 +44,7 @@ std::optional<uint64_t> HostRing::Reserve() {
 }
 
 void HostRing::Publish(uint64_t sequence, const TaskDescriptor& task) {
+  assert(sequence_[sequence & mask_] == sequence);  // It is reserved.
   if (task.flags & kTaskGraph) is_graph_[sequence & mask_] = 1;
   Write(region_->submissions()[sequence & mask_], task, sequence);
 }
@@ -52,6 +55,7 @@ bool HostRing::PublishPark() {
   TaskDescriptor park{};
   park.flags = kTaskPark;
   Write(region_->submissions()[sequence & mask_], park, sequence);
+  parked_ = true;
   return true;
 }
 
@@ -62,6 +66,7 @@ void HostRing::Write(RingSlot& slot, const TaskDescriptor& task, uint64_t sequen
 }
 
 void HostRing::Unlink(uint32_t slot) {
+  assert(in_flight_ > 0 && sequence_[slot] != kFree);
   next_[previous_[slot]] = next_[slot];
   previous_[next_[slot]] = previous_[slot];
   sequence_[slot] = kFree;

@@ -28,6 +28,7 @@
 #define RESIDENT_RUNTIME_RING_HOST_RING_H_
 
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,7 +64,11 @@ class HostRing {
 
   // The kernel has left and is back. It has read every submission, including markers, which
   // have no completions. REQUIRES: the kernel left because of the park marker.
-  void NoteResumed() { read_ = next_sequence_; }
+  void NoteResumed() {
+    assert(parked_);
+    parked_ = false;
+    read_ = next_sequence_;
+  }
 
   // Reports completed tasks, oldest first, at most `max_completions`; returns their number.
   // Stops after `max_uncompleted` tasks that have not completed; with worker_count() it finds
@@ -106,7 +111,8 @@ class HostRing {
   const uint32_t head_;  // Sentinel of the in-flight list: index slots().
 
   uint64_t next_sequence_;
-  uint64_t read_;  // Invariant 2.
+  uint64_t read_;        // Invariant 2.
+  bool parked_ = false;  // From the park marker until NoteResumed.
   uint32_t in_flight_ = 0;
   std::vector<uint64_t> sequence_;  // Sequence number of the task in each slot, or kFree.
   std::vector<uint8_t> is_graph_;   // Whether the task in each slot is a graph.

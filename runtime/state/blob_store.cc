@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/errors/state_errors.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 
 namespace resident {

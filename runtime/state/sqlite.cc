@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/state_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/state/crash_point.h"
+#include "runtime/state/errors.h"
 
 namespace resident {
 namespace {

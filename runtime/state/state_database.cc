@@ -14,11 +14,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "resident/internal/state.pb.h"
-#include "runtime/base/errors/state_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/signature.h"
 #include "runtime/state/blob_store.h"
+#include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 #include "runtime/state/wal_check.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "runtime/base/errors/state_errors.h"
+#include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 
 namespace resident {

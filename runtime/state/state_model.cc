@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/state_errors.h"
 #include "runtime/base/limits.h"
+#include "runtime/state/errors.h"
 
 namespace resident {
 namespace {

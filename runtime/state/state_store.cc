@@ -1,19 +1,19 @@
 #include "runtime/state/state_store.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/buffer_errors.h"
-#include "runtime/base/errors/state_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "runtime/state/crash_point.h"
+#include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 
 namespace resident {
@@ -119,6 +119,7 @@ absl::Status StateStore::Load() {
 void StateStore::Note(const RegistryChange* change, const VersionContent& content,
                       std::vector<OperatorEvent> events) {
   if (change != nullptr) {
+    assert(model_.Check(*change).ok());
     model_.Apply(*change, content);
     changed_.operators.insert(change->name);
     changed_.removals |= change->kind == EventKind::kRemoved;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
-#include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/queue/errors.h"
+#include "server/admission/errors.h"
 
 namespace resident {
 namespace {
@@ -26,7 +28,7 @@ Ticket& Ticket::operator=(Ticket&& other) noexcept {
   admission_ = std::exchange(other.admission_, nullptr);
   client_ = std::move(other.client_);
   quota_tasks_ = std::exchange(other.quota_tasks_, 0);
-  gate_tasks_ = std::exchange(other.gate_tasks_, 0);
+  entry_ = std::move(other.entry_);
   begun_ = std::exchange(other.begun_, false);
   trial_ = other.trial_;
   queue_charge_ = std::move(other.queue_charge_);
@@ -55,7 +57,7 @@ void Ticket::ReleaseTasks() {
   EndTasks();
   if (std::exchange(begun_, false)) client_->tickets_.fetch_sub(1);
   // Last, because a drain of the daemon waits for this.
-  if (gate_tasks_ != 0) admission_->gate_->Leave(std::exchange(gate_tasks_, 0));
+  entry_.Clear();
 }
 
 void Ticket::Release() {
@@ -109,8 +111,7 @@ void Admission::Stop() {
 }
 
 absl::Status Admission::TakeTasks(const Needs& needs, Ticket& ticket, Resource* lacking) {
-  if (!gate_->Enter(needs.tasks)) return errors::Draining();
-  ticket.gate_tasks_ = needs.tasks;
+  ASSIGN_OR_RETURN(ticket.entry_, gate_->Enter(needs.tasks));
   const absl::Status within = ticket.client_->identity().BeginTasks(needs.tasks);
   if (!within.ok()) {
     // Waiting helps if the client's own tasks release quota soon; the tasks of others may run for

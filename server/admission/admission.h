@@ -129,7 +129,7 @@ class Ticket {
   Admission* admission_ = nullptr;
   std::shared_ptr<ClientAccounts> client_;
   uint64_t quota_tasks_ = 0;
-  uint64_t gate_tasks_ = 0;
+  DrainGate::Entry entry_;
   bool begun_ = false;
   bool trial_ = false;
   Budget::Charge queue_charge_;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "runtime/base/errors/access_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/auth/errors.h"
 #include "server/auth/method_roles.h"
 
 namespace resident {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/errors/access_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/auth/errors.h"
 
 namespace resident {
 namespace {

@@ -48,7 +48,7 @@ struct Rights {
   std::optional<uint64_t> buffer_bytes = std::nullopt;
   std::optional<uint32_t> installs_per_minute = std::nullopt;
   // Concurrent ones. Absent: as many as the daemon allows one caller
-  // (server/rpc/shared_slots.h).
+  // (server/core/shared_slots.h).
   std::optional<uint32_t> sessions = std::nullopt;
   std::optional<uint32_t> watches = std::nullopt;
   std::optional<uint32_t> installs = std::nullopt;

@@ -1,6 +1,6 @@
 #include "server/auth/identity.h"
 
-#include "runtime/base/errors/access_errors.h"
+#include "server/auth/errors.h"
 
 namespace resident {
 

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cassert>
+
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
@@ -48,6 +50,9 @@ absl::Status PublishedFile::Set(const std::string& contents) {
   return absl::OkStatus();
 }
 
-std::string PublishedFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
+std::string PublishedFile::path() const {
+  assert(fd_ >= 0);
+  return absl::StrCat("/proc/self/fd/", fd_);
+}
 
 }  // namespace resident

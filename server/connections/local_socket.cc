@@ -26,11 +26,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/process/descriptor_message.h"
 #include "runtime/base/process/wake_event.h"
 #include "runtime/base/status_macros.h"
+#include "server/connections/errors.h"
 
 namespace resident {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/buffer_errors.h"
+#include "server/connections/errors.h"
 
 namespace resident {
 namespace {

@@ -10,7 +10,8 @@
 #include "nlohmann/json.hpp"
 #include "runtime/graph/drawing.h"
 #include "server/console/page_files.h"
-#include "server/rpc/operator_messages.h"
+#include "server/operators/operator_listing.h"
+#include "server/operators/operator_messages.h"
 
 namespace resident {
 namespace {
@@ -71,11 +72,12 @@ HttpPath File(const std::string& path, const char* type, const char* text) {
 
 }  // namespace
 
-Console::Console(Core& core, DaemonFacts facts)
-    : core_(core),
+Console::Console(resident::Graphs& graphs, DaemonFacts facts)
+    : core_(graphs.core),
+      graphs_(graphs),
       facts_(std::move(facts)),
-      viewer_{.sees_others = !core.credentials},
-      history_([&core] { return ReadTotals(core); }) {}
+      viewer_{.sees_others = !core_.credentials},
+      history_([this] { return ReadTotals(core_); }) {}
 
 Console::~Console() = default;
 
@@ -140,8 +142,8 @@ std::string Console::Events() const {
 
 std::string Console::Graphs() const {
   v1::ListGraphsResponse list;
-  for (const auto& graph : core_.graphs.List()) {
-    FillLoadedGraph(core_, *graph, viewer_, list.add_graphs());
+  for (const auto& graph : graphs_.store.List()) {
+    graphs_.Describe(*graph, viewer_, list.add_graphs());
   }
   return ToJson(list);
 }
@@ -149,7 +151,7 @@ std::string Console::Graphs() const {
 std::string Console::Traces() const {
   nlohmann::json list = nlohmann::json::array();
   // None where callers have identities: the core keeps none there.
-  for (const RecentTraces::Trace& trace : core_.traces.List()) {
+  for (const RecentTraces::Trace& trace : graphs_.traces.List()) {
     nlohmann::json nodes = nlohmann::json::object();
     for (const auto& [index, node] : trace.nodes) {
       nodes[absl::StrCat(index)] = {node.name, node.operator_name};
@@ -186,7 +188,7 @@ HttpPage::Answer Console::Draw(const HttpPage::Request& request) {
   if (!absl::ConsumePrefix(&id, "id=")) {
     return refuse("400 Bad Request", "The query has no graph. Fix: /api/drawing?id=GRAPH_ID\n");
   }
-  const auto graph = core_.graphs.Find(std::string(id.data(), id.size()));
+  const auto graph = graphs_.store.Find(std::string(id.data(), id.size()));
   if (!graph.ok()) return refuse("404 Not Found", absl::StrCat(graph.status().message(), "\n"));
   // One drawing at a time.
   absl::MutexLock lock(&drawing_mu_);

@@ -12,7 +12,7 @@
 // Thread safety: the answers of paths() may be called from any thread. They must not be called any
 // more when the object is destroyed.
 //
-//   Console console(core, facts);
+//   Console console(graphs, facts);
 //   MetricsServer::Start(address, sources, hosts, console.paths());
 #ifndef RESIDENT_SERVER_CONSOLE_CONSOLE_H_
 #define RESIDENT_SERVER_CONSOLE_CONSOLE_H_
@@ -27,9 +27,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/console/history.h"
+#include "server/core/core.h"
+#include "server/core/daemon_status.h"
+#include "server/core/viewer.h"
+#include "server/graphs/graphs.h"
 #include "server/metrics/http_page.h"
-#include "server/rpc/core.h"
-#include "server/rpc/listings.h"
 
 namespace resident {
 
@@ -41,8 +43,8 @@ class Console {
   // Drawings that are kept.
   static constexpr size_t kMaxDrawings = 8;
 
-  // The core must outlive it.
-  Console(Core& core, DaemonFacts facts);
+  // The graphs must outlive it.
+  Console(resident::Graphs& graphs, DaemonFacts facts);
   ~Console();
 
   std::vector<HttpPath> paths();
@@ -64,6 +66,7 @@ class Console {
   HttpPage::Answer Draw(const HttpPage::Request& request);
 
   Core& core_;
+  const resident::Graphs& graphs_;
   const DaemonFacts facts_;
   const Viewer viewer_;
   History history_;

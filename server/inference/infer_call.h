@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "runtime/base/errors/inference_errors.h"
+#include "server/inference/errors.h"
 #include "server/inference/inference_state.h"
 #include "server/rpc/run_call.h"
 

@@ -8,10 +8,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 #include "server/inference/datatypes.h"
+#include "server/inference/errors.h"
 
 namespace resident {
 namespace {

@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/infer_output.h"
 #include "server/inference/datatypes.h"
+#include "server/inference/errors.h"
 #include "server/inference/infer_parameters.h"
 #include "server/inference/model_metadata.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/task_status_code.h"
 #include "server/inference/datatypes.h"
+#include "server/inference/errors.h"
 
 namespace resident {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
+#include "server/core/status.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/layout/task.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 #include "server/inference/datatypes.h"
+#include "server/inference/errors.h"
 #include "server/inference/infer_parameters.h"
 
 namespace resident {

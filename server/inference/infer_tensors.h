@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/map.h"
 #include "inference/open_inference.pb.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/model/signature.h"
+#include "server/inference/errors.h"
 #include "server/inference/regions.h"
 
 namespace resident {

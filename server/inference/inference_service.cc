@@ -1,14 +1,18 @@
 #include "server/inference/inference_service.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/inference_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
+#include "server/core/version.h"
+#include "server/core/viewer.h"
+#include "server/inference/errors.h"
 #include "server/inference/infer_call.h"
 #include "server/inference/infer_stream.h"
 #include "server/inference/model_metadata.h"
@@ -16,9 +20,7 @@
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-#include "server/rpc/listings.h"
-#include "server/rpc/status.h"
-#include "server/rpc/version.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 namespace {
@@ -26,10 +28,9 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-ServerUnaryReactor* Finish(CallbackServerContext* context, const absl::Status& status) {
-  auto* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(errors::InInferenceWords(status)));
-  return reactor;
+// Serves a call with errors in the words of the protocol.
+ServerUnaryReactor* Serve(CallbackServerContext* context, UnaryCall::Handler handler) {
+  return UnaryCall::Serve(*context, handler, errors::InInferenceWords);
 }
 
 // The operator that a request names, and the model's name.
@@ -60,59 +61,72 @@ absl::StatusOr<Described> DescribeVersion(const Registry& registry, const std::s
 
 }  // namespace
 
-InferenceService::InferenceService(Core& core, const InferenceOptions& options)
-    : state_(core, options) {}
+InferenceService::InferenceService(Buffers& buffers, Installs& installs,
+                                   const InferenceOptions& options)
+    : state_(buffers, installs, options) {}
 InferenceService::~InferenceService() = default;
 
 ServerUnaryReactor* InferenceService::ServerLive(CallbackServerContext* context,
                                                  const inference::ServerLiveRequest*,
                                                  inference::ServerLiveResponse* response) {
-  response->set_live(true);
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) {
+    response->set_live(true);
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::ServerReady(CallbackServerContext* context,
                                                   const inference::ServerReadyRequest*,
                                                   inference::ServerReadyResponse* response) {
-  response->set_ready(state_.core.ready());
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) {
+    response->set_ready(state_.core.ready());
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::ModelReady(CallbackServerContext* context,
                                                  const inference::ModelReadyRequest* request,
                                                  inference::ModelReadyResponse* response) {
-  const auto described = DescribeVersion(state_.core.registry, request->name(), request->version());
-  const bool found =
-      described.ok() && (described->model.version != 0 || described->op.active_version != 0);
-  response->set_ready(found && state_.core.ready());
-  // A model that does not exist is not ready; a version that is not a number is an error.
-  const bool invalid = described.status().code() == absl::StatusCode::kInvalidArgument;
-  return Finish(context, invalid ? described.status() : absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) {
+    const auto described =
+        DescribeVersion(state_.core.registry, request->name(), request->version());
+    const bool found =
+        described.ok() && (described->model.version != 0 || described->op.active_version != 0);
+    response->set_ready(found && state_.core.ready());
+    // A model that does not exist is not ready; a version that is not a number is an error.
+    const bool invalid = described.status().code() == absl::StatusCode::kInvalidArgument;
+    return invalid ? described.status() : absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::ServerMetadata(CallbackServerContext* context,
                                                      const inference::ServerMetadataRequest*,
                                                      inference::ServerMetadataResponse* response) {
-  response->set_name("residentd");
-  response->set_version(kVersion);
-  for (const char* extension : {"model_configuration", "model_repository", "statistics",
-                                "system_shared_memory", "parameters", "trace", "logging"}) {
-    response->add_extensions(extension);
-  }
-  for (const Device* device : state_.core.devices) {
-    if (!device->snapshot().info.traits.maps_device_memory) continue;
-    response->add_extensions("cuda_shared_memory");
-    break;
-  }
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) {
+    response->set_name("residentd");
+    response->set_version(kVersion);
+    for (const char* extension : {"model_configuration", "model_repository", "statistics",
+                                  "system_shared_memory", "parameters", "trace", "logging"}) {
+      response->add_extensions(extension);
+    }
+    for (const Device* device : state_.core.devices) {
+      if (!device->snapshot().info.traits.maps_device_memory) continue;
+      response->add_extensions("cuda_shared_memory");
+      break;
+    }
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::ModelMetadata(CallbackServerContext* context,
                                                     const inference::ModelMetadataRequest* request,
                                                     inference::ModelMetadataResponse* response) {
-  const auto described = DescribeVersion(state_.core.registry, request->name(), request->version());
-  if (described.ok()) FillMetadata(described->op, described->model.batch, response);
-  return Finish(context, described.status());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const Described described,
+                     DescribeVersion(state_.core.registry, request->name(), request->version()));
+    FillMetadata(described.op, described.model.batch, response);
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::ModelInfer(CallbackServerContext* context,
@@ -129,142 +143,132 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::M
 ServerUnaryReactor* InferenceService::ModelConfig(CallbackServerContext* context,
                                                   const inference::ModelConfigRequest* request,
                                                   inference::ModelConfigResponse* response) {
-  const auto described = DescribeVersion(state_.core.registry, request->name(), request->version());
-  if (described.ok()) {
-    FillConfig(described->op, described->model.batch, state_.core.limits.max_batch_tasks,
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const Described described,
+                     DescribeVersion(state_.core.registry, request->name(), request->version()));
+    FillConfig(described.op, described.model.batch, state_.core.limits.max_batch_tasks,
                response->mutable_config());
-  }
-  return Finish(context, described.status());
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::ModelStatistics(
     CallbackServerContext* context, const inference::ModelStatisticsRequest* request,
     inference::ModelStatisticsResponse* response) {
-  // Versions in the kernel.
-  const auto add = [&](const OperatorView& op, bool batch, uint32_t only) {
-    for (const VersionView& version : op.versions) {
-      if (!IsReady(version.state) || (only != 0 && version.version != only)) continue;
-      state_.statistics.Fill(ModelName{op.op->name(), batch}.text(), version.version,
-                             response->add_model_stats());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    // Versions in the kernel.
+    const auto add = [&](const OperatorView& op, bool batch, uint32_t only) {
+      for (const VersionView& version : op.versions) {
+        if (!IsReady(version.state) || (only != 0 && version.version != only)) continue;
+        state_.statistics.Fill(ModelName{op.op->name(), batch}.text(), version.version,
+                               response->add_model_stats());
+      }
+    };
+    if (!request->name().empty()) {
+      ASSIGN_OR_RETURN(const Described described,
+                       DescribeVersion(state_.core.registry, request->name(), request->version()));
+      add(described.op, described.model.batch, described.model.version);
+      return absl::OkStatus();
     }
-  };
-  if (!request->name().empty()) {
-    const auto described =
-        DescribeVersion(state_.core.registry, request->name(), request->version());
-    if (described.ok()) add(described->op, described->model.batch, described->model.version);
-    return Finish(context, described.status());
-  }
-  for (const OperatorView& op : state_.core.registry.List()) {
-    if (!IsModel(*op.op)) continue;
-    for (const bool batch : {false, true}) add(op, batch, 0);
-  }
-  return Finish(context, absl::OkStatus());
+    for (const OperatorView& op : state_.core.registry.List()) {
+      if (!IsModel(*op.op)) continue;
+      for (const bool batch : {false, true}) add(op, batch, 0);
+    }
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::RepositoryIndex(
     CallbackServerContext* context, const inference::RepositoryIndexRequest* request,
     inference::RepositoryIndexResponse* response) {
-  if (!request->repository_name().empty()) {
-    return Finish(context, errors::UnknownRepository(request->repository_name()));
-  }
-  const auto caller = IdentifyCaller(*context, state_.core);
-  if (!caller.ok()) return Finish(context, caller.status());
-  FillIndex(state_.core.registry, request->ready(), MaySeeOthers(**caller), response);
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    if (!request->repository_name().empty()) {
+      return errors::UnknownRepository(request->repository_name());
+    }
+    ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, state_.core));
+    FillIndex(state_.core.registry, request->ready(), MaySeeOthers(*caller), response);
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     CallbackServerContext* context, const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse*) {
-  const auto model = ParseModelName(request->model_name(), "");
-  if (!model.ok()) return Finish(context, model.status());
-  const auto actor = AuthorizeChange(*context, state_.core, model->operator_name);
-  if (!actor.ok()) return Finish(context, actor.status());
-  // The message belongs to the call; its files are moved.
-  auto load = ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request));
-  if (!load.ok()) return Finish(context, load.status());
-  const auto caller = IdentifyCaller(*context, state_.core);
-  if (!caller.ok()) return Finish(context, caller.status());
-  Core& core = state_.core;
-
-  auto slot = std::make_shared<SharedSlots::Ticket>();
-  if (load->install.has_value()) {
-    Account& account = *(*caller)->account();
-    auto taken =
-        core.install_slots.Take(NameHolder(account, context->peer()), account.install_quota());
-    if (!taken.ok()) return Finish(context, taken.status());
-    *slot = *std::move(taken);
-    const absl::Status begun = account.BeginInstall(load->operator_name, absl::Now());
-    if (!begun.ok()) return Finish(context, begun);
-    load->install->actor = *actor;
-  }
-  if (!core.gate.Enter(1)) return Finish(context, errors::Draining());
-  auto* const reactor = context->DefaultReactor();
-  WorkerPool& pool = load->install.has_value() ? core.pools.installs : core.pools.changes;
-  pool.Post([&core, context, reactor, slot, actor = *actor, load = *std::move(load)] {
-    absl::Status done;
-    if (load.install.has_value()) {
-      done = InstallAndActivate(core.operators, *load.install, [&core, context] {
+  return Serve(context, [&](UnaryCall& call) -> absl::Status {
+    Core& core = state_.core;
+    ASSIGN_OR_RETURN(const ModelName model, ParseModelName(request->model_name(), ""));
+    ASSIGN_OR_RETURN(const std::string actor, AuthorizeChange(*context, core, model.operator_name));
+    // The message belongs to the call; its files are moved.
+    ASSIGN_OR_RETURN(LoadRequest load,
+                     ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request)));
+    ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core));
+    if (!load.install.has_value()) {
+      RETURN_IF_ERROR(call.Enter(core.gate));
+      return call.Post(core.pools.changes, [&core, actor, name = std::move(load.operator_name)] {
+        return ActivateLoaded(core.registry, core.operators, name, actor);
+      });
+    }
+    Account& account = *caller->account();
+    const auto slot = std::make_shared<SharedSlots::Ticket>();
+    ASSIGN_OR_RETURN(*slot, state_.installs.install_slots.Take(NameHolder(account, context->peer()),
+                                                               account.install_quota()));
+    RETURN_IF_ERROR(account.BeginInstall(load.operator_name, absl::Now()));
+    load.install->actor = actor;
+    RETURN_IF_ERROR(call.Enter(core.gate));
+    return call.Post(core.pools.installs, [&core, context, slot, load = std::move(load)] {
+      absl::Status done = InstallAndActivate(core.operators, *load.install, [&core, context] {
         return context->IsCancelled() || core.gate.draining();
       });
       if (done.code() == absl::StatusCode::kCancelled && core.gate.draining()) {
         done = errors::Draining();
       }
-    } else {
-      done = ActivateLoaded(core.registry, core.operators, load.operator_name, actor);
-    }
-    // Before the answer, so that the client's next install finds the slot free.
-    slot->Release();
-    reactor->Finish(ToGrpc(errors::InInferenceWords(done)));
-    core.gate.Leave(1);
+      // Before the answer, so that the client's next install finds the slot free.
+      slot->Release();
+      return done;
+    });
   });
-  return reactor;
 }
 
 ServerUnaryReactor* InferenceService::RepositoryModelUnload(
     CallbackServerContext* context, const inference::RepositoryModelUnloadRequest* request,
     inference::RepositoryModelUnloadResponse*) {
-  if (!request->repository_name().empty()) {
-    return Finish(context, errors::UnknownRepository(request->repository_name()));
-  }
-  const auto model = ParseModelName(request->model_name(), "");
-  if (!model.ok()) return Finish(context, model.status());
-  const auto op = state_.core.registry.FindOperator(model->operator_name);
-  if (!op.ok()) return Finish(context, op.status());
-  if (!state_.options.unload) {
-    return Finish(context, errors::UnloadDisabled(model->operator_name));
-  }
-  const auto actor = AuthorizeChange(*context, state_.core, model->operator_name);
-  if (!actor.ok()) return Finish(context, actor.status());
-  if (!state_.core.gate.Enter(1)) return Finish(context, errors::Draining());
-  auto* const reactor = context->DefaultReactor();
-  state_.core.pools.changes.Post(
-      [this, context, reactor, name = model->operator_name, actor = *actor] {
-        const auto done = [this, reactor](const absl::Status& status) {
-          reactor->Finish(ToGrpc(errors::InInferenceWords(status)));
-          state_.core.gate.Leave(1);
-        };
-        auto removal = state_.core.operators.Remove(name, std::nullopt, actor);
-        if (!removal.ok()) return done(removal.status());
-        removals_.Add({name, std::move(removal->drained), ReadDeadline(*context, Clock::now()),
-                       [context] { return context->IsCancelled(); }, done});
-      });
-  return reactor;
+  return Serve(context, [&](UnaryCall& call) -> absl::Status {
+    Core& core = state_.core;
+    if (!request->repository_name().empty()) {
+      return errors::UnknownRepository(request->repository_name());
+    }
+    ASSIGN_OR_RETURN(ModelName model, ParseModelName(request->model_name(), ""));
+    RETURN_IF_ERROR(core.registry.FindOperator(model.operator_name).status());
+    if (!state_.options.unload) return errors::UnloadDisabled(model.operator_name);
+    ASSIGN_OR_RETURN(std::string actor, AuthorizeChange(*context, core, model.operator_name));
+    RETURN_IF_ERROR(call.Enter(core.gate));
+    core.pools.changes.Post([this, context, name = std::move(model.operator_name),
+                             actor = std::move(actor), answer = call.Defer()] {
+      auto removal = state_.core.operators.Remove(name, std::nullopt, actor);
+      if (!removal.ok()) return answer->Finish(removal.status());
+      removals_.Add({name, std::move(removal->drained), ReadDeadline(*context, Clock::now()),
+                     [answer] { return answer->cancelled(); },
+                     [answer](const absl::Status& status) { answer->Finish(status); }});
+    });
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::SystemSharedMemoryStatus(
     CallbackServerContext* context, const inference::SystemSharedMemoryStatusRequest* request,
     inference::SystemSharedMemoryStatusResponse* response) {
-  const auto regions = state_.regions->List(RegionKind::kSystem, request->name());
-  if (!regions.ok()) return Finish(context, regions.status());
-  for (const RegionSpec& region : *regions) {
-    auto& status = (*response->mutable_regions())[region.name];
-    status.set_name(region.name);
-    status.set_key(region.key);
-    status.set_offset(region.offset);
-    status.set_byte_size(region.bytes);
-  }
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<RegionSpec> regions,
+                     state_.regions->List(RegionKind::kSystem, request->name()));
+    for (const RegionSpec& region : regions) {
+      auto& status = (*response->mutable_regions())[region.name];
+      status.set_name(region.name);
+      status.set_key(region.key);
+      status.set_offset(region.offset);
+      status.set_byte_size(region.bytes);
+    }
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::SystemSharedMemoryRegister(
@@ -285,15 +289,17 @@ ServerUnaryReactor* InferenceService::SystemSharedMemoryUnregister(
 ServerUnaryReactor* InferenceService::CudaSharedMemoryStatus(
     CallbackServerContext* context, const inference::CudaSharedMemoryStatusRequest* request,
     inference::CudaSharedMemoryStatusResponse* response) {
-  const auto regions = state_.regions->List(RegionKind::kCuda, request->name());
-  if (!regions.ok()) return Finish(context, regions.status());
-  for (const RegionSpec& region : *regions) {
-    auto& status = (*response->mutable_regions())[region.name];
-    status.set_name(region.name);
-    status.set_device_id(static_cast<uint64_t>(region.device));
-    status.set_byte_size(region.bytes);
-  }
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<RegionSpec> regions,
+                     state_.regions->List(RegionKind::kCuda, request->name()));
+    for (const RegionSpec& region : regions) {
+      auto& status = (*response->mutable_regions())[region.name];
+      status.set_name(region.name);
+      status.set_device_id(static_cast<uint64_t>(region.device));
+      status.set_byte_size(region.bytes);
+    }
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::CudaSharedMemoryRegister(
@@ -313,61 +319,63 @@ ServerUnaryReactor* InferenceService::CudaSharedMemoryUnregister(
 }
 
 ServerUnaryReactor* InferenceService::Register(CallbackServerContext* context, RegionSpec spec) {
-  const auto client = FindClient(*context, state_.core);
-  if (!client.ok()) return Finish(context, client.status());
-  auto* const reactor = context->DefaultReactor();
-  // Mapping is a call to the engine.
-  state_.core.pools.blocking.Post([this, reactor, spec = std::move(spec), client = *client] {
-    reactor->Finish(ToGrpc(state_.regions->Register(spec, *client)));
+  return Serve(context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto client, FindClient(*context, state_.core));
+    // Mapping is a call to the engine.
+    return call.Post(state_.core.pools.blocking, [this, client, spec = std::move(spec)] {
+      return state_.regions->Register(spec, *client);
+    });
   });
-  return reactor;
 }
 
 ServerUnaryReactor* InferenceService::Unregister(CallbackServerContext* context, RegionKind kind,
                                                  const std::string& name) {
-  std::shared_ptr<absl::Notification> unused = state_.regions->Unregister(kind, name);
-  if (unused->HasBeenNotified()) return Finish(context, absl::OkStatus());
-  auto* const reactor = context->DefaultReactor();
-  const auto done = [reactor, name](const absl::Status& status) {
-    const bool late = status.code() == absl::StatusCode::kDeadlineExceeded;
-    reactor->Finish(ToGrpc(late ? errors::UnregisteredButUsed(name) : status));
-  };
-  removals_.Add({name,
-                 {std::move(unused)},
-                 ReadDeadline(*context, Clock::now()),
-                 [context] { return context->IsCancelled(); },
-                 done});
-  return reactor;
+  return Serve(context, [&](UnaryCall& call) {
+    std::shared_ptr<absl::Notification> unused = state_.regions->Unregister(kind, name);
+    if (unused->HasBeenNotified()) return absl::OkStatus();
+    const auto answer = call.Defer();
+    removals_.Add({name,
+                   {std::move(unused)},
+                   ReadDeadline(*context, Clock::now()),
+                   [answer] { return answer->cancelled(); },
+                   [answer, name](const absl::Status& status) {
+                     const bool late = status.code() == absl::StatusCode::kDeadlineExceeded;
+                     answer->Finish(late ? errors::UnregisteredButUsed(name) : status);
+                   }});
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::TraceSetting(CallbackServerContext* context,
                                                    const inference::TraceSettingRequest* request,
                                                    inference::TraceSettingResponse* response) {
-  if (!request->settings().empty()) {
-    return Finish(context, errors::SettingsAreReadOnly("tracing",
-                                                       "send no settings: the daemon "
-                                                       "does not trace requests"));
-  }
-  (*response->mutable_settings())["trace_level"].add_value("OFF");
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    if (!request->settings().empty()) {
+      return errors::SettingsAreReadOnly("tracing",
+                                         "send no settings: the daemon does not trace requests");
+    }
+    (*response->mutable_settings())["trace_level"].add_value("OFF");
+    return absl::OkStatus();
+  });
 }
 
 ServerUnaryReactor* InferenceService::LogSettings(CallbackServerContext* context,
                                                   const inference::LogSettingsRequest* request,
                                                   inference::LogSettingsResponse* response) {
-  if (!request->settings().empty()) {
-    return Finish(context, errors::SettingsAreReadOnly("the log",
-                                                       "send no settings: the daemon "
-                                                       "writes its log to stderr"));
-  }
-  auto& settings = *response->mutable_settings();
-  settings["log_file"].set_string_param("");
-  for (const char* level : {"log_info", "log_warning", "log_error"}) {
-    settings[level].set_bool_param(true);
-  }
-  settings["log_verbose_level"].set_uint32_param(0);
-  settings["log_format"].set_string_param("default");
-  return Finish(context, absl::OkStatus());
+  return Serve(context, [&](UnaryCall&) -> absl::Status {
+    if (!request->settings().empty()) {
+      return errors::SettingsAreReadOnly("the log",
+                                         "send no settings: the daemon writes its log to stderr");
+    }
+    auto& settings = *response->mutable_settings();
+    settings["log_file"].set_string_param("");
+    for (const char* level : {"log_info", "log_warning", "log_error"}) {
+      settings[level].set_bool_param(true);
+    }
+    settings["log_verbose_level"].set_uint32_param(0);
+    settings["log_format"].set_string_param("default");
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace resident

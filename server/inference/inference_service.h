@@ -11,8 +11,7 @@
 
 #include "inference/open_inference.grpc.pb.h"
 #include "server/inference/inference_state.h"
-#include "server/rpc/core.h"
-#include "server/rpc/removal_waits.h"
+#include "server/operators/removal_waits.h"
 
 namespace resident {
 
@@ -42,7 +41,7 @@ using InferenceCallbacks = inference::GRPCInferenceService::WithRawCallbackMetho
 
 class InferenceService final : public InferenceCallbacks {
  public:
-  InferenceService(Core& core, const InferenceOptions& options);
+  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options);
   ~InferenceService() override;
 
   bool enabled() const { return state_.options.enabled; }

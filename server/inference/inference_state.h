@@ -6,19 +6,21 @@
 
 #include <memory>
 
+#include "server/buffers/buffers.h"
 #include "server/inference/infer_request.h"
 #include "server/inference/inference_options.h"
 #include "server/inference/regions.h"
 #include "server/inference/statistics.h"
-#include "server/rpc/core.h"
+#include "server/operators/installs.h"
 
 namespace resident {
 
 struct InferenceState {
-  InferenceState(Core& the_core, const InferenceOptions& the_options)
-      : core(the_core),
+  InferenceState(Buffers& buffers, Installs& the_installs, const InferenceOptions& the_options)
+      : core(buffers.core),
+        installs(the_installs),
         options(the_options),
-        regions(std::make_shared<Regions>(the_core, the_options.region_idle)) {}
+        regions(std::make_shared<Regions>(buffers, the_options.region_idle)) {}
 
   ~InferenceState() { regions->Close(); }
   InferenceState(const InferenceState&) = delete;
@@ -27,6 +29,7 @@ struct InferenceState {
   InferSources sources() const { return {core.limits, core.registry, *regions}; }
 
   Core& core;
+  Installs& installs;
   const InferenceOptions options;
   const std::shared_ptr<Regions> regions;
   InferenceStatistics statistics;

@@ -1,8 +1,8 @@
 #include "server/inference/model_name.h"
 
 #include "absl/strings/numbers.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/inference/errors.h"
 
 namespace resident {
 namespace {

@@ -5,16 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "server/rpc/shared_memory.h"
+#include "server/buffers/errors.h"
+#include "server/buffers/shared_memory.h"
+#include "server/inference/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {
@@ -52,6 +54,7 @@ Region::Region(BufferTable& buffers, RegionSpec spec, std::shared_ptr<const Obje
 Region::~Region() { (void)buffers_.Free(Regions::kBufferOwner, buffer_); }
 
 absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const {
+  assert(spec_.kind == RegionKind::kSystem);
   std::string data(bytes, '\0');
   for (uint64_t have = 0; have < bytes;) {
     const ssize_t got = pread(object_->fd.get(), data.data() + have, bytes - have,
@@ -64,6 +67,7 @@ absl::StatusOr<std::string> Region::Read(uint64_t offset, uint64_t bytes) const 
 }
 
 absl::Status Region::Write(uint64_t offset, const std::string& bytes) const {
+  assert(spec_.kind == RegionKind::kSystem);
   // A write would extend memory that was truncated.
   struct stat object {};
   if (fstat(object_->fd.get(), &object) != 0 ||
@@ -80,13 +84,14 @@ absl::Status Region::Write(uint64_t offset, const std::string& bytes) const {
   return absl::OkStatus();
 }
 
-Regions::Regions(Core& core, std::chrono::milliseconds idle) : core_(core), idle_(idle) {
+Regions::Regions(Buffers& buffers, std::chrono::milliseconds idle)
+    : buffers_(buffers), core_(buffers.core), idle_(idle) {
   core_.buffers.AddOwner(kBufferOwner);
 }
 
 absl::Status Regions::CheckAllowed(RegionKind kind) const {
-  if (!core_.allow_shared_memory) return errors::SharedMemoryDisabled();
-  if (core_.named_shared_memory) return absl::OkStatus();
+  if (!buffers_.allow_shared_memory) return errors::SharedMemoryDisabled();
+  if (buffers_.named_shared_memory) return absl::OkStatus();
   const char* const why = core_.credentials ? "the daemon's callers have identities"
                                             : "the daemon serves other machines";
   if (kind == RegionKind::kCuda) return errors::CudaRegionsNotAccepted(why);
@@ -97,7 +102,7 @@ absl::StatusOr<std::shared_ptr<Region::Object>> Regions::Open(const RegionSpec& 
                                                               const Client& client) const {
   auto object = std::make_shared<Region::Object>();
   ASSIGN_OR_RETURN(object->slot,
-                   core_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
+                   buffers_.shared_memory_slots.Take(NameHolder(client.account(), client.peer())));
   if (spec.kind == RegionKind::kCuda) {
     object->handle = spec.handle;
     return object;

@@ -36,8 +36,8 @@
 #include "grpcpp/alarm.h"
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/device/buffer_table.h"
-#include "server/rpc/core.h"
-#include "server/rpc/shared_slots.h"
+#include "server/buffers/buffers.h"
+#include "server/core/shared_slots.h"
 #include "server/workload/placement.h"
 
 namespace resident {
@@ -106,7 +106,7 @@ class Regions : public std::enable_shared_from_this<Regions> {
   static constexpr ClientId kBufferOwner = UINT64_MAX - 1;
 
   // `idle` 0: regions do not end by themselves.
-  Regions(Core& core, std::chrono::milliseconds idle);
+  Regions(Buffers& buffers, std::chrono::milliseconds idle);
 
   // Unregisters all regions. No timer runs afterwards. REQUIRES: nothing is registered any more.
   void Close();
@@ -139,6 +139,7 @@ class Regions : public std::enable_shared_from_this<Regions> {
   void RemoveIdle();
   void StartTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  Buffers& buffers_;
   Core& core_;
   const std::chrono::milliseconds idle_;
   mutable absl::Mutex mu_;

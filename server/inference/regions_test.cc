@@ -18,8 +18,8 @@
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/core/core.h"
 #include "server/inference/infer_request.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 namespace {
@@ -94,13 +94,14 @@ class RegionsTest : public ::testing::Test {
   const std::unique_ptr<Registry> registry_ = *Registry::Create({});
   FakeOperatorManager manager_;
   Access access_;
-  Core core_{{.limits = FewBytes(), .staging_bytes = kMemory, .named_shared_memory = true},
+  Core core_{{.limits = FewBytes(), .staging_bytes = kMemory},
              {&cpu_, &gpu_},
              *registry_,
              manager_,
              access_};
+  Buffers buffers_{core_, {.named_shared_memory = true}};
   const std::shared_ptr<Regions> regions_ =
-      std::make_shared<Regions>(core_, std::chrono::milliseconds(0));
+      std::make_shared<Regions>(buffers_, std::chrono::milliseconds(0));
   std::shared_ptr<Client> client_;
 };
 

@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "resident/v1/operators.pb.h"
-#include "runtime/base/errors/inference_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
+#include "server/inference/errors.h"
 #include "server/inference/model_metadata.h"
 #include "server/inference/model_name.h"
-#include "server/rpc/install_collector.h"
+#include "server/operators/install_collector.h"
 
 namespace resident {
 namespace {

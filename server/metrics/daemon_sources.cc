@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "server/connections/grpc_log.h"
+#include "server/core/version.h"
 #include "server/metrics/operator_event_counter.h"
-#include "server/rpc/version.h"
 
 namespace resident {
 namespace {
@@ -48,7 +48,9 @@ std::map<std::string, uint64_t> MeasureHostMemory(const Core& core) {
 
 }  // namespace
 
-MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const AccessFiles& files) {
+MetricsSources MakeDaemonSources(const Graphs& graphs, Listener& listener,
+                                 const AccessFiles& files) {
+  const Core& core = graphs.core;
   return {.version = kVersion,
           .devices = {core.devices.begin(), core.devices.end()},
           .rpc = core.counters,
@@ -63,9 +65,9 @@ MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const Acc
               },
           .host_memory = [&core] { return MeasureHostMemory(core); },
           .graphs =
-              [&core] {
-                return GraphFigures{core.graphs.count(), core.graphs.bytes(),
-                                    core.graph_sessions.count(), core.graph_sessions.bytes()};
+              [&graphs] {
+                return GraphFigures{graphs.store.count(), graphs.store.bytes(),
+                                    graphs.sessions.count(), graphs.sessions.bytes()};
               },
           .clients = [&core] { return core.clients.sessions(); },
           .connections = [&listener] { return listener.Figures(); },

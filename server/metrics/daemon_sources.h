@@ -6,13 +6,14 @@
 
 #include "server/auth/access_files.h"
 #include "server/connections/listener.h"
+#include "server/graphs/graphs.h"
 #include "server/metrics/metrics_sources.h"
-#include "server/rpc/core.h"
 
 namespace resident {
 
 // The arguments must outlive the result.
-MetricsSources MakeDaemonSources(const Core& core, Listener& listener, const AccessFiles& files);
+MetricsSources MakeDaemonSources(const Graphs& graphs, Listener& listener,
+                                 const AccessFiles& files);
 
 }  // namespace resident
 

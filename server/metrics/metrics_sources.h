@@ -19,7 +19,7 @@
 #include "server/auth/access.h"
 #include "server/auth/access_files.h"
 #include "server/connections/connection_table.h"
-#include "server/rpc/rpc_counters.h"
+#include "server/core/rpc_counters.h"
 
 namespace resident {
 

@@ -8,10 +8,12 @@
 
 #include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
-#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/core/daemon_status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/listings.h"
-#include "server/rpc/status.h"
+#include "server/rpc/errors.h"
+#include "server/rpc/unary_call.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {
@@ -50,15 +52,11 @@ AdminService::~AdminService() = default;
 grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* context,
                                                const v1::StatusRequest*,
                                                v1::StatusResponse* response) {
-  auto* const reactor = context->DefaultReactor();
-  const auto caller = IdentifyCaller(*context, core_);
-  if (!caller.ok()) {
-    reactor->Finish(ToGrpc(caller.status()));
-    return reactor;
-  }
-  FillStatus(core_, facts_.daemon, Viewer::Of(**caller), response);
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core_));
+    FillStatus(core_, facts_.daemon, Viewer::Of(*caller), response);
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Park(grpc::CallbackServerContext* context,
@@ -75,39 +73,36 @@ grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* AdminService::OnDevice(
     grpc::CallbackServerContext* context, uint32_t device,
     void (DeviceControl::*start)(DeviceControl::Waiter)) {
-  auto* const reactor = context->DefaultReactor();
-  if (device >= devices_.size()) {
-    reactor->Finish(ToGrpc(errors::UnknownDevice(device, devices_.size())));
-    return reactor;
-  }
-  // The context is valid until the call is finished.
-  (devices_[device]->*start)(
-      {[reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); },
-       [context] { return context->IsCancelled(); }});
-  return reactor;
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    if (device >= devices_.size()) return errors::UnknownDevice(device, devices_.size());
+    const std::shared_ptr<UnaryCall> answer = call.Defer();
+    (devices_[device]->*start)({[answer](const absl::Status& status) { answer->Finish(status); },
+                                [answer] { return answer->cancelled(); }});
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest* request,
                                               v1::DrainResponse* response) {
-  auto* const reactor = context->DefaultReactor();
-  const uint64_t default_ms = static_cast<uint64_t>(facts_.drain_timeout.count());
-  // Limited to a day, because large values would overflow.
-  const uint64_t timeout_ms = std::min<uint64_t>(
-      request->timeout_ms() == 0 ? default_ms : request->timeout_ms(), 24 * 3600 * 1000);
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms));
-  core_.pools.blocking.Post([this, context, reactor, response, deadline] {
-    begin_drain_();
-    std::make_shared<DrainWait>([context, reactor, response, deadline, gate = &core_.gate] {
-      const uint64_t remaining = gate->AwaitEmpty(absl::InfinitePast());
-      if (remaining != 0 && absl::Now() < deadline && !context->IsCancelled()) return false;
-      response->set_remaining_tasks(remaining);
-      reactor->Finish(remaining == 0 ? grpc::Status::OK
-                                     : ToGrpc(errors::DrainUnfinished(remaining)));
-      return true;
-    })->Poll();
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    const uint64_t default_ms = static_cast<uint64_t>(facts_.drain_timeout.count());
+    // Limited to a day, because large values would overflow.
+    const uint64_t timeout_ms = std::min<uint64_t>(
+        request->timeout_ms() == 0 ? default_ms : request->timeout_ms(), 24 * 3600 * 1000);
+    const absl::Time deadline = absl::Now() + absl::Milliseconds(static_cast<int64_t>(timeout_ms));
+    core_.pools.blocking.Post([this, response, deadline, answer = call.Defer()] {
+      begin_drain_();
+      std::make_shared<DrainWait>([answer, response, deadline, gate = &core_.gate] {
+        const uint64_t remaining = gate->AwaitEmpty(absl::InfinitePast());
+        if (remaining != 0 && absl::Now() < deadline && !answer->cancelled()) return false;
+        response->set_remaining_tasks(remaining);
+        answer->Finish(remaining == 0 ? absl::OkStatus() : errors::DrainUnfinished(remaining));
+        return true;
+      })->Poll();
+    });
+    return absl::OkStatus();
   });
-  return reactor;
 }
 
 }  // namespace resident

@@ -12,8 +12,8 @@
 
 #include "resident/v1/admin.grpc.pb.h"
 #include "runtime/device/device_control.h"
-#include "server/rpc/core.h"
-#include "server/rpc/listings.h"
+#include "server/core/core.h"
+#include "server/core/daemon_status.h"
 
 namespace resident {
 

@@ -16,12 +16,12 @@
 #include "grpcpp/support/message_allocator.h"
 #include "grpcpp/support/server_callback.h"
 #include "grpcpp/support/slice.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/method_roles.h"
+#include "server/core/status.h"
 #include "server/rpc/call.h"
+#include "server/rpc/errors.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 namespace {

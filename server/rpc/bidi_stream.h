@@ -42,6 +42,7 @@
 #define RESIDENT_SERVER_RPC_BIDI_STREAM_H_
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -56,8 +57,8 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/alarm.h"
 #include "runtime/base/errors/daemon_errors.h"
-#include "server/rpc/core.h"
-#include "server/rpc/live_streams.h"
+#include "server/core/core.h"
+#include "server/core/live_streams.h"
 
 namespace resident {
 
@@ -103,6 +104,7 @@ class BidiStream : public LiveStream,
 
   // The read has filled the request.
   void OnReadDone() {
+    assert(reading_.load(std::memory_order_relaxed));
     reading_.store(false, std::memory_order_relaxed);
     OnRequest(request_);
   }
@@ -113,6 +115,7 @@ class BidiStream : public LiveStream,
   }
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
+    assert(writing());
     const size_t written = std::exchange(writing_, 0);
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(written));
     if (!ok) HandleCancel();
@@ -128,6 +131,7 @@ class BidiStream : public LiveStream,
   void OnCallDone() ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
+      assert(finished_ && !writing() && !done_);
       done_ = true;
     }
     OnDone();
@@ -247,6 +251,7 @@ class BidiStream : public LiveStream,
           return queue_[i].response;
         };
         writing_ = Join(queue_.size(), response);
+        assert(writing_ >= 1 && writing_ <= queue_.size());
       }
       transport_.Write(&queue_.front().response, /*more_follow=*/queue_.size() > writing_);
     } else if (end_.has_value() && !Busy()) {

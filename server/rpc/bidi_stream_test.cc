@@ -15,7 +15,7 @@
 #include "runtime/operators/registry/registry.h"
 #include "server/admission/admission.h"
 #include "server/auth/access.h"
-#include "server/rpc/core.h"
+#include "server/core/core.h"
 #include "server/rpc/fake_call.h"
 #include "tests/support/eventually.h"
 

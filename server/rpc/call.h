@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "runtime/queue/batch.h"
-#include "server/rpc/core.h"
+#include "server/core/core.h"
 #include "server/rpc/message_bytes.h"
 
 namespace resident {

@@ -6,11 +6,11 @@
 
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_interceptor.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/method_roles.h"
+#include "server/core/status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/status.h"
+#include "server/rpc/errors.h"
 
 namespace resident {
 

@@ -45,8 +45,8 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_context.h"
 #include "server/connections/connection_table.h"
-#include "server/rpc/core.h"
-#include "server/rpc/worker_pool.h"
+#include "server/core/core.h"
+#include "server/core/worker_pool.h"
 
 namespace resident {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "google/protobuf/util/json_util.h"
-#include "runtime/base/errors/daemon_errors.h"
-#include "server/rpc/status.h"
+#include "server/rpc/errors.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 namespace {
@@ -16,22 +16,16 @@ using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 namespace channelz = grpc::channelz::v1;
 
-// Ends the call with `json`, which is freed; null: there is no such object.
+// Answers with `json`, which is freed; null: there is no such object.
 ServerUnaryReactor* Answer(CallbackServerContext* context, char* json,
                            google::protobuf::Message* response) {
-  absl::Status status;
-  if (json == nullptr) {
-    status = errors::NoChannelzEntity();
-  } else {
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    if (json == nullptr) return errors::NoChannelzEntity();
     const auto parsed = google::protobuf::util::JsonStringToMessage(json, response);
     gpr_free(json);
-    if (!parsed.ok()) {
-      status = absl::InternalError("gRPC's description of itself cannot be converted");
-    }
-  }
-  auto* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
+    if (parsed.ok()) return absl::OkStatus();
+    return absl::InternalError("gRPC's description of itself cannot be converted");
+  });
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #define RESIDENT_SERVER_RPC_EXECUTOR_SERVICE_H_
 
 #include "resident/v1/executor.grpc.pb.h"
-#include "server/rpc/core.h"
+#include "server/core/core.h"
 
 namespace resident {
 

@@ -19,9 +19,9 @@
 
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/core/status.h"
 #include "server/rpc/bidi_stream.h"
 #include "server/rpc/call_memory.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/rpc/bidi_stream.h"
+#include "server/rpc/errors.h"
 #include "server/rpc/grpc_call.h"
-#include "server/rpc/status.h"
+#include "server/rpc/unary_call.h"
 
 namespace resident {
 namespace {
@@ -137,17 +137,13 @@ void HealthService::Remove(WatchStream* watch) {
 grpc::ServerUnaryReactor* HealthService::Check(CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
-  absl::Status status = CheckName(request->service());
-  if (status.ok()) {
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    RETURN_IF_ERROR(CheckName(request->service()));
     absl::MutexLock lock(&mu_);
     response->set_status(FindStatus(request->service()));
-  }
-  if (response->status() == HealthCheckResponse::SERVICE_UNKNOWN) {
-    status = errors::UnknownHealthService(request->service());
-  }
-  auto* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
+    if (response->status() != HealthCheckResponse::SERVICE_UNKNOWN) return absl::OkStatus();
+    return errors::UnknownHealthService(request->service());
+  });
 }
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(

@@ -21,8 +21,8 @@
 #include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "runtime/base/limits.h"
-#include "server/rpc/core.h"
-#include "server/rpc/shared_slots.h"
+#include "server/core/core.h"
+#include "server/core/shared_slots.h"
 
 namespace resident {
 

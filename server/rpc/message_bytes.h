@@ -20,7 +20,7 @@
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "runtime/base/errors/daemon_errors.h"
+#include "server/rpc/errors.h"
 
 namespace resident {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
-#include "server/rpc/core.h"
+#include "server/core/core.h"
 
 namespace resident {
 

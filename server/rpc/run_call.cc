@@ -5,8 +5,8 @@
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/core/status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/status.h"
 
 namespace resident {
 namespace {

@@ -27,7 +27,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/executor.pb.h"
-#include "server/rpc/core.h"
+#include "server/core/core.h"
 
 namespace resident {
 

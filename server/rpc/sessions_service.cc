@@ -32,9 +32,7 @@ class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse
   }
 
   void OnDone() override {
-    if (client_ == nullptr) return;
-    core_.clients.EndSession(client_);
-    core_.graph_sessions.CloseAll(client_->id());
+    if (client_ != nullptr) core_.clients.EndSession(client_);
   }
 
  private:

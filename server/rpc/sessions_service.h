@@ -5,7 +5,7 @@
 #define RESIDENT_SERVER_RPC_SESSIONS_SERVICE_H_
 
 #include "resident/v1/buffers.grpc.pb.h"
-#include "server/rpc/core.h"
+#include "server/core/core.h"
 
 namespace resident {
 

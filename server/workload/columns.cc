@@ -6,14 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/errors/argument_errors.h"
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/buffer_errors.h"
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/errors.h"
 #include "runtime/model/infer_output.h"
 #include "runtime/model/strided_view.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

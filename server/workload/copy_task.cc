@@ -5,8 +5,8 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/buffer_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

@@ -6,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/flux/run_arguments.h"
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/flux_errors.h"
 #include "runtime/base/status_macros.h"
 #include "server/workload/copy_task.h"
+#include "server/workload/errors.h"
 #include "server/workload/run_order.h"
 
 namespace resident {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "kernels/flux/run_arguments.h"
-#include "runtime/base/errors/flux_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/workload/errors.h"
 #include "server/workload/result_builder.h"
 #include "server/workload/run_order.h"
 

@@ -4,10 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/errors/batch_errors.h"
-#include "runtime/base/errors/daemon_errors.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/workload/errors.h"
 #include "server/workload/result_builder.h"
 
 namespace resident {

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/device/errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/errors/batch_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/workload/errors.h"
 #include "server/workload/flux_workload.h"
 #include "server/workload/operator_workload.h"
 

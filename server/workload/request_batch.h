@@ -29,7 +29,7 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   std::unique_ptr<const Workload> work;
 
   // If not null, the tasks also run on this version once they have ended
-  // (server/rpc/shadow_runner.h). `shadow_outputs`: the indices of the arguments that are outputs.
+  // (server/core/shadow_runner.h). `shadow_outputs`: the indices of the arguments that are outputs.
   std::shared_ptr<const OperatorVersion> shadow;
   std::vector<uint32_t> shadow_outputs;
   // The version that the comparison is about; null: the shadow.

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/operator_details.h"
 #include "runtime/base/errors/reason.h"
+#include "runtime/model/operator_details.h"
 
 namespace resident {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "runtime/base/errors/batch_errors.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

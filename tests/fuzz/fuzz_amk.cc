@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/amk_import.h"
 #include "client/cli/graph_file.h"
+#include "client/importers/amk/import.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/check.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/amk_maker.h"
 #include "tests/graph/builtin_catalog.h"
 

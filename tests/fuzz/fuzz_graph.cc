@@ -13,7 +13,7 @@
 #include "runtime/graph/check_budget.h"
 #include "runtime/graph/drawing.h"
 #include "runtime/graph/values.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/random_graph.h"
 

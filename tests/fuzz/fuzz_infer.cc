@@ -23,9 +23,9 @@
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/core/core.h"
 #include "server/inference/infer_request.h"
 #include "server/inference/infer_response.h"
-#include "server/rpc/core.h"
 #include "server/workload/result_builder.h"
 
 namespace {
@@ -81,12 +81,11 @@ struct World {
   const std::unique_ptr<Registry> registry = *Registry::Create({.test_operators = true});
   FakeOperatorManager manager;
   Access access;
-  Core core{{.limits = FewTasks(), .staging_bytes = kMemory, .named_shared_memory = true},
-            {&device},
-            *registry,
-            manager,
-            access};
-  const std::shared_ptr<Regions> regions = std::make_shared<Regions>(core, std::chrono::hours(1));
+  Core core{
+      {.limits = FewTasks(), .staging_bytes = kMemory}, {&device}, *registry, manager, access};
+  Buffers buffers{core, {.named_shared_memory = true}};
+  const std::shared_ptr<Regions> regions =
+      std::make_shared<Regions>(buffers, std::chrono::hours(1));
   std::shared_ptr<Client> client;
 };
 

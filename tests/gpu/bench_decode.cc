@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/llama_import.h"
+#include "client/importers/llama/import.h"
 #include "tests/gpu/bench_small_graphs.h"
 #include "tests/gpu/graph_breakdown.h"
 #include "tests/gpu/llama_shape.h"

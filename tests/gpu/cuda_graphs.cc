@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "kernels/resident/operator_launch.h"
-#include "runtime/engine/image/first_generation.h"
+#include "runtime/image/first_generation.h"
 #include "tests/gpu/cuda_calls.h"
 #include "tests/support/bench_report.h"
 

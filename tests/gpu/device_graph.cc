@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/graph/graph_arguments.h"
 #include "kernels/ops/early_operators.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
 #include "tests/support/bench_report.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/llama_import.h"
+#include "client/importers/llama/import.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/bench_report.h"
 #include "tests/support/temp_folder.h"

@@ -1,6 +1,6 @@
 // A graph that decodes with a model of the Llama form, of which only the sizes are given: the
-// importer of residentctl (client/cli/llama_import.h) makes it from a folder whose weights are a
-// file without contents.
+// importer of residentctl (client/importers/llama/import.h) makes it from a folder whose weights
+// are a file without contents.
 //
 // Thread safety: pure function.
 //

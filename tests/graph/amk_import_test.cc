@@ -1,12 +1,11 @@
 // Files of AMK are imported, and the validator accepts the graphs; what cannot be expressed is
 // refused with a message that names the task, its opcode and the reason.
-#include "client/cli/amk_import.h"
-
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/importers/amk/import.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/graph/amk_maker.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/amk_file.h"
+#include "client/importers/amk/file.h"
 #include "tests/graph/amk_reference.h"
 #include "tests/graph/amk_runs.h"
 

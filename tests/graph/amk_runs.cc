@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "client/cli/amk_import.h"
+#include "client/importers/amk/import.h"
 #include "tests/graph/interpreter_memory.h"
 
 namespace resident::testing::amk {

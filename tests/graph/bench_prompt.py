@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Measures how long a model reads a prompt, in one step and token by token, in one run:
 
-    bazel build //server:residentd //client:residentctl //proto:python_messages
+    bazel build //server:residentd //client:residentctl //client/python:wheel
     RESIDENTD=bazel-bin/server/residentd RESIDENTCTL=bazel-bin/client/residentctl \\
-        RESIDENT_PYTHON_PROTOS=bazel-bin/proto tests/graph/bench_prompt.py [FILE]
+        tests/graph/bench_prompt.py [FILE]
 
 The model has random weights: 4 layers, 512 hidden values, 8 heads of 64. `graph llama --prompt` makes the
 graph with one step, `graph llama` the one that decodes, whose steps read one token each. Both end with the

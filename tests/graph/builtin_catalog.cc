@@ -4,8 +4,8 @@
 
 #include "kernels/ops/builtin.h"
 #include "kernels/ops/early_operators.h"
-#include "runtime/base/errors/graph_errors.h"
-#include "runtime/base/errors/operator_errors.h"
+#include "runtime/operators/errors.h"
+#include "server/core/errors.h"
 
 namespace resident::testing {
 

@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/graph/check.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 
 namespace resident::testing {

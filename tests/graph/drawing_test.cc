@@ -13,7 +13,7 @@
 #include "runtime/graph/check_budget.h"
 #include "runtime/graph/drawing_text.h"
 #include "runtime/graph/layered_layout.h"
-#include "server/rpc/graph_render.h"
+#include "server/graphs/graph_render.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
 

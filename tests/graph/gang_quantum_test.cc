@@ -14,9 +14,10 @@
 #include "runtime/graph/limits.h"
 #include "runtime/operators/install/fake_operator_manager.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/rpc/core.h"
-#include "server/rpc/graph_messages.h"
-#include "server/workload/graph_quanta.h"
+#include "server/core/core.h"
+#include "server/graphs/graph_messages.h"
+#include "server/graphs/graph_quanta.h"
+#include "server/graphs/graphs.h"
 #include "tests/graph/checked_graph.h"
 #include "tests/graph/graph_maker.h"
 
@@ -62,8 +63,8 @@ TEST_F(GangQuantumTest, TheGangHasAsManyMembersAsTheGraphCanUse) {
   uint64_t epoch = 1;
   for (const auto& [workers, gang] : {std::pair{0u, 0u}, {3u, 3u}, {132u, 5u}}) {
     const auto session = StartEngine(++epoch, workers);
-    ASSERT_TRUE(GraphQuanta::EstimateMemory(core_.quantum_sources(), checked, {}).has_value());
-    const auto quanta = GraphQuanta::Create(core_.quantum_sources(), checked, {}, {0, session});
+    ASSERT_TRUE(GraphQuanta::EstimateMemory(MakeQuantumSources(core_), checked, {}).has_value());
+    const auto quanta = GraphQuanta::Create(MakeQuantumSources(core_), checked, {}, {0, session});
     ASSERT_NE(quanta, nullptr);
     const auto memory = Allocate(quanta->device_bytes(), *session);
     std::vector<GraphPlace> places;
@@ -101,7 +102,7 @@ TEST_F(GangQuantumTest, AnotherEngineDoesNotGetTheImage) {
   maker.Output("y", {64}).Call("fill", {"y", F(1)});
   const graph::CheckedGraph checked = CheckBuiltinGraph(maker.graph).value();
   const auto first = StartEngine(1, 132);
-  const auto quanta = GraphQuanta::Create(core_.quantum_sources(), checked, {}, {0, first});
+  const auto quanta = GraphQuanta::Create(MakeQuantumSources(core_), checked, {}, {0, first});
   ASSERT_NE(quanta, nullptr);
   const auto second = StartEngine(2, 2);
   const auto memory = Allocate(quanta->device_bytes(), *second);
@@ -144,8 +145,8 @@ TEST_F(GangQuantumTest, AnImageThatIsTooLarge) {
     checked.graph.nodes.assign(nodes, node);
     checked.order = graph::Dependencies();
     for (uint32_t i = 0; i < nodes; ++i) checked.order.Add({});
-    ASSERT_TRUE(GraphQuanta::EstimateMemory(core_.quantum_sources(), checked, {}).has_value());
-    EXPECT_EQ(GraphQuanta::Create(core_.quantum_sources(), checked, {}, {0, session}) != nullptr,
+    ASSERT_TRUE(GraphQuanta::EstimateMemory(MakeQuantumSources(core_), checked, {}).has_value());
+    EXPECT_EQ(GraphQuanta::Create(MakeQuantumSources(core_), checked, {}, {0, session}) != nullptr,
               fits)
         << nodes;
   }
@@ -157,8 +158,8 @@ TEST_F(GangQuantumTest, AnEngineThatDoesNotExecuteGraphs) {
   const graph::CheckedGraph checked = CheckBuiltinGraph(maker.graph).value();
   const auto session = StartEngine(1, 0);
   session->traits().executes_graphs = false;
-  EXPECT_FALSE(GraphQuanta::EstimateMemory(core_.quantum_sources(), checked, {}).has_value());
-  EXPECT_EQ(GraphQuanta::Create(core_.quantum_sources(), checked, {}, {0, session}), nullptr);
+  EXPECT_FALSE(GraphQuanta::EstimateMemory(MakeQuantumSources(core_), checked, {}).has_value());
+  EXPECT_EQ(GraphQuanta::Create(MakeQuantumSources(core_), checked, {}, {0, session}), nullptr);
 }
 
 }  // namespace

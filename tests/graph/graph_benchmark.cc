@@ -18,7 +18,7 @@
 #include "absl/flags/parse.h"
 #include "runtime/graph/builder.h"
 #include "runtime/graph/check.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
 #include "tests/support/bench_report.h"

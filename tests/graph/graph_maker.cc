@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 
 namespace resident::testing {

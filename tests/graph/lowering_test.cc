@@ -22,7 +22,7 @@
 #include "runtime/device/fake_device.h"
 #include "runtime/graph/check.h"
 #include "server/admission/admission.h"
-#include "server/workload/graph_tasks.h"
+#include "server/graphs/graph_tasks.h"
 #include "server/workload/planner.h"
 #include "tests/graph/checked_graph.h"
 #include "tests/graph/graph_maker.h"

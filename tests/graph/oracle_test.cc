@@ -21,7 +21,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/graph/check.h"
-#include "server/rpc/graph_messages.h"
+#include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
 #include "tests/graph/graph_maker.h"
 #include "tests/graph/random_graph.h"

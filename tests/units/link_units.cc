@@ -7,7 +7,7 @@
 #include "runtime/compile/compile_target.h"
 
 #ifdef RESIDENT_HAVE_CUDA
-#include "runtime/engine/image/operator_module.h"
+#include "runtime/image/operator_module.h"
 #endif
 
 namespace resident::testing {

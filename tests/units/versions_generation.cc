@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "runtime/engine/image/embedded.h"
+#include "runtime/image/embedded.h"
 #include "tests/units/link_units.h"
 #include "tests/units/versions.h"
 

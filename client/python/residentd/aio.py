@@ -6,6 +6,8 @@
         z = await future
 
 Everything belongs to the event loop in which the client was opened. Cancelling a task cancels its call.
+What differs from the client for threads only in that calls are awaited is in client_aio.py, graphs_aio.py
+and operators_aio.py, which tools/async_front makes.
 """
 
 from __future__ import annotations
@@ -14,29 +16,25 @@ import asyncio
 import itertools
 import os
 import weakref
-from typing import (TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Mapping,
-                    Optional, Sequence, Set, Tuple, TypeVar)
+from typing import (TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Optional,
+                    Sequence, Set, Tuple, TypeVar)
 
 import grpc
-import numpy as np
 
-from . import (buffers, calls, credentials, descriptors, flux as flux_module, operators,
-               status as status_module)
-from .buffers import BufferMemory, BufferView, dense_strides
+from . import calls, client_aio, credentials, descriptors, operators_aio
 from .calls import Steps
 from .client import arena_bytes, may_share
+from .client_aio import Buffer as Buffer
 from .connection import check_process
 from .credentials import Settings
 from .descriptors import message
-from .dtypes import BY_NUMBER, DType, DTypeLike
 from .errors import (Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable,
                      from_python, from_refusal, from_rpc)
-from .operations import Operations, ShapeLike
+from .operations import Operations
 from .operator_call import Prepared
-from .operators import Bake, Event, Installed, OperatorInfo
+from .operators import Event
 from .results import Result
 from .shared_memory import Memory
-from .signature import Shape
 from .stream import another, refuse_retry, unanswered_error
 
 if TYPE_CHECKING:
@@ -240,13 +238,11 @@ class Operator:
 
     async def run(self, *args: Any, **kwargs: Any) -> Result:
         """Runs one task; returns the Result."""
-        await self._client._find_again(args, kwargs)
         return await self._client._drive(
             self._client._operations.run(self.name, self.version, args, kwargs))
 
     async def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
         """Runs many tasks as one batch, see residentd.Operator.map."""
-        await self._client._find_again(args, kwargs)
         result = await self._client._drive(
             self._client._operations.run(self.name, self.version, args, kwargs, shared))
         return result.value
@@ -255,48 +251,6 @@ class Operator:
         """Sends one task on the client's stream. The future that it returns is awaited for the
         output."""
         return await self._client._default_stream().submit(self, *args, **kwargs)
-
-
-class Buffer(BufferView):
-    """A buffer of the daemon, or a view of one, see residentd.Buffer. It is an async context manager."""
-
-    def __init__(self, client: "Client", memory: BufferMemory, dtype: DType, shape: Shape,
-                 strides: Shape, offset: int) -> None:
-        super().__init__(memory, dtype, shape, strides, offset)
-        self._client = client
-
-    async def numpy(self) -> "np.ndarray[Any, Any]":
-        """The elements, as a new array."""
-        await self._client._drive(self._memory.find_again())
-        return await self._client._drive(buffers.read(self))
-
-    async def write(self, values: Any) -> None:
-        """Writes an array of the same dtype to the buffer."""
-        await self._client._drive(self._memory.find_again())
-        await self._client._drive(buffers.write(self, values))
-
-    async def persist(self) -> None:
-        """Saves the contents of a durable buffer."""
-        await self._client._drive(self._memory.find_again())
-        await self._client._drive(self._client._operations.persist(self))
-
-    async def free(self) -> None:
-        """Frees the buffer, with all views."""
-        await self._client._drive(self._memory.find_again())
-        await self._client._drive(self._client._operations.free(self._memory))
-
-    async def __aenter__(self) -> "Buffer":
-        return self
-
-    async def __aexit__(self, *_: Any) -> None:
-        await self.free()
-
-    def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
-        return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
-
-    def _find_again(self) -> None:
-        # The session ended after the operation has looked the buffer up.
-        raise Unavailable("the session ended during the call", "try again")
 
 
 class Stream:
@@ -325,7 +279,6 @@ class Stream:
     async def submit(self, operator: Operator, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
         """Sends one task; returns a future of the output. Waits while max_in_flight batches are
         unanswered."""
-        await self._client._find_again(args, kwargs)
         prepared = await self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
         refuse_retry(prepared)
@@ -437,57 +390,8 @@ class Stream:
             future.set_exception(error)
 
 
-class Operators:
+class Operators(operators_aio.Operators):
     """The operators of a daemon, see residentd.Operators."""
-
-    def __init__(self, client: "Client") -> None:
-        self._client = client
-
-    async def list(self) -> List[OperatorInfo]:
-        """All operators, sorted by name."""
-        return await self._client._drive(operators.list_steps())
-
-    async def describe(self, name: str) -> OperatorInfo:
-        """One operator and its versions."""
-        return await self._client._drive(operators.describe_steps(name))
-
-    async def install(self, name: str, **options: Any) -> Installed:
-        """Installs a version, with the options of residentd.Operators.install."""
-        return await self._client._drive(
-            operators.install_steps(name, self._client._operations.forget, **options))
-
-    async def publish(self, function: Callable[..., Any], name: str = "", **options: Any) -> Installed:
-        """Installs a Python function of NumPy expressions."""
-        return await self.install(**operators.publish_options(function, name, options))
-
-    async def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
-                       force: bool = False, bake: Optional[Bake] = None) -> int:
-        """Makes a version the active one; returns it."""
-        return int((await self._client._drive(
-            operators.activate_steps(name, version, expected_revision, force, bake))).version)
-
-    async def rollback(self, name: str, *, expected_revision: Optional[int] = None) -> int:
-        """Makes the previous version active again; returns it."""
-        return int((await self._client._drive(
-            operators.rollback_steps(name, expected_revision))).version)
-
-    async def promote(self, name: str, version: int = 0, *, traffic_percent: float = 0.0,
-                      shadow_percent: float = 0.0, expected_revision: Optional[int] = None,
-                      bake: Optional[Bake] = None) -> int:
-        """Gives the standby version a share of the traffic; returns the revision."""
-        return await self._client._drive(
-            operators.promote_steps(name, version, traffic_percent, shadow_percent,
-                                    expected_revision, bake))
-
-    async def remove(self, name: str, *, expected_revision: Optional[int] = None,
-                     timeout: Optional[float] = None) -> int:
-        """Removes an installed operator; returns the revision."""
-        return await self._client._drive(
-            operators.remove_steps(name, self._client._operations.forget, expected_revision, timeout))
-
-    async def audit(self, name: str = "", count: int = 0, before_revision: int = 0) -> List[Event]:
-        """Past changes, the newest first."""
-        return await self._client._drive(operators.audit_steps(name, count, before_revision))
 
     async def watch(self, name: str = "", after_revision: int = 0) -> AsyncIterator[Event]:
         """The changes of an operator (or of all) as they happen."""
@@ -502,7 +406,7 @@ class Operators:
             call.cancel()
 
 
-class Client:
+class Client(client_aio.ClientCalls):
     """A connection to a daemon, with a session, see residentd.Client. It is opened by `async with`, or
     by `await connect(...)`."""
 
@@ -545,15 +449,6 @@ class Client:
         """A stream of batches."""
         return Stream(self, max_in_flight, in_order)
 
-    async def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,),
-                   count: int = 0, max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
-                   device: Optional[int] = None,
-                   timeout: Optional[float] = None, retry: Any = None) -> flux_module.FluxResult:
-        """Runs FLUX programs, see residentd.Client.flux."""
-        return await self._drive(flux_module.run(code, inputs, registers, count, max_cycles,
-                                                 unknown_opcode_nop, device, timeout, retry,
-                                                 self._operations))
-
     @property
     def graphs(self) -> "Graphs":
         """Task graphs, see residentd.graphs.Graphs."""
@@ -562,48 +457,6 @@ class Client:
 
             self._graphs = Graphs(self)
         return self._graphs
-
-    async def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
-                    device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
-        """A new buffer, not initialised."""
-        return self._buffer(*await self._drive(
-            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
-                                      durable, name)))
-
-    async def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *,
-                     device: Optional[int] = None, durable: bool = False, name: str = "") -> Buffer:
-        """A new buffer with the elements of an array."""
-        return self._buffer(*await self._drive(
-            self._operations.upload(values, dtype,
-                                    buffers.check_device(device), durable, name)))
-
-    async def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
-                     device: Optional[int] = None) -> "np.ndarray[Any, Any]":
-        """A new array in memory that tasks read and write in place."""
-        return await self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
-                                                         buffers.check_device(device)))
-
-    async def buffers(self) -> List[Buffer]:
-        """The durable buffers, and those of this session."""
-        return [self._buffer(BufferMemory(info, self._operations.memory, False), BY_NUMBER[info.dtype],
-                             tuple(info.shape))
-                for info in await self._drive(self._operations.list_buffers())]
-
-    async def load_file(self, path: str, prefix: str = "", *,
-                        device: Optional[int] = None,
-                        skip_unsupported: bool = False) -> Dict[str, Buffer]:
-        """Durable buffers of the tensors of a file in the daemon's --load_dir, by name."""
-        infos = await self._drive(self._operations.load_file(path, prefix, buffers.check_device(device),
-                                                             skip_unsupported))
-        return {
-            info.name: self._buffer(BufferMemory(info, self._operations.memory, False),
-                                    BY_NUMBER[info.dtype], tuple(info.shape))
-            for info in infos
-        }
-
-    async def status(self) -> status_module.Status:
-        """The state of the daemon."""
-        return await self._drive(status_module.get())
 
     async def close(self) -> None:
         """Ends the client; waits for results of submit() that are not there yet."""
@@ -615,19 +468,10 @@ class Client:
     async def _drive(self, steps: Steps[T]) -> T:
         return await self._connection.drive(steps)
 
-    async def _find_again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Looks up the durable buffers among the arguments of a call whose session has ended."""
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, BufferView) and value._memory.uncertain:
-                await self._drive(value._memory.find_again())
-
     def _default_stream(self) -> Stream:
         if self._stream is None or self._stream.ended:
             self._stream = Stream(self, 32, False)
         return self._stream
-
-    def _buffer(self, memory: BufferMemory, dtype: DType, shape: Shape) -> Buffer:
-        return Buffer(self, memory, dtype, shape, dense_strides(shape), 0)
 
 
 def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd Python client",

@@ -18,7 +18,7 @@ from . import dtypes
 from .calls import Collect, Session, Steps, Unary, Upload
 from .descriptors import message
 from .dtypes import DType, DTypeLike
-from .errors import FailedPrecondition, InvalidArgument, NotFound
+from .errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from .shared_memory import Memory
 from .signature import Shape
 
@@ -205,8 +205,9 @@ class BufferView:
         raise NotImplementedError
 
     def _find_again(self) -> None:
-        """Runs find_again() of the memory."""
-        raise NotImplementedError
+        """Runs find_again() of the memory where a property can wait for an answer. Steps have run it
+        before, so that the session has ended since."""
+        raise Unavailable("the session ended during the call", "try again")
 
     def __repr__(self) -> str:
         return "<buffer {}: {}{} on device {}>".format(
@@ -320,6 +321,7 @@ def read(view: BufferView) -> Steps["np.ndarray[Any, Any]"]:
     dtype = view._dtype
     if view.size == 0:
         return dtypes.from_storage(np.empty(view.shape, dtype.storage), dtype)
+    yield from view._memory.find_again()
     reach = [(n - 1) * s for n, s in zip(view.shape, view.strides)]
     low = view.offset + sum(r for r in reach if r < 0)
     high = view.offset + sum(r for r in reach if r > 0) + 1
@@ -353,4 +355,5 @@ def write(view: BufferView, values: Any) -> Steps[None]:
         raise InvalidArgument("shape {} does not broadcast to {}".format(array.shape, view.shape),
                               "use an array of the view's shape") from None
     if view.size:
+        yield from view._memory.find_again()
         yield from upload(view.id, view.offset * dtype.size, bytes_of(np.ascontiguousarray(array)))

@@ -78,7 +78,7 @@ class Buffer(BufferView):
     collected; a durable one only by free().
     """
 
-    def __init__(self, client: "Client", memory: BufferMemory, dtype: DType, shape: Shape,
+    def __init__(self, client: "ClientCalls", memory: BufferMemory, dtype: DType, shape: Shape,
                  strides: Shape, offset: int) -> None:
         super().__init__(memory, dtype, shape, strides, offset)
         self._client = client
@@ -97,9 +97,9 @@ class Buffer(BufferView):
 
     def free(self) -> None:
         """Frees the buffer, with all views, once the tasks that use it have ended."""
-        self._find_again()
         self._client._drive(self._client._operations.free(self._memory))
 
+    # For threads only.
     def __array__(self, dtype: Any = None, copy: Any = None) -> "np.ndarray[Any, Any]":
         array = self.numpy()
         if isinstance(array, BFloat16Array):  # np.asarray would take the bits.
@@ -115,12 +115,88 @@ class Buffer(BufferView):
     def _view(self, shape: Shape, strides: Shape, offset: int) -> "Buffer":
         return Buffer(self._client, self._memory, self._dtype, shape, strides, offset)
 
+    # For threads only.
     def _find_again(self) -> None:
         if self._memory.uncertain:
             self._client._drive(self._memory.find_again())
 
 
-class Client:
+class ClientCalls:
+    """The calls of a client that are no calls of an operator or of a graph."""
+
+    _operations: Operations
+
+    def _drive(self, steps: Steps[T]) -> T:
+        """Runs the steps of an operation; returns its result."""
+        raise NotImplementedError
+
+    def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,), count: int = 0,
+             max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
+             device: Optional[int] = None, timeout: Optional[float] = None,
+             retry: Any = None) -> flux.FluxResult:
+        """Runs FLUX programs (docs/flux.md).
+
+        code: the bytecode of one program, a list of programs, or the name of an installed one.
+        inputs: initial registers R0, R1, ...: one row of int32 for each run; or one row for all.
+        registers: the registers (0 to 15) to return.
+        count: the number of runs; 0: one for each row of inputs, or for each program.
+        max_cycles: instructions that one run may execute.
+        unknown_opcode_nop: whether opcodes outside the instruction set are skipped.
+        retry: as the option of operators.
+        """
+        return self._drive(flux.run(code, inputs, registers, count, max_cycles, unknown_opcode_nop,
+                                    device, timeout, retry, self._operations))
+
+    def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *, device: Optional[int] = None,
+              durable: bool = False, name: str = "") -> Buffer:
+        """A new buffer, not initialised. A durable one outlives the session and engine restarts."""
+        return self._buffer(*self._drive(
+            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
+                                      durable, name)))
+
+    def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *, device: Optional[int] = None,
+               durable: bool = False, name: str = "") -> Buffer:
+        """A new buffer with the elements of an array. dtype: None for the array's own. A floating dtype
+        rounds the values; InvalidArgument if an integer dtype cannot represent them."""
+        return self._buffer(*self._drive(
+            self._operations.upload(values, dtype, buffers.check_device(device), durable, name)))
+
+    def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
+               device: Optional[int] = None) -> "np.ndarray[Any, Any]":
+        """A new array, of zeros, in memory that tasks read and write in place: it, and views of it, are
+        passed without copies. Needs a daemon on this machine. FailedPrecondition if it accepts no shared
+        memory."""
+        return self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
+                                                   buffers.check_device(device)))
+
+    def buffers(self) -> List[Buffer]:
+        """The durable buffers, and those of this session."""
+        found = []
+        for info in self._drive(self._operations.list_buffers()):
+            memory = BufferMemory(info, self._operations.memory, False)
+            found.append(self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape)))
+        return found
+
+    def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None,
+                  skip_unsupported: bool = False) -> Dict[str, Buffer]:
+        """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name.
+        skip_unsupported: leaves tensors out whose dtype the daemon does not have."""
+        loaded = {}
+        for info in self._drive(self._operations.load_file(path, prefix, buffers.check_device(device),
+                                                           skip_unsupported)):
+            memory = BufferMemory(info, self._operations.memory, False)
+            loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
+        return loaded
+
+    def status(self) -> status.Status:
+        """The state of the daemon, its devices and its clients; str() of it is a table."""
+        return self._drive(status.get())
+
+    def _buffer(self, memory: BufferMemory, dtype: DType, shape: Shape) -> Buffer:
+        return Buffer(self, memory, dtype, shape, buffers.dense_strides(shape), 0)
+
+
+class Client(ClientCalls):
     """A connection to a daemon, with a session that owns the client's buffers.
 
     Thread safety: all methods may be called from several threads. A client cannot be used in a process
@@ -154,23 +230,6 @@ class Client:
         """A stream of batches, see Stream."""
         return Stream(self, max_in_flight, in_order)
 
-    def flux(self, code: Any, inputs: Any = None, *, registers: Sequence[int] = (0,), count: int = 0,
-             max_cycles: Optional[int] = None, unknown_opcode_nop: bool = False,
-             device: Optional[int] = None, timeout: Optional[float] = None,
-             retry: Any = None) -> flux.FluxResult:
-        """Runs FLUX programs (docs/flux.md).
-
-        code: the bytecode of one program, a list of programs, or the name of an installed one.
-        inputs: initial registers R0, R1, ...: one row of int32 for each run; or one row for all.
-        registers: the registers (0 to 15) to return.
-        count: the number of runs; 0: one for each row of inputs, or for each program.
-        max_cycles: instructions that one run may execute.
-        unknown_opcode_nop: whether opcodes outside the instruction set are skipped.
-        retry: as the option of operators.
-        """
-        return self._drive(flux.run(code, inputs, registers, count, max_cycles, unknown_opcode_nop,
-                                    device, timeout, retry, self._operations))
-
     @property
     def graphs(self) -> "Graphs":
         """Task graphs, see Graphs."""
@@ -180,56 +239,6 @@ class Client:
             with self._lock:
                 self._graphs = self._graphs or Graphs(self)
         return self._graphs
-
-    # Memory.
-
-    def empty(self, shape: ShapeLike, dtype: DTypeLike = "f32", *, device: Optional[int] = None,
-              durable: bool = False, name: str = "") -> Buffer:
-        """A new buffer, not initialised. A durable one outlives the session and engine restarts."""
-        return self._buffer(*self._drive(
-            self._operations.allocate(buffers.check_shape(shape), dtype, buffers.check_device(device),
-                                      durable, name)))
-
-    def upload(self, values: Any, dtype: Optional[DTypeLike] = None, *, device: Optional[int] = None,
-               durable: bool = False, name: str = "") -> Buffer:
-        """A new buffer with the elements of an array. dtype: None for the array's own. A floating dtype
-        rounds the values; InvalidArgument if an integer dtype cannot represent them."""
-        return self._buffer(*self._drive(
-            self._operations.upload(values, dtype,
-                                    buffers.check_device(device), durable, name)))
-
-    def shared(self, shape: ShapeLike, dtype: DTypeLike = "f32", *,
-               device: Optional[int] = None) -> "np.ndarray[Any, Any]":
-        """A new array, of zeros, in memory that tasks read and write in place: it, and views of it, are
-        passed without copies. Needs a daemon on this machine. FailedPrecondition if it accepts no shared
-        memory."""
-        return self._drive(self._operations.shared(buffers.check_shape(shape), dtype,
-                                                   buffers.check_device(device)))
-
-    def buffers(self) -> List[Buffer]:
-        """The durable buffers, and those of this session."""
-        found = []
-        for info in self._drive(self._operations.list_buffers()):
-            memory = BufferMemory(info, self._operations.memory, False)
-            found.append(self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape)))
-        return found
-
-    def load_file(self, path: str, prefix: str = "", *, device: Optional[int] = None,
-                  skip_unsupported: bool = False) -> Dict[str, Buffer]:
-        """Durable buffers of the tensors of a safetensors file in the daemon's --load_dir, by name.
-        skip_unsupported: leaves tensors out whose dtype the daemon does not have."""
-        loaded = {}
-        for info in self._drive(self._operations.load_file(path, prefix, buffers.check_device(device),
-                                                           skip_unsupported)):
-            memory = BufferMemory(info, self._operations.memory, False)
-            loaded[info.name] = self._buffer(memory, BY_NUMBER[info.dtype], tuple(info.shape))
-        return loaded
-
-    # Administration.
-
-    def status(self) -> status.Status:
-        """The state of the daemon, its devices and its clients; str() of it is a table."""
-        return self._drive(status.get())
 
     # Lifetime.
 
@@ -273,6 +282,3 @@ class Client:
                     self._stream = Stream(self, 32, False)
                 stream = self._stream
         return stream
-
-    def _buffer(self, memory: BufferMemory, dtype: DType, shape: Shape) -> Buffer:
-        return Buffer(self, memory, dtype, shape, buffers.dense_strides(shape), 0)

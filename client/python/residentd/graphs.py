@@ -53,8 +53,8 @@ class Graphs:
 
     def render(self, graph: "Union[Graph, LoadedGraph]", form: str = "svg") -> str:
         """A picture of a graph: "svg", or "dot" for Graphviz. GraphRefused if it has errors."""
-        return self._drive(self._calls.render(graph._loaded if isinstance(graph, LoadedGraph) else graph,
-                                              form))
+        source = graph._loaded if isinstance(graph, LoadedGraph) else graph
+        return self._drive(self._calls.render(source, form))
 
     def load(self, graph: Graph) -> "LoadedGraph":
         """Checks a graph and keeps it in the daemon, so that runs need not send it. GraphRefused if it has
@@ -92,8 +92,8 @@ class Graphs:
     def run_stream(self, graph: Graph, values: Values = None, /, *, max_steps: int = 0,
                    timeout: Optional[float] = None, device: Optional[int] = None, trace: bool = False,
                    **named: Any) -> "GraphRun":
-        """As run(), with an iterator of the records as they arrive. timeout: None means that there is
-        none."""
+        """As run(), with an iterator of the records as they arrive. timeout: None means
+        that there is none."""
         return GraphRun(self, graph, merged(values, named), RunOptions(max_steps, timeout, device, trace))
 
     def _drive(self, steps: Steps[T]) -> T:
@@ -110,6 +110,7 @@ class LoadedGraph(LoadedFacts):
         super().__init__(loaded)
         self._graphs = graphs
 
+    # For threads only.
     def _repr_svg_(self) -> Optional[str]:
         """The picture in a notebook; None, which shows the repr, if there is none."""
         try:
@@ -130,7 +131,8 @@ class LoadedGraph(LoadedFacts):
             device: Optional[int] = None, trace: bool = False, **named: Any) -> GraphResult:
         """Runs the graph, see Graphs.run."""
         options = RunOptions(max_steps, timeout, device, trace)
-        return self._graphs._drive(self._graphs._calls.run(self._loaded, merged(values, named), options))
+        return self._graphs._drive(
+            self._graphs._calls.run(self._loaded, merged(values, named), options))
 
     def run_stream(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                    device: Optional[int] = None, trace: bool = False, **named: Any) -> "GraphRun":
@@ -142,7 +144,8 @@ class LoadedGraph(LoadedFacts):
              **named: Any) -> "GraphSession":
         """Opens a graph session. values, named: scalars, and memory of states, weights and constants;
         inputs and outputs are given to each run."""
-        opened = self._graphs._drive(self._graphs._calls.open(self._loaded, merged(values, named), device))
+        opened = self._graphs._drive(
+            self._graphs._calls.open(self._loaded, merged(values, named), device))
         return GraphSession(self._graphs, opened)
 
     def __enter__(self) -> "LoadedGraph":
@@ -161,7 +164,8 @@ class LoadedGraph(LoadedFacts):
 class GraphSession(SessionFacts):
     """The states and scalars that runs of a loaded graph leave to the next run.
 
-    It ends with close(), at the end of its with block, when it is garbage collected, or with the client.
+    It ends with close(), at the end of its with block, when it is garbage collected, or with the
+    client.
     """
 
     def __init__(self, graphs: Graphs, session: OpenSession) -> None:
@@ -174,7 +178,8 @@ class GraphSession(SessionFacts):
         run may begin with the step in which the run before was interrupted, which is right if the step
         writes the same values again (docs/graphs.md)."""
         options = RunOptions(max_steps, timeout, None, trace, repeat_interrupted)
-        return self._graphs._drive(self._graphs._calls.run(self._session, merged(values, named), options))
+        return self._graphs._drive(
+            self._graphs._calls.run(self._session, merged(values, named), options))
 
     def run_stream(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                    trace: bool = False, repeat_interrupted: bool = False, **named: Any) -> "GraphRun":

@@ -1,26 +1,19 @@
-"""Task graphs, for asyncio. It has the names of graphs.py; calls are awaited.
+"""graphs.py for asyncio: calls are awaited.
 
-    graph = ...build()      # GraphBuilder("feature", await rd.operators.list())
-    async with await rd.graphs.load(graph) as loaded:
-        y = (await loaded.run(x=x, eps=1e-5)).outputs["y"]
-        async with loaded.run_stream(x=x) as records:
-            async for record in records: ...
+Made of graphs.py by tools/async_front; change it there.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, AsyncIterator, List, Mapping, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, TypeVar, Union
 
-import grpc
-
-from . import credentials
 from .calls import Steps
-from .errors import Cancelled, Error, from_rpc
+from .errors import Error
 from .graph import Graph, GraphReport
 from .graph_calls import (GraphCalls, GraphInfo, GraphSessionInfo, Loaded, LoadedFacts, OpenSession,
-                          SessionFacts, no_result)
-from .graph_run import GraphRecord, GraphResult, PreparedRun, RunOptions, merged, not_ended
+                          SessionFacts)
+from .graph_run import GraphResult, RunOptions, merged
+from .graph_run_aio import GraphRun
 
 if TYPE_CHECKING:
     from .aio import Client
@@ -30,27 +23,39 @@ Values = Optional[Mapping[str, Any]]
 
 
 class Graphs:
-    """The task graphs of a client, see residentd.Graphs."""
+    """The task graphs of a client: Client.graphs.
+
+    Values of a run. run() and run_stream() take values by name, as keyword arguments or, for names that
+    are no identifiers or those of options, in a dict: arrays or buffers for inputs, weights, constants and
+    states, numbers for scalars. A weight or constant that is not given is the buffer with its name, a
+    state begins with zeros. An output that is given is written to the array or buffer; the others are
+    returned. A buffer is the whole memory of its tensor. Arrays are sent in the request, whose size
+    max_message_mib limits, unless they are dense arrays that Client.shared returned: put large ones into
+    buffers.
+    """
 
     def __init__(self, client: "Client") -> None:
         self._client = client
         self._calls = GraphCalls(client._operations)
 
     async def validate(self, graph: Graph, *, dependencies: bool = False) -> GraphReport:
-        """Checks a graph against the operators that serve now."""
+        """Checks a graph against the operators that serve now. dependencies: whether the report lists the
+        order that is derived."""
         return await self._drive(self._calls.validate(graph, dependencies))
 
     async def render(self, graph: "Union[Graph, LoadedGraph]", form: str = "svg") -> str:
-        """A picture of a graph: "svg" or "dot"."""
-        return await self._drive(self._calls.render(
-            graph._loaded if isinstance(graph, LoadedGraph) else graph, form))
+        """A picture of a graph: "svg", or "dot" for Graphviz. GraphRefused if it has errors."""
+        source = graph._loaded if isinstance(graph, LoadedGraph) else graph
+        return await self._drive(self._calls.render(source, form))
 
     async def load(self, graph: Graph) -> "LoadedGraph":
-        """Checks a graph and keeps it in the daemon."""
+        """Checks a graph and keeps it in the daemon, so that runs need not send it. GraphRefused if it has
+        errors."""
         return LoadedGraph(self, await self._drive(self._calls.load(graph)))
 
     async def find(self, id_or_name: str) -> "LoadedGraph":
-        """A graph that was loaded before."""
+        """A graph that was loaded before, by any caller. NotFound if there is none, AlreadyExists if
+        several have the name."""
         return LoadedGraph(self, await self._drive(self._calls.find(id_or_name)))
 
     async def list(self) -> List[GraphInfo]:
@@ -58,20 +63,29 @@ class Graphs:
         return await self._drive(self._calls.list())
 
     async def sessions(self) -> List[GraphSessionInfo]:
-        """The client's graph sessions."""
+        """The client's graph sessions, in the order in which they were opened."""
         return await self._drive(self._calls.list_sessions())
 
     async def run(self, graph: Graph, values: Values = None, /, *, max_steps: int = 0,
                   timeout: Optional[float] = None, device: Optional[int] = None, trace: bool = False,
                   **named: Any) -> GraphResult:
-        """Checks a graph and runs it, see residentd.Graphs.run."""
+        """Checks a graph and runs it, without loading it. values, named: see Graphs.
+
+        max_steps: the most steps, up to those of the loop; 0: all of them.
+        timeout: seconds; None: the client's.
+        device: the index of the device; None: that of the buffers, or the daemon chooses.
+        trace: whether the result has a trace. FailedPrecondition if the run cannot be traced.
+
+        InvalidArgument, before anything is sent or by the daemon; NodeFailed if a node fails.
+        """
         options = RunOptions(max_steps, timeout, device, trace)
         return await self._drive(self._calls.run(graph, merged(values, named), options))
 
     def run_stream(self, graph: Graph, values: Values = None, /, *, max_steps: int = 0,
                    timeout: Optional[float] = None, device: Optional[int] = None, trace: bool = False,
                    **named: Any) -> "GraphRun":
-        """As run(), with an asynchronous iterator of the records as they arrive."""
+        """As run(), with an asynchronous iterator of the records as they arrive. timeout: None means
+        that there is none."""
         return GraphRun(self, graph, merged(values, named), RunOptions(max_steps, timeout, device, trace))
 
     async def _drive(self, steps: Steps[T]) -> T:
@@ -79,7 +93,10 @@ class Graphs:
 
 
 class LoadedGraph(LoadedFacts):
-    """A graph that the daemon keeps, see residentd.LoadedGraph. It is an async context manager."""
+    """A graph that the daemon keeps.
+
+    At the end of an async with block it is unloaded, unless this caller had loaded it before.
+    """
 
     def __init__(self, graphs: Graphs, loaded: Loaded) -> None:
         super().__init__(loaded)
@@ -90,25 +107,27 @@ class LoadedGraph(LoadedFacts):
         return await self._graphs._drive(self._graphs._calls.describe(self._loaded))
 
     async def unload(self, *, for_all: bool = False) -> bool:
-        """Ends this caller's hold, see residentd.LoadedGraph.unload."""
+        """Ends this caller's hold. for_all: also those of others, with the role admin. Returns whether
+        the graph was removed; otherwise others hold it."""
         return await self._graphs._drive(self._graphs._calls.unload(self._loaded, for_all))
 
     async def run(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                   device: Optional[int] = None, trace: bool = False, **named: Any) -> GraphResult:
-        """Runs the graph, see residentd.Graphs.run."""
+        """Runs the graph, see Graphs.run."""
         options = RunOptions(max_steps, timeout, device, trace)
         return await self._graphs._drive(
             self._graphs._calls.run(self._loaded, merged(values, named), options))
 
     def run_stream(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                    device: Optional[int] = None, trace: bool = False, **named: Any) -> "GraphRun":
-        """Runs the graph, with an asynchronous iterator of the records."""
+        """Runs the graph, with an asynchronous iterator of the records, see Graphs.run_stream."""
         return GraphRun(self._graphs, self._loaded, merged(values, named),
                         RunOptions(max_steps, timeout, device, trace))
 
     async def open(self, values: Values = None, /, *, device: Optional[int] = None,
                    **named: Any) -> "GraphSession":
-        """Opens a graph session, see residentd.LoadedGraph.open."""
+        """Opens a graph session. values, named: scalars, and memory of states, weights and constants;
+        inputs and outputs are given to each run."""
         opened = await self._graphs._drive(
             self._graphs._calls.open(self._loaded, merged(values, named), device))
         return GraphSession(self._graphs, opened)
@@ -122,12 +141,16 @@ class LoadedGraph(LoadedFacts):
         try:
             await self.unload()
         except Error:
-            if kind is None:
+            if kind is None:  # Otherwise the error of the block is the one to see.
                 raise
 
 
 class GraphSession(SessionFacts):
-    """A graph session, see residentd.GraphSession. It is an async context manager."""
+    """The states and scalars that runs of a loaded graph leave to the next run.
+
+    It ends with close(), at the end of its async with block, when it is garbage collected, or with the
+    client.
+    """
 
     def __init__(self, graphs: Graphs, session: OpenSession) -> None:
         super().__init__(session)
@@ -135,28 +158,30 @@ class GraphSession(SessionFacts):
 
     async def run(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                   trace: bool = False, repeat_interrupted: bool = False, **named: Any) -> GraphResult:
-        """Runs the graph from where the run before ended, see residentd.GraphSession.run."""
+        """Runs the graph from where the run before ended, see Graphs.run. repeat_interrupted: whether the
+        run may begin with the step in which the run before was interrupted, which is right if the step
+        writes the same values again (docs/graphs.md)."""
         options = RunOptions(max_steps, timeout, None, trace, repeat_interrupted)
         return await self._graphs._drive(
             self._graphs._calls.run(self._session, merged(values, named), options))
 
     def run_stream(self, values: Values = None, /, *, max_steps: int = 0, timeout: Optional[float] = None,
                    trace: bool = False, repeat_interrupted: bool = False, **named: Any) -> "GraphRun":
-        """As run(), with an asynchronous iterator of the records."""
+        """As run(), with an asynchronous iterator of the records, see Graphs.run_stream."""
         return GraphRun(self._graphs, self._session, merged(values, named),
                         RunOptions(max_steps, timeout, None, trace, repeat_interrupted))
 
     async def fork(self) -> "GraphSession":
-        """Another session that continues from here, with a copy of the states."""
-        return GraphSession(self._graphs,
-                            await self._graphs._drive(self._graphs._calls.fork(self._session)))
+        """Another session that continues from here, with a copy of the states. FailedPrecondition while a
+        run is in progress."""
+        return GraphSession(self._graphs, await self._graphs._drive(self._graphs._calls.fork(self._session)))
 
     async def describe(self) -> GraphSessionInfo:
         """Its state and scalars now."""
         return await self._graphs._drive(self._graphs._calls.describe_session(self._session))
 
     async def close(self) -> None:
-        """Ends the session."""
+        """Ends the session. A run in it continues to its end."""
         await self._graphs._drive(self._graphs._calls.close(self._session))
 
     async def __aenter__(self) -> "GraphSession":
@@ -168,71 +193,3 @@ class GraphSession(SessionFacts):
         except Error:
             if kind is None:
                 raise
-
-
-class GraphRun:
-    """A run in progress, see residentd.GraphRun: an asynchronous iterator of GraphRecord, and an async
-    context manager. It begins with the first record that is awaited."""
-
-    def __init__(self, graphs: Graphs, source: Union[Graph, Loaded, OpenSession], values: Mapping[str, Any],
-                 options: RunOptions) -> None:
-        if options.timeout is not None:
-            credentials.check_timeout(options.timeout)
-        self._graphs = graphs
-        self._begin = (source, values, options)
-        self._run: Optional[PreparedRun] = None
-        self._call: Any = None
-        self._result: Optional[GraphResult] = None
-        self._closed = False
-
-    @property
-    def result(self) -> GraphResult:
-        """The result, without the records. FailedPrecondition unless the iteration has come to its end."""
-        if self._result is None:
-            raise not_ended()
-        return self._result
-
-    def __aiter__(self) -> AsyncIterator[GraphRecord]:
-        return self
-
-    async def __anext__(self) -> GraphRecord:
-        if self._closed or self._result is not None:
-            raise StopAsyncIteration
-        if self._run is None:
-            self._run = await self._graphs._drive(self._graphs._calls.prepare(*self._begin))
-            self._call = self._graphs._client._connection.open("Graphs.Run", self._run.request,
-                                                               self._run.timeout)
-        last: Any = None
-        try:
-            async for response in self._call:
-                received = self._run.receive(response)
-                if isinstance(received, GraphRecord):
-                    return received
-                last = received if received is not None else last
-        except grpc.RpcError as error:
-            if self._closed:
-                raise StopAsyncIteration from None
-            made = from_rpc(error)
-            self._graphs._calls.failed(self._run, made)
-            raise made from None
-        except asyncio.CancelledError:
-            if self._closed:  # By another task, which has cancelled the call and not this task.
-                raise StopAsyncIteration from None
-            await self.close()
-            raise
-        self._result = self._run.result(last if last is not None else no_result())
-        raise StopAsyncIteration
-
-    async def close(self) -> None:
-        """Ends the run; without effect if it has ended."""
-        if self._result is None and not self._closed:
-            self._closed = True
-            if self._run is not None:
-                self._graphs._calls.failed(self._run, Cancelled("the run was closed"))
-                self._call.cancel()
-
-    async def __aenter__(self) -> "GraphRun":
-        return self
-
-    async def __aexit__(self, *_: Any) -> None:
-        await self.close()

@@ -95,6 +95,9 @@ class Operations:
                 shared: Optional[Sequence[str]] = None) -> Steps[Prepared]:
         """A batch for the stream or for run()."""
         yield from self.collect_garbage()
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, BufferView):
+                yield from value._memory.find_again()
         known = self._descriptions.get(name)
         builder = yield from self.builder(name, version)
         try:
@@ -225,6 +228,7 @@ class Operations:
         """Frees a buffer once; also if its session has ended."""
         if memory.freed:
             return
+        yield from memory.find_again()
         memory.freed = True
         if not memory.lost:
             try:
@@ -237,6 +241,7 @@ class Operations:
         return list(response.buffers)
 
     def persist(self, view: BufferView) -> Steps[None]:
+        yield from view._memory.find_again()
         yield Unary("Buffers.Persist", message("PersistRequest")(buffer_id=view.id))
 
     def load_file(self, path: str, prefix: str, device: Optional[int],

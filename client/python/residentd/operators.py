@@ -368,7 +368,7 @@ class Operators:
         """
         installed = self._client._drive(
             install_steps(name, self._client._operations.forget, **options))
-        installed._operators = self
+        installed._operators = self  # For threads only.
         return installed
 
     def publish(self, function: Callable[..., Any], name: str = "", **options: Any) -> Installed:
@@ -406,6 +406,7 @@ class Operators:
         """Past changes, the newest first."""
         return self._client._drive(audit_steps(name, count, before_revision))
 
+    # For threads only.
     def watch(self, name: str = "", after_revision: int = 0) -> "Watch":
         """The changes of an operator (or of all) as they happen."""
         return Watch(self._client._connection.open("Operators.Watch", message("WatchRequest")(

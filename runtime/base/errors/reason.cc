@@ -1,5 +1,7 @@
 #include "runtime/base/errors/reason.h"
 
+#include <cassert>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/str_split.h"
 
@@ -19,6 +21,7 @@ void Append(std::string_view part, std::string* text) {
 }  // namespace
 
 absl::Status WithReason(absl::Status status, const ErrorReason& reason) {
+  assert(!status.ok());
   std::string text;
   Append(reason.name, &text);
   for (const auto& [key, value] : reason.details) {

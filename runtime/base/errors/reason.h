@@ -1,5 +1,5 @@
 // The cause of an error in a form for programs, beside the message for people. It travels as a
-// payload of the status; server/rpc/status.h sends it as a google.rpc.ErrorInfo.
+// payload of the status; server/core/status.h sends it as a google.rpc.ErrorInfo.
 //
 // Errors of arguments have one (argument_errors.h), so that a client can show which argument to
 // correct without reading the message. Refusals of a batch that pass by themselves have one

@@ -5,8 +5,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/expression_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/errors.h"
 #include "runtime/compile/expression/expression.h"
 
 namespace resident::expression {

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/layout/task.h"
-#include "runtime/base/errors/expression_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/errors.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/compile/expression/formula.h"
 #include "runtime/compile/expression/lexer.h"

@@ -15,9 +15,9 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/cuda/cuda_registration.h"
 #include "runtime/engine/cuda/launch_shape.h"
-#include "runtime/engine/image/cubin.h"
-#include "runtime/engine/image/first_generation.h"
-#include "runtime/engine/image/operator_module.h"
+#include "runtime/image/cubin.h"
+#include "runtime/image/first_generation.h"
+#include "runtime/image/operator_module.h"
 #include "runtime/ring/switch_signals.h"
 
 namespace resident {

@@ -8,7 +8,7 @@
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/cuda/driver.h"
-#include "runtime/engine/image/first_generation.h"
+#include "runtime/image/first_generation.h"
 
 namespace resident {
 namespace {

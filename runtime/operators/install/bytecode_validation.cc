@@ -6,10 +6,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/flux/isa.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/flux/host_operator.h"
+#include "runtime/operators/errors.h"
 
 namespace resident {
 namespace {

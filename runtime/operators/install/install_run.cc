@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/errors.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/compile/source_files.h"
+#include "runtime/operators/errors.h"
 #include "runtime/operators/install/bytecode_validation.h"
 #include "runtime/operators/validation/check_examples.h"
 

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/arguments_text.h"
+#include "runtime/operators/errors.h"
 #include "runtime/operators/install/install_run.h"
 #include "runtime/operators/install/unit_payload.h"
 

@@ -10,10 +10,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/log.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/errors.h"
 #include "runtime/flux/translator.h"
 #include "runtime/operators/install/native_examples.h"
 

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "runtime/base/errors/install_errors.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/errors.h"
 #include "runtime/operators/install/unit_payload.h"
 #include "runtime/operators/install/validation_verdicts.h"
 

@@ -10,6 +10,7 @@
 #define RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VERSION_H_
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -112,7 +113,10 @@ struct ResolvedOperator {
   std::shared_ptr<const OperatorVersion> shadow;
 
   // REQUIRES: device < Registry::Options::devices.
-  OperatorStats* stats(uint32_t device) const { return version->stats[device].get(); }
+  OperatorStats* stats(uint32_t device) const {
+    assert(device < version->stats.size());
+    return version->stats[device].get();
+  }
 };
 
 }  // namespace resident

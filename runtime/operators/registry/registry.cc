@@ -8,10 +8,10 @@
 #include "kernels/layout/ring_layout.h"
 #include "kernels/ops/builtin.h"
 #include "kernels/ops/early_operators.h"
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/cost_rule.h"
+#include "runtime/operators/errors.h"
 
 namespace resident {
 namespace {

@@ -1,10 +1,11 @@
 // The registry's changes; registry.cc has the constructors and the readers.
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <utility>
 
-#include "runtime/base/errors/operator_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
 #include "runtime/operators/registry/registry.h"
 
 namespace resident {
@@ -129,6 +130,7 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::ReserveNative(
 absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> reserved,
                                               std::optional<uint64_t> expected,
                                               const Commit& commit) {
+  assert(reserved->state == VersionState::kValidated);  // It was not loaded before.
   const std::string name = reserved->op->name();
   absl::MutexLock change_lock(&change_mu_);
   RETURN_IF_ERROR(CheckInstallLocked(name, reserved->spec, expected));
@@ -213,6 +215,12 @@ void Registry::RecordRetired(Entry& entry, const OperatorVersion& version, Versi
 
 void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChange& change) {
   const Serving* const to = next.get();
+  assert(to->active == nullptr || to->active != to->standby);
+  assert(to->standby != nullptr || to->standby_reason.empty());
+  // A trial is that of a standby beside an active version, and only it has shares.
+  assert((to->traffic_share != 0 || to->shadow_share != 0) == (to->trial.version != 0));
+  assert(to->trial.version == 0 || (to->active != nullptr && to->standby_reason.empty() &&
+                                    FindNumber(to->standby) == to->trial.version));
   const std::unique_ptr<const Serving> before(
       entry.serving.exchange(next.release(), std::memory_order_seq_cst));
   change.switched_at = std::chrono::steady_clock::now();

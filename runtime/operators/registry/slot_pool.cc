@@ -1,5 +1,6 @@
 #include "runtime/operators/registry/slot_pool.h"
 
+#include <cassert>
 #include <utility>
 
 namespace resident {
@@ -29,6 +30,7 @@ bool SlotPool::AcquireExactly(uint32_t slot) {
 
 void SlotPool::SetHolder(uint32_t slot, const std::shared_ptr<const OperatorVersion>& holder) {
   absl::MutexLock lock(&mu_);
+  assert(slot < end_ && (slot < first_ || slots_[slot].taken));
   slots_[slot].holder = holder;
 }
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/argument_errors.h"
-#include "runtime/base/errors/example_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/errors.h"
+#include "runtime/operators/errors.h"
 
 namespace resident {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/resident/kernel_parameters.h"
-#include "runtime/engine/image/cubin.h"
+#include "runtime/image/cubin.h"
 #include "tests/units/trials.h"
 
 namespace resident {

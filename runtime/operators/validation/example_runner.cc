@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/errors/validation_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
 #include "runtime/operators/validation/compare.h"
 #include "runtime/operators/validation/violation_text.h"
 

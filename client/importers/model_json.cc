@@ -1,0 +1,137 @@
+#include "client/importers/model_json.h"
+
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "client/importers/errors.h"
+#include "runtime/base/json_error.h"
+#include "runtime/base/shallow_json.h"
+#include "runtime/model/file_kind.h"
+
+namespace resident::cli {
+
+using absl::StrCat;
+
+namespace {
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+// Puts the constants that JSON does not have, but Python's json writes, into quotes.
+void QuoteConstants(std::string& text) {
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (quoted && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      for (const std::string_view constant : {"NaN", "Infinity", "-Infinity"}) {
+        if (text.compare(i, constant.size(), constant) != 0) continue;
+        text.replace(i, constant.size(), StrCat("\"", View(constant), "\""));
+        i += constant.size() + 1;
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ReadModelJson(const std::string& path, uint64_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return errors::BadModelFile(
+        path, error ? StrCat("cannot be read: ", error.message()) : "is not a regular file",
+        "give the folder of a model");
+  }
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  if (error) return errors::BadModelFile(path, "cannot be read", "give the folder of a model");
+  if (bytes > max_bytes) return errors::ModelFileTooLarge(path, bytes, max_bytes);
+  std::string text(bytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(text.data(), static_cast<std::streamsize>(bytes));
+  if (!file) return errors::BadModelFile(path, "cannot be read", "check its permissions");
+  if (const FileKind kind = FindFileKind(text); !kind.what.empty() && text.find('{') != 0) {
+    return errors::BadModelFile(path, StrCat("is ", View(kind.what)), std::string(kind.fix));
+  }
+  QuoteConstants(text);
+  nlohmann::json json = ParseShallowJson<nlohmann::json>(text);
+  if (json.is_discarded()) {
+    return errors::BadModelFile(path, StrCat("is not valid JSON", JsonErrorPlace(text)),
+                                "correct the text there, or write the file again");
+  }
+  if (!json.is_object()) {
+    return errors::BadModelFile(path, StrCat("is not a JSON object, but ", json.type_name()),
+                                "write the file again");
+  }
+  return json;
+}
+
+const nlohmann::json* ModelObject::Find(const char* key) const {
+  const auto found = json_.find(key);
+  return found == json_.end() || found->is_null() ? nullptr : &*found;
+}
+
+absl::Status ModelObject::Bad(const char* key, const std::string& what) const {
+  return errors::BadModelValue(Name(key), what, file_);
+}
+
+absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int64_t most,
+                                             std::optional<int64_t> fallback) const {
+  const nlohmann::json* const value = Find(key);
+  if (value == nullptr) {
+    if (fallback.has_value()) return *fallback;
+    return Missing(key);
+  }
+  // A number above the range of int64_t is unsigned and becomes negative.
+  const bool whole = value->is_number_integer();
+  const int64_t number = whole ? value->get<int64_t>() : 0;
+  if (!whole || number < least || number > most || (value->is_number_unsigned() && number < 0)) {
+    return Bad(
+        key,
+        StrCat("is ",
+               value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
+               " and may be a whole number from ", least, " to ", most));
+  }
+  return number;
+}
+
+absl::StatusOr<double> ModelObject::Number(const char* key, double least, double most,
+                                           std::optional<double> fallback) const {
+  const nlohmann::json* const value = Find(key);
+  if (value == nullptr) {
+    if (fallback.has_value()) return *fallback;
+    return Missing(key);
+  }
+  const double number = value->is_number() ? value->get<double>() : least;
+  if (!(number > least && number <= most)) {
+    return Bad(
+        key,
+        StrCat("is ",
+               value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
+               " and may be a number above ", least, " and up to ", most));
+  }
+  return number;
+}
+
+absl::StatusOr<bool> ModelObject::Bool(const char* key, bool fallback) const {
+  const nlohmann::json* const value = Find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) return Bad(key, "is not true or false");
+  return value->get<bool>();
+}
+
+absl::StatusOr<std::string> ModelObject::Text(const char* key,
+                                              std::optional<std::string> fallback) const {
+  const nlohmann::json* const value = Find(key);
+  if (value == nullptr) {
+    if (fallback.has_value()) return *fallback;
+    return Missing(key);
+  }
+  if (!value->is_string()) return Bad(key, "is not a text");
+  return value->get<std::string>();
+}
+
+}  // namespace resident::cli

@@ -1,0 +1,34 @@
+// Links relocatable device code into a cubin with nvJitLink, opened at run time.
+//
+// Needs no GPU and no context. In a build without CUDA there is no such library target.
+//
+// Thread safety: may be called from any thread.
+#ifndef RESIDENT_RUNTIME_IMAGE_LINK_H_
+#define RESIDENT_RUNTIME_IMAGE_LINK_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace resident {
+
+struct LinkInput {
+  std::string name;
+  // A relocatable cubin, or PTX. For PTX, bytes.data()[bytes.size()] must be zero.
+  std::string_view bytes;
+  bool is_ptx = false;
+};
+
+// Returns the cubin for an architecture (90 for sm_90). PTX is compiled like operators: within the
+// kernel's registers and without constant memory. UNAVAILABLE: there is no nvJitLink.
+// INTERNAL: it failed; the message has its log.
+absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture);
+
+// Returns "nvJitLink 13.0", for example. UNAVAILABLE: see above.
+absl::StatusOr<std::string> JitLinkVersion();
+
+}  // namespace resident
+
+#endif  // RESIDENT_RUNTIME_IMAGE_LINK_H_

@@ -1,0 +1,230 @@
+#include "server/buffers/load_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
+#include "server/buffers/buffer_access.h"
+#include "server/buffers/errors.h"
+#include "server/buffers/file_in_folder.h"
+#include "server/rpc/call.h"
+#include "server/workload/copy_task.h"
+
+namespace resident {
+namespace {
+
+// Interval at which a wait checks whether the stream is ending.
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(50);
+// Buffers named by one answer, so that it stays below the size that clients accept by default.
+constexpr size_t kBuffersOfAnswer = 1000;
+constexpr size_t kMaxSkippedNames = 100;
+
+}  // namespace
+
+void LoadStream::Open(const grpc::CallbackServerContext& context,
+                      const v1::LoadFileRequest& request) {
+  Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Buffers/LoadFile"));
+  request_ = request;
+  const absl::Status started = Start(context);
+  if (started.ok()) return;
+  absl::MutexLock lock(&mu_);
+  Conclude(started);
+}
+
+absl::Status LoadStream::Start(const grpc::CallbackServerContext& context) {
+  ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
+  if (buffers_.load_dir.empty()) return errors::NoLoadFolder();
+  ASSIGN_OR_RETURN(slot_, buffers_.load_slots.Take(NameHolder(client_->account(), context.peer())));
+  ASSIGN_OR_RETURN(entry_, core_.gate.Enter(1));
+  {
+    absl::MutexLock lock(&mu_);
+    loading_ = true;
+  }
+  core_.pools.loads.Post([self = Ref(this)] { self->Run(); });
+  return absl::OkStatus();
+}
+
+void LoadStream::Run() {
+  absl::Status status = Load();
+  // A client that has disconnected would not receive the identifiers of the buffers.
+  if (status.ok()) status = CheckWanted();
+  if (!status.ok()) {
+    for (const auto& buffer : made_) (void)core_.buffers.Free(client_->id(), buffer->id);
+  }
+  made_.clear();
+  slot_.Release();
+  entry_.Clear();
+  absl::MutexLock lock(&mu_);
+  loading_ = false;
+  if (status.ok() && !ending()) {
+    do {
+      Write(NextAnswer());
+    } while (!unreported_.empty());
+  }
+  Conclude(status);
+}
+
+absl::Status LoadStream::CheckWanted() {
+  absl::MutexLock lock(&mu_);
+  return ending() ? errors::Cancelled() : absl::OkStatus();
+}
+
+absl::Status LoadStream::Load() {
+  RETURN_IF_ERROR(CheckWanted());
+  ASSIGN_OR_RETURN(UniqueFd descriptor, OpenFileInFolder(buffers_.load_dir, request_.path()));
+  ASSIGN_OR_RETURN(const SafetensorsFile file,
+                   SafetensorsFile::FromDescriptor(std::move(descriptor), request_.path()));
+  if (!request_.skip_unsupported()) {
+    RETURN_IF_ERROR(file.CheckSupported(
+        "set skip_unsupported (residentctl buffers load --skip_unsupported) to load the others"));
+  }
+  RETURN_IF_ERROR(CheckNames(file));
+  uint64_t total = 0;
+  for (const SafetensorsTensor& tensor : file.tensors()) total += tensor.size_bytes();
+  {
+    absl::MutexLock lock(&mu_);
+    total_bytes_ = total;
+    for (const SafetensorsTensor& tensor : file.unsupported()) {
+      if (skipped_.size() < kMaxSkippedNames) skipped_.push_back(tensor.name);
+    }
+  }
+  // All are allocated first, so that a lack of memory is noticed at once. A tensor without elements
+  // has no buffer.
+  std::vector<const SafetensorsTensor*> tensors;
+  for (const SafetensorsTensor& tensor : file.tensors()) {
+    if (tensor.size_bytes() == 0) continue;
+    RETURN_IF_ERROR(CheckWanted());
+    ASSIGN_OR_RETURN(auto buffer, Allocate(tensor));
+    made_.push_back(std::move(buffer));
+    tensors.push_back(&tensor);
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    RETURN_IF_ERROR(Fill(file, *tensors[i], *made_[i]));
+    absl::MutexLock lock(&mu_);
+    unreported_.push_back(made_[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadStream::CheckNames(const SafetensorsFile& file) {
+  std::unordered_set<std::string> taken;
+  for (const auto& buffer : core_.buffers.List(client_->id())) {
+    if (buffer->durable) taken.insert(buffer->name);
+  }
+  for (const SafetensorsTensor& tensor : file.tensors()) {
+    const std::string name = request_.prefix() + tensor.name;
+    if (tensor.size_bytes() > 0 && taken.contains(name)) return errors::BufferNameTaken(name);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Buffer>> LoadStream::Allocate(
+    const SafetensorsTensor& tensor) {
+  BufferSpec spec;
+  spec.dtype = tensor.dtype;
+  spec.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  spec.durable = true;
+  spec.name = request_.prefix() + tensor.name;
+  std::optional<uint32_t> wanted;
+  if (request_.has_device()) wanted = request_.device();
+  return AllocateBuffer(core_, *client_, wanted, std::move(spec));
+}
+
+absl::Status LoadStream::Fill(const SafetensorsFile& file, const SafetensorsTensor& tensor,
+                              const Buffer& buffer) {
+  ASSIGN_OR_RETURN(const auto write,
+                   core_.buffers.StartWrite(DurableCopy::Kind::kUpload, client_->id(), buffer));
+  const uint64_t piece = core_.admission.PieceBytes(buffer.device, kCopyPieceBytes);
+  for (uint64_t offset = 0; offset < tensor.size_bytes(); offset += piece) {
+    const uint64_t bytes = std::min(piece, tensor.size_bytes() - offset);
+    RETURN_IF_ERROR(CopyPiece(file, tensor, offset, bytes, buffer, *write));
+    absl::MutexLock lock(&mu_);
+    loaded_bytes_ += bytes;
+    Report();
+  }
+  RETURN_IF_ERROR(write->Commit());
+  return core_.buffers.Save(buffer);
+}
+
+absl::Status LoadStream::CopyPiece(const SafetensorsFile& file, const SafetensorsTensor& tensor,
+                                   uint64_t offset, uint64_t bytes, const Buffer& buffer,
+                                   DurableWrite& write) {
+  Needs needs;
+  needs.device = buffer.device;
+  ASSIGN_OR_RETURN(needs.session, FindEngine(core_, buffer));
+  needs.staging_bytes = bytes;
+  ASSIGN_OR_RETURN(Ticket ticket, AwaitTicket(needs));
+  const auto held = std::make_shared<Ticket>(std::move(ticket));
+  RETURN_IF_ERROR(file.Read(tensor, offset, bytes, held->staging()->host));
+
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
+  const auto copy = MakeCopyBatch(copy_bytes, buffer.device, *needs.session,
+                                  held->staging()->address, buffer.memory->address + offset, bytes);
+  copy->keep_alive = {held, buffer.memory};
+  // Shared with `done`, which may still run when the wait has ended.
+  const auto done = std::make_shared<absl::Notification>();
+  copy->done = [done](Batch&) { done->Notify(); };
+  Device& device = *core_.devices[buffer.device];
+  RETURN_IF_ERROR(device.queue().Enqueue(client_->transfer_id(), copy));
+  RETURN_IF_ERROR(AwaitCopy(device, *copy, *done));
+  return write.Add(offset, {held->staging()->host, bytes});
+}
+
+absl::StatusOr<Ticket> LoadStream::AwaitTicket(const Needs& needs) {
+  struct Wait {
+    absl::Notification done;
+    absl::StatusOr<Ticket> ticket = absl::UnknownError("not acquired");
+  };
+  const auto wait = std::make_shared<Wait>();
+  core_.admission.Acquire(this, client_->accounts(), needs, Clock::time_point::max(),
+                          [wait](absl::StatusOr<Ticket> ticket) {
+                            wait->ticket = std::move(ticket);
+                            wait->done.Notify();
+                          });
+  while (!wait->done.WaitForNotificationWithTimeout(kCheckInterval)) {
+    if (!CheckWanted().ok() && core_.admission.Cancel(this)) return errors::Cancelled();
+  }
+  return std::move(wait->ticket);
+}
+
+absl::Status LoadStream::AwaitCopy(Device& device, Batch& copy, absl::Notification& done) {
+  while (!done.WaitForNotificationWithTimeout(kCheckInterval)) {
+    if (CheckWanted().ok() || copy.cancelled.exchange(true)) continue;
+    device.queue().NoteCancelled();
+  }
+  return copy.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the load", copy);
+}
+
+void LoadStream::Report() {
+  const bool news = !unreported_.empty() || loaded_bytes_ != reported_bytes_;
+  if (news && !writing() && !ending()) Write(NextAnswer());
+}
+
+v1::LoadFileResponse LoadStream::NextAnswer() {
+  v1::LoadFileResponse answer;
+  answer.set_loaded_bytes(loaded_bytes_);
+  answer.set_total_bytes(total_bytes_);
+  for (size_t i = 0; i < kBuffersOfAnswer && !unreported_.empty(); ++i) {
+    DescribeBuffer(*unreported_.front(), answer.add_buffers());
+    unreported_.pop_front();
+  }
+  for (std::string& name : skipped_) answer.add_skipped(std::move(name));
+  skipped_.clear();
+  reported_bytes_ = loaded_bytes_;
+  return answer;
+}
+
+void LoadStream::OnEnd(const absl::Status& status) {
+  Conclude(status);
+  DropQueued();
+  // Without the client's read, the answer that is being written would delay the end.
+  if (writing() && !cancelled()) CancelCall();
+}
+
+}  // namespace resident

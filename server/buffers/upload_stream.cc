@@ -1,0 +1,222 @@
+#include "server/buffers/upload_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
+#include "server/buffers/buffer_access.h"
+#include "server/buffers/errors.h"
+#include "server/rpc/call.h"
+#include "server/rpc/message_bytes.h"
+#include "server/workload/copy_task.h"
+
+namespace resident {
+namespace {
+
+constexpr int kPiecesUnderWay = 2;
+
+}  // namespace
+
+void UploadStream::Open(const grpc::CallbackServerContext& context, grpc::ByteBuffer& response) {
+  Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Buffers/Upload"));
+  response_ = &response;
+  const absl::StatusOr<std::shared_ptr<Client>> client = FindSessionClient(context, core_);
+  absl::MutexLock lock(&mu_);
+  if (!client.ok()) return Conclude(client.status());
+  absl::StatusOr<DrainGate::Entry> entry = core_.gate.Enter(1);
+  if (!entry.ok()) return Conclude(entry.status());
+  entry_ = *std::move(entry);
+  client_ = *client;
+  Step();
+}
+
+void UploadStream::OnRequest(grpc::ByteBuffer& bytes) {
+  absl::MutexLock lock(&mu_);
+  awaits_message_ = false;
+  // A message that arrives after the end must not open another durable write.
+  if (!ending()) Fail(Accept(bytes));
+  Step();
+}
+
+void UploadStream::OnHalfClose() {
+  awaits_message_ = false;
+  half_closed_ = true;
+  if (buffer_ == nullptr) Fail(errors::NoUpload());
+  Step();
+}
+
+absl::Status UploadStream::Accept(grpc::ByteBuffer& bytes_read) {
+  RETURN_IF_ERROR(ParseMessage(bytes_read, limits_, &message_));
+  const uint64_t bytes = message_.data().size();
+  core_.counters.Received(bytes);
+  message_charge_ = core_.admission.host().Count(client_->accounts()->host(), bytes);
+  position_ = 0;
+  if (buffer_ == nullptr) {
+    ASSIGN_OR_RETURN(auto buffer, core_.buffers.Find(client_->id(), message_.buffer_id()));
+    buffer_ = std::move(buffer);
+    offset_ = message_.offset();
+    if (buffer_->durable) {
+      ASSIGN_OR_RETURN(auto write, core_.buffers.StartWrite(DurableCopy::Kind::kUpload,
+                                                            client_->id(), *buffer_));
+      durable_write_ = std::move(write);
+    }
+  }
+  const uint64_t size = buffer_->size_bytes;
+  if (offset_ > size || bytes > size - offset_) {
+    return errors::BeyondBufferEnd(buffer_->id, offset_, bytes, size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UploadStream::SendPiece() {
+  ASSIGN_OR_RETURN(auto engine, FindEngine(core_, *buffer_));
+  needs_.device = buffer_->device;
+  needs_.session = std::move(engine);
+  needs_.staging_bytes =
+      std::min<uint64_t>(core_.admission.PieceBytes(buffer_->device, kCopyPieceBytes),
+                         message_.data().size() - position_);
+  auto ticket = core_.admission.TryAcquire(client_->accounts(), needs_);
+  if (ticket.ok()) return Send(*std::move(ticket));
+  waiting_ = true;
+  core_.runner.Post([self = Ref(this)] { self->AwaitTicket(); });
+  return absl::OkStatus();
+}
+
+void UploadStream::AwaitTicket() {
+  Needs needs;
+  {
+    absl::MutexLock lock(&mu_);
+    needs = needs_;
+  }
+  core_.admission.Acquire(
+      this, client_->accounts(), needs, Clock::time_point::max(),
+      [self = Ref(this)](absl::StatusOr<Ticket> ticket) { self->OnTicket(std::move(ticket)); });
+  absl::MutexLock lock(&mu_);
+  // If the stream was ended meanwhile, Fail could not cancel the wait yet: cancel it now.
+  if (!ending() || !waiting_ || !core_.admission.Cancel(this)) return;
+  waiting_ = false;
+  Advance();
+}
+
+void UploadStream::OnTicket(absl::StatusOr<Ticket> ticket) {
+  absl::MutexLock lock(&mu_);
+  waiting_ = false;
+  absl::Status status = ticket.status();
+  if (status.ok() && !ending()) {
+    status = Send(*std::move(ticket));
+    // See Step.
+    if (status.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) {
+      status = absl::OkStatus();
+    }
+  }
+  Fail(status);
+  Step();
+}
+
+absl::Status UploadStream::Send(Ticket ticket) {
+  const uint64_t bytes = needs_.staging_bytes;
+  const auto held = std::make_shared<Ticket>(std::move(ticket));
+  uint8_t* const host = held->staging()->host;
+  std::memcpy(host, message_.data().data() + position_, bytes);
+
+  ASSIGN_OR_RETURN(const auto copy_bytes, core_.registry.Resolve(kCopyBytesOperator, 0));
+  auto batch = MakeCopyBatch(copy_bytes, buffer_->device, *needs_.session, held->staging()->address,
+                             buffer_->memory->address + offset_, bytes);
+  batch->keep_alive = {held, buffer_};
+  batch->done = [self = Ref(this), offset = offset_, bytes, host](Batch& piece) {
+    // Posted, because OnPieceDone may have to copy the piece once more, and this is the
+    // dispatcher's thread. `keep` holds the staging memory until then.
+    const absl::Status outcome =
+        piece.status[0] == TaskStatus::kOk ? absl::OkStatus() : CopyError("the upload", piece);
+    self->core_.runner.Post(
+        [self, offset, bytes, host, outcome, keep = std::exchange(piece.keep_alive, {})] {
+          self->OnPieceDone(outcome, offset, bytes, host);
+        });
+  };
+  const absl::Status taken =
+      core_.devices[buffer_->device]->queue().Enqueue(client_->transfer_id(), batch);
+  if (!taken.ok()) {
+    return taken.code() == absl::StatusCode::kNotFound ? errors::UnknownSession(client_->session())
+                                                       : taken;
+  }
+  ++under_way_;
+  position_ += bytes;
+  offset_ += bytes;
+  return absl::OkStatus();
+}
+
+void UploadStream::OnPieceDone(const absl::Status& copied, uint64_t offset, uint64_t bytes,
+                               const uint8_t* host) {
+  std::shared_ptr<DurableWrite> durable;
+  {
+    absl::MutexLock lock(&mu_);
+    durable = durable_write_;
+  }
+  absl::Status outcome = copied;
+  if (outcome.ok() && durable != nullptr) outcome = durable->Add(offset, {host, bytes});
+  // The stream then has the last reference, so that the write ends before the answer.
+  durable.reset();
+  absl::MutexLock lock(&mu_);
+  --under_way_;
+  if (outcome.ok()) written_ += bytes;
+  Fail(outcome);
+  Step();
+}
+
+void UploadStream::OnEnd(const absl::Status& status) {
+  if (!saving_) Fail(status);
+}
+
+void UploadStream::Fail(const absl::Status& status) {
+  if (status.ok()) return;
+  // If the wait cannot be cancelled, OnTicket follows.
+  if (waiting_ && core_.admission.Cancel(this)) waiting_ = false;
+  Conclude(status);
+}
+
+void UploadStream::ReadOn() {
+  message_ = v1::UploadRequest();
+  position_ = 0;
+  message_charge_.Clear();
+  if (WaitToRead(client_->accounts())) return;
+  awaits_message_ = true;
+  Read();
+}
+
+void UploadStream::Step() {
+  while (!ending() && !waiting_ && buffer_ != nullptr && !awaits_message_ &&
+         position_ < message_.data().size() && under_way_ < kPiecesUnderWay) {
+    const absl::Status sent = SendPiece();
+    // The queue may be full because of this upload's own pieces: the next piece that ends retries.
+    if (sent.code() == absl::StatusCode::kResourceExhausted && under_way_ > 0) return;
+    Fail(sent);
+  }
+  if (ending()) return Advance();
+  const bool all_sent = buffer_ == nullptr || position_ == message_.data().size();
+  if (!all_sent || awaits_message_ || saving_) return;
+  if (!half_closed_) return ReadOn();
+  if (under_way_ == 0) Complete();
+}
+
+void UploadStream::Complete() {
+  v1::UploadResponse response;
+  response.set_written_bytes(written_);
+  ToBytes(response).Swap(response_);
+  if (durable_write_ == nullptr) return Conclude(absl::OkStatus());
+  const absl::Status committed = durable_write_->Commit();
+  durable_write_.reset();
+  if (!committed.ok() || !core_.buffers.on_disk()) return Conclude(committed);
+  // Answer only once a restart would restore the contents.
+  saving_ = true;
+  core_.pools.disk.Post([self = Ref(this), buffer = buffer_] {
+    const absl::Status saved = self->core_.buffers.Save(*buffer);
+    absl::MutexLock lock(&self->mu_);
+    self->saving_ = false;
+    self->Conclude(saved);
+  });
+}
+
+}  // namespace resident

@@ -1,0 +1,28 @@
+// What Admin.Status and the console show of the daemon, its devices and its clients.
+//
+// Thread safety: functions without state.
+#ifndef RESIDENT_SERVER_CORE_DAEMON_STATUS_H_
+#define RESIDENT_SERVER_CORE_DAEMON_STATUS_H_
+
+#include <string>
+
+#include "resident/v1/admin.pb.h"
+#include "runtime/queue/batch.h"
+#include "server/core/core.h"
+#include "server/core/viewer.h"
+
+namespace resident {
+
+// Facts about the daemon that the core does not have.
+struct DaemonFacts {
+  Clock::time_point started;
+  std::string metrics_address = {};  // Empty: there is no metrics page.
+  std::string gpu_unavailable_reason = {};
+};
+
+void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer,
+                v1::StatusResponse* out);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_CORE_DAEMON_STATUS_H_

@@ -1,0 +1,217 @@
+#include "server/graphs/graph_run_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/graph/check.h"
+#include "runtime/graph/finding.h"
+#include "runtime/graph/limits.h"
+#include "server/core/registry_catalog.h"
+#include "server/graphs/errors.h"
+#include "server/graphs/graph_messages.h"
+#include "server/graphs/graph_session_calls.h"
+#include "server/rpc/call.h"
+
+namespace resident {
+
+void GraphRunStream::Open(const grpc::CallbackServerContext& context,
+                          const v1::RunGraphRequest& request) {
+  Register(MakeRecheck(context, core_, Role::kSubmit, "resident.v1.Graphs/Run"));
+  const absl::Status entered = Enter(context, request);
+  if (entered.ok()) return PostCheck(context);
+  absl::MutexLock lock(&mu_);
+  Conclude(entered);
+}
+
+absl::Status GraphRunStream::Enter(const grpc::CallbackServerContext& context,
+                                   const v1::RunGraphRequest& request) {
+  if (request.source_case() == v1::RunGraphRequest::SOURCE_NOT_SET) return errors::NoGraph();
+  const auto nodes = static_cast<uint64_t>(request.graph().nodes_size());
+  if (nodes > graph::kMaxRunNodes) return errors::TooManyNodesToRun(nodes, graph::kMaxRunNodes);
+  ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
+  if (request.source_case() == v1::RunGraphRequest::kGraphId) {
+    ASSIGN_OR_RETURN(loaded_, graphs_.store.Find(request.graph_id()));
+  } else if (request.source_case() == v1::RunGraphRequest::kGraphSession) {
+    ASSIGN_OR_RETURN(session_, graphs_.sessions.Find(client_->id(), request.graph_session()));
+    loaded_ = session_->graph();
+  }
+  ASSIGN_OR_RETURN(slot_,
+                   checker_.run_slots().Take(NameHolder(client_->account(), context.peer())));
+  ASSIGN_OR_RETURN(entry_, core_.gate.Enter(1));
+  v1::BatchOptions options;
+  options.set_timeout_us(request.timeout_us());
+  const Clock::time_point now = core_.time.Now();
+  deadline_ = BatchDeadline(options, ReadDeadline(context, now), now);
+  request_ = request;
+  if (deadline_ != Clock::time_point::max()) {
+    // Also while the run waits for its client to read.
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now);
+    CallAfter(deadline_alarm_, std::max(left, std::chrono::milliseconds(0)),
+              [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                if (!ending()) OnEnd(errors::DeadlineExceeded());
+              });
+  }
+  return absl::OkStatus();
+}
+
+void GraphRunStream::PostCheck(const grpc::CallbackServerContext& context) {
+  if (loaded_ != nullptr) {
+    absl::StatusOr<LoadedGraph::Checked> found = loaded_->FindChecked(core_.registry);
+    if (!found.ok() || *found != nullptr) {
+      if (found.ok()) checked_ = *std::move(found);
+      return core_.runner.Post(
+          [self = Ref(this), status = found.status()] { self->OnChecked(status); });
+    }
+  }
+  const auto self = Ref(this);
+  const auto check = checker_.Post(
+      {.holder = NameHolder(client_->account(), context.peer()),
+       .deadline = deadline_,
+       .runs = true},
+      [self](graph::CheckBudget& budget) { return self->CheckGraph(budget); },
+      // Not on a thread of the checker: the run's preparation takes a while, too.
+      [self](const absl::Status& status) {
+        self->core_.runner.Post([self, status] { self->OnChecked(status); });
+      });
+  absl::MutexLock lock(&mu_);
+  if (!check.ok()) {
+    if (!ending()) Conclude(check.status());
+  } else if (ending()) {
+    checker_.Cancel(*check);
+  } else {
+    check_ = *check;
+  }
+}
+
+absl::Status GraphRunStream::CheckGraph(graph::CheckBudget& budget) {
+  if (loaded_ != nullptr) {
+    ASSIGN_OR_RETURN(checked_, loaded_->FindChecked(core_.registry));
+    if (checked_ == nullptr) {
+      ASSIGN_OR_RETURN(checked_, loaded_->Check(core_.registry, budget));
+    }
+    return absl::OkStatus();
+  }
+  graph::Findings findings;
+  graph::Graph graph =
+      ReadGraph(request_.graph(), RegistryCatalog(core_.registry), &findings, &budget);
+  graph::GraphCheck check = graph::CheckGraph(graph, &findings, {}, &budget);
+  if (findings.errors() > 0) return GraphRefusal(findings);
+  // The checker replaces this with the reason.
+  if (!check.accepted) return errors::Cancelled();
+  checked_ = std::make_shared<const graph::CheckedGraph>(
+      graph::CheckedGraph{std::move(graph), *std::move(check.order)});
+  return absl::OkStatus();
+}
+
+void GraphRunStream::OnChecked(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    check_ = nullptr;
+    if (ending()) return;
+    if (!status.ok()) return Conclude(status);
+    const bool has_session = session_ == nullptr || use_.Acquire(session_, [self = Ref(this)] {
+      self->core_.runner.Post([self] { self->Start(); });
+    });
+    if (!has_session) return;
+  }
+  Start();
+}
+
+absl::Status GraphRunStream::TakeSession(std::optional<GraphSessionState>* state) {
+  if (session_ == nullptr) return absl::OkStatus();
+  // The drain has ended the run before it, which may have interrupted the session.
+  if (core_.gate.draining()) return errors::Draining();
+  RETURN_IF_ERROR(CheckStates(core_, *session_));
+  ASSIGN_OR_RETURN(*state, use_.Take(request_.repeat_interrupted()));
+  return absl::OkStatus();
+}
+
+void GraphRunStream::Start() {
+  std::optional<GraphSessionState> state;
+  const absl::Status taken = TakeSession(&state);
+  const auto run = std::make_shared<GraphRun>(graphs_, client_, checked_);
+  bool starts = false;
+  {
+    absl::MutexLock lock(&mu_);
+    starts = taken.ok() && !ending();
+    if (starts) run_ = run;
+  }
+  if (!starts) {
+    // Before the client sees the end of the call.
+    use_.End();
+    absl::MutexLock lock(&mu_);
+    if (!ending()) Conclude(taken);
+    return;
+  }
+  request_.clear_graph();
+  run->Start(
+      request_, std::move(state), deadline_,
+      [self = Ref(this)](v1::RunGraphResponse event) { self->Send(std::move(event)); },
+      [self = Ref(this)](absl::StatusOr<v1::GraphResult> result) {
+        self->OnRunEnd(std::move(result));
+      });
+}
+
+void GraphRunStream::Send(v1::RunGraphResponse response) {
+  core_.counters.Sent(response.ByteSizeLong());
+  absl::MutexLock lock(&mu_);
+  // A run that was cancelled counts no events any more. The run is charged for the response.
+  if (!ending()) Write(std::move(response));
+}
+
+void GraphRunStream::OnWritten() {
+  if (run_ != nullptr) run_->EventSent();
+}
+
+void GraphRunStream::OnEnd(const absl::Status& status) {
+  if (check_ != nullptr) checker_.Cancel(check_);
+  if (run_ != nullptr) {
+    run_->Cancel(status);
+  } else if (session_ != nullptr) {
+    use_.Leave(*session_);
+  }
+  DropUnread();
+  Conclude(status);
+}
+
+void GraphRunStream::EndUse(const GraphRun& run, absl::StatusOr<v1::GraphResult>& result) {
+  const GraphRunLeft left = run.left();
+  core_.counters.CountGraphRun(result.ok(), left.steps);
+  if (loaded_ != nullptr) {
+    loaded_->runs.fetch_add(1, std::memory_order_relaxed);
+    loaded_->steps.fetch_add(left.steps, std::memory_order_relaxed);
+  }
+  if (session_ == nullptr) return;
+  if (result.ok()) {
+    const graph::Graph& graph = session_->checked()->graph;
+    for (size_t i = 0; i < left.scalars.size(); ++i) {
+      (*result->mutable_next_scalars())[std::string(graph.scalars[i].name)] = left.scalars[i];
+    }
+  }
+  // Before the client sees the end of the run, so that it can run the session again.
+  use_.End(left);
+}
+
+void GraphRunStream::OnRunEnd(absl::StatusOr<v1::GraphResult> result) {
+  std::shared_ptr<GraphRun> run;  // With its charge, until the result is written or dropped.
+  {
+    absl::MutexLock lock(&mu_);
+    run = std::exchange(run_, nullptr);  // The run refers to this object.
+  }
+  EndUse(*run, result);
+  const absl::Status status = result.status();
+  if (status.ok()) {
+    v1::RunGraphResponse response;
+    *response.mutable_result() = *std::move(result);
+    Send(std::move(response));
+  }
+  absl::MutexLock lock(&mu_);
+  Conclude(status);
+}
+
+}  // namespace resident

@@ -1,0 +1,142 @@
+#include "server/operators/errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/quote.h"
+
+namespace resident::errors {
+
+using absl::StrCat;
+
+namespace {
+
+using absl::StrCat;
+
+std::string DescribeValue(size_t example, size_t value) {
+  return StrCat("example ", example + 1, ", value ", value + 1);
+}
+
+}  // namespace
+
+absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("example ", example + 1, " has ", values,
+                                           " values, but an operator has at most ", limit,
+                                           " parameters. Fix: send one for each parameter"));
+}
+
+absl::Status ExampleDType(size_t example, size_t value, int dtype) {
+  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), ": dtype ", dtype,
+                                           " is unknown. Fix: set a value of resident.v1.DType"));
+}
+
+absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit) {
+  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), ": ", rank,
+                                           " dimensions are over the limit of ", limit,
+                                           ". Fix: give a shape that the signature takes"));
+}
+
+absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted) {
+  return absl::InvalidArgumentError(StrCat(
+      DescribeValue(example, value), ": data has ", got, " bytes, but dtype and shape require ",
+      wanted,
+      ". Fix: send dense elements; twice as many for an inout with expected values; none for an "
+      "output that is compared with the active version's"));
+}
+
+absl::Status InstallHeaderNotSent(uint64_t limit_ms) {
+  return absl::DeadlineExceededError(
+      StrCat("the install's header was not sent within ", limit_ms,
+             " ms. Fix: send it right after opening the stream; or raise --max_install_header_ms"));
+}
+
+absl::Status InstallNoHeader() {
+  return absl::InvalidArgumentError(
+      "the install does not begin with a header. Fix: send InstallRequest.header first");
+}
+
+absl::Status InstallSecondHeader() {
+  return absl::InvalidArgumentError(
+      "the install has a second header. Fix: install one version with each call, and send its "
+      "header once");
+}
+
+absl::Status InstallEmptyMessage() {
+  return absl::InvalidArgumentError(
+      "an InstallRequest has no field that this daemon supports. Fix: set header, file or example");
+}
+
+absl::Status InstallNoName() {
+  return absl::InvalidArgumentError(
+      "InstallHeader.name is empty. Fix: send letters, digits, '_', '.', '-', beginning with a "
+      "letter");
+}
+
+absl::Status InstallNoKind() {
+  return absl::InvalidArgumentError(
+      "InstallHeader has nothing to install. Fix: set one of main_file, expression, bytecode and "
+      "object_file");
+}
+
+absl::Status InstallTextTooLong(const std::string& field, size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("InstallHeader.", field, " of ", bytes,
+                                           " bytes is over the limit of ", limit,
+                                           ". Fix: send a shorter one"));
+}
+
+absl::Status InstallNotSent(uint64_t limit_ms) {
+  return absl::DeadlineExceededError(
+      StrCat("the install was not sent completely within ", limit_ms,
+             " ms. Fix: prepare files and examples before the call, and half-close after the "
+             "last one; or raise --max_install_upload_ms"));
+}
+
+absl::Status InstallUnexpectedFile(const std::string& name) {
+  return absl::InvalidArgumentError(StrCat("file ", Quote(name),
+                                           " was sent with an expression or bytecode, which have "
+                                           "no files. Fix: leave it out, or set main_file"));
+}
+
+absl::Status InstallTooManyFiles(uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat("the install has more than ", limit, " files, the limit. Fix: merge some of them"));
+}
+
+absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat(what, " of ", bytes, " bytes or more; the limit is ",
+                                           limit, " for all files of one install. Fix: ",
+                                           what == "source"
+                                               ? "leave out what the operator does not use, and "
+                                                 "pass tables in buffers"
+                                               : "strip it, or send the source"));
+}
+
+absl::Status InstallTooManyExamples(uint64_t limit) {
+  return absl::InvalidArgumentError(
+      StrCat("the install has more than ", limit, " examples, the limit. Fix: send fewer"));
+}
+
+absl::Status BakeThreshold(const std::string& field, double value, const std::string& range) {
+  return absl::InvalidArgumentError(StrCat("BakeOptions.", field, " of ", value,
+                                           " is not a valid threshold. Fix: send ", range,
+                                           ", where 0 selects the daemon's setting"));
+}
+
+absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms) {
+  return absl::InvalidArgumentError(StrCat("BakeOptions.time_ms of ", time_ms,
+                                           " is over the limit of ", limit_ms,
+                                           ". Fix: send less; 0 selects --bake_time"));
+}
+
+absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit) {
+  return absl::InvalidArgumentError(StrCat("count of ", count, " is over the limit of ", limit,
+                                           ". Fix: request fewer, then continue with "
+                                           "before_revision"));
+}
+
+absl::Status RemovedButRunning(const std::string& name) {
+  return absl::DeadlineExceededError(StrCat(Quote(name),
+                                            " was removed, but some of its tasks still run. Fix: "
+                                            "none needed; they end, at the latest at their time "
+                                            "limit"));
+}
+
+}  // namespace resident::errors

@@ -1,0 +1,78 @@
+#include "server/operators/operator_listing.h"
+
+#include "server/operators/operator_messages.h"
+
+namespace resident {
+
+std::vector<OperatorResources> CollectResources(const Core& core) {
+  for (const Device* device : core.devices) {
+    const EngineInfo info = device->snapshot().info;
+    if (!info.operators.empty()) return info.operators;
+  }
+  return {};
+}
+
+void FillOperator(const OperatorView& op, const Core& core,
+                  const std::vector<OperatorResources>& resources, const Viewer& viewer,
+                  v1::Operator* out) {
+  out->set_name(op.op->name());
+  out->set_summary(op.summary);
+  out->set_active_version(op.active_version);
+  out->set_wide(op.wide);
+  out->set_revision(op.revision);
+  out->set_signature(op.op->signature_text());
+  out->set_family(op.family);
+  out->set_notes(op.notes);
+  out->set_example(op.example);
+  out->set_cost(op.cost);
+  for (const Parameter& parameter : op.op->signature().parameters()) {
+    DescribeParameter(parameter, op.op->signature(), out->add_parameters());
+  }
+  for (const VersionView& version : op.versions) {
+    v1::OperatorVersion* v = out->add_versions();
+    v->set_version(version.version);
+    v->set_state(VersionStateName(version.state));
+    v->set_state_code(static_cast<v1::VersionState>(version.state));
+    v->set_slot(version.slot == kNoSlot ? 0 : version.slot);
+    v->set_builtin(version.builtin);
+    if (viewer.sees_others) {
+      v->set_content_hash(version.spec.content_hash);
+      v->set_installed_by(version.spec.installed_by);
+      v->set_quarantine_reason(version.quarantine_reason);
+    }
+    v->set_installed_ms(version.spec.installed_ms);
+    v->set_tasks(version.tasks());
+    v->set_failed_tasks(version.failed_tasks());
+    v->set_kind(OperatorKindName(version.spec.kind));
+    if (version.native.has_value()) {
+      v->mutable_native()->set_state(static_cast<v1::NativeForm::State>(version.native->state));
+      v->mutable_native()->set_reason(ToUtf8(version.native->reason));
+    }
+    for (const OperatorResources& use : resources) {
+      if (version.slot == kNoSlot || use.operator_slot != version.slot) continue;
+      v->mutable_resources()->set_registers(use.registers);
+      v->mutable_resources()->set_stack_bytes(use.stack_bytes);
+      v->mutable_resources()->set_shared_bytes(use.shared_bytes);
+      v->mutable_resources()->set_code_bytes(use.code_bytes);
+    }
+  }
+  if (op.trial.version != 0) {
+    v1::Trial* trial = out->mutable_trial();
+    trial->set_version(op.trial.version);
+    trial->set_shadow_percent(op.trial.shadow_percent);
+    trial->set_traffic_percent(op.trial.traffic_percent);
+    const OperatorManager::TrialCounters found = core.operators.trial_counters(op.op->name());
+    trial->set_shadow_tasks(found.shadow_tasks);
+    trial->set_shadow_mismatches(found.shadow_mismatches);
+    trial->set_latency_ratio(found.latency_ratio);
+  }
+}
+
+void HideFrom(const Viewer& viewer, OperatorEvent* event) {
+  if (viewer.sees_others) return;
+  event->actor.clear();
+  event->content_hash.clear();
+  event->message.clear();
+}
+
+}  // namespace resident

@@ -1,0 +1,34 @@
+// Converts between resident.v1's messages about operators and the types of registry and manager.
+//
+// Text from compilers and state folders may contain any bytes, but a message accepts only UTF-8.
+// Invalid bytes are replaced by U+FFFD.
+//
+// Thread safety: functions without state.
+#ifndef RESIDENT_SERVER_OPERATORS_OPERATOR_MESSAGES_H_
+#define RESIDENT_SERVER_OPERATORS_OPERATOR_MESSAGES_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "resident/v1/operators.pb.h"
+#include "runtime/model/signature.h"
+#include "runtime/operators/install/operator_manager.h"
+
+namespace resident {
+
+// `text` with each byte that is not part of a UTF-8 character replaced.
+std::string ToUtf8(std::string_view text);
+
+void DescribeParameter(const Parameter& parameter, const Signature& signature, v1::Parameter* out);
+void FillProgress(const InstallProgress& progress, v1::InstallResponse* out);
+void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
+
+// INVALID_ARGUMENT: a value is out of range. The actor is left empty.
+absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message);
+SwitchRequest ParseSwitch(const v1::RollbackRequest& message);
+absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message);
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_OPERATORS_OPERATOR_MESSAGES_H_

@@ -1,0 +1,154 @@
+#include "server/operators/operators_service.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/limits.h"
+#include "runtime/base/status_macros.h"
+#include "server/operators/errors.h"
+#include "server/operators/install_stream.h"
+#include "server/operators/operator_listing.h"
+#include "server/operators/operator_messages.h"
+#include "server/operators/watch_stream.h"
+#include "server/rpc/call.h"
+#include "server/rpc/grpc_call.h"
+#include "server/rpc/unary_call.h"
+
+namespace resident {
+
+OperatorsService::OperatorsService(Installs& installs)
+    : core_(installs.core), installs_(installs) {}
+OperatorsService::~OperatorsService() = default;
+
+grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
+                                                 const v1::ListOperatorsRequest*,
+                                                 v1::ListOperatorsResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core_));
+    const std::vector<OperatorResources> resources = CollectResources(core_);
+    for (const OperatorView& op : core_.registry.List()) {
+      FillOperator(op, core_, resources, Viewer::Of(*caller), response->add_operators());
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Describe(grpc::CallbackServerContext* context,
+                                                     const v1::DescribeOperatorRequest* request,
+                                                     v1::DescribeOperatorResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall&) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core_));
+    ASSIGN_OR_RETURN(const OperatorView op, core_.registry.Describe(request->name()));
+    FillOperator(op, core_, CollectResources(core_), Viewer::Of(*caller),
+                 response->mutable_operator_());
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* OperatorsService::Install(
+    grpc::CallbackServerContext* context) {
+  return StartBidiCall<InstallStream>(*context, installs_);
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Activate(grpc::CallbackServerContext* context,
+                                                     const v1::ActivateRequest* message,
+                                                     v1::ActivateResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(SwitchRequest request, ParseSwitch(*message));
+    ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name));
+    RETURN_IF_ERROR(call.Enter(core_.gate));
+    WorkerPool& pool = request.force ? core_.pools.rounds : core_.pools.changes;
+    return call.Post(pool, [this, response, request = std::move(request)]() -> absl::Status {
+      ASSIGN_OR_RETURN(const auto done, core_.operators.Activate(request));
+      response->set_version(done.version);
+      response->set_previous_version(done.previous_version);
+      response->set_revision(done.revision);
+      response->set_switch_ns(static_cast<uint64_t>(done.switch_time.count()));
+      return absl::OkStatus();
+    });
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Rollback(grpc::CallbackServerContext* context,
+                                                     const v1::RollbackRequest* message,
+                                                     v1::RollbackResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    SwitchRequest request = ParseSwitch(*message);
+    ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name));
+    RETURN_IF_ERROR(call.Enter(core_.gate));
+    return call.Post(core_.pools.changes,
+                     [this, response, request = std::move(request)]() -> absl::Status {
+                       ASSIGN_OR_RETURN(const auto done, core_.operators.Rollback(request));
+                       response->set_version(done.version);
+                       response->set_from_version(done.previous_version);
+                       response->set_revision(done.revision);
+                       response->set_switch_ns(static_cast<uint64_t>(done.switch_time.count()));
+                       return absl::OkStatus();
+                     });
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Remove(grpc::CallbackServerContext* context,
+                                                   const v1::RemoveRequest* request,
+                                                   v1::RemoveResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(std::string actor, AuthorizeChange(*context, core_, request->name()));
+    RETURN_IF_ERROR(call.Enter(core_.gate));
+    core_.pools.changes.Post([this, context, request, response, actor = std::move(actor),
+                              answer = call.Defer()] {
+      std::optional<uint64_t> expected;
+      if (request->has_expected_revision()) expected = request->expected_revision();
+      auto removal = core_.operators.Remove(request->name(), expected, actor);
+      if (!removal.ok()) return answer->Finish(removal.status());
+      response->set_revision(removal->revision);
+      removals_.Add({request->name(), std::move(removal->drained),
+                     ReadDeadline(*context, Clock::now()), [answer] { return answer->cancelled(); },
+                     [answer](const absl::Status& status) { answer->Finish(status); }});
+    });
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Promote(grpc::CallbackServerContext* context,
+                                                    const v1::PromoteRequest* message,
+                                                    v1::PromoteResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    ASSIGN_OR_RETURN(PromoteRequest request, ParsePromote(*message));
+    ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name));
+    RETURN_IF_ERROR(call.Enter(core_.gate));
+    return call.Post(core_.pools.changes,
+                     [this, response, request = std::move(request)]() -> absl::Status {
+                       ASSIGN_OR_RETURN(const uint64_t revision, core_.operators.Promote(request));
+                       response->set_revision(revision);
+                       return absl::OkStatus();
+                     });
+  });
+}
+
+grpc::ServerWriteReactor<v1::WatchResponse>* OperatorsService::Watch(
+    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
+  return StartWriteCall<WatchStream>(*context, installs_, *request);
+}
+
+grpc::ServerUnaryReactor* OperatorsService::Audit(grpc::CallbackServerContext* context,
+                                                  const v1::AuditRequest* request,
+                                                  v1::AuditResponse* response) {
+  return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+    if (request->count() > kMaxAuditEvents) {
+      return errors::TooManyAuditEvents(request->count(), kMaxAuditEvents);
+    }
+    return call.Post(core_.pools.blocking, [this, request, response] {
+      const size_t max_events = request->count() == 0 ? kDefaultAuditEvents : request->count();
+      for (const OperatorEvent& event :
+           core_.operators.EventsBefore(request->before_revision(), request->name(), max_events)) {
+        FillEvent(event, response->add_events());
+      }
+      return absl::OkStatus();
+    });
+  });
+}
+
+}  // namespace resident
