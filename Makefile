@@ -8,7 +8,7 @@ SHELL := /bin/bash
 FUZZ_SECONDS ?= 60
 # The output folder of `make bundle`.
 DIST ?= dist
-# Options of Bazel for `make test` and `make bundle`, such as --config=ci.
+# Options of Bazel for `make build`, `make test` and `make bundle`, such as --config=ci.
 BAZEL_OPTIONS ?=
 
 help:  ## Lists these targets.
@@ -18,7 +18,7 @@ setup:
 	@deploy/setup-debian.sh
 
 build: setup  ## Builds everything.
-	@bazel/progress build //...
+	@bazel/progress build $(BAZEL_OPTIONS) //...
 
 test: setup  ## Builds and runs every test; the last line is `N passed, N failed`.
 	@tests/run $(BAZEL_OPTIONS)

@@ -23,7 +23,8 @@ PTX_ARCHITECTURE = "80"
 # Must equal kMaxRegisters in kernels/resident/kernel_parameters.h.
 MAX_REGISTERS = 96
 
-_FLAGS = "-x cu -std=c++20 -rdc=true -O3 -maxrregcount={} -I.".format(MAX_REGISTERS)
+_FLAGS = "-rdc=true -O3 -maxrregcount={}".format(MAX_REGISTERS)
+_SOURCE_FLAGS = "-x cu -std=c++20 {} -I.".format(_FLAGS)
 
 def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = None):
     """See above.
@@ -36,28 +37,6 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
       hdrs_of: further headers of single sources: a change of one compiles only these sources again.
       visibility: as usual.
     """
-    cubins = []
-    for arch in ARCHITECTURES:
-        objects = []
-        for i, src in enumerate(srcs):
-            out = "{}_{}_sm{}.cubin".format(name, i, arch)
-            objects.append(out)
-            native.genrule(
-                name = out.replace(".", "_"),
-                srcs = [src] + hdrs + hdrs_of.get(src, []),
-                outs = [out],
-                cmd = "{} {} -arch=sm_{} -cubin -o $@ $(location {})".format(NVCC, _FLAGS, arch, src),
-                message = "Compiling device code",
-            )
-        linked = "{}_sm{}.cubin".format(name, arch)
-        cubins.append(linked)
-        native.genrule(
-            name = linked.replace(".", "_"),
-            srcs = objects,
-            outs = [linked],
-            cmd = "{}/bin/nvlink -arch=sm_{} -o $@ $(SRCS)".format(CUDA_HOME, arch),
-            message = "Linking device code",
-        )
     ptx = []
     for i, src in enumerate(srcs):
         out = "{}_{}.ptx".format(name, i)
@@ -68,11 +47,41 @@ def cuda_image(name, srcs, hdrs, compress = False, hdrs_of = {}, visibility = No
             outs = [out],
             cmd = "{} {} -arch=compute_{} -ptx -o $@ $(location {})".format(
                 NVCC,
-                _FLAGS,
+                _SOURCE_FLAGS,
                 PTX_ARCHITECTURE,
                 src,
             ),
             message = "Compiling device code",
+        )
+    cubins = []
+    for arch in ARCHITECTURES:
+        objects = []
+        for i, src in enumerate(srcs):
+            out = "{}_{}_sm{}.cubin".format(name, i, arch)
+            objects.append(out)
+
+            # The PTX of this architecture exists already; the result is the same as from the source.
+            from_ptx = arch == PTX_ARCHITECTURE
+            native.genrule(
+                name = out.replace(".", "_"),
+                srcs = [ptx[i]] if from_ptx else [src] + hdrs + hdrs_of.get(src, []),
+                outs = [out],
+                cmd = "{} {} -arch=sm_{} -cubin -o $@ $(location {})".format(
+                    NVCC,
+                    _FLAGS if from_ptx else _SOURCE_FLAGS,
+                    arch,
+                    ptx[i] if from_ptx else src,
+                ),
+                message = "Compiling device code",
+            )
+        linked = "{}_sm{}.cubin".format(name, arch)
+        cubins.append(linked)
+        native.genrule(
+            name = linked.replace(".", "_"),
+            srcs = objects,
+            outs = [linked],
+            cmd = "{}/bin/nvlink -arch=sm_{} -o $@ $(SRCS)".format(CUDA_HOME, arch),
+            message = "Linking device code",
         )
 
     # Zero-terminated texts, one after the other, without comments, indentation and empty lines.

@@ -98,26 +98,44 @@ constexpr Use kMoreUses[] = {
     {"store", "resident::store(args.tensor<resident::Any>(0), 2, 1.5f);"},
 };
 
-std::string Source(const std::string& statements) {
-  // The address of the results is not an argument, because reading an argument first hid the
-  // defect.
-  return absl::StrCat(
-      "#include \"resident/operator.h\"\n"
-      "RESIDENT_OPERATOR(pair)(resident::Block& block, const resident::Args& args) {\n"
-      "  float* const sink = reinterpret_cast<float*>(0x10000);\n",
-      statements, "}\n");
+// One function for each of the bodies.
+std::string Source(const std::vector<std::string>& bodies) {
+  std::string source = "#include \"resident/operator.h\"\n";
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    // The address of the results is not an argument, because reading an argument first hid the
+    // defect.
+    absl::StrAppend(&source, "RESIDENT_OPERATOR(pair_", i,
+                    ")(resident::Block& block, const resident::Args& args) {\n"
+                    "  float* const sink = reinterpret_cast<float*>(0x10000);\n",
+                    bodies[i], "}\n");
+  }
+  return source;
 }
 
-absl::Status Compile(const std::string& statements, bool checked) {
+absl::Status Compile(const std::vector<std::string>& bodies, bool checked) {
   NvrtcSource source;
   source.main_name = "pair.cc";
-  source.main_text = Source(statements);
+  source.main_text = Source(bodies);
   source.headers = SdkHeaders();
   source.options = {"-std=c++20", "-rdc=true", "-arch=sm_90", "-default-device"};
   if (checked) source.options.push_back("-DRESIDENT_CHECKED=1");
   std::string log;
   const absl::Status status = NvrtcCompile(source, &log).status();
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat(status.message(), log));
+}
+
+// Expects that each body compiles in both builds. For the ordinary one, the bodies are functions of
+// one source: most of the time of a compilation goes to the headers, and the code of each function
+// is the same as by itself, because everything is inlined. The checked build calls functions, into
+// which the compiler propagates the arguments of a single caller: there each body is compiled
+// alone.
+void ExpectToCompile(const std::vector<std::string>& bodies) {
+  const absl::Status together = Compile(bodies, false);
+  EXPECT_TRUE(together.ok()) << together << "\n" << Source(bodies);
+  for (const std::string& body : bodies) {
+    const absl::Status status = Compile({body}, true);
+    EXPECT_TRUE(status.ok()) << "checked: " << status << "\n" << body;
+  }
 }
 
 // The names of the public functions of a class of the SDK, except its constructors, by the form of
@@ -165,54 +183,43 @@ TEST(SdkPairsTest, EveryPublicMemberIsListed) {
 }
 
 TEST(SdkPairsTest, NoMemberMakesTheCompilerDropAnother) {
-  for (const bool checked : {false, true}) {
-    for (const Use& first : kUses) {
-      for (const Use& second : kUses) {
-        const absl::Status status = Compile(
-            absl::StrCat("  {", first.statement, "}\n  {", second.statement, "}\n"), checked);
-        EXPECT_TRUE(status.ok()) << first.member << ", then " << second.member
-                                 << (checked ? " (checked): " : ": ") << status;
-      }
+  for (const Use& first : kUses) {
+    std::vector<std::string> bodies;
+    for (const Use& second : kUses) {
+      bodies.push_back(absl::StrCat("  {", first.statement, "}\n  {", second.statement, "}\n"));
     }
+    ExpectToCompile(bodies);
   }
 }
 
 TEST(SdkPairsTest, NoMemberOfTensorsOrElementsMakesTheCompilerDropAnother) {
-  for (const bool checked : {false, true}) {
+  for (const Around& around : kAround) {
+    std::vector<std::string> bodies;
     for (const Use& use : kMoreUses) {
       const std::string statement = absl::StrCat("  {", use.statement, "}\n");
-      for (const Around& around : kAround) {
-        for (const std::string& statements : {absl::StrCat(statement, around.begin, around.end),
-                                              absl::StrCat(around.begin, statement, around.end)}) {
-          const absl::Status status = Compile(statements, checked);
-          EXPECT_TRUE(status.ok()) << use.member << " with " << around.member
-                                   << (checked ? " (checked): " : ": ") << status << statements;
-        }
-      }
+      bodies.push_back(absl::StrCat(statement, around.begin, around.end));
+      bodies.push_back(absl::StrCat(around.begin, statement, around.end));
     }
+    ExpectToCompile(bodies);
   }
 }
 
 // The shapes in which the defect was found.
 TEST(SdkPairsTest, BlockMemoryBesideOtherMembers) {
-  for (const bool checked : {false, true}) {
-    for (const char* statements :
-         {"auto* a = block.memory<float>(0); auto* b = block.memory<float>(512);"
-          "auto x = args.tensor<float>(0); a[block.thread()] = x[0]; block.barrier();"
-          "b[block.thread()] = a[1]; block.barrier(); x[block.thread()] = b[2];",
-          "auto x = args.tensor<float>(0); auto* a = block.memory<float>(0);"
-          "auto r = block.share(x.size()); a[block.thread()] = x[r.begin]; block.barrier();"
-          "x[r.begin] = a[1];",
-          "auto x = args.tensor<float>(0); auto* a = block.memory<float>(0);"
-          "auto* b = block.scratch<float>(); a[block.thread()] = x[0]; b[0] = a[0]; x[1] = "
-          "b[2];"}) {
-      EXPECT_TRUE(Compile(statements, checked).ok()) << statements << Compile(statements, checked);
-    }
-  }
+  ExpectToCompile(
+      {"auto* a = block.memory<float>(0); auto* b = block.memory<float>(512);"
+       "auto x = args.tensor<float>(0); a[block.thread()] = x[0]; block.barrier();"
+       "b[block.thread()] = a[1]; block.barrier(); x[block.thread()] = b[2];",
+       "auto x = args.tensor<float>(0); auto* a = block.memory<float>(0);"
+       "auto r = block.share(x.size()); a[block.thread()] = x[r.begin]; block.barrier();"
+       "x[r.begin] = a[1];",
+       "auto x = args.tensor<float>(0); auto* a = block.memory<float>(0);"
+       "auto* b = block.scratch<float>(); a[block.thread()] = x[0]; b[0] = a[0]; x[1] = "
+       "b[2];"});
 }
 
 TEST(SdkPairsTest, CodeThatIsDroppedIsRefused) {
-  const absl::Status status = Compile("sink[0] = 1; __builtin_unreachable();", false);
+  const absl::Status status = Compile({"sink[0] = 1; __builtin_unreachable();"}, false);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_NE(status.message().find("dropped code"), absl::string_view::npos) << status;
 }

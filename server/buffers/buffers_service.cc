@@ -43,6 +43,9 @@ absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>
 
 }  // namespace
 
+BuffersService::BuffersService(Buffers& buffers) : core_(buffers.core), buffers_(buffers) {}
+BuffersService::~BuffersService() = default;
+
 absl::Status BuffersService::DoAllocate(const grpc::CallbackServerContext& context,
                                         const v1::AllocateRequest& request,
                                         v1::AllocateResponse& response) {

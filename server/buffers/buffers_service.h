@@ -21,7 +21,8 @@ using BuffersCallbacks = v1::Buffers::WithCallbackMethod_Allocate<
 
 class BuffersService final : public BuffersCallbacks {
  public:
-  explicit BuffersService(Buffers& buffers) : core_(buffers.core), buffers_(buffers) {}
+  explicit BuffersService(Buffers& buffers);
+  ~BuffersService() override;
 
   grpc::ServerUnaryReactor* Allocate(grpc::CallbackServerContext* context,
                                      const v1::AllocateRequest* request,

@@ -26,6 +26,10 @@
 
 namespace resident {
 
+GraphsService::GraphsService(Graphs& graphs)
+    : core_(graphs.core), graphs_(graphs), sessions_(graphs) {}
+GraphsService::~GraphsService() = default;
+
 absl::Status GraphsService::PostCheck(UnaryCall& call, const grpc::CallbackServerContext& context,
                                       GraphChecker::Work work) {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core_));

@@ -13,7 +13,8 @@ namespace resident {
 
 class GraphsService final : public v1::Graphs::CallbackService {
  public:
-  explicit GraphsService(Graphs& graphs) : core_(graphs.core), graphs_(graphs), sessions_(graphs) {}
+  explicit GraphsService(Graphs& graphs);
+  ~GraphsService() override;
 
   grpc::ServerUnaryReactor* Validate(grpc::CallbackServerContext* context,
                                      const v1::ValidateGraphRequest* request,

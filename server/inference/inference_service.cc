@@ -63,6 +63,11 @@ absl::StatusOr<Described> DescribeVersion(const Registry& registry, const std::s
 
 }  // namespace
 
+InferenceService::InferenceService(Buffers& buffers, Installs& installs,
+                                   const InferenceOptions& options)
+    : state_(buffers, installs, options) {}
+InferenceService::~InferenceService() = default;
+
 ServerUnaryReactor* InferenceService::ServerLive(CallbackServerContext* context,
                                                  const inference::ServerLiveRequest*,
                                                  inference::ServerLiveResponse* response) {

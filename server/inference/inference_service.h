@@ -41,8 +41,8 @@ using InferenceCallbacks = inference::GRPCInferenceService::WithRawCallbackMetho
 
 class InferenceService final : public InferenceCallbacks {
  public:
-  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options)
-      : state_(buffers, installs, options) {}
+  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options);
+  ~InferenceService() override;
 
   bool enabled() const { return state_.options.enabled; }
 

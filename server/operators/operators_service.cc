@@ -22,6 +22,10 @@
 
 namespace resident {
 
+OperatorsService::OperatorsService(Installs& installs)
+    : core_(installs.core), installs_(installs) {}
+OperatorsService::~OperatorsService() = default;
+
 grpc::ServerUnaryReactor* OperatorsService::List(grpc::CallbackServerContext* context,
                                                  const v1::ListOperatorsRequest*,
                                                  v1::ListOperatorsResponse* response) {

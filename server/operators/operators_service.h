@@ -22,7 +22,8 @@ using OperatorsCallbacks =
 
 class OperatorsService final : public OperatorsCallbacks {
  public:
-  explicit OperatorsService(Installs& installs) : core_(installs.core), installs_(installs) {}
+  explicit OperatorsService(Installs& installs);
+  ~OperatorsService() override;
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListOperatorsRequest* request,

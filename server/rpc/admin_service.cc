@@ -42,6 +42,14 @@ class DrainWait : public std::enable_shared_from_this<DrainWait> {
 
 }  // namespace
 
+AdminService::AdminService(Core& core, std::vector<DeviceControl*> devices, Facts facts,
+                           std::function<void()> begin_drain)
+    : core_(core),
+      devices_(std::move(devices)),
+      facts_(std::move(facts)),
+      begin_drain_(std::move(begin_drain)) {}
+AdminService::~AdminService() = default;
+
 grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* context,
                                                const v1::StatusRequest*,
                                                v1::StatusResponse* response) {

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "resident/v1/admin.grpc.pb.h"
@@ -28,11 +27,8 @@ class AdminService final : public v1::Admin::CallbackService {
 
   // `devices`: by index. `begin_drain` makes the daemon refuse new work.
   AdminService(Core& core, std::vector<DeviceControl*> devices, Facts facts,
-               std::function<void()> begin_drain)
-      : core_(core),
-        devices_(std::move(devices)),
-        facts_(std::move(facts)),
-        begin_drain_(std::move(begin_drain)) {}
+               std::function<void()> begin_drain);
+  ~AdminService() override;
 
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
                                    const v1::StatusRequest* request,

@@ -30,6 +30,9 @@ ServerUnaryReactor* Answer(CallbackServerContext* context, char* json,
 
 }  // namespace
 
+ChannelzService::ChannelzService() = default;
+ChannelzService::~ChannelzService() = default;
+
 ServerUnaryReactor* ChannelzService::GetTopChannels(CallbackServerContext* context,
                                                     const channelz::GetTopChannelsRequest* request,
                                                     channelz::GetTopChannelsResponse* response) {

@@ -13,6 +13,9 @@ namespace resident {
 
 class ChannelzService final : public grpc::channelz::v1::Channelz::CallbackService {
  public:
+  ChannelzService();
+  ~ChannelzService() override;
+
   // NOT_FOUND: there is no such channel, server, subchannel or socket.
   grpc::ServerUnaryReactor* GetTopChannels(
       grpc::CallbackServerContext* context,

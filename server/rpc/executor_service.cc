@@ -33,6 +33,9 @@ class NativeRun final : public RunCall {
 
 }  // namespace
 
+ExecutorService::ExecutorService(Core& core) : core_(core) {}
+ExecutorService::~ExecutorService() = default;
+
 grpc::ServerUnaryReactor* ExecutorService::Run(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {

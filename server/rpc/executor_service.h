@@ -13,7 +13,8 @@ class ExecutorService final
     : public v1::Executor::WithRawCallbackMethod_Run<
           v1::Executor::WithRawCallbackMethod_Submit<v1::Executor::Service>> {
  public:
-  explicit ExecutorService(Core& core) : core_(core) {}
+  explicit ExecutorService(Core& core);
+  ~ExecutorService() override;
 
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context,
                                 const grpc::ByteBuffer* request,

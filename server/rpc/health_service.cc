@@ -100,6 +100,10 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
   std::optional<Status::ServingStatus> written_ ABSL_GUARDED_BY(mu_);  // Written last.
 };
 
+HealthService::HealthService(Core& core, OnWatch on_watch)
+    : core_(core), on_watch_(std::move(on_watch)) {}
+HealthService::~HealthService() = default;
+
 void HealthService::Update() {
   // Locked while states are read, so that of two concurrent callers the later one writes the later
   // state.

@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -33,7 +32,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using OnWatch = std::function<void(const std::string& peer, bool open)>;
 
   // Before the first Update there are no statuses, and no service is SERVING.
-  HealthService(Core& core, OnWatch on_watch) : core_(core), on_watch_(std::move(on_watch)) {}
+  HealthService(Core& core, OnWatch on_watch);
+  ~HealthService() override;
 
   // Reads the states of the daemon and its devices, and sends changes to the watches.
   void Update() ABSL_LOCKS_EXCLUDED(mu_);

@@ -132,6 +132,10 @@ class ReflectionStream final : public BidiStream<grpc::ByteBuffer, grpc::ByteBuf
 
 }  // namespace
 
+ReflectionService::ReflectionService(Core& core, std::vector<std::string> services)
+    : core_(core), services_(std::move(services)) {}
+ReflectionService::~ReflectionService() = default;
+
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext* context) {
   return StartBidiCall<ReflectionStream>(*context, core_, services_);

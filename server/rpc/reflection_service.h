@@ -8,7 +8,6 @@
 #define RESIDENT_SERVER_RPC_REFLECTION_SERVICE_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
@@ -21,8 +20,8 @@ class ReflectionService final : public grpc::reflection::v1alpha::ServerReflecti
                                         grpc::reflection::v1alpha::ServerReflection::Service> {
  public:
   // `services`: full names of the services of the daemon.
-  ReflectionService(Core& core, std::vector<std::string> services)
-      : core_(core), services_(std::move(services)) {}
+  ReflectionService(Core& core, std::vector<std::string> services);
+  ~ReflectionService() override;
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServerReflectionInfo(
       grpc::CallbackServerContext* context) override;

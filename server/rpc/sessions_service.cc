@@ -50,6 +50,9 @@ class SessionStream final : public BidiStream<NoMessage, v1::OpenSessionResponse
 
 }  // namespace
 
+SessionsService::SessionsService(Core& core) : core_(core) {}
+SessionsService::~SessionsService() = default;
+
 grpc::ServerWriteReactor<v1::OpenSessionResponse>* SessionsService::Open(
     grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) {
   return StartWriteCall<SessionStream>(*context, core_, *request);

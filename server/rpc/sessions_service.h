@@ -11,7 +11,8 @@ namespace resident {
 
 class SessionsService final : public v1::Sessions::CallbackService {
  public:
-  explicit SessionsService(Core& core) : core_(core) {}
+  explicit SessionsService(Core& core);
+  ~SessionsService() override;
 
   grpc::ServerWriteReactor<v1::OpenSessionResponse>* Open(
       grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) override;
