@@ -133,7 +133,7 @@ class MessageRead final : private grpc_completion_queue_functor {
     Refuse(call_, why);
   }
 
-  // Measures the message, and raises its charge.
+  // Measures the message, and raises its charge. Errors: of the measure, and of Raise.
   absl::Status MeasureMessage(uint64_t length) {
     if (length <= CallMemory::kUncharged && IsBelowLimits(length, method_.limits)) {
       return absl::OkStatus();
@@ -141,8 +141,7 @@ class MessageRead final : private grpc_completion_queue_functor {
     grpc::ByteBuffer bytes = ShareBytes(*message_);
     ASSIGN_OR_RETURN(const uint64_t parsed,
                      resident::MeasureMessage(method_.message, bytes, method_.limits));
-    method_.memory.Raise(CallContext::Of(*call_.server_context), parsed);
-    return absl::OkStatus();
+    return method_.memory.Raise(CallContext::Of(*call_.server_context), parsed);
   }
 
   void RunHandler(uint64_t length) {

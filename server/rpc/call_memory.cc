@@ -137,8 +137,20 @@ absl::Status CallMemory::Charge(CallContext& context, uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void CallMemory::Raise(CallContext& context, uint64_t bytes) {
+absl::Status CallMemory::Raise(CallContext& context, uint64_t bytes) {
+  // Streams wait to read while all clients' messages have their share of the budget (Budget::Full).
+  // Two messages that expand to a gigabyte each would stop the streams of everybody.
+  const Budget& host = core_.admission.host();
+  const uint64_t share = host.limit() / Budget::kCountedShare;
+  const uint64_t all = host.used(Budget::Purpose::kRequests);
+  if (bytes > kLarge && all > context.message_.amount() && all + bytes > share - share / 8) {
+    return errors::CallMemoryFull({.of_client = context.message_.amount() + bytes,
+                                   .of_all = all + bytes,
+                                   .client_limit = UINT64_MAX,
+                                   .limit = host.limit()});
+  }
   context.message_.Become(Budget::Purpose::kRequests, context.message_.amount() + bytes);
+  return absl::OkStatus();
 }
 
 void CallMemory::Handle(uint64_t length, std::function<void()> handle) {

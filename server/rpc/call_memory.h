@@ -5,8 +5,7 @@
 //     (message_bytes.h). For a call with one message, the charge lasts until the call ends; the
 //     handlers of streams charge what they keep (batch_stream.h, upload_stream.h).
 //   * An answer is charged when it is serialized: that of a unary call until the call ends, which
-//   is
-//     not before the client has read it, and that of a stream until the next one.
+//     is not before the client has read it, and that of a stream until the next one.
 //     MethodRule::charges_answers lists the methods whose handlers do that.
 //   * A client whose charges are over its share (Budget::Full) is refused further messages and
 //     answers with RESOURCE_EXHAUSTED until some are read or end.
@@ -106,8 +105,9 @@ class CallMemory {
   // Charges the message of a call that has one, which takes `bytes` so far. RESOURCE_EXHAUSTED: the
   // client's charges are over its share.
   absl::Status Charge(CallContext& context, uint64_t bytes);
-  // Raises the charge, once it is known what the message takes.
-  void Raise(CallContext& context, uint64_t bytes);
+  // Raises the charge by `bytes`, once it is known what the message takes. RESOURCE_EXHAUSTED: it
+  // would take the memory that streams need to read; not if no other client has messages.
+  absl::Status Raise(CallContext& context, uint64_t bytes);
   // Lets `handle` handle a message of this length: at once, or on a thread for large messages.
   void Handle(uint64_t length, std::function<void()> handle);
   // Handles a large message of a stream on such a thread. It is charged until it is handled.

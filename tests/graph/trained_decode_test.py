@@ -70,12 +70,12 @@ class TrainedDecodeTest(daemons.CommandTest):
         with llama_client.LlamaClient(daemon.address) as client:
             before = executed()
             whole = client.run(graph, self.prompt, STEPS, **scalars)
-            # Quanta are a few tasks, nodes are one each.
+            # Quanta are a few tasks. Nodes are one each, or one for some that are fused.
             tasks = executed() - before
             if in_engine:
                 self.assertLess(tasks, STEPS)
             else:
-                self.assertGreaterEqual(tasks, STEPS * len(graph.nodes))
+                self.assertGreaterEqual(tasks, STEPS * len(graph.nodes) // 2)
             session = client.open(graph)
             single = [client.run(graph, self.prompt, 1, session=session, **scalars).tokens
                       for _ in range(STEPS)]
