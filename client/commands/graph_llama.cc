@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
-#include "client/importers/errors.h"
 #include "client/importers/amk/import.h"
+#include "client/importers/errors.h"
 #include "client/importers/llama/import.h"
 #include "client/importers/llama/quantize.h"
 

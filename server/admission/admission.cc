@@ -6,9 +6,9 @@
 #include <cassert>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/queue/errors.h"
 #include "server/admission/errors.h"
-#include "runtime/base/status_macros.h"
 
 namespace resident {
 namespace {

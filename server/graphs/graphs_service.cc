@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/check.h"
 #include "runtime/graph/finding.h"
@@ -19,9 +18,7 @@
 #include "server/graphs/graph_render.h"
 #include "server/graphs/graph_run_stream.h"
 #include "server/rpc/call.h"
-
 #include "server/rpc/grpc_call.h"
-
 #include "server/rpc/unary_call.h"
 
 namespace resident {

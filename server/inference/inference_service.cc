@@ -21,7 +21,6 @@
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-
 #include "server/rpc/unary_call.h"
 
 namespace resident {

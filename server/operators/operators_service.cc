@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/core/status.h"
@@ -17,7 +16,6 @@
 #include "server/operators/watch_stream.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
-
 #include "server/rpc/unary_call.h"
 
 namespace resident {

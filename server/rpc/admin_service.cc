@@ -8,13 +8,13 @@
 
 #include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
+#include "runtime/base/status_macros.h"
 #include "server/core/daemon_status.h"
 #include "server/core/status.h"
-#include "runtime/base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/errors.h"
-#include "server/workload/errors.h"
 #include "server/rpc/unary_call.h"
+#include "server/workload/errors.h"
 
 namespace resident {
 namespace {

@@ -10,7 +10,6 @@
 #include "server/rpc/bidi_stream.h"
 #include "server/rpc/errors.h"
 #include "server/rpc/grpc_call.h"
-
 #include "server/rpc/unary_call.h"
 
 namespace resident {

@@ -60,7 +60,8 @@ Needs OperatorWorkload::ResourcesNeeded() const {
   needs.host_bytes = batch_bytes + columns_->returned_bytes();
   if (trial_) {
     // The trial needs a copy of the batch with an index for each task, and a comparison task for
-    // each output of each task: its descriptor, the two tensors, and the index of the compared task.
+    // each output of each task: its descriptor, the two tensors, and the index of the compared
+    // task.
     constexpr uint64_t kComparisonBytes =
         sizeof(TaskDescriptor) + 2 * sizeof(Argument) + sizeof(uint64_t) + kTaskOutcomeBytes;
     needs.trial_bytes =

@@ -518,7 +518,7 @@ class MethodsTest(unittest.TestCase):
         deadline = time.monotonic() + WAIT_S
         while not condition():
             self.assertLess(time.monotonic(), deadline,
-                            "not within {} s: {}{}".format(WAIT_S, what, "; " + str(call) if call else ""))
+                            "not within {} s: {}; {}".format(WAIT_S, what, call or ""))
             self.caller.keep_alive()
             time.sleep(0.01)
 
