@@ -590,8 +590,10 @@ class UnreadTest(MethodsTest):
             return
         read = self.caller.call(row.name, message)
         longest = max([len(one) for one in read.messages], default=0)
-        if row.unread == "kTiny" or row.name in SHORT_HERE:
+        if row.unread == "kTiny":
             self.assertLessEqual(longest, TINY, "its answer is not short")
+        # Of the others, how many parts one answer joins depends on when the client reads.
+        if row.unread == "kTiny" or row.name in SHORT_HERE:
             return
         self.assertGreater(longest, TINY, (read, "the table or the example is wrong"))
         example = self.caller.examples()[row.name]  # A new one, for calls that need new names.
