@@ -92,6 +92,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void EventSent() ABSL_LOCKS_EXCLUDED(mu_);
   // What the run leaves to the next one in its session. REQUIRES: `on_end` was called.
   GraphRunLeft left() const ABSL_LOCKS_EXCLUDED(mu_);
+  // The charge of the daemon's memory, for the answers that are not yet written. REQUIRES: `on_end`
+  // was called.
+  Budget::Charge TakeHostCharge() { return std::move(host_charge_); }
 
  private:
   enum class Phase { kSetup, kQuantum, kNodes, kRecords, kOutputs, kEnded };

@@ -159,11 +159,11 @@ void GraphRunStream::Start() {
       });
 }
 
-void GraphRunStream::Send(v1::RunGraphResponse response) {
+void GraphRunStream::Send(v1::RunGraphResponse response, Budget::Charge charge) {
   core_.counters.Sent(response.ByteSizeLong());
   absl::MutexLock lock(&mu_);
-  // A run that was cancelled counts no events any more. The run is charged for the response.
-  if (!ending()) Write(std::move(response));
+  // A run that was cancelled counts no events any more. The run is charged for its events.
+  if (!ending()) Write(std::move(response), std::move(charge));
 }
 
 void GraphRunStream::OnWritten() {
@@ -200,7 +200,7 @@ void GraphRunStream::EndUse(const GraphRun& run, absl::StatusOr<v1::GraphResult>
 }
 
 void GraphRunStream::OnRunEnd(absl::StatusOr<v1::GraphResult> result) {
-  std::shared_ptr<GraphRun> run;  // With its charge, until the result is written or dropped.
+  std::shared_ptr<GraphRun> run;
   {
     absl::MutexLock lock(&mu_);
     run = std::exchange(run_, nullptr);  // The run refers to this object.
@@ -210,7 +210,8 @@ void GraphRunStream::OnRunEnd(absl::StatusOr<v1::GraphResult> result) {
   if (status.ok()) {
     v1::RunGraphResponse response;
     *response.mutable_result() = *std::move(result);
-    Send(std::move(response));
+    // The run's own memory is free before the client reads, but not that of its answers.
+    Send(std::move(response), run->TakeHostCharge());
   }
   absl::MutexLock lock(&mu_);
   Conclude(status);

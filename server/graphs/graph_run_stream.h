@@ -44,7 +44,8 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
   // Starts the run. REQUIRES: it has its session, if there is one.
   void Start() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeSession(std::optional<GraphSessionState>* state);
-  void Send(v1::RunGraphResponse response) ABSL_LOCKS_EXCLUDED(mu_);
+  // `charge`: of the response and of those before it, until it is written or dropped.
+  void Send(v1::RunGraphResponse response, Budget::Charge charge = {}) ABSL_LOCKS_EXCLUDED(mu_);
   void EndUse(const GraphRun& run, absl::StatusOr<v1::GraphResult>& result);
   void OnRunEnd(absl::StatusOr<v1::GraphResult> result) ABSL_LOCKS_EXCLUDED(mu_);
 
