@@ -161,4 +161,14 @@ absl::Status OverlappingStrides(const ArgumentRef& place, const std::string& sha
              "all dimensions with smaller strides cover together"));
 }
 
+absl::Status OutputShapeTwice(const ArgumentRef& place) {
+  return Refuse(place, {"OUTPUT_SHAPE_TWICE", "", ""},
+                ": the column has a shape and also infer_shape. Fix: send one of them");
+}
+
+absl::Status ShapeOfScalar(const ArgumentRef& place) {
+  return Refuse(place, {"SHAPE_OF_SCALAR", "", ""},
+                ": the column has a shape and also scalar_shape. Fix: send one of them");
+}
+
 }  // namespace resident::errors

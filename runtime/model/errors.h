@@ -53,6 +53,9 @@ absl::Status StrideTooLarge(const ArgumentRef& place, size_t dim, int64_t stride
 absl::Status NegativeStride(const ArgumentRef& place, size_t dim, int64_t stride);
 absl::Status OverlappingStrides(const ArgumentRef& place, const std::string& shape,
                                 const std::string& strides);
+// A returned column with both a shape and infer_shape.
+absl::Status OutputShapeTwice(const ArgumentRef& place);
+absl::Status ShapeOfScalar(const ArgumentRef& place);
 
 }  // namespace resident::errors
 

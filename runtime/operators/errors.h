@@ -17,6 +17,10 @@ namespace resident::errors {
 // Examples and their values are counted from 0 here and from 1 in messages.
 absl::Status ExampleTolerance(size_t example);
 absl::Status ExampleTooLarge(size_t example, size_t value, uint64_t limit);
+absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit);
+absl::Status ExampleDType(size_t example, size_t value, int dtype);
+absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit);
+absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted);
 absl::Status TooManyExamples(uint64_t count, uint64_t limit);
 // Returns `why` with the example's number (from 0; messages count from 1) as a prefix.
 absl::Status InExample(size_t example, const absl::Status& why);

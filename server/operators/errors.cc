@@ -7,41 +7,6 @@ namespace resident::errors {
 
 using absl::StrCat;
 
-namespace {
-
-using absl::StrCat;
-
-std::string DescribeValue(size_t example, size_t value) {
-  return StrCat("example ", example + 1, ", value ", value + 1);
-}
-
-}  // namespace
-
-absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit) {
-  return absl::InvalidArgumentError(StrCat("example ", example + 1, " has ", values,
-                                           " values, but an operator has at most ", limit,
-                                           " parameters. Fix: send one for each parameter"));
-}
-
-absl::Status ExampleDType(size_t example, size_t value, int dtype) {
-  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), ": dtype ", dtype,
-                                           " is unknown. Fix: set a value of resident.v1.DType"));
-}
-
-absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit) {
-  return absl::InvalidArgumentError(StrCat(DescribeValue(example, value), ": ", rank,
-                                           " dimensions are over the limit of ", limit,
-                                           ". Fix: give a shape that the signature takes"));
-}
-
-absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted) {
-  return absl::InvalidArgumentError(StrCat(
-      DescribeValue(example, value), ": data has ", got, " bytes, but dtype and shape require ",
-      wanted,
-      ". Fix: send dense elements; twice as many for an inout with expected values; none for an "
-      "output that is compared with the active version's"));
-}
-
 absl::Status InstallHeaderNotSent(uint64_t limit_ms) {
   return absl::DeadlineExceededError(
       StrCat("the install's header was not sent within ", limit_ms,

@@ -12,11 +12,6 @@
 
 namespace resident::errors {
 
-absl::Status ExampleTooManyValues(size_t example, size_t values, size_t limit);
-absl::Status ExampleDType(size_t example, size_t value, int dtype);
-absl::Status ExampleRank(size_t example, size_t value, size_t rank, size_t limit);
-absl::Status ExampleSize(size_t example, size_t value, uint64_t got, uint64_t wanted);
-
 absl::Status InstallHeaderNotSent(uint64_t limit_ms);
 absl::Status InstallNoHeader();
 absl::Status InstallSecondHeader();

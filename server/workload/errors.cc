@@ -10,37 +10,6 @@ namespace resident::errors {
 
 using absl::StrCat;
 
-namespace {
-
-struct Mismatch {
-  const char* reason;
-  std::string got;
-  std::string expected;  // Empty: not a single value.
-};
-
-// INVALID_ARGUMENT for one argument. `text` follows its description in the message.
-absl::Status Refuse(const ArgumentRef& place, const Mismatch& mismatch, const std::string& text) {
-  ErrorReason reason{mismatch.reason,
-                     {{"operator", place.operator_name},
-                      {"argument", place.parameter},
-                      {"index", StrCat(place.index)}}};
-  if (!mismatch.got.empty()) reason.details.emplace_back("got", mismatch.got);
-  if (!mismatch.expected.empty()) reason.details.emplace_back("expected", mismatch.expected);
-  return WithReason(absl::InvalidArgumentError(StrCat(ArgumentText(place), text)), reason);
-}
-
-}  // namespace
-
-absl::Status OutputShapeTwice(const ArgumentRef& place) {
-  return Refuse(place, {"OUTPUT_SHAPE_TWICE", "", ""},
-                ": the column has a shape and also infer_shape. Fix: send one of them");
-}
-
-absl::Status ShapeOfScalar(const ArgumentRef& place) {
-  return Refuse(place, {"SHAPE_OF_SCALAR", "", ""},
-                ": the column has a shape and also scalar_shape. Fix: send one of them");
-}
-
 absl::Status EmptyBatch() {
   return absl::InvalidArgumentError(
       "the batch has no work. Fix: set Batch.tasks or Batch.programs");

@@ -13,10 +13,6 @@
 
 namespace resident::errors {
 
-// A returned column with both a shape and infer_shape.
-absl::Status OutputShapeTwice(const ArgumentRef& place);
-absl::Status ShapeOfScalar(const ArgumentRef& place);
-
 absl::Status EmptyBatch();
 absl::Status NoTasks();
 absl::Status TooManyTasks(uint64_t count, uint64_t limit);
