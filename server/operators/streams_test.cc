@@ -484,9 +484,13 @@ class TimeoutTest : public StreamsTest {
     call_.EndRead(ToBytes(request));
   }
   // The batch is not answered before its timeout, and is answered within one interval after it.
-  v1::BatchResult AwaitAnswer() {
+  // `sleepers`: threads that look at the time while the batch waits. They must sleep when it
+  // advances.
+  v1::BatchResult AwaitAnswer(size_t sleepers = 0) {
     constexpr std::chrono::nanoseconds kBefore{1};
+    time_.AwaitSleepers(sleepers);
     time_.Advance(kTimeout - kBefore);
+    time_.AwaitSleepers(sleepers);
     EXPECT_TRUE(call_.written().empty());
     time_.Advance(kBefore +
                   std::max(Admission::kPollInterval, DeviceQueue::kDeadlineCheckInterval));
@@ -505,7 +509,7 @@ class TimeoutTest : public StreamsTest {
 TEST_F(TimeoutTest, OfABatchThatWaitsForQueueSpace) {
   const Ticket others = FillQueue();
   Send(1);
-  const v1::BatchResult result = AwaitAnswer();
+  const v1::BatchResult result = AwaitAnswer(/*sleepers=*/1);
   EXPECT_EQ(result.id(), 7u);
   EXPECT_EQ(result.refused().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
 }

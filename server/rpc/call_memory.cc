@@ -141,6 +141,7 @@ absl::Status CallMemory::Raise(CallContext& context, uint64_t bytes) {
   // Streams wait to read while all clients' messages have their share of the budget (Budget::Full).
   // Two messages that expand to a gigabyte each would stop the streams of everybody.
   const Budget& host = core_.admission.host();
+  absl::MutexLock lock(&raise_mu_);  // Otherwise two messages could find the same memory free.
   const uint64_t share = host.limit() / Budget::kCountedShare;
   const uint64_t all = host.used(Budget::Purpose::kRequests);
   if (bytes > kLarge && all > context.message_.amount() && all + bytes > share - share / 8) {

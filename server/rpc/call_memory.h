@@ -126,6 +126,7 @@ class CallMemory {
 
   Core& core_;
   WorkerPool threads_{2};
+  absl::Mutex raise_mu_;  // See Raise.
   absl::Mutex mu_;
   // Accounts of connections. Those that nothing is charged to are removed when there are prune_at_.
   absl::flat_hash_map<std::string, std::weak_ptr<Budget::Account>> accounts_ ABSL_GUARDED_BY(mu_);
