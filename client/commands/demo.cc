@@ -1,11 +1,9 @@
 // demo: a short run of checked work, with explanations for new users. `make demo` runs it
 // with a new daemon (deploy/demo.sh).
 #include "absl/strings/str_cat.h"
-#include "client/bench/flux_stream.h"
-#include "client/bench/task_stream.h"
+#include "client/bench/measurements.h"
 #include "client/cli/common_options.h"
 #include "client/cli/format.h"
-#include "client/cli/latency.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/commands/command.h"

@@ -8,11 +8,13 @@
 #ifndef RESIDENT_CLIENT_IMPORTERS_MODEL_JSON_H_
 #define RESIDENT_CLIENT_IMPORTERS_MODEL_JSON_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -56,6 +58,17 @@ class ModelObject {
   const std::string prefix_;
   const std::string file_;
 };
+
+// The safetensors files that a word of the command line stands for.
+
+// Of one index.
+inline constexpr size_t kMaxSafetensorsFiles = 1024;
+
+// `path`: a safetensors file, the index of several (*.index.json), or the folder of a model, which
+// has model.safetensors or model.safetensors.index.json. Paths in alphabetical order; one that is
+// neither an index nor a folder is returned as it is. INVALID_ARGUMENT: an index is damaged, or a
+// folder has no files.
+absl::StatusOr<std::vector<std::string>> SafetensorsPaths(const std::string& path);
 
 }  // namespace resident::cli
 

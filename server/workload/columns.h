@@ -25,8 +25,8 @@
 #include "runtime/model/infer_output.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/queue/batch.h"
-#include "server/workload/request_batch.h"
 #include "server/workload/work_bound.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 

@@ -1,3 +1,4 @@
+
 #include "server/workload/flux_workload.h"
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/status_macros.h"
 #include "server/workload/errors.h"
+#include "server/workload/flux_programs.h"
 #include "server/workload/result_builder.h"
-#include "server/workload/run_order.h"
 
 namespace resident {
 namespace {
