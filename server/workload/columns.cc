@@ -1,3 +1,4 @@
+
 #include "server/workload/columns.h"
 
 #include <algorithm>
@@ -8,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
+#include "runtime/model/call_arguments.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/errors.h"
-#include "runtime/model/infer_output.h"
 #include "runtime/model/strided_view.h"
 #include "server/workload/errors.h"
 

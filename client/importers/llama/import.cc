@@ -27,50 +27,15 @@ constexpr int64_t kMaxCacheElements = int64_t{1} << 56;
 
 v1::GraphArgument View(const std::string& tensor, const Dims& shape, int64_t offset,
                        const Dims& strides) {
-  v1::GraphArgument argument;
-  v1::GraphView& view = *argument.mutable_tensor();
-  view.set_name(tensor);
-  view.set_offset(offset);
+  std::vector<client::graph_messages::Dim> dims;
   for (const int64_t size : shape) {
-    v1::GraphDim& dim = *view.add_shape();
-    size == kPromptLength ? dim.set_scalar("prompt_len") : dim.set_size(size);
+    if (size == kPromptLength) {
+      dims.emplace_back("prompt_len");
+    } else {
+      dims.emplace_back(size);
+    }
   }
-  for (const int64_t stride : strides) view.add_strides(stride);
-  return argument;
-}
-
-v1::GraphArgument Whole(const std::string& tensor) { return View(tensor, {}); }
-
-v1::GraphArgument Real(double value) {
-  v1::GraphArgument argument;
-  argument.set_f64(value);
-  return argument;
-}
-
-v1::GraphArgument Integer(int64_t value) {
-  v1::GraphArgument argument;
-  argument.set_i64(value);
-  return argument;
-}
-
-v1::GraphArgument Scalar(const std::string& name, double factor, double addend) {
-  v1::GraphArgument argument;
-  v1::GraphScalarUse& use = *argument.mutable_scalar();
-  use.set_name(name);
-  if (factor != 1) use.set_factor(factor);
-  use.set_addend(addend);
-  return argument;
-}
-
-v1::GraphArgument None() {
-  v1::GraphArgument argument;
-  argument.set_none(true);
-  return argument;
-}
-
-v1::GraphArgument Named(const char* parameter, v1::GraphArgument argument) {
-  argument.set_parameter(parameter);
-  return argument;
+  return client::graph_messages::View(tensor, dims, offset, strides);
 }
 
 v1::GraphArgument WithLength(v1::GraphArgument view, const std::string& scalar) {

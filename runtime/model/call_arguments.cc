@@ -1,6 +1,7 @@
-#include "runtime/model/infer_output.h"
+#include "runtime/model/call_arguments.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/container/inlined_vector.h"
 #include "runtime/base/status_macros.h"
@@ -8,6 +9,45 @@
 #include "runtime/model/errors.h"
 
 namespace resident {
+
+MatchedArguments MatchArguments(const Signature& signature,
+                                absl::Span<const std::string_view> names) {
+  const std::vector<Parameter>& parameters = signature.parameters();
+  assert(names.size() <= parameters.size());
+  MatchedArguments matched;
+  matched.by_parameter.resize(parameters.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    size_t to = i;
+    if (!names[i].empty()) {
+      matched.named = true;
+      to = 0;
+      while (to < parameters.size() && parameters[to].name != names[i]) ++to;
+    } else if (matched.named) {
+      matched.refused.push_back({MatchedArguments::Problem::kUnnamedAfterNamed, i});
+      continue;
+    }
+    if (to == parameters.size()) {
+      matched.refused.push_back({MatchedArguments::Problem::kUnknownName, i});
+    } else if (matched.by_parameter[to].has_value()) {
+      matched.refused.push_back({MatchedArguments::Problem::kTwice, i});
+    } else {
+      matched.by_parameter[to] = i;
+    }
+  }
+  size_t count = parameters.size();
+  while (count > 0 && !matched.by_parameter[count - 1].has_value() &&
+         parameters[count - 1].default_bits.has_value()) {
+    --count;
+  }
+  matched.by_parameter.resize(count);
+  for (size_t p = 0; p < count; ++p) {
+    if (!matched.by_parameter[p].has_value() && !parameters[p].default_bits.has_value()) {
+      matched.missing.push_back(p);
+    }
+  }
+  return matched;
+}
+
 namespace {
 
 using Kind = DimPattern::Kind;

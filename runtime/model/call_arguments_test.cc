@@ -1,7 +1,9 @@
-#include "runtime/model/infer_output.h"
+#include "runtime/model/call_arguments.h"
 
+#include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -119,6 +121,54 @@ TEST_F(InferOutputTest, RandomBroadcastsAgreeWithMatch) {
     }
   }
   EXPECT_GT(inferred, 1000);
+}
+
+class MatchArgumentsTest : public ::testing::Test {
+ protected:
+  MatchedArguments Match(const std::vector<std::string_view>& names) {
+    return MatchArguments(*signature_, names);
+  }
+  // The arguments of the parameters, "-" for none.
+  std::string Text(const std::vector<std::string_view>& names) {
+    const MatchedArguments matched = Match(names);
+    EXPECT_TRUE(matched.refused.empty());
+    std::string text;
+    for (const std::optional<size_t>& argument : matched.by_parameter) {
+      text += argument.has_value() ? std::to_string(*argument) : "-";
+    }
+    return text;
+  }
+
+  const absl::StatusOr<Signature> signature_ = Signature::Parse(
+      "x: in f32[*S], y: in f32[*S], out: out f32[*S], alpha: scalar f32 = 1, beta: scalar f32 = "
+      "0");
+};
+
+TEST_F(MatchArgumentsTest, PositionsComeBeforeNames) {
+  EXPECT_EQ(Text({"", "", ""}), "012");
+  EXPECT_EQ(Text({"", "", "", "", ""}), "01234");
+  EXPECT_EQ(Text({"", "", "", "beta"}), "012-3");
+  EXPECT_EQ(Text({"", "out", "y"}), "021");
+  EXPECT_EQ(Text({"alpha", "out", "y", "x"}), "3210");
+}
+
+TEST_F(MatchArgumentsTest, ParametersWithoutAnArgumentAreMissing) {
+  EXPECT_EQ(Match({"", "beta"}).missing, (std::vector<size_t>{1, 2}));
+  EXPECT_EQ(Match({}).missing, (std::vector<size_t>{0, 1, 2}));
+  EXPECT_TRUE(Match({"", "", ""}).missing.empty());
+}
+
+TEST_F(MatchArgumentsTest, ArgumentsOfNoParameterAreRefused) {
+  using Problem = MatchedArguments::Problem;
+  const MatchedArguments matched = Match({"", "x", "gamma", "y", ""});
+  ASSERT_EQ(matched.refused.size(), 3u);
+  EXPECT_EQ(matched.refused[0].problem, Problem::kTwice);
+  EXPECT_EQ(matched.refused[0].argument, 1u);
+  EXPECT_EQ(matched.refused[1].problem, Problem::kUnknownName);
+  EXPECT_EQ(matched.refused[1].argument, 2u);
+  EXPECT_EQ(matched.refused[2].problem, Problem::kUnnamedAfterNamed);
+  EXPECT_EQ(matched.refused[2].argument, 4u);
+  EXPECT_TRUE(matched.named);
 }
 
 }  // namespace
