@@ -210,8 +210,6 @@ namespace {
 
 constexpr std::string_view kBufferPrefix = "buffer:";
 
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
-
 }  // namespace
 
 absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word) {

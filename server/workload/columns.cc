@@ -2,6 +2,7 @@
 #include "server/workload/columns.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 
@@ -65,6 +66,7 @@ absl::Status Columns::ReadStrides(size_t column,
                                   const google::protobuf::RepeatedField<int64_t>& strides,
                                   Plan& plan) {
   if (strides.empty()) return absl::OkStatus();
+  assert(plan.dtype != DType::kInvalid);
   const size_t rank = plan.shape.size();
   if (static_cast<size_t>(strides.size()) != rank) {
     return errors::StridesRank(DescribePlace(column), strides.size(), rank);
@@ -494,6 +496,7 @@ uint64_t Columns::descriptor_bytes() const {
 }
 
 uint64_t Columns::CompactElements() const {
+  assert(compact_);
   for (const Plan& plan : plans_) {
     if (plan.kind != Kind::kScalar) return plan.elements;
   }

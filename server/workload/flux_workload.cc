@@ -2,6 +2,7 @@
 #include "server/workload/flux_workload.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -86,6 +87,7 @@ Needs FluxWorkload::ResourcesNeeded() const {
 }
 
 void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
+  assert(place_.session != nullptr);  // Check has returned OK.
   batch.device = place_.device;
   batch.epoch = place_.session->epoch();
   batch.operator_name = counted_.op->name();
