@@ -83,7 +83,7 @@ absl::Status ModelObject::Bad(const char* key, const std::string& what) const {
   return errors::BadModelValue(Name(key), what, file_);
 }
 
-absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int64_t most,
+absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t min, int64_t max,
                                              std::optional<int64_t> fallback) const {
   const nlohmann::json* const value = Find(key);
   if (value == nullptr) {
@@ -93,30 +93,30 @@ absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int
   // A number above the range of int64_t is unsigned and becomes negative.
   const bool whole = value->is_number_integer();
   const int64_t number = whole ? value->get<int64_t>() : 0;
-  if (!whole || number < least || number > most || (value->is_number_unsigned() && number < 0)) {
+  if (!whole || number < min || number > max || (value->is_number_unsigned() && number < 0)) {
     return Bad(
         key,
         StrCat("is ",
                value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
-               " and may be a whole number from ", least, " to ", most));
+               " and may be a whole number from ", min, " to ", max));
   }
   return number;
 }
 
-absl::StatusOr<double> ModelObject::Number(const char* key, double least, double most,
+absl::StatusOr<double> ModelObject::Number(const char* key, double min, double max,
                                            std::optional<double> fallback) const {
   const nlohmann::json* const value = Find(key);
   if (value == nullptr) {
     if (fallback.has_value()) return *fallback;
     return Missing(key);
   }
-  const double number = value->is_number() ? value->get<double>() : least;
-  if (!(number > least && number <= most)) {
+  const double number = value->is_number() ? value->get<double>() : min;
+  if (!(number > min && number <= max)) {
     return Bad(
         key,
         StrCat("is ",
                value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
-               " and may be a number above ", least, " and up to ", most));
+               " and may be a number above ", min, " and up to ", max));
   }
   return number;
 }

@@ -43,10 +43,10 @@ class ModelObject {
 
   // INVALID_ARGUMENT: it has another type or is out of range, or it is missing and there is no
   // `fallback`.
-  absl::StatusOr<int64_t> Integer(const char* key, int64_t least, int64_t most,
+  absl::StatusOr<int64_t> Integer(const char* key, int64_t min, int64_t max,
                                   std::optional<int64_t> fallback = {}) const;
   // `least` itself is excluded.
-  absl::StatusOr<double> Number(const char* key, double least, double most,
+  absl::StatusOr<double> Number(const char* key, double min, double max,
                                 std::optional<double> fallback = {}) const;
   absl::StatusOr<bool> Bool(const char* key, bool fallback) const;
   absl::StatusOr<std::string> Text(const char* key, std::optional<std::string> fallback = {}) const;

@@ -404,13 +404,13 @@ absl::Status Columns::CheckWork(const WorkLimits& limits) const {
     // Those of the task that does most: a negative value does not limit it.
     for (const Plan& plan : plans_) {
       const auto read = [&](uint64_t bits) { return ReadElement(plan.dtype, &bits).AsDouble(); };
-      double most = plan.kind == Kind::kScalar && plan.values.empty() ? read(plan.base) : 0;
+      double max = plan.kind == Kind::kScalar && plan.values.empty() ? read(plan.base) : 0;
       if (plan.kind == Kind::kScalar) {
         for (const uint64_t bits : plan.values) {
-          most = most < 0 ? most : read(bits) < 0 ? -1 : std::max(most, read(bits));
+          max = max < 0 ? max : read(bits) < 0 ? -1 : std::max(max, read(bits));
         }
       }
-      scalars.push_back(most);
+      scalars.push_back(max);
     }
   }
   return resident::CheckWork(*op_.version, CountWork(*op_.version, shapes, strides, scalars),

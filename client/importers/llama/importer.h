@@ -91,7 +91,7 @@ class Importer {
   absl::Status CheckQuantization();
 
   // Tensors and scalars.
-  void AddScalar(const std::string& name, v1::DType dtype, double least, double most,
+  void AddScalar(const std::string& name, v1::DType dtype, double min, double max,
                  std::optional<double> initial);
   void AddSamplingScalars();
   v1::GraphTensor& Tensor(v1::GraphTensor::Kind kind, const std::string& name, v1::DType dtype,
@@ -186,10 +186,10 @@ class Importer {
   LlamaGraph result_;
   v1::Graph& graph_ = result_.graph;
   int64_t context_ = 0;
-  int64_t texts_ = 1;      // That a step decodes.
-  int64_t rows_ = 1;       // Of a step: texts_ or kPromptLength.
-  int64_t most_rows_ = 1;  // Rows of the activations.
-  int64_t parts_ = 1;      // Into which a decoding step's attention divides the keys.
+  int64_t texts_ = 1;     // That a step decodes.
+  int64_t rows_ = 1;      // Of a step: texts_ or kPromptLength.
+  int64_t max_rows_ = 1;  // Rows of the activations.
+  int64_t parts_ = 1;     // Into which a decoding step's attention divides the keys.
   // Of the tensors so far, by name.
   struct Declared {
     v1::GraphTensor::Kind kind;

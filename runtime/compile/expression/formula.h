@@ -29,9 +29,9 @@ struct Function {
   std::string_view name;
   // "x, slope = 0.01".
   std::string_view parameters;
-  // The least and the most arguments; those between the two have defaults.
-  size_t least;
-  size_t most;
+  // The smallest and the largest number of arguments; those between the two have defaults.
+  size_t min_arguments;
+  size_t max_arguments;
   // The approximate number of instructions.
   int cost;
   // Whether the first argument is a comparison.
