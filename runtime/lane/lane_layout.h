@@ -148,9 +148,8 @@ enum {
  *          bits 56-63  flags
  *   words  what changes from call to call:
  *          a place     the index in the lane's table of buffers in bits 48-63, the byte offset of
- * the tensor's first element (index 0 in each dimension) below a value     a scalar: an integer
- * sign- or zero-extended to 64 bits, a floating-point number as the bits of a double; or a number
- * of elements */
+ *          a value     a scalar: its bits in the low bytes, in the dtype of the operator's
+ * parameter; the other bytes are ignored elements    the number of elements of each tensor */
 typedef struct lane_slot {
   uint64_t head;
   uint64_t words[kLaneWords];
@@ -209,15 +208,16 @@ typedef struct lane_daemon_page {
 } lane_daemon_page;
 
 /* The local socket (SOCK_SEQPACKET). The client sends kLaneMagic and the token of Lanes.Open as
- * text. The daemon answers with one packet: a lane_welcome with the lane's memory as SCM_RIGHTS; or
- * a lane_welcome's `code` other than 0, which is a code of google.rpc.Code, and behind it the
+ * text. The daemon answers with one packet: a lane_welcome whose `code` is 0, with the lane's
+ * memory as SCM_RIGHTS; or 4 bytes with another code of google.rpc.Code, and behind them the
  * message as text. Afterwards the connection stays open as the lane: bytes from the client are the
  * doorbell, and the end of the connection is the end of the lane. The daemon sends nothing more. */
 #define kLaneMagic "residln1"
 typedef struct lane_welcome {
   uint32_t code;
+  uint32_t layout_hash;
   uint32_t slots;
-  uint64_t layout_hash;
+  uint32_t reserved; /* 0 */
   uint64_t data_bytes;
 } lane_welcome;
 
@@ -246,8 +246,8 @@ static_assert(offsetof(lane_daemon_page, refused) == 512, "");
 static_assert(offsetof(lane_daemon_page, refusal) == 520, "");
 static_assert(sizeof(lane_welcome) == 24, "");
 static_assert(offsetof(lane_welcome, code) == 0, "");
-static_assert(offsetof(lane_welcome, slots) == 4, "");
-static_assert(offsetof(lane_welcome, layout_hash) == 8, "");
+static_assert(offsetof(lane_welcome, layout_hash) == 4, "");
+static_assert(offsetof(lane_welcome, slots) == 8, "");
 static_assert(offsetof(lane_welcome, data_bytes) == 16, "");
 
 static inline uint32_t lane_stamp(uint64_t sequence) { return (uint32_t)sequence + 1; }
@@ -298,7 +298,7 @@ static inline uint64_t lane_bytes(uint32_t slots, uint64_t data_bytes) {
 /* Differs between two builds that could interpret the memory differently. kLaneVersion is
  * incremented when a meaning changes without a size or an offset. */
 enum { kLaneVersion = 1 };
-static inline uint64_t lane_layout_hash(void) {
+static inline uint32_t lane_layout_hash(void) {
   const uint64_t fields[] = {
       kLaneVersion,
       kLanePageBytes,
@@ -325,7 +325,7 @@ static inline uint64_t lane_layout_hash(void) {
   for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); ++i) {
     hash = (hash ^ fields[i]) * 1099511628211ULL;
   }
-  return hash;
+  return (uint32_t)(hash ^ hash >> 32);
 }
 
 #endif /* RESIDENT_RUNTIME_LANE_LANE_LAYOUT_H_ */
