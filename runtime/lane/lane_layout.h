@@ -22,18 +22,23 @@
  * the daemon.
  *
  * Memory ordering:
- *   submission    The client stores `words`, then `head` with release. The daemon loads `head` with
- *                 acquire, then `words`. What the client wrote before `head`, in this memory or in
- * memory that it shares with the device, is visible to the task. completion    The daemon stores
- * `tail`, then `head` with release; later `completed` with release. A client that loads `head` or
- * `completed` with acquire sees what the task wrote to memory that the client shares. Memory of the
- * device is visible to later tasks. doorbell      The client stores `head`, executes a full fence,
- * loads `asleep`, and if it is 1 sends one byte on the socket. The daemon stores `asleep` = 1,
- * executes a full fence, and looks at the next slot once more before it stops polling. sleep The
- * client stores `sleeping` = 1, executes a full fence, loads `wakes`, looks for its completion, and
- * calls futex(FUTEX_WAIT, &wakes, the loaded value). The daemon stores completions and `completed`,
- * executes a full fence, and if `sleeping` is 1 adds 1 to `wakes` and calls futex(FUTEX_WAKE). The
- * futex is not private to a process. */
+ *
+ * Submission: the client stores `words`, then `head` with release. The daemon loads `head` with
+ * acquire, then `words`. What the client wrote before `head`, in this memory or in memory that it
+ * shares with the device, is visible to the task.
+ *
+ * Completion: the daemon stores `tail`, then `head` with release; later `completed` with release. A
+ * client that loads `head` or `completed` with acquire sees what the task wrote to memory that the
+ * client shares. Memory of the device is visible to later tasks.
+ *
+ * Doorbell: the client stores `head`, executes a full fence, loads `asleep`, and if it is 1 sends
+ * one byte on the socket. The daemon stores `asleep` = 1, executes a full fence, and looks at the
+ * next slot once more before it stops polling.
+ *
+ * Sleep: the client stores `sleeping` = 1, executes a full fence, loads `wakes`, looks for its
+ * completion, and calls futex(FUTEX_WAIT, &wakes, the loaded value). The daemon stores completions
+ * and `completed`, executes a full fence, and if `sleeping` is 1 adds 1 to `wakes` and calls
+ * futex(FUTEX_WAKE). The futex is not private to a process. */
 #ifndef RESIDENT_RUNTIME_LANE_LANE_LAYOUT_H_
 #define RESIDENT_RUNTIME_LANE_LANE_LAYOUT_H_
 
@@ -147,9 +152,11 @@ enum {
  *          bits 48-55  kind
  *          bits 56-63  flags
  *   words  what changes from call to call:
- *          a place     the index in the lane's table of buffers in bits 48-63, the byte offset of
- *          a value     a scalar: its bits in the low bytes, in the dtype of the operator's
- * parameter; the other bytes are ignored elements    the number of elements of each tensor */
+ *          a place   the index in the lane's table of buffers in bits 48-63; below it the byte
+ *                    offset of the tensor's first element (index 0 in each dimension)
+ *          a value   a scalar: its bits in the low bytes, in the dtype of the operator's
+ *                    parameter; the other bytes are ignored
+ *          elements  the number of elements of each tensor */
 typedef struct lane_slot {
   uint64_t head;
   uint64_t words[kLaneWords];
@@ -158,10 +165,10 @@ typedef struct lane_slot {
 /*   head   bits 0-31   stamp, as in the submission
  *          bits 32-39  status
  *          bits 40-47  flags
- *          bits 48-63  detail: of kLaneRefused the reason; of a task, what the operator set; of a
- * range the number of tasks that did not end OK, 65535 for more tail   bits 0-31   device_ns: time
- * on the device, in nanoseconds, at most 2^32 - 1 bits 32-63  version of the operator that served;
- * 0: none */
+ *          bits 48-63  detail. Of kLaneRefused: the reason. Of a task: what the operator set. Of a
+ *                      range: the number of tasks that did not end OK, 65535 for more.
+ *   tail   bits 0-31   device_ns: time on the device, in nanoseconds, at most 2^32 - 1
+ *          bits 32-63  version of the operator that served; 0: none */
 typedef struct lane_completion {
   uint64_t head;
   uint64_t tail;
