@@ -37,7 +37,11 @@ constexpr char kToken[] = "00112233445566778899aabbccddeeff";
 class FakeDaemon {
  public:
   explicit FakeDaemon(uint64_t data_bytes = kDataBytes, uint64_t first = 0) : next_(first) {
-    path_ = absl::StrCat(testing::TempDir(), "/lane", getpid(), "_", ++count_);
+    // A socket's path is short, that of Bazel's folders is not.
+    char folder[] = "/tmp/lane_test_XXXXXX";
+    EXPECT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+    path_ = folder_ + "/socket";
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     EXPECT_LT(path_.size(), sizeof(address.sun_path));
@@ -61,6 +65,7 @@ class FakeDaemon {
     close(memory_);
     munmap(base_, bytes_);
     unlink(path_.c_str());
+    rmdir(folder_.c_str());
   }
 
   // Attaches a client; returns what residentd_lane_attach returned.
@@ -153,8 +158,7 @@ class FakeDaemon {
               static_cast<ssize_t>(packet.size()));
   }
 
-  static inline int count_ = 0;
-  std::string path_;
+  std::string folder_, path_;
   int listener_ = -1;
   int connection_ = -1;
   int memory_ = -1;
