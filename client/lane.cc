@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Open(std::shared_ptr<Connection> con
     if (!end.ok()) return end;
     return absl::UnavailableError("the daemon ended the lane immediately. Fix: open it again");
   }
+  if (!options.attach) return lane;
   const std::string& path = lane->connection_->options().local_address.empty()
                                 ? lane->info_.local_address()
                                 : lane->connection_->options().local_address;

@@ -56,6 +56,9 @@ struct LaneOptions {
   uint32_t slots = 0;
   // For ranges: a multiple of 4,096, up to 64 MiB.
   uint64_t data_bytes = 0;
+  // False: another process attaches, with the socket and the token of Lane::info(), within 30 s.
+  // Calls of this Lane then only prepare; handle() is null.
+  bool attach = true;
 };
 
 // What a word of a prepared call changes.

@@ -2,6 +2,7 @@
 // with a new daemon (deploy/demo.sh).
 #include "absl/strings/str_cat.h"
 #include "client/bench/flux_stream.h"
+#include "client/bench/lane_run.h"
 #include "client/bench/task_stream.h"
 #include "client/cli/common_options.h"
 #include "client/cli/format.h"
@@ -21,6 +22,8 @@ constexpr uint64_t kFluxBatches = 8;
 constexpr uint32_t kTasksInBatch = 1024;
 constexpr uint64_t kTaskBatches = 400;
 constexpr int kLoneRuns = 500;
+constexpr uint64_t kLaneLoneRuns = 2000;
+constexpr uint64_t kLaneTasks = 200'000;
 
 std::function<void(double)> Show(Progress& progress) {
   return [&progress](double part) { progress.Set(static_cast<uint64_t>(part * kProgressSteps)); };
@@ -121,7 +124,28 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
                        HumanDuration(absl::Nanoseconds(lone->p99_us * 1e3)),
                        " (99th percentile)\n"));
 
-  const uint64_t wrong = flux->wrong + tasks->wrong;
+  bench::LaneRunOptions lane_options;
+  lane_options.lone_tasks = kLaneLoneRuns;
+  lane_options.tasks = kLaneTasks;
+  lane_options.device = options.device.value_or(0);
+  const absl::StatusOr<bench::LaneRunReport> lane =
+      bench::MeasureLane(client, lane_options, [](double) {});
+  Json lane_json = nullptr;
+  if (lane.ok()) {
+    const LatencySummary summary = Summarize(lane->lone_us);
+    const double rate = static_cast<double>(lane->tasks) / lane->seconds;
+    Explain(absl::StrCat(
+        "   Through a local lane: ", HumanDuration(absl::Nanoseconds(summary.p50_us * 1e3)),
+        " (median), ", FormatCount(rate),
+        " tasks/s one by one: ", Verdict(lane->wrong, lane->first_difference), "\n"));
+    lane_json = {{"p50_us", summary.p50_us}, {"tasks_per_second", rate}, {"wrong", lane->wrong}};
+  } else if (absl::IsFailedPrecondition(lane.status())) {
+    Explain(absl::StrCat("   No local lane: ", lane.status().message(), "\n"));
+  } else {
+    return CallError(lane.status());
+  }
+
+  const uint64_t wrong = flux->wrong + tasks->wrong + (lane.ok() ? lane->wrong : 0);
   const Json summary = {
       {"devices", devices},
       {"flux",
@@ -132,6 +156,7 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
         {"batch_p50_us", batch.p50_us},
         {"wrong", tasks->wrong}}},
       {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
+      {"lane", lane_json},
       {"wrong", wrong}};
   if (Common().json) PrintJson(summary);
   absl::Status written;
