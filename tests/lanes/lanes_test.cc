@@ -64,7 +64,7 @@ struct Shared {
   client::Buffer<float> buffer;
 };
 
-class LanesTest : public ::testing::Test {
+class LaneClientTest : public ::testing::Test {
  protected:
   std::vector<std::string> Flags(std::vector<std::string> more = {}) const {
     more.push_back("--local_address=" + folder_.path() + "/local");
@@ -86,7 +86,7 @@ class LanesTest : public ::testing::Test {
 };
 
 // Results of one call after the other are those of its own inputs.
-TEST_F(LanesTest, LoneCallsAreEachChecked) {
+TEST_F(LaneClientTest, LoneCallsAreEachChecked) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared x(*client, kN), y(*client, kN), out(*client, 2 * kN);
@@ -111,7 +111,7 @@ TEST_F(LanesTest, LoneCallsAreEachChecked) {
 }
 
 // A dependent task starts when all earlier ones have ended.
-TEST_F(LanesTest, AfterAllOrdersAChain) {
+TEST_F(LaneClientTest, AfterAllOrdersAChain) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared sum(*client, kN), one(*client, kN);
@@ -135,7 +135,7 @@ TEST_F(LanesTest, AfterAllOrdersAChain) {
 }
 
 // Many submissions that wait, in any order, joined or not: each answered once, with its own result.
-TEST_F(LanesTest, ManySubmissionsAreEachAnsweredOnce) {
+TEST_F(LaneClientTest, ManySubmissionsAreEachAnsweredOnce) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   constexpr uint64_t kSets = 1024;
@@ -165,7 +165,7 @@ TEST_F(LanesTest, ManySubmissionsAreEachAnsweredOnce) {
   }
 }
 
-TEST_F(LanesTest, RangesByStrideAndByValues) {
+TEST_F(LaneClientTest, RangesByStrideAndByValues) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   constexpr uint32_t kTasks = 2000;
@@ -210,7 +210,7 @@ TEST_F(LanesTest, RangesByStrideAndByValues) {
   for (uint64_t i = 0; i < kTasks * kN; ++i) ASSERT_EQ(out.data()[i], -1);
 }
 
-TEST_F(LanesTest, WhatIsWrongIsRefusedAndTheLaneGoesOn) {
+TEST_F(LaneClientTest, WhatIsWrongIsRefusedAndTheLaneGoesOn) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared x(*client, kN), y(*client, kN), out(*client, kN);
@@ -249,7 +249,7 @@ TEST_F(LanesTest, WhatIsWrongIsRefusedAndTheLaneGoesOn) {
 }
 
 // A version is never older than the last Activate that returned before the submission.
-TEST_F(LanesTest, VersionsAreThoseThatWereActive) {
+TEST_F(LaneClientTest, VersionsAreThoseThatWereActive) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   client::Operators operators(*client);
@@ -302,7 +302,7 @@ TEST_F(LanesTest, VersionsAreThoseThatWereActive) {
 
 // The engine ends while tasks are in flight: each submission gets one status, and the lane goes on
 // with the next engine.
-TEST_F(LanesTest, TheEngineIsKilled) {
+TEST_F(LaneClientTest, TheEngineIsKilled) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared x(*client, kN), y(*client, kN), out(*client, kN);
@@ -336,7 +336,7 @@ TEST_F(LanesTest, TheEngineIsKilled) {
   EXPECT_TRUE(Eventually([&] { return add(x.buffer, y.buffer, out.buffer).ok(); }));
 }
 
-TEST_F(LanesTest, TheDaemonIsKilled) {
+TEST_F(LaneClientTest, TheDaemonIsKilled) {
   Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared x(*client, kN), y(*client, kN), out(*client, kN);
@@ -355,7 +355,7 @@ TEST_F(LanesTest, TheDaemonIsKilled) {
   EXPECT_TRUE(absl::IsUnavailable(add(x.buffer, y.buffer, out.buffer)));
 }
 
-TEST_F(LanesTest, TheDaemonDrains) {
+TEST_F(LaneClientTest, TheDaemonDrains) {
   Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared x(*client, kN), y(*client, kN), out(*client, kN);
@@ -387,7 +387,7 @@ TEST_F(LanesTest, TheDaemonDrains) {
   while (true) (void)call->Submit(0, x.buffer, y.buffer, out.buffer);
 }
 
-TEST_F(LanesTest, ClientsAreKilled) {
+TEST_F(LaneClientTest, ClientsAreKilled) {
   const Daemon daemon(Flags());
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const auto descriptors = [&] { return daemon.Descriptors(); };
@@ -427,7 +427,7 @@ TEST_F(LanesTest, ClientsAreKilled) {
 }
 
 // Lanes without work cost the daemon almost nothing.
-TEST_F(LanesTest, AsleepLanesUseNoProcessor) {
+TEST_F(LaneClientTest, AsleepLanesUseNoProcessor) {
   const Daemon daemon(Flags());
   constexpr int kClients = 14, kLanes = 16;  // Of 256 lanes an eighth is kept for others.
   std::vector<std::unique_ptr<client::Client>> clients;
