@@ -7,12 +7,13 @@
 #include "server/auth/access_files.h"
 #include "server/connections/listener.h"
 #include "server/graphs/graphs.h"
+#include "server/lanes/lane_table.h"
 #include "server/metrics/metrics_sources.h"
 
 namespace resident {
 
 // The arguments must outlive the result.
-MetricsSources MakeDaemonSources(const Graphs& graphs, Listener& listener,
+MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, Listener& listener,
                                  const AccessFiles& files);
 
 }  // namespace resident
