@@ -37,6 +37,8 @@ DeviceOptions MakeDeviceOptions(const EngineChoice& choice, uint32_t index,
   device.queue.max_queued_tasks = options.limits.max_queued_tasks;
   const uint64_t host_bytes = options.limits.max_client_host_mib << 20;
   device.queue.max_queued_bytes = host_bytes == 0 ? UINT64_MAX : host_bytes;
+  device.queue.lane_spin = std::chrono::microseconds(options.lane_spin_us);
+  device.queue.lane_spin_share = options.lane_spin_percent / 100.0;
   device.park_after = options.park_after;
   device.task_time_limit = options.task_time_limit;
   return device;

@@ -82,16 +82,18 @@ absl::Status Endpoints::Admit(const std::string& method, CallContext& context) {
 }
 
 absl::Status Endpoints::Open(
-    Buffers& buffers, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
+    Buffers& buffers, LaneTable& lanes,
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
   Core& core = buffers.core;
   files_.Watch([&core] { core.streams.EndRefused(); });
   uint32_t own_descriptors = kOwnDescriptors;
   if (options_.allow_shared_memory) own_descriptors += kMaxSharedBuffers;
   if (local_ != nullptr) {
-    own_descriptors += kLocalDescriptors;
+    own_descriptors += kLocalDescriptors + kDescriptorsOfLane * options_.max_lanes;
     local_->Start(
         {.is_session =
              [&core](const std::string& session) { return core.clients.HasSession(session); },
+         .attach = [&lanes](const std::string& token) { return lanes.Attach(token); },
          .sealed = core.credentials},
         buffers.passed_descriptors);
   }

@@ -22,6 +22,7 @@
 #include "server/connections/listener.h"
 #include "server/connections/local_socket.h"
 #include "server/flags.h"
+#include "server/lanes/lane_table.h"
 #include "server/rpc/call_memory.h"
 
 namespace resident {
@@ -52,8 +53,8 @@ class Endpoints {
   absl::Status Admit(const std::string& method, CallContext& context);
 
   // Starts to pass connections to `acceptor`, whose server has been started, and to end streams
-  // whose callers lose their rights. `core` must be valid until Close.
-  absl::Status Open(Buffers& buffers,
+  // whose callers lose their rights. `buffers` and `lanes` must be valid until Close.
+  absl::Status Open(Buffers& buffers, LaneTable& lanes,
                     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
   // Stops reloading files and accepting connections. Open connections of gRPC stay open; the local
   // socket is removed, and its connections end. Idempotent.

@@ -52,6 +52,13 @@ struct ServeOptions {
   // --local_address: path of the socket for descriptors of shared memory; empty: none. Not used
   // without allow_shared_memory.
   std::string local_address;
+  // --max_lanes: open local lanes (server/lanes/lane.h); 0: none can be opened. A caller that has
+  // some must leave an eighth of them to callers that have none.
+  uint32_t max_lanes = 256;
+  // --lane_spin_us: how long a lane is polled after its last submission. --lane_spin_percent: the
+  // part of a core that this polling may use without a result, for each device.
+  uint32_t lane_spin_us = 200;
+  uint32_t lane_spin_percent = 25;
   // --load_dir: folder of the files that clients may load; empty: none.
   std::string load_dir;
 

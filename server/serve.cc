@@ -37,6 +37,7 @@
 #include "server/device_set.h"
 #include "server/endpoints.h"
 #include "server/graphs/graphs.h"
+#include "server/lanes/lane_table.h"
 #include "server/metrics/daemon_sources.h"
 #include "server/metrics/metrics_server.h"
 #include "server/operator_setup.h"
@@ -92,7 +93,8 @@ class Daemon {
               operators_->manager(), endpoints_->access()),
         buffers_(core_, MakeBuffersOptions(options, *endpoints_)),
         installs_(core_),
-        graphs_(buffers_, MakeGraphsOptions(options, *endpoints_)) {}
+        graphs_(buffers_, MakeGraphsOptions(options, *endpoints_)),
+        lanes_(core_, {options.max_lanes, options.task_time_limit}) {}
   ~Daemon();
 
   std::string Banner() const { return MakeBanner(addresses_, options_.access, *devices_); }
@@ -107,6 +109,18 @@ class Daemon {
  private:
   absl::Status StartServing();
   absl::Status StartMetrics();
+  // For the status of a client.
+  std::function<void(ClientId, v1::ClientStatus*)> DescribeLanes() const {
+    return [this](ClientId client, v1::ClientStatus* out) {
+      const LaneTable::Figures lanes = lanes_.OfClient(client);
+      if (lanes.lanes == 0) return;
+      out->set_lanes(lanes.lanes);
+      out->set_lane_slots(lanes.slots);
+      out->set_lane_calls(lanes.calls);
+      out->set_lane_buffers(lanes.buffers);
+      out->set_lane_refused(lanes.refused);
+    };
+  }
 
   const ServeOptions options_;
   const Clock::time_point started_;
@@ -117,6 +131,7 @@ class Daemon {
   Buffers buffers_;
   Installs installs_;
   Graphs graphs_;
+  LaneTable lanes_;
   // Set by StartServing.
   Addresses addresses_;
   std::optional<Console> console_;          // Its page is part of `metrics_`.
@@ -140,6 +155,7 @@ absl::Status Daemon::StartServing() {
   for (DeviceControl* device : devices_->controls()) {
     device->OnRestart([this, device](const std::shared_ptr<EngineSession>& session) {
       core_.RestoreBuffers(*device, *session);
+      lanes_.OnRestart(device->index(), session);
     });
   }
   RETURN_IF_ERROR(operators_->Restore(graphs_));
@@ -150,10 +166,11 @@ absl::Status Daemon::StartServing() {
   }
   RETURN_IF_ERROR(StartMetrics());
   services_.emplace(
-      graphs_, buffers_, installs_, *endpoints_, devices_->controls(),
+      graphs_, buffers_, installs_, lanes_, *endpoints_, devices_->controls(),
       AdminService::Facts{.daemon = {.started = started_,
                                      .metrics_address = addresses_.metrics,
-                                     .gpu_unavailable_reason = devices_->gpu_unavailable_reason()},
+                                     .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
+                                     .lanes = DescribeLanes()},
                           .drain_timeout = options_.drain_timeout},
       options_.inference);
   for (DeviceControl* device : devices_->controls()) {
@@ -171,11 +188,13 @@ absl::Status Daemon::StartMetrics() {
   if (options_.console) {
     console_.emplace(graphs_,
                      DaemonFacts{.started = started_,
-                                 .gpu_unavailable_reason = devices_->gpu_unavailable_reason()});
+                                 .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
+                                 .lanes = DescribeLanes()});
     pages = console_->paths();
   }
   ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics_address,
-                                                  MakeDaemonSources(graphs_, endpoints_->listener(),
+                                                  MakeDaemonSources(graphs_, lanes_,
+                                                                    endpoints_->listener(),
                                                                     endpoints_->files()),
                                                   options_.metrics_hosts, pages));
   addresses_.metrics = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());

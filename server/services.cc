@@ -19,18 +19,21 @@ constexpr uint32_t kMinQuotaMessages = 4;
 
 }  // namespace
 
-Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, Endpoints& endpoints,
+Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes,
+                   Endpoints& endpoints,
                    const std::vector<DeviceControl*>& devices, AdminService::Facts facts,
                    const InferenceOptions& inference)
     : core_(graphs.core),
       graphs_(graphs),
       buffers_(buffers),
+      lanes_(lanes),
       endpoints_(endpoints),
       executor_(core_),
       sessions_(core_),
       buffers_service_(buffers),
       operators_(installs),
       graphs_service_(graphs),
+      lanes_service_(core_, lanes),
       health_(core_, [&endpoints](const std::string& peer,
                                   bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core_, devices, std::move(facts), [this] { BeginDrain(); }),
@@ -50,6 +53,7 @@ std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
       {v1::Buffers::service_full_name(), &buffers_service_},
       {v1::Executor::service_full_name(), &executor_},
       {v1::Graphs::service_full_name(), &graphs_service_},
+      {v1::Lanes::service_full_name(), &lanes_service_},
       {v1::Operators::service_full_name(), &operators_},
       {v1::Sessions::service_full_name(), &sessions_},
       {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
@@ -114,12 +118,13 @@ absl::Status Services::Start() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC failed to start its server");
   health_.Update();
-  return endpoints_.Open(buffers_, std::move(acceptor));
+  return endpoints_.Open(buffers_, lanes_, std::move(acceptor));
 }
 
 void Services::BeginDrain() {
   core_.gate.Close();
   graphs_.checker.EndAll();
+  lanes_.BeginDrain();
   health_.Update();
   core_.admission.Wake();
 }

@@ -3,7 +3,7 @@
 // Thread safety: BeginDrain and health() may be called from any thread, the other members from one
 // thread.
 //
-//   Services services(graphs, buffers, installs, endpoints, devices, facts, options.inference);
+//   Services services(graphs, buffers, installs, lanes, endpoints, devices, facts, options.inference);
 //   RETURN_IF_ERROR(services.Start());
 //   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
@@ -23,6 +23,8 @@
 #include "server/endpoints.h"
 #include "server/graphs/graphs_service.h"
 #include "server/inference/inference_service.h"
+#include "server/lanes/lane_table.h"
+#include "server/lanes/lanes_service.h"
 #include "server/operators/operators_service.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admitted_service.h"
@@ -37,7 +39,8 @@ namespace resident {
 
 class Services {
  public:
-  Services(Graphs& graphs, Buffers& buffers, Installs& installs, Endpoints& endpoints,
+  Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes,
+           Endpoints& endpoints,
            const std::vector<DeviceControl*>& devices, AdminService::Facts facts,
            const InferenceOptions& inference);
 
@@ -46,7 +49,7 @@ class Services {
   HealthService& health() { return health_; }
 
   // Refuses new work from now on: health reports NOT_SERVING, batches that wait to be admitted are
-  // refused, and checks of graphs end.
+  // refused, checks of graphs end, and lanes take nothing.
   void BeginDrain();
   // Ends the remaining calls, after at most `last_answers` in which they can send their last
   // answers. REQUIRES: the endpoints are closed.
@@ -59,12 +62,14 @@ class Services {
   Core& core_;
   Graphs& graphs_;
   Buffers& buffers_;
+  LaneTable& lanes_;
   Endpoints& endpoints_;
   ExecutorService executor_;
   SessionsService sessions_;
   BuffersService buffers_service_;
   OperatorsService operators_;
   GraphsService graphs_service_;
+  LanesService lanes_service_;
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;

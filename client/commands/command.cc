@@ -14,10 +14,23 @@ namespace {
 constexpr uint32_t kMaxMessageMib = 2047;
 
 // The commands, in the order of the help text.
-constexpr void (*kCommands[])(Command&) = {AddStatus, AddHealth,  AddOps,   AddBuffers,
-                                           AddRun,    AddFlux,    AddGraph, AddBench,
-                                           AddDemo,   AddTop,     AddAdmin, AddToken,
-                                           AddState,  AddVersion, AddHelp,  AddCompletionCommand};
+constexpr void (*kCommands[])(Command&) = {AddStatus,
+                                           AddHealth,
+                                           AddOps,
+                                           AddBuffers,
+                                           AddRun,
+                                           AddFlux,
+                                           AddGraph,
+                                           AddLane,
+                                           AddBench,
+                                           AddDemo,
+                                           AddTop,
+                                           AddAdmin,
+                                           AddToken,
+                                           AddState,
+                                           AddVersion,
+                                           AddHelp,
+                                           AddCompletionCommand};
 
 }  // namespace
 

@@ -107,6 +107,7 @@ struct Batch {
   uint32_t submitted = 0;         // Tasks that were submitted to the ring, or skipped.
   uint32_t finished = 0;          // Tasks with an outcome.
   uint32_t failed = 0;            // Tasks with an outcome that is not OK.
+  uint32_t skipped = 0;           // Tasks that did not reach the ring: the last ones.
   // Of a range: the tasks that ran, and the worker time that they took.
   uint32_t range_ran = 0;
   uint64_t range_ns = 0;

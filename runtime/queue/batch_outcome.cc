@@ -51,6 +51,7 @@ void SkipRest(const std::shared_ptr<Batch>& batch, TaskStatus status, const std:
   std::fill(batch->status.begin() + batch->submitted, batch->status.end(), status);
   batch->submitted = count;
   batch->use->RemoveTasks(skipped);
+  batch->skipped += skipped;
   batch->failed += skipped;
   batch->finished += skipped;
   if (batch->finished == count) finished->push_back(batch);

@@ -30,8 +30,9 @@ void ClientQueues::Add(ClientId client) {
 bool ClientQueues::Remove(ClientId client) {
   const auto found = clients_.find(client);
   if (found == clients_.end()) return false;
-  for (const auto& batch : found->second->queue) batch->cancelled = true;
-  for (const auto& batch : found->second->ready) batch->cancelled = true;
+  for (const Queue& queue : found->second->queues) {
+    for (const auto& batch : queue) batch->cancelled = true;
+  }
   clients_.erase(found);  // `round_` may still have the client: invariant 1.
   return true;
 }
@@ -60,9 +61,23 @@ absl::Status ClientQueues::Push(ClientId id, std::shared_ptr<Batch> batch,
   batch->use = client.use;
   batch->use->Add(count, bytes);
   next_deadline_ = std::min(next_deadline_, batch->deadline);
-  client.queue.push_back(std::move(batch));
+  client.queues[kQueue].push_back(std::move(batch));
   JoinRound(found->second);
   return absl::OkStatus();
+}
+
+void ClientQueues::PushFromLane(ClientId id, std::shared_ptr<Batch> batch,
+                                FinishedBatches* finished) {
+  const auto found = clients_.find(id);
+  batch->use = found == clients_.end() ? all_ : found->second->use;
+  batch->use->Add(batch->count(), MeasureBytes(*batch));
+  if (found == clients_.end()) {
+    SkipRest(batch, TaskStatus::kCancelled, "the client was removed", finished);
+    return;
+  }
+  next_deadline_ = std::min(next_deadline_, batch->deadline);
+  found->second->queues[kLanes].push_back(std::move(batch));
+  JoinRound(found->second);
 }
 
 void ClientQueues::JoinRound(const std::shared_ptr<Client>& client) {
@@ -82,7 +97,7 @@ void ClientQueues::PushReady(std::shared_ptr<Batch> batch, FinishedBatches* fini
     return;
   }
   next_deadline_ = std::min(next_deadline_, batch->deadline);
-  found->second->ready.push_back(std::move(batch));
+  found->second->queues[kReady].push_back(std::move(batch));
   JoinRound(found->second);
 }
 
@@ -119,7 +134,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
     if (batch->submitted == 0) ObserveQueued(*batch);
     const uint32_t submitted = ring_tasks->SubmitFrom(batch, quantum);
     if (submitted == 0) break;  // There is no room for the task.
-    client->serve_ready = &queue == &client->queue;
+    client->Advance();
     quantum -= std::min(quantum, submitted);  // A range may be larger.
     published = true;
     if (batch->in_order || batch->submitted == batch->count()) queue.pop_front();
@@ -135,8 +150,7 @@ bool ClientQueues::ServeNext(uint32_t quantum, RingTasks* ring_tasks, FinishedBa
 void ClientQueues::DropExpired(FinishedBatches* finished) {
   next_deadline_ = Clock::time_point::max();
   for (auto& client : round_) {
-    DropExpired(client->queue, finished);
-    DropExpired(client->ready, finished);
+    for (Queue& queue : client->queues) DropExpired(queue, finished);
     client->in_round = client->has_work();
   }
   std::erase_if(round_, [](const auto& client) { return !client->in_round; });
@@ -156,9 +170,9 @@ void ClientQueues::DropExpired(Queue& queue, FinishedBatches* finished) {
 
 void ClientQueues::SkipAll(TaskStatus status, const std::string& cause, FinishedBatches* finished) {
   for (auto& client : round_) {
-    for (Queue* queue : {&client->queue, &client->ready}) {
-      for (const auto& batch : *queue) SkipRest(batch, status, cause, finished);
-      queue->clear();
+    for (Queue& queue : client->queues) {
+      for (const auto& batch : queue) SkipRest(batch, status, cause, finished);
+      queue.clear();
     }
     client->in_round = false;
   }

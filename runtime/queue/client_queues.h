@@ -3,7 +3,8 @@
 // Each client has a bounded queue of batches. Clients with something to submit are served one
 // after the other, a quantum of tasks at a time. An in-order batch leaves its queue with each of
 // its tasks and is queued again when that task has completed (PushReady), so that its next task
-// waits until the client is served, like any other task.
+// waits until the client is served, like any other task. Batches that were taken from the client's
+// lanes take turns with both.
 //
 // Thread safety: one thread at a time (DeviceQueue's mu_).
 //
@@ -20,6 +21,7 @@
 #ifndef RESIDENT_RUNTIME_QUEUE_CLIENT_QUEUES_H_
 #define RESIDENT_RUNTIME_QUEUE_CLIENT_QUEUES_H_
 
+#include <array>
 #include <cassert>
 #include <cstdint>
 #include <deque>
@@ -52,6 +54,10 @@ class ClientQueues {
   absl::Status Push(ClientId client, std::shared_ptr<Batch> batch, uint64_t max_queued_tasks,
                     uint64_t max_queued_bytes);
 
+  // Queues a batch of a lane of the client (lane_source.h), which no limit refuses. If the client
+  // was removed, the batch ends as cancelled.
+  void PushFromLane(ClientId client, std::shared_ptr<Batch> batch, FinishedBatches* finished);
+
   // Queues an in-order batch whose last submitted task has completed, or skips its remaining
   // tasks if it was cancelled, is past its deadline or belongs to a client that was removed.
   void PushReady(std::shared_ptr<Batch> batch, FinishedBatches* finished);
@@ -78,23 +84,31 @@ class ClientQueues {
 
  private:
   using Queue = std::deque<std::shared_ptr<Batch>>;
+  enum Source : uint8_t {
+    kQueue,  // Batches with tasks to submit.
+    kReady,  // In-order batches whose last submitted task has completed.
+    kLanes,  // Batches that were taken from lanes.
+    kSources,
+  };
 
   struct Client {
-    Queue queue;  // Batches with tasks to submit.
-    Queue ready;  // In-order batches whose last submitted task has completed.
-    // `ready` is served next, if it is not empty. The two alternate, so that neither waits
-    // until the other is empty.
-    bool serve_ready = false;
+    // By Source. They take turns, so that none waits until another is empty.
+    std::array<Queue, kSources> queues;
+    uint8_t next = kQueue;          // The one that is served next, if it is not empty.
     std::shared_ptr<QueueUse> use;  // Shared with its batches: those in the ring outlive it.
     uint64_t completed_tasks = 0;
     bool in_round = false;
 
-    bool has_work() const { return !queue.empty() || !ready.empty(); }
+    bool has_work() const {
+      return !queues[kQueue].empty() || !queues[kReady].empty() || !queues[kLanes].empty();
+    }
     // REQUIRES: has_work().
     Queue& Next() {
       assert(has_work());
-      return queue.empty() || (serve_ready && !ready.empty()) ? ready : queue;
+      while (queues[next].empty()) Advance();
+      return queues[next];
     }
+    void Advance() { next = next + 1 == kSources ? 0 : next + 1; }
   };
 
   // Submits at most `quantum` tasks of the next client. Returns whether a task was published.

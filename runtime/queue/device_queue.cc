@@ -9,12 +9,15 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/queue/batch_outcome.h"
 #include "runtime/queue/client_queues.h"
 #include "runtime/queue/completion_alarm.h"
+#include "runtime/queue/hot_lanes.h"
 #include "runtime/queue/ring_tasks.h"
 #include "runtime/ring/doorbell.h"
 #include "runtime/ring/host_ring.h"
@@ -30,6 +33,9 @@ constexpr nanoseconds kMinPollBackoff = std::chrono::microseconds(20);
 constexpr nanoseconds kMaxPollBackoff = std::chrono::microseconds(500);
 // How long the dispatcher pauses while callers run the dispatch loop inline.
 constexpr absl::Duration kInlineCallersPause = absl::Microseconds(50);
+// While lanes are polled: iterations without progress for each yield, which is a system call and
+// costs as much as a submission's way through memory.
+constexpr uint32_t kPollsPerYield = 64;
 
 }  // namespace
 
@@ -45,7 +51,10 @@ constexpr absl::Duration kInlineCallersPause = absl::Microseconds(50);
 class DeviceQueue::Impl {
  public:
   explicit Impl(const Options& options)
-      : options_(options), time_(*options.time), queues_(*options.time) {
+      : options_(options),
+        time_(*options.time),
+        lanes_(options.max_hot_lanes, options.lane_spin),
+        queues_(*options.time) {
     dispatcher_ = std::thread([this] { DispatchLoop(); });
   }
 
@@ -107,8 +116,31 @@ class DeviceQueue::Impl {
     WakeDispatcher();
   }
 
+  void AddLane(ClientId client, std::shared_ptr<LaneSource> lane) {
+    PriorityLock lock_dispatch(this);
+    lanes_.Add(client, std::move(lane));
+    NoteLanes();
+    absl::MutexLock lock(&mu_);
+    WakeDispatcher();
+  }
+
+  void RemoveLane(const LaneSource* lane) {
+    PriorityLock lock_dispatch(this);
+    lanes_.Remove(lane);
+    NoteLanes();
+  }
+
+  void NoteLaneWork(const LaneSource* lane) {
+    absl::MutexLock lock(&mu_);
+    rung_lanes_.insert(lane);
+    lanes_rung_.store(true, std::memory_order_release);
+    WakeDispatcher();
+  }
+
   uint64_t SetRing(std::shared_ptr<HostRing> ring) {
     PriorityLock lock_dispatch(this);
+    lanes_.WakeAll();
+    NoteLanes();
     absl::MutexLock lock(&mu_);
     assert(!has_ring_);
     wake_control_ = ring->region().control();
@@ -118,7 +150,7 @@ class DeviceQueue::Impl {
     loss_.clear();
     WakeDispatcher();
     idle_since_ = Clock::now();
-    return ++epoch_;
+    return ring_epoch_ = ++epoch_;
   }
 
   uint64_t epoch() const {
@@ -169,6 +201,8 @@ class DeviceQueue::Impl {
     {
       PriorityLock lock_dispatch(this);
       tasks_.EndPark();
+      lanes_.WakeAll();
+      NoteLanes();
       {
         absl::MutexLock lock(&mu_);
         parked_ = false;
@@ -246,6 +280,8 @@ class DeviceQueue::Impl {
     counters.completed_tasks = completed_tasks_;
     counters.busy = busy_;
     if (idle_since_ == Clock::time_point::max()) counters.busy += Clock::now() - busy_since_;
+    counters.lane_wakeups = lane_wakeups_.load(std::memory_order_relaxed);
+    counters.lane_polling = nanoseconds(lane_polling_ns_.load(std::memory_order_relaxed));
     return counters;
   }
 
@@ -259,6 +295,7 @@ class DeviceQueue::Impl {
   struct Finished {
     FinishedBatches batches;
     std::function<void()> call_for_resume;
+    std::vector<std::shared_ptr<LaneSource>> lanes;  // To notify.
   };
 
   // Takes dispatch_mu_ before the threads that run the dispatch loop. Under load these threads
@@ -289,6 +326,7 @@ class DeviceQueue::Impl {
     bool idle = false;  // No progress for `options_.spin`.
     std::shared_ptr<HostRing> ring;
     CompletionAlarm alarm;
+    uint32_t polls = 0;  // Of lanes, without progress.
     while (true) {
       if (inline_callers_.load(std::memory_order_relaxed) > 0) {
         // A caller that waits for an outcome runs the loop inline. If this thread found the
@@ -312,11 +350,23 @@ class DeviceQueue::Impl {
       Deliver(&finished);
       const Clock::time_point now = time_.Now();
       CheckDeadlines(now);
+      const bool hot = hot_lanes_.load(std::memory_order_relaxed) > 0;
+      CountLanePolling(now, hot && !progress);
       if (progress) {
         alarm.Clear();
         last_progress = now;
         poll_backoff = kMinPollBackoff;
         idle = false;
+        continue;
+      }
+      if (hot) {
+        alarm.Clear();
+        idle = false;
+        if (++polls % kPollsPerYield == 0) {
+          std::this_thread::yield();
+        } else {
+          Pause();
+        }
         continue;
       }
       if (!idle) {
@@ -343,6 +393,35 @@ class DeviceQueue::Impl {
       last_progress = time_.Now();
       idle = false;
     }
+  }
+
+  // A pause of the processor that lets the other thread of its core run.
+  static void Pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  // Counts the time since the last call if lanes were polled meanwhile `in_vain`, and lets them all
+  // fall asleep when they have used up their share. Only the dispatcher calls this.
+  void CountLanePolling(Clock::time_point now, bool in_vain) ABSL_LOCKS_EXCLUDED(dispatch_mu_) {
+    const Clock::time_point before = std::exchange(last_poll_, in_vain ? now : Clock::time_point());
+    if (!in_vain || before == Clock::time_point()) return;
+    // Tasks in flight are polled for anyway.
+    if (in_flight_.load(std::memory_order_relaxed) > 0) return;
+    lane_polling_ns_.fetch_add(static_cast<uint64_t>((now - before).count()),
+                               std::memory_order_relaxed);
+    if (now - poll_window_ >= kLaneShareWindow) {
+      poll_window_ = now;
+      polled_in_window_ = nanoseconds(0);
+    }
+    polled_in_window_ += now - before;
+    if (polled_in_window_ < kLaneShareWindow * options_.lane_spin_share) return;
+    absl::MutexLock lock(&dispatch_mu_);
+    lanes_.AllFallAsleep();
+    NoteLanes();
   }
 
   // Makes the next iteration drop expired batches, if there may be any; afterwards, the time of the
@@ -388,7 +467,8 @@ class DeviceQueue::Impl {
     // The dispatcher does the remaining work.
     absl::MutexLock lock(&mu_);
     if (in_flight_.load(std::memory_order_relaxed) > 0 ||
-        work_arrived_.load(std::memory_order_acquire) || queues_.queued_tasks() > 0) {
+        work_arrived_.load(std::memory_order_acquire) || queues_.queued_tasks() > 0 ||
+        hot_lanes_.load(std::memory_order_relaxed) > 0) {
       WakeDispatcher();
     }
   }
@@ -398,6 +478,7 @@ class DeviceQueue::Impl {
   bool RunIteration(Finished* finished, bool full_scan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
     bool progress = tasks_.Consume(full_scan, &finished->batches);
+    if (!lanes_.empty()) progress |= VisitLanes(finished);
     progress |= SubmitTasks(finished);
     in_flight_.store(tasks_.in_flight(), std::memory_order_relaxed);
     if (const HostRing* const ring = tasks_.ring().get()) {
@@ -409,6 +490,46 @@ class DeviceQueue::Impl {
       NoteIdle();
     }
     return progress;
+  }
+
+  // Takes what the hot lanes have, and gives it to their clients' queues. Returns whether anything
+  // was taken.
+  bool VisitLanes(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
+    if (lanes_rung_.load(std::memory_order_acquire)) {
+      absl::flat_hash_set<const LaneSource*> rung;
+      {
+        absl::MutexLock lock(&mu_);
+        rung.swap(rung_lanes_);
+        lanes_rung_.store(false, std::memory_order_relaxed);
+      }
+      lane_wakeups_.fetch_add(lanes_.WakeUp(rung), std::memory_order_relaxed);
+    }
+    const bool may_take = tasks_.ring() != nullptr && !tasks_.held();
+    const HotLanes::Round round =
+        lanes_.Visit(may_take ? options_.quantum_tasks : 0, ring_epoch_, Clock::now);
+    NoteLanes();
+    if (round.empty() && !(round.waiting && tasks_.held())) return false;
+    for (const HotLanes::Taken& taken : round.taken) {
+      finished->lanes.push_back(taken.lane);
+      if (taken.batch == nullptr) continue;
+      taken.batch->client = taken.client;
+      taken.batch->enqueued_at = round.now;
+      PrepareOutcomes(*taken.batch);
+    }
+    absl::MutexLock lock(&mu_);
+    for (const HotLanes::Taken& taken : round.taken) {
+      if (taken.batch == nullptr) continue;
+      NoteBusy(round.now);
+      queues_.PushFromLane(taken.client, taken.batch, &finished->batches);
+    }
+    drop_expired_ |= round.cancelled;
+    lanes_wait_ = round.waiting;
+    work_arrived_.store(true, std::memory_order_relaxed);
+    return !round.empty();
+  }
+  // Copies the number of hot lanes for readers without dispatch_mu_.
+  void NoteLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
+    hot_lanes_.store(lanes_.hot(), std::memory_order_relaxed);
   }
 
   // Returns whether there was progress.
@@ -434,7 +555,8 @@ class DeviceQueue::Impl {
         published = queues_.ServeAll(options_.quantum_tasks, &tasks_, &finished->batches);
         progress = published || finished->batches.size() != finished_before;
         served_room_version_ = tasks_.room_version();
-      } else if (!queues_.empty() && !called_for_resume_ && on_work_while_parked_) {
+      } else if ((!queues_.empty() || lanes_wait_) && !called_for_resume_ &&
+                 on_work_while_parked_) {
         called_for_resume_ = true;
         finished->call_for_resume = on_work_while_parked_;
       }
@@ -462,6 +584,8 @@ class DeviceQueue::Impl {
   // Counts the finished batches and calls their `done`. Called without locks.
   void Deliver(Finished* finished) ABSL_LOCKS_EXCLUDED(mu_, dispatch_mu_) {
     if (finished->call_for_resume) finished->call_for_resume();
+    for (const auto& lane : finished->lanes) lane->Notify();
+    finished->lanes.clear();
     if (finished->batches.empty()) return;
     for (const auto& batch : finished->batches) CountOutcomes(*batch);
     {
@@ -484,6 +608,10 @@ class DeviceQueue::Impl {
   mutable absl::Mutex dispatch_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   RingTasks tasks_ ABSL_GUARDED_BY(dispatch_mu_);
   bool clients_wait_ ABSL_GUARDED_BY(dispatch_mu_) = false;  // Clients wait for room in the ring.
+  HotLanes lanes_ ABSL_GUARDED_BY(dispatch_mu_);
+  // A lane had something to take during the hold or park.
+  bool lanes_wait_ ABSL_GUARDED_BY(dispatch_mu_) = false;
+  uint64_t ring_epoch_ ABSL_GUARDED_BY(dispatch_mu_) = 0;  // The value of epoch_.
   // RingTasks::room_version when the clients were last served: until it changes, there is room for
   // no client that waits.
   uint64_t served_room_version_ ABSL_GUARDED_BY(dispatch_mu_) = 0;
@@ -505,6 +633,8 @@ class DeviceQueue::Impl {
   // Time with a task, up to idle_since_, or up to busy_since_ while there is one.
   nanoseconds busy_ ABSL_GUARDED_BY(mu_){0};
   std::function<void()> on_work_while_parked_ ABSL_GUARDED_BY(mu_);
+  // Lanes of NoteLaneWork.
+  absl::flat_hash_set<const LaneSource*> rung_lanes_ ABSL_GUARDED_BY(mu_);
   // The ring's control block, for waking the dispatcher; null without a ring.
   ControlBlock* wake_control_ ABSL_GUARDED_BY(mu_) = nullptr;
 
@@ -515,12 +645,22 @@ class DeviceQueue::Impl {
   std::atomic<uint32_t> priority_waiters_{0};
   // Callers that run the dispatch loop inline.
   std::atomic<uint32_t> inline_callers_{0};
+  std::atomic<bool> lanes_rung_{false};  // rung_lanes_ is not empty.
+  std::atomic<uint64_t> lane_wakeups_{0};
+  std::atomic<uint64_t> lane_polling_ns_{0};
   // Copies for readers without dispatch_mu_.
+  std::atomic<uint32_t> hot_lanes_{0};
   std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> next_sequence_{0};
   std::atomic<uint32_t> ring_slots_{0};
 
-  Clock::time_point next_deadline_check_;  // Used by the dispatcher only.
+  // Used by the dispatcher only.
+  Clock::time_point next_deadline_check_;
+  // When lanes were last polled in vain; the beginning of the present window of lane_spin_share, and
+  // the time of polling in it.
+  Clock::time_point last_poll_;
+  Clock::time_point poll_window_;
+  nanoseconds polled_in_window_{0};
   std::thread dispatcher_;
 };
 
@@ -533,6 +673,11 @@ absl::Status DeviceQueue::Enqueue(ClientId client, std::shared_ptr<Batch> batch,
   return impl_->Enqueue(client, std::move(batch), inline_time);
 }
 void DeviceQueue::NoteCancelled() { impl_->NoteCancelled(); }
+void DeviceQueue::AddLane(ClientId client, std::shared_ptr<LaneSource> lane) {
+  impl_->AddLane(client, std::move(lane));
+}
+void DeviceQueue::RemoveLane(const LaneSource* lane) { impl_->RemoveLane(lane); }
+void DeviceQueue::NoteLaneWork(const LaneSource* lane) { impl_->NoteLaneWork(lane); }
 uint64_t DeviceQueue::SetRing(std::shared_ptr<HostRing> ring) {
   return impl_->SetRing(std::move(ring));
 }

@@ -22,6 +22,12 @@
 //
 // Thread safety: all members may be called from any thread.
 //
+// Lanes (lane_source.h) are further sources of tasks, which the dispatch loop reads itself: no call
+// of Enqueue announces them. An iteration takes at most `quantum_tasks` of all lanes together, in
+// turn, and gives them to the queue of the lane's client. While a lane is hot the dispatch loop
+// polls it, for at most `lane_spin_share` of a core. Nothing is taken during a hold or a park; a
+// lane with something to take counts as work that arrives while parked.
+//
 //   queue.AddClient(id);
 //   absl::Status taken = queue.Enqueue(id, batch);   // If OK, batch->done is called later.
 #ifndef RESIDENT_RUNTIME_QUEUE_DEVICE_QUEUE_H_
@@ -40,7 +46,8 @@
 
 namespace resident {
 
-class HostRing;  // runtime/ring/host_ring.h
+class HostRing;    // runtime/ring/host_ring.h
+class LaneSource;  // runtime/queue/lane_source.h
 
 using ClientId = uint64_t;
 
@@ -80,12 +87,19 @@ class DeviceQueue {
     // How long the dispatch loop polls for completions without a pause before it sleeps
     // between two polls. Longer costs processor time, shorter costs latency.
     std::chrono::microseconds spin{50};
+    // How long a lane is polled after its last submission, the part of a core that polling without
+    // a result may use, over kLaneShareWindow, and the number of lanes that are polled at a time.
+    // The others are asleep; those of them that have work take turns.
+    std::chrono::nanoseconds lane_spin{200'000};
+    double lane_spin_share = 0.25;
+    uint32_t max_hot_lanes = 16;
     // For the deadlines of batches and for `spin`; outlives the queue. A test whose time stands
     // still sets `spin` to 0, because the dispatch loop would poll without a pause.
     TimeSource* time = &TimeSource::Steady();
   };
   // How often queued batches are checked against their deadlines.
   static constexpr std::chrono::milliseconds kDeadlineCheckInterval{20};
+  static constexpr std::chrono::milliseconds kLaneShareWindow{100};
 
   struct Counters {
     uint64_t queued_tasks = 0;     // Neither in the ring nor skipped.
@@ -95,6 +109,9 @@ class DeviceQueue {
     uint32_t ring_slots = 0;
     // Time in which at least one task was queued or in flight, since the queue was created.
     std::chrono::nanoseconds busy{0};
+    // How often a sleeping lane was woken, and the time of polling lanes without a result.
+    uint64_t lane_wakeups = 0;
+    std::chrono::nanoseconds lane_polling{0};
   };
   struct ClientCounters {
     uint64_t queued_tasks = 0;
@@ -121,6 +138,13 @@ class DeviceQueue {
   // Call it after batch->cancelled was set: the queue then skips its tasks now, and not only
   // when it would submit them.
   void NoteCancelled();
+
+  // Adds a lane of a client; it is hot at first. REQUIRES: it was not added before.
+  void AddLane(ClientId client, std::shared_ptr<LaneSource> lane);
+  // Nothing is taken from the lane afterwards. What was taken is not changed. Idempotent.
+  void RemoveLane(const LaneSource* lane);
+  // A sleeping lane may have something to take. Does nothing for a lane that was not added.
+  void NoteLaneWork(const LaneSource* lane);
 
   // Sets the ring of a new engine; returns its epoch. REQUIRES: no ring.
   uint64_t SetRing(std::shared_ptr<HostRing> ring);

@@ -74,6 +74,7 @@ class RingTasks {
 
   // Stops submissions until EndPark.
   void Hold() { held_ = true; }
+  bool held() const { return held_; }
   // Submits the park marker; false if the ring is full. REQUIRES: a hold.
   bool PublishPark();
   // Holds, and submits the park marker; if the ring is full, a later SubmitDuePark submits it.

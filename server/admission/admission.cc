@@ -114,6 +114,7 @@ void Admission::Stop() {
 
 absl::Status Admission::TakeTasks(const Needs& needs, Ticket& ticket, Resource* lacking) {
   ASSIGN_OR_RETURN(ticket.entry_, gate_->Enter(needs.tasks));
+  if (needs.standing) ticket.entry_.Clear();
   const absl::Status within = ticket.client_->identity().BeginTasks(needs.tasks);
   if (!within.ok()) {
     // Waiting helps if the client's own tasks release quota soon; the tasks of others may run for
@@ -129,6 +130,7 @@ absl::Status Admission::TakeTasks(const Needs& needs, Ticket& ticket, Resource* 
     return errors::TooManyQueuedTasks(queue->acquired(), needs.tasks, max_queued_tasks_);
   }
   ticket.queue_charge_ = *std::move(charge);
+  if (needs.standing) return absl::OkStatus();
   ticket.client_->tickets_.fetch_add(1);
   ticket.begun_ = true;
   return absl::OkStatus();

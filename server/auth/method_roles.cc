@@ -119,6 +119,12 @@ constexpr Method kGraphs[] = {
     {"Unload", kSubmitOrAdmin, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Validate", kSubmit, kCheckedGraph, kHeld, kCharged, kChecks, kNoQuota, kStops, kStops},
 };
+constexpr Method kLanesService[] = {
+    {"Bind", kSubmit, kFew, kHeld, kCharged, kSession, kNoQuota, kSoon, kSoon},
+    {"Open", kSubmit, kFew, kHeld, kTiny, kLanes, kTasks, kStops, kStops},
+    {"Prepare", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
+    {"Release", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
+};
 constexpr Method kOperators[] = {
     {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Audit", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
@@ -148,6 +154,7 @@ constexpr Service kServices[] = {
     {"resident.v1.Buffers", kBuffers},
     {"resident.v1.Executor", kExecutor},
     {"resident.v1.Graphs", kGraphs},
+    {"resident.v1.Lanes", kLanesService},
     {"resident.v1.Operators", kOperators},
     {"resident.v1.Sessions", kSessionsService},
 };

@@ -48,6 +48,7 @@ enum class Places : uint8_t {
   kChecks,         // graph::kMaxChecks.
   kGraphRuns,      // graph::kMaxRuns.
   kGraphSessions,  // graph::kMaxGraphSessions.
+  kLanes,          // --max_lanes.
 };
 
 // The quotas of an identity that a call takes from. A region of shared memory is registered only

@@ -67,4 +67,14 @@ absl::Status UnknownDescriptorToken(uint32_t lifetime_ms) {
       "send the new token once"));
 }
 
+absl::Status LanePacket(bool clean) {
+  if (clean) {
+    return absl::FailedPreconditionError(
+        "the daemon has no local lanes. Fix: start it with --max_lanes above 0");
+  }
+  return absl::InvalidArgumentError(
+      "the packet for a lane carries a descriptor or is too long. Fix: send the 8 bytes "
+      "'residln1' and the token of Lanes.Open, without a descriptor");
+}
+
 }  // namespace resident::errors

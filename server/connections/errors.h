@@ -23,6 +23,8 @@ absl::Status DescriptorIsNotSharedMemory();
 absl::Status DescriptorIsNotWritable(const std::string& why);
 absl::Status DescriptorIsNotSealed();
 absl::Status UnknownDescriptorToken(uint32_t lifetime_ms);
+// A packet for a lane. `clean`: it is as described, and the daemon has no lanes.
+absl::Status LanePacket(bool clean);
 
 }  // namespace resident::errors
 

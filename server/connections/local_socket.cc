@@ -38,6 +38,7 @@ namespace {
 using Clock = PassedDescriptors::Clock;
 
 constexpr absl::string_view kMagic = "residfd1";
+constexpr absl::string_view kLaneMagic = "residln1";
 constexpr int kBacklog = 64;
 // Interval of sweeps for expired descriptors, while there are any.
 constexpr int kSweepMs = 500;
@@ -345,6 +346,7 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
       ready = poll(&polled, 1, static_cast<int>(std::max<int64_t>(left, 0)));
     } while (ready < 0 && errno == EINTR);
     if (ready > 0 && Receive(connection, &received)) {
+      if (IsForLane(received)) return HandOverLane(connection, received);
       absl::StatusOr<std::string> token = AddDescriptor(received, user);
       // passed_ owns the descriptor now.
       if (token.ok()) received.message.fds[0].Release();
@@ -353,6 +355,31 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     Uncount(connection);
     close(connection);
     received.message.fds.clear();  // Last: closing a client's descriptor can block.
+  }
+
+  static bool IsForLane(const Received& received) {
+    return static_cast<size_t>(received.bytes) > kLaneMagic.size() &&
+           absl::string_view(received.packet, kLaneMagic.size()) == kLaneMagic;
+  }
+
+  // Answers a packet with a lane's token, and gives the connection away.
+  void HandOverLane(int connection, Received& received) ABSL_LOCKS_EXCLUDED(mu_) {
+    Uncount(connection);
+    UniqueFd own(connection);
+    const std::string token(received.packet + kLaneMagic.size(),
+                            static_cast<size_t>(received.bytes) - kLaneMagic.size());
+    const bool clean = received.message.fds.empty() && !received.message.fds_lost &&
+                       !received.message.truncated;
+    received.message.fds.clear();  // Closing a client's descriptor can block: without a lock.
+    // Stop waits for this lock before the daemon's lanes end.
+    absl::ReaderMutexLock lock(&mu_);
+    if (!is_session_open_) return;
+    absl::StatusOr<HandOver> lane = errors::LanePacket(clean);
+    if (clean && options_.attach != nullptr) lane = options_.attach(token);
+    if (!lane.ok()) return SendAnswer(connection, lane.status());
+    const ssize_t sent = SendDescriptorMessage(connection, lane->answer, lane->memory.get());
+    if (sent != static_cast<ssize_t>(lane->answer.size())) own.Reset();
+    lane->adopt(std::move(own));
   }
 
   absl::StatusOr<std::string> AddDescriptor(const Received& received, uid_t user) {

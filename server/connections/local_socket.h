@@ -1,10 +1,12 @@
 // LocalSocket: the Unix socket over which clients on this machine pass descriptors of shared
-// memory (--local_address). proto/resident/v1/buffers.proto has the protocol, at ImportShared.
+// memory, and get the memory of their lanes (--local_address). The protocols are in
+// proto/resident/v1/buffers.proto, at ImportShared, and in proto/resident/v1/lanes.proto.
 //
 // Authentication: the session's id, which is secret, identifies the session that the
 // descriptor is for; the descriptor proves that its sender may use the memory. Every local
 // user may connect. The peer's user (SO_PEERCRED) is only used for limits: one user cannot
-// use up all connections.
+// use up all connections. The memory of a lane goes to the process that sends its token, once; its
+// connection is handed over to the lane, and does not count here any more.
 //
 // Each connection has its own thread, for at most Options::packet_timeout. Receiving and
 // closing a client's descriptor can block for as long as its owner chooses (a file of FUSE,
@@ -32,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/process/unique_fd.h"
 #include "server/connections/passed_descriptors.h"
 
 namespace resident {
@@ -44,9 +47,19 @@ absl::Status CheckSharedDescriptor(int fd, bool sealed);
 
 class LocalSocket {
  public:
+  // What a client gets for its token.
+  struct HandOver {
+    UniqueFd memory;
+    std::string answer;
+    // Takes the connection once the answer was sent; without a descriptor: it could not be sent, or
+    // this daemon stops.
+    std::function<void(UniqueFd connection)> adopt;
+  };
   struct Options {
     // Returns whether a session is open. Called from any thread until Stop has returned.
     std::function<bool(const std::string& session)> is_session;
+    // Returns the memory of the lane with this token. Called as is_session is. Null: no lanes.
+    std::function<absl::StatusOr<HandOver>(const std::string& token)> attach = nullptr;
     // Whether memory must have F_SEAL_SHRINK.
     bool sealed = true;
     std::chrono::milliseconds packet_timeout{kLocalPacketMs};

@@ -44,7 +44,8 @@ void DescribeDevice(const Core& core, Device& device, const Viewer& viewer, v1::
   out->set_threads_per_block(info.threads_per_block);
 }
 
-void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* out) {
+void DescribeClient(const Core& core, const DaemonFacts& facts, const Client& client,
+                    v1::ClientStatus* out) {
   // Only a part of a session's id, because the id gives access to the session's buffers.
   out->set_id(client.is_session() ? client.session().substr(0, kShownSessionChars) : client.peer());
   out->set_name(client.name());
@@ -63,6 +64,7 @@ void DescribeClient(const Core& core, const Client& client, v1::ClientStatus* ou
   const BufferTable::Usage usage = core.buffers.usage(client.id());
   out->set_buffers(usage.buffers);
   out->set_buffer_bytes(usage.bytes);
+  if (facts.lanes) facts.lanes(client.id(), out);
 }
 
 }  // namespace
@@ -81,7 +83,8 @@ void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer
     DescribeDevice(core, *device, viewer, out->add_devices());
   }
   for (const auto& client : core.clients.List()) {
-    if (viewer.Sees(client->account().name())) DescribeClient(core, *client, out->add_clients());
+    if (!viewer.Sees(client->account().name())) continue;
+    DescribeClient(core, facts, *client, out->add_clients());
   }
 }
 

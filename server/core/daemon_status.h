@@ -18,6 +18,8 @@ struct DaemonFacts {
   Clock::time_point started;
   std::string metrics_address = {};  // Empty: there is no metrics page.
   std::string gpu_unavailable_reason = {};
+  // Adds what a client's local lanes have; null: there are none.
+  std::function<void(ClientId client, v1::ClientStatus* out)> lanes = nullptr;
 };
 
 void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer,

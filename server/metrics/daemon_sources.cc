@@ -100,7 +100,7 @@ std::map<std::string, uint64_t> MeasureHostMemory(const Core& core) {
 
 }  // namespace
 
-MetricsSources MakeDaemonSources(const Graphs& graphs, Listener& listener,
+MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, Listener& listener,
                                  const AccessFiles& files) {
   const Core& core = graphs.core;
   return {.version = kVersion,
@@ -114,6 +114,13 @@ MetricsSources MakeDaemonSources(const Graphs& graphs, Listener& listener,
               [&core](uint32_t device) {
                 return StagingFigures{core.admission.staging_used(device),
                                       core.admission.staging_waiting(device)};
+              },
+          .lanes =
+              [&lanes](uint32_t device) {
+                const LaneCounters& counters = lanes.counters(device);
+                return LaneFigures{lanes.CountOn(device), counters.ok.load(),
+                                   counters.failed.load(), counters.refused.load(),
+                                   counters.cancelled.load()};
               },
           .host_memory = [&core] { return MeasureHostMemory(core); },
           .graphs =

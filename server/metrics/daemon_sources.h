@@ -14,6 +14,7 @@
 #include "server/auth/access_files.h"
 #include "server/connections/listener.h"
 #include "server/graphs/graphs.h"
+#include "server/lanes/lane_table.h"
 #include "server/metrics/metrics_sources.h"
 
 namespace resident {
@@ -45,7 +46,7 @@ class OperatorEventCounter {
 };
 
 // The arguments must outlive the result.
-MetricsSources MakeDaemonSources(const Graphs& graphs, Listener& listener,
+MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, Listener& listener,
                                  const AccessFiles& files);
 
 }  // namespace resident

@@ -124,7 +124,8 @@ void CollectOperators(const std::vector<OperatorSeries>& operators,
 // The families with one series for each device.
 class DeviceFamilies {
  public:
-  void Add(const Device& device, uint64_t buffers, const StagingFigures& staging) {
+  void Add(const Device& device, uint64_t buffers, const StagingFigures& staging,
+           const LaneFigures& lanes) {
     const Device::Snapshot snapshot = device.snapshot();
     const Labels labels = {{"device", std::to_string(device.index())}};
 
@@ -168,6 +169,16 @@ class DeviceFamilies {
     AddGauge(staging_used_, labels, static_cast<double>(staging.used_bytes));
     AddGauge(staging_waiting_, labels, static_cast<double>(staging.waiting));
 
+    AddGauge(lanes_, labels, static_cast<double>(lanes.lanes));
+    for (const auto& [result, count] : {std::pair("ok", lanes.ok), std::pair("failed", lanes.failed),
+                                        std::pair("refused", lanes.refused),
+                                        std::pair("cancelled", lanes.cancelled)}) {
+      AddCounter(submissions_, With(labels, "result", result), static_cast<double>(count));
+    }
+    AddCounter(lane_wakeups_, labels, static_cast<double>(snapshot.queue.lane_wakeups));
+    AddCounter(lane_polling_, labels,
+               std::chrono::duration<double>(snapshot.queue.lane_polling).count());
+
     if (const auto engine = ReadProcess(snapshot.engine_pid)) {
       AddCounter(engine_cpu_, labels, engine->cpu_seconds);
       AddGauge(engine_memory_, labels, static_cast<double>(engine->resident_bytes));
@@ -180,7 +191,8 @@ class DeviceFamilies {
           &workers_,    &queue_,         &occupancy_,  &slots_,        &busy_,
           &parks_,      &resumes_,       &park_,       &resume_,       &restarts_,
           &memory_,     &memory_used_,   &buffers_,    &staging_used_, &staging_waiting_,
-          &engine_cpu_, &engine_memory_, &spare_,      &last_restart_}) {
+          &engine_cpu_, &engine_memory_, &spare_,      &last_restart_, &lanes_,
+          &submissions_, &lane_wakeups_, &lane_polling_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -240,6 +252,15 @@ class DeviceFamilies {
              "Staging memory that batches with inline or returned tensors, and transfers, hold.");
   MetricFamily staging_waiting_ = Family("resident_staging_waiting", MetricType::Gauge,
                                          "Streams and transfers that wait for staging memory.");
+  MetricFamily lanes_ = Family("resident_lanes", MetricType::Gauge, "Open local lanes.");
+  MetricFamily submissions_ =
+      Family("resident_lane_submissions_total", MetricType::Counter,
+             "Submissions of local lanes that ended, by result: ok, failed (another status of a "
+             "task), refused (not accepted), cancelled.");
+  MetricFamily lane_wakeups_ = Family("resident_lane_wakeups_total", MetricType::Counter,
+                                      "Local lanes that were asleep and were polled again.");
+  MetricFamily lane_polling_ = Family("resident_lane_poll_seconds_total", MetricType::Counter,
+                                      "Time in which local lanes were polled without a result.");
   MetricFamily engine_cpu_ =
       Family("resident_engine_cpu_seconds_total", MetricType::Counter,
              "Processor time of the device's engine process; restarts at 0 with each engine.");
@@ -412,7 +433,8 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {
-    devices.Add(*device, sources_.buffers(device->index()), sources_.staging(device->index()));
+    const uint32_t index = device->index();
+    devices.Add(*device, sources_.buffers(index), sources_.staging(index), sources_.lanes(index));
   }
   devices.MoveTo(families);
 

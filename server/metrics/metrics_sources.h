@@ -50,6 +50,15 @@ struct GraphFigures {
   uint64_t session_bytes = 0;  // Of device memory.
 };
 
+// Local lanes of a device; submissions since the daemon started.
+struct LaneFigures {
+  uint64_t lanes = 0;
+  uint64_t ok = 0;
+  uint64_t failed = 0;
+  uint64_t refused = 0;
+  uint64_t cancelled = 0;
+};
+
 struct MetricsSources {
   // Version of the daemon, for resident_build_info.
   std::string version;
@@ -62,6 +71,7 @@ struct MetricsSources {
   // The number of buffers on a device.
   std::function<uint64_t(uint32_t device)> buffers;
   std::function<StagingFigures(uint32_t device)> staging;
+  std::function<LaneFigures(uint32_t device)> lanes;
   // Bytes of the front end's own memory that clients use, by purpose ("requests").
   std::function<std::map<std::string, uint64_t>()> host_memory;
   // Loaded graphs and graph sessions.

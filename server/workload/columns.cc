@@ -431,8 +431,8 @@ uint64_t Columns::CountChunks(uint32_t workers) const {
 // The signature guarantees that the rank does not matter. It remains to check that all tensors are
 // dense float32 of one length. (A tensor that is broadcast and has as many elements as the output
 // has the output's shape, except for leading dimensions of 1.)
-bool Columns::compact() const {
-  if (!op_.op->signature().compact() || chunks_ > 1) return false;
+bool Columns::fits_compact() const {
+  if (!op_.op->signature().compact()) return false;
   const Plan* first = nullptr;
   for (const Plan& plan : plans_) {
     if (plan.kind == Kind::kScalar) continue;
@@ -485,6 +485,28 @@ bool Columns::SeparateOutputs(std::vector<uint32_t>* outputs) const {
 bool Columns::UsesBuffers() const {
   return std::any_of(plans_.begin(), plans_.end(),
                      [](const Plan& plan) { return plan.kind == Kind::kBuffer; });
+}
+
+TaskTemplate Columns::Describe() const {
+  assert(tasks_.count() == 1);
+  TaskTemplate task;
+  task.compact = fits_compact();
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    const Plan& plan = plans_[c];
+    assert(plan.kind == Kind::kBuffer || plan.kind == Kind::kScalar);
+    ArgumentTemplate& to = task.arguments.emplace_back();
+    to.dtype = plan.dtype;
+    to.argument = DescribeArgument(plan);
+    if (plan.kind == Kind::kScalar) continue;
+    to.buffer = plan.buffers[0];
+    to.written = op_.op->signature().parameters()[c].kind != ParameterKind::kInput;
+    to.shape = plan.shape;
+    to.strides = plan.strides;
+    to.elements = plan.elements;
+    to.bytes_before = plan.bytes_before;
+    to.bytes_from = plan.bytes_from;
+  }
+  return task;
 }
 
 uint64_t Columns::descriptor_bytes() const {

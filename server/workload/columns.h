@@ -39,6 +39,32 @@ struct ReturnedColumn {
   std::optional<OutputType> type = std::nullopt;
 };
 
+// An argument of a batch of one task, once it was placed.
+struct ArgumentTemplate {
+  // Null: a scalar.
+  const Buffer* buffer = nullptr;
+  bool written = false;  // The task may write the tensor.
+  DType dtype = DType::kInvalid;
+  // Of a tensor; the strides are in elements, empty: dense.
+  Shape shape;
+  Shape strides;
+  uint64_t elements = 1;
+  // The part of its buffer that the tensor uses, in bytes: before its first element (negative
+  // strides), and from there on.
+  uint64_t bytes_before = 0;
+  uint64_t bytes_from = 0;
+  // With the tensor's address, or the scalar's bits.
+  Argument argument;
+};
+
+// What a task of a batch looks like (Columns::Describe).
+struct TaskTemplate {
+  absl::InlinedVector<ArgumentTemplate, 4> arguments;
+  // Whether all tensors are dense float32 vectors of one length, and the operator's tasks may have
+  // the compact form if they are not wide.
+  bool compact = false;
+};
+
 class Columns {
  public:
   // The message must outlive the object.
@@ -75,6 +101,9 @@ class Columns {
   bool SeparateOutputs(std::vector<uint32_t>* outputs) const;
   // Whether an argument is a buffer.
   bool UsesBuffers() const;
+  // The only task. REQUIRES: Place has succeeded, there is one task, and each argument is a buffer
+  // or a scalar.
+  TaskTemplate Describe() const;
 
  private:
   enum class Kind : uint8_t { kBuffer, kInline, kReturned, kScalar };
@@ -127,7 +156,9 @@ class Columns {
   // Whether the result contains the column: a returned column, or inline elements of an inout
   // parameter.
   bool IsReturned(size_t column) const;
-  bool compact() const;
+  // Whether a task that is not wide has the compact form.
+  bool fits_compact() const;
+  bool compact() const { return chunks_ <= 1 && fits_compact(); }
   // Whether the tasks may be completed ahead of their fence (kTaskDeviceOutputs).
   bool device_outputs() const;
   // RangeDescriptor::inputs.

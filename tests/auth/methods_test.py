@@ -35,7 +35,7 @@ import daemon as daemons  # noqa: E402
 import http2  # noqa: E402
 import unittest_main  # noqa: E402
 from inference import open_inference_pb2 as oip  # noqa: E402
-from resident.v1 import buffers_pb2, executor_pb2, graphs_pb2, types_pb2  # noqa: E402
+from resident.v1 import buffers_pb2, executor_pb2, graphs_pb2, lanes_pb2, types_pb2  # noqa: E402
 
 OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAUTHENTICATED = 0, 1, 4, 8, 16
 # At the deadline gRPC itself answers, with either; a client of gRPC reports the second.
@@ -163,6 +163,7 @@ class Caller:
         self.world, self.source = world, source
         self.bearer = [("authorization", "Bearer " + token)] if token else []
         self.connections = []
+        self.lane, self.lane_socket = 0, None
         self.connection = self.connect()
         opened = self.connection.results[self.start("/resident.v1.Sessions/Open", b"")[1]]
         self.connection.read_until(lambda: opened.messages)
@@ -177,6 +178,8 @@ class Caller:
     def close(self):
         for connection in self.connections:
             connection.close()
+        if self.lane_socket is not None:
+            self.lane_socket.close()
 
     def keep_alive(self):
         """Answers the daemon's pings on all connections that are still used."""
@@ -234,6 +237,20 @@ class Caller:
             "/resident.v1.Graphs/OpenSession", graphs_pb2.OpenGraphSessionRequest(
                 graph_id=self.graph).SerializeToString(),
             graphs_pb2.OpenGraphSessionResponse).session.session_id
+        self.lane, self.lane_socket = self.open_lane()
+
+    def open_lane(self):
+        """Opens a lane, and gets its memory, so that it stays open; returns its id and socket."""
+        opened = self.connection.results[self.start("/resident.v1.Lanes/Open", b"")[1]]
+        self.connection.read_until(lambda: opened.messages or opened.ended != http2.OPEN)
+        lane = lanes_pb2.OpenLaneResponse.FromString(opened.messages[0])
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(lane.local_address)
+        connection.send(b"residln1" + lane.token.encode())
+        answer, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+        assert struct.unpack("<I", answer[:4])[0] == OK, answer
+        os.close(descriptors[0])
+        return lane.lane_id, connection
 
     # Examples.
 
@@ -245,6 +262,13 @@ class Caller:
         returned.shape.append(LARGE)
         batch.tasks.arguments.add().scalar.f64.append(1.0)
         return batch
+
+    def prepare_lane(self):
+        request = lanes_pb2.PrepareLaneRequest(lane_id=self.lane)
+        request.tasks.operator, request.tasks.count = "fill", 1
+        request.tasks.arguments.add().buffer.buffer_ids.append(self.buffer)
+        request.tasks.arguments.add().scalar.f64.append(1.0)
+        return request
 
     def infer(self):
         request = oip.ModelInferRequest(model_name="add")
@@ -337,6 +361,11 @@ class Caller:
             "Graphs/Run": graphs_pb2.RunGraphRequest(graph_id=self.graph),
             "Graphs/Unload": field(1, "none"),
             "Graphs/Validate": graphs_pb2.ValidateGraphRequest(graph=make_wrong_graph()),
+            "Lanes/Bind": lanes_pb2.BindLaneRequest(lane_id=self.lane,
+                                                    buffer_ids=[self.buffer] * 3000),
+            "Lanes/Open": lanes_pb2.OpenLaneRequest(slots=64),
+            "Lanes/Prepare": self.prepare_lane(),
+            "Lanes/Release": lanes_pb2.ReleaseLaneRequest(lane_id=self.lane, calls=[1 << 20]),
             "Operators/Activate": field(1, "methods.none"),
             "Operators/Audit": b"",
             "Operators/Describe": wide,
@@ -391,7 +420,7 @@ class World:
         self.daemon = daemons.Daemon(
             "--state_dir={}".format(folder / "state"), "--load_dir={}".format(folder),
             "--task_time_limit=60s", "--oip_unload", "--max_sessions=32", "--max_installs=4",
-            *(["--local_address=" + self.local] if local else []), *flags)
+            "--max_lanes=8", "--local_address=" + (self.local or str(folder / "lanes")), *flags)
         self.server = self.socket = 0
         self.callers = []
 
@@ -831,6 +860,7 @@ class PlacesTest(MethodsTest):
         "kChecks": ("checks of graphs", VALIDATE),
         "kGraphRuns": ("runs of graphs", "/resident.v1.Graphs/Run"),
         "kGraphSessions": ("graph sessions", "/resident.v1.Graphs/OpenSession"),
+        "kLanes": ("local lanes", "/resident.v1.Lanes/Open"),
     }
     # They stay taken after the call.
     KEPT = ("kShared", "kGraphSessions")
@@ -912,7 +942,7 @@ class PlacesTest(MethodsTest):
                 self.assertEqual(self.refused(kind, result), row.places == kind, result)
         # A caller that has none gets one: a session, and what the calls take.
         other = self.world.caller(source=address)
-        for name in ("buffer", "uploaded", "durable", "graph", "graph_session"):
+        for name in ("buffer", "uploaded", "durable", "graph", "graph_session", "lane"):
             setattr(other, name, getattr(self.caller, name))
         if kind != "kSessions":
             method = self.KINDS[kind][1]
@@ -940,7 +970,7 @@ class PlacesTest(MethodsTest):
                         self.check_kind(kind, addresses[kind])
 
     def test_methods_that_need_a_session(self):
-        needs = ("kSession", "kLoads", "kGraphRuns", "kGraphSessions")
+        needs = ("kSession", "kLoads", "kGraphRuns", "kGraphSessions", "kLanes")
 
         def check(row, message):
             result = self.caller.call(row.name, message, headers=[], timeout="2S")

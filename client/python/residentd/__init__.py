@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from .graph_run import GraphRecord, GraphResult, GraphVersion
     from .graph_tensor import GraphScalar, GraphTensor
     from .graphs import GraphRun, Graphs, GraphSession, LoadedGraph
+    from .lane import Lane, LaneCall
 else:
-    # Task graphs are imported when they are used for the first time.
+    # Task graphs and lanes are imported when they are used for the first time.
     _LAZY = {
         "Graph": "graph", "GraphBuilder": "graph_builder", "GraphDependency": "graph",
         "GraphFinding": "graph", "GraphFusion": "graph", "GraphInfo": "graph_calls",
@@ -41,7 +42,7 @@ else:
         "GraphResult": "graph_run", "GraphRun": "graphs",
         "GraphScalar": "graph_tensor", "GraphSession": "graphs", "GraphSessionInfo": "graph_calls",
         "GraphTensor": "graph_tensor", "GraphVersion": "graph_run", "Graphs": "graphs",
-        "LoadedGraph": "graphs",
+        "Lane": "lane", "LaneCall": "lane", "LoadedGraph": "graphs",
     }
 
     def __getattr__(name: str) -> Any:
@@ -63,7 +64,7 @@ __all__ = [
     "GraphBuilder", "GraphDependency", "GraphFinding", "GraphFusion", "GraphInfo", "GraphRecord",
     "GraphRefused", "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
     "GraphTensor", "GraphVersion", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument",
-    "LoadedGraph", "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
+    "Lane", "LaneCall", "LoadedGraph", "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "WrongType",

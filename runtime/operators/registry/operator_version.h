@@ -111,6 +111,9 @@ struct ResolvedOperator {
   const Operator* op = nullptr;
   // Also run this version on the same inputs, and compare; usually null.
   std::shared_ptr<const OperatorVersion> shadow;
+  // A share of the requests that name no version goes to another version: the next Resolve may
+  // return that one.
+  bool on_trial = false;
 
   // REQUIRES: device < Registry::Options::devices.
   OperatorStats* stats(uint32_t device) const {

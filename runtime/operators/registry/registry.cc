@@ -129,11 +129,13 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_
       const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
       return errors::NoActiveVersion(name, standby, PublicReason(serving.standby_reason));
     }
+    const bool on_trial = serving.traffic_share != 0;
     if (IsPicked(serving.traffic, serving.traffic_share)) {
-      return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
+      return ResolvedOperator{serving.standby, entry.op.get(), nullptr, on_trial};
     }
     const bool shadowed = IsPicked(serving.shadow, serving.shadow_share);
-    return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr};
+    return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr,
+                            on_trial};
   }
   if (serving.active != nullptr && serving.active->version == version) {
     return ResolvedOperator{serving.active, entry.op.get(), nullptr};
@@ -151,6 +153,19 @@ absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_
 absl::StatusOr<ResolvedOperator> Registry::Resolve(const std::string& name,
                                                    uint32_t version) const {
   absl::ReaderMutexLock lock(&mu_);
+  return ResolveLocked(name, version);
+}
+
+std::optional<absl::StatusOr<ResolvedOperator>> Registry::TryResolve(const std::string& name,
+                                                                     uint32_t version) const {
+  if (!mu_.ReaderTryLock()) return std::nullopt;
+  absl::StatusOr<ResolvedOperator> resolved = ResolveLocked(name, version);
+  mu_.ReaderUnlock();
+  return resolved;
+}
+
+absl::StatusOr<ResolvedOperator> Registry::ResolveLocked(const std::string& name,
+                                                         uint32_t version) const {
   const Entry* const entry = Find(name);
   if (entry == nullptr) return NoSuchOperator(name);
   if (entry->op->bytecode()) return errors::CalledWithTasks(name);

@@ -120,6 +120,14 @@ class Registry {
   // the operator is bytecode. UNAVAILABLE: no version is active; the message has the
   // reason. FAILED_PRECONDITION: that version is quarantined.
   absl::StatusOr<ResolvedOperator> Resolve(const std::string& name, uint32_t version) const;
+  // The same without waiting; nullopt: a change is being made.
+  std::optional<absl::StatusOr<ResolvedOperator>> TryResolve(const std::string& name,
+                                                             uint32_t version) const;
+  // How often what serves has changed. What a Resolve returned stays right as long as this number
+  // does not change, if it was read before the Resolve, and no trial runs
+  // (ResolvedOperator::on_trial). A change increments it after it has become visible and before it
+  // returns: who reads the number after a change has returned gets another one than before.
+  uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
   // The request for which Resolve returned `resolved` is not made, or resolves its operator again:
   // it does not count for the shares of a trial. If the trial has begun meanwhile, its first share
   // comes one request early. REQUIRES: it was resolved with version 0.
@@ -300,7 +308,11 @@ class Registry {
   void RecordRemoved(const std::string& name, uint32_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
+  absl::StatusOr<ResolvedOperator> ResolveLocked(const std::string& name, uint32_t version) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+
   const Options options_;
+  std::atomic<uint64_t> changes_{1};
   std::shared_ptr<SlotPool> slots_;
   // Serialises changes. Taken before mu_; held while a change is committed.
   mutable absl::Mutex change_mu_ ABSL_ACQUIRED_BEFORE(mu_);

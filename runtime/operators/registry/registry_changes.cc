@@ -179,6 +179,7 @@ absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> r
   if (added != nullptr) {
     absl::WriterMutexLock lock(&mu_);
     operators_[name] = std::move(added);
+    changes_.fetch_add(1, std::memory_order_seq_cst);
   }
   return change;
 }
@@ -223,6 +224,7 @@ void Registry::Switch(Entry& entry, std::unique_ptr<Serving> next, RegistryChang
                                     FindNumber(to->standby) == to->trial.version));
   const std::unique_ptr<const Serving> before(
       entry.serving.exchange(next.release(), std::memory_order_seq_cst));
+  changes_.fetch_add(1, std::memory_order_seq_cst);
   change.switched_at = std::chrono::steady_clock::now();
 
   // Once the writer lock is acquired, no reader uses `before` any more.
@@ -460,6 +462,7 @@ absl::StatusOr<RegistryChange> Registry::Remove(
   const auto found = operators_.find(name);
   removed = std::move(found->second);
   operators_.erase(found);
+  changes_.fetch_add(1, std::memory_order_seq_cst);
   change.switched_at = std::chrono::steady_clock::now();
   return change;
 }
@@ -542,6 +545,7 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
   entry->serving.store(serving.release(), std::memory_order_seq_cst);
   absl::WriterMutexLock lock(&mu_);
   operators_[op.name] = std::move(entry);
+  changes_.fetch_add(1, std::memory_order_seq_cst);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,236 @@
+// Lanes of a device's queue, with a device that the test controls: when the dispatch loop takes from
+// them, whose turn it is, and when they fall asleep and are woken up.
+#include "runtime/queue/lane_source.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "runtime/queue/device_queue.h"
+#include "runtime/queue/manual_device.h"
+
+namespace resident {
+namespace {
+
+constexpr ClientId kAlice = 1;
+constexpr ClientId kBob = 2;
+
+// A lane with a number of submissions that the test sets.
+class FakeLane final : public LaneSource {
+ public:
+  explicit FakeLane(uint32_t operator_slot) : operator_slot_(operator_slot) {}
+
+  bool Ready() const override { return left.load() > 0; }
+  Visit Take(uint32_t max_tasks, uint64_t epoch) override {
+    Visit visit;
+    takes.fetch_add(1);
+    if (pending_ != nullptr && pending_->submitted < pending_->count()) return visit;
+    pending_ = nullptr;
+    const uint32_t count = std::min<uint32_t>(max_tasks, left.load());
+    if (count == 0) return visit;
+    left.fetch_sub(count);
+    visit.consumed = count;
+    auto batch = std::make_shared<Batch>();
+    batch->epoch = epoch;
+    batch->tasks.resize(count);
+    for (TaskDescriptor& task : batch->tasks) {
+      task.operator_slot = static_cast<u16>(operator_slot_);
+      task.flags = kTaskCompact;
+    }
+    batch->done = [this](Batch& ended) {
+      ended_tasks.fetch_add(ended.count());
+      failed_tasks.fetch_add(ended.failed);
+    };
+    pending_ = batch;
+    visit.batch = std::move(batch);
+    return visit;
+  }
+  bool FallAsleep() override {
+    asleep = true;
+    return !Ready();
+  }
+  void WakeUp() override { asleep = false; }
+  void Notify() override { notified.fetch_add(1); }
+
+  std::atomic<uint32_t> left{0};
+  std::atomic<uint32_t> ended_tasks{0};
+  std::atomic<uint32_t> failed_tasks{0};
+  std::atomic<uint32_t> takes{0};
+  std::atomic<uint32_t> notified{0};
+  std::atomic<bool> asleep{false};
+
+ private:
+  const uint32_t operator_slot_;
+  std::shared_ptr<Batch> pending_;  // Used with the queue's lock.
+};
+
+class LaneSourceTest : public ::testing::Test {
+ protected:
+  explicit LaneSourceTest(std::chrono::nanoseconds spin = std::chrono::milliseconds(1))
+      : queue_({.lane_spin = spin, .lane_spin_share = 1, .max_hot_lanes = 4}) {
+    queue_.AddClient(kAlice);
+    queue_.AddClient(kBob);
+    epoch_ = queue_.SetRing(device_.NewRing());
+  }
+  std::shared_ptr<FakeLane> NewLane(ClientId client = kAlice, uint32_t operator_slot = 1) {
+    auto lane = std::make_shared<FakeLane>(operator_slot);
+    queue_.AddLane(client, lane);
+    lanes_.push_back(lane);
+    return lane;
+  }
+  void Publish(FakeLane& lane, uint32_t count) {
+    lane.left.fetch_add(count);
+    if (lane.asleep) queue_.NoteLaneWork(&lane);
+  }
+  template <typename Condition>
+  static void Await(const Condition& condition) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!condition()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::yield();
+    }
+  }
+  // Completes whatever is in the ring until the condition holds.
+  template <typename Condition>
+  void CompleteUntil(const Condition& condition) {
+    Await([&] {
+      while (completed_ < queue_.counters().next_sequence) device_.Complete(completed_++);
+      return condition();
+    });
+  }
+
+  ManualDevice device_;
+  std::vector<std::shared_ptr<FakeLane>> lanes_;
+  DeviceQueue queue_;
+  uint64_t epoch_ = 0;
+  uint64_t completed_ = 0;
+};
+
+TEST_F(LaneSourceTest, WhatAHotLanePublishesIsTakenWithoutACall) {
+  const auto lane = NewLane();
+  lane->left = 10;
+  CompleteUntil([&] { return lane->ended_tasks == 10; });
+  EXPECT_EQ(lane->failed_tasks, 0u);
+  EXPECT_EQ(queue_.client_counters(kAlice).completed_tasks, 10u);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, 0u);
+  Await([&] { return queue_.idle_since() != Clock::time_point::max(); });
+}
+
+TEST_F(LaneSourceTest, ALaneWithNothingFallsAsleepAndIsWokenUp) {
+  const auto lane = NewLane();
+  for (uint32_t i = 1; i <= 20; ++i) {
+    Await([&] { return lane->asleep.load(); });
+    const uint32_t takes = lane->takes;
+    EXPECT_EQ(lane->takes, takes);  // It is not looked at.
+    Publish(*lane, 1);
+    CompleteUntil([&] { return lane->ended_tasks == i; });
+  }
+  EXPECT_EQ(queue_.counters().lane_wakeups, 20u);
+}
+
+TEST_F(LaneSourceTest, ManyLanesOfAClientGetTheShareOfOneClient) {
+  for (int i = 0; i < 8; ++i) NewLane(kAlice)->left = 1'000'000;
+  const auto bob = NewLane(kBob);
+  bob->left = 1'000'000;
+  uint32_t of_bob = 0;
+  CompleteUntil([&] { return (of_bob = bob->ended_tasks) >= 20'000; });
+  uint32_t of_alice = 0;
+  for (const auto& lane : lanes_) of_alice += lane->ended_tasks;
+  of_alice -= of_bob;
+  EXPECT_GT(of_alice, of_bob * 9 / 10);
+  EXPECT_LT(of_alice, of_bob * 12 / 10);
+  // Each of hers has had turns.
+  for (const auto& lane : lanes_) EXPECT_GT(lane->ended_tasks, 0u);
+}
+
+TEST_F(LaneSourceTest, AGrpcClientsBatchWaitsOneTurnOfALane) {
+  const auto lane = NewLane(kAlice);
+  lane->left = 1'000'000;
+  CompleteUntil([&] { return lane->ended_tasks > 1000; });
+  for (int i = 0; i < 50; ++i) {
+    auto batch = std::make_shared<Batch>();
+    batch->epoch = epoch_;
+    batch->tasks.resize(1);
+    batch->tasks[0].flags = kTaskCompact;
+    std::atomic<bool> done{false};
+    batch->done = [&](Batch&) { done = true; };
+    const uint32_t before = lane->ended_tasks;
+    ASSERT_TRUE(queue_.Enqueue(kBob, batch).ok());
+    CompleteUntil([&] { return done.load(); });
+    // What is in the ring, a turn of the lane, and what was completed before it was noticed.
+    EXPECT_LT(lane->ended_tasks - before, 2000u);
+  }
+}
+
+TEST_F(LaneSourceTest, NothingIsTakenDuringAParkAndALanesWorkCallsForItsEnd) {
+  const auto lane = NewLane();
+  std::atomic<bool> called{false};
+  queue_.OnWorkWhileParked([&] { called = true; });
+  ASSERT_TRUE(queue_.BeginPark().ok());
+  Await([&] { return lane->asleep.load(); });
+  EXPECT_FALSE(called);
+  Publish(*lane, 3);
+  Await([&] { return called.load(); });
+  EXPECT_EQ(lane->left, 3u);
+  completed_ = 1;  // The park marker has a sequence number.
+  queue_.EndPark();
+  CompleteUntil([&] { return lane->ended_tasks == 3; });
+}
+
+TEST_F(LaneSourceTest, NothingIsTakenFromALaneThatWasRemoved) {
+  const auto lane = NewLane();
+  queue_.RemoveLane(lane.get());
+  queue_.RemoveLane(lane.get());
+  lane->left = 5;
+  queue_.NoteLaneWork(lane.get());
+  const auto other = NewLane();
+  Publish(*other, 1);
+  CompleteUntil([&] { return other->ended_tasks == 1; });
+  EXPECT_EQ(lane->left, 5u);
+}
+
+TEST_F(LaneSourceTest, ATakenBatchEndsWithItsEngineAndTheRestWaitsForTheNext) {
+  const auto lane = NewLane();
+  lane->left = 1000;
+  // The ring takes some of the first batch.
+  Await([&] { return queue_.counters().in_flight > 0 && lane->left < 1000; });
+  queue_.LoseRing("the engine ended", {});
+  const uint32_t ended = lane->ended_tasks;
+  EXPECT_GT(ended, 0u);
+  EXPECT_EQ(lane->failed_tasks, ended);
+  EXPECT_EQ(queue_.client_counters(kAlice).queued_tasks, 0u);
+  Await([&] { return lane->asleep.load(); });  // Nobody polls for a device without an engine.
+  completed_ = 0;
+  queue_.SetRing(device_.NewRing());
+  CompleteUntil([&] { return lane->ended_tasks == 1000; });
+  EXPECT_EQ(lane->failed_tasks, ended);
+}
+
+TEST_F(LaneSourceTest, ARemovedClientsBatchIsCancelled) {
+  const auto lane = NewLane(/*client=*/77);  // It has no queue.
+  lane->left = 4;
+  CompleteUntil([&] { return lane->ended_tasks == 4; });
+  EXPECT_EQ(lane->failed_tasks, 4u);
+}
+
+class LaneShareTest : public ::testing::Test {};
+
+TEST_F(LaneShareTest, PollingInVainEndsWhenTheShareIsUsedUp) {
+  ManualDevice device;
+  DeviceQueue queue({.lane_spin = std::chrono::hours(1), .lane_spin_share = 0.1});
+  queue.AddClient(kAlice);
+  queue.SetRing(device.NewRing());
+  const auto lane = std::make_shared<FakeLane>(1);
+  queue.AddLane(kAlice, lane);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!lane->asleep) ASSERT_LT(std::chrono::steady_clock::now(), until);
+  EXPECT_GE(queue.counters().lane_polling, DeviceQueue::kLaneShareWindow / 10);
+}
+
+}  // namespace
+}  // namespace resident

@@ -1,0 +1,584 @@
+#include "server/lanes/lane.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "server/lanes/errors.h"
+
+namespace resident {
+namespace {
+
+constexpr uint8_t kKnownFlags = kLaneAfterAll | kLaneDeadline | kLaneQuiet;
+// Batches that are kept for reuse.
+constexpr size_t kMaxFree = 16;
+// Threads of the client that are woken at a time: more would delay the thread that wakes them.
+constexpr int kWokenThreads = 4;
+// One visit in so many is measured for page faults, and after one that had some, so many visits.
+constexpr uint32_t kMeasuredShare = 16;
+constexpr uint32_t kMeasuredAfterFault = 256;
+
+// The word with the deadline, with kLaneDeadline.
+constexpr size_t kDeadlineWord = kLaneWords - 1;
+
+template <typename T>
+T LoadRelaxed(const T* from) {
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+template <typename T>
+void StoreRelaxed(T* to, T value) {
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+template <typename T>
+void StoreRelease(T* to, T value) {
+  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+}
+
+uint64_t CountPageFaults() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return static_cast<uint64_t>(usage.ru_minflt) + static_cast<uint64_t>(usage.ru_majflt);
+}
+
+Clock::time_point ReadDeadline(uint64_t ns) {
+  if (ns > static_cast<uint64_t>(INT64_MAX)) return Clock::time_point::max();
+  return Clock::time_point(std::chrono::nanoseconds(static_cast<int64_t>(ns)));
+}
+
+// A batch may keep at most about twice the memory that its tasks need.
+template <typename T>
+void Shrink(std::vector<T>& vector) {
+  if (vector.capacity() > 2 * vector.size() + 8) vector.shrink_to_fit();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Lane>> Lane::Create(const Options& options, const Host& host,
+                                                   std::vector<Ticket> tickets) {
+  const uint64_t bytes = lane_bytes(options.slots, options.data_bytes);
+  UniqueFd memory(memfd_create("residentd-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
+    return errors::LaneMemory(strerror(errno));
+  }
+  // The size cannot change, so that no access of the daemon can raise SIGBUS.
+  if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return errors::LaneMemory(strerror(errno));
+  }
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                          memory.get(), 0);
+  if (base == MAP_FAILED) return errors::LaneMemory(strerror(errno));
+  // Where the limit allows it, the memory is not swapped out.
+  (void)mlock(base, bytes);
+  return std::make_shared<Lane>(options, host, std::move(memory), static_cast<uint8_t*>(base),
+                                std::move(tickets));
+}
+
+Lane::Lane(const Options& options, const Host& host, UniqueFd memory, uint8_t* base,
+           std::vector<Ticket> tickets)
+    : options_(options),
+      host_(host),
+      base_(base),
+      client_(reinterpret_cast<lane_client_page*>(base)),
+      daemon_(reinterpret_cast<lane_daemon_page*>(base + kLanePageBytes)),
+      slots_(reinterpret_cast<lane_slot*>(base + lane_slots_offset())),
+      completions_(
+          reinterpret_cast<lane_completion*>(base + lane_completions_offset(options.slots))),
+      memory_(std::move(memory)),
+      bindings_(std::make_shared<LaneBindings>()),
+      tickets_(std::move(tickets)),
+      random_(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(base) >> 12) | 1),
+      ended_(options.slots, false) {
+  StoreRelaxed(&daemon_->refused, uint64_t{UINT64_MAX});
+  StoreRelease(&daemon_->state, uint32_t{kLaneOpen});
+}
+
+Lane::~Lane() { munmap(base_, lane_bytes(options_.slots, options_.data_bytes)); }
+
+UniqueFd Lane::TakeMemory() {
+  absl::MutexLock lock(&mu_);
+  return std::move(memory_);
+}
+
+lane_welcome Lane::Welcome() const {
+  return {.code = 0,
+          .layout_hash = lane_layout_hash(),
+          .slots = options_.slots,
+          .reserved = 0,
+          .data_bytes = options_.data_bytes};
+}
+
+std::shared_ptr<const LaneBindings> Lane::bindings() const {
+  absl::MutexLock lock(&mu_);
+  return bindings_;
+}
+
+void Lane::SetBindings(std::shared_ptr<const LaneBindings> bindings) {
+  std::vector<CallTarget> dropped;  // Destroyed without the lock.
+  std::shared_ptr<const LaneBindings> before;
+  absl::MutexLock lock(&mu_);
+  if (closed_.load(std::memory_order_relaxed)) return;
+  const size_t calls = bindings->calls.size();
+  targets_.resize(std::max(targets_.size(), calls));
+  forbidden_.resize(targets_.size(), false);
+  for (size_t c = 0; c < calls; ++c) {
+    const bool same = c < bindings_->calls.size() && bindings_->calls[c] == bindings->calls[c];
+    if (same) continue;
+    dropped.push_back(std::exchange(targets_[c], CallTarget{}));
+    forbidden_[c] = false;
+  }
+  bound_epoch_.store(bindings->session->epoch());
+  before = std::exchange(bindings_, std::move(bindings));
+}
+
+void Lane::Keep(Ticket ticket) {
+  absl::MutexLock lock(&mu_);
+  tickets_.push_back(std::move(ticket));
+}
+
+void Lane::SetAllowed(const std::function<bool(const std::string& operator_name)>& allowed) {
+  absl::MutexLock lock(&mu_);
+  for (size_t c = 0; c < bindings_->calls.size(); ++c) {
+    const auto& call = bindings_->calls[c];
+    if (call != nullptr) forbidden_[c] = !allowed(call->operator_name());
+  }
+}
+
+void Lane::DropStaleTargets() {
+  std::vector<CallTarget> dropped;
+  absl::MutexLock lock(&mu_);
+  const uint64_t changes = host_.registry.changes();
+  for (CallTarget& target : targets_) {
+    if (target.version == nullptr || target.changes == changes) continue;
+    dropped.push_back(std::exchange(target, CallTarget{}));
+  }
+  if (dropped_ != nullptr) dropped.emplace_back().version = std::move(dropped_);
+}
+
+void Lane::BeginDrain() {
+  draining_.store(true);
+  if (!closed_.load()) StoreRelease(&daemon_->state, uint32_t{kLaneDraining});
+}
+
+void Lane::Close() {
+  closed_.store(true);
+  std::vector<CallTarget> targets;
+  std::shared_ptr<const LaneBindings> bindings;
+  {
+    absl::MutexLock lock(&mu_);
+    if (pending_ != nullptr) pending_->cancelled = true;
+    pending_.reset();
+    targets.swap(targets_);
+    forbidden_.clear();
+    bindings = std::exchange(bindings_, std::make_shared<LaneBindings>());
+    memory_.Reset();
+  }
+  StoreRelease(&daemon_->state, uint32_t{kLaneClosed});
+  Notify();
+}
+
+void Lane::RejectWaiting() {
+  {
+    absl::MutexLock lock(&mu_);
+    Copy copy;
+    while (Ready() && ReadSlot(next_.load(std::memory_order_relaxed), &copy)) {
+      EndUnread(copy.sequence, kLaneUnavailable, 0);
+    }
+  }
+  Notify();
+}
+
+bool Lane::Ready() const {
+  const uint64_t next = next_.load(std::memory_order_relaxed);
+  const uint64_t head = __atomic_load_n(&slot(next)->head, __ATOMIC_ACQUIRE);
+  return lane_head_stamp(head) == lane_stamp(next) && !closed_.load(std::memory_order_relaxed) &&
+         next - completed_.load(std::memory_order_relaxed) < options_.slots;
+}
+
+bool Lane::ReadSlot(uint64_t sequence, Copy* copy) const {
+  const lane_slot* const from = slot(sequence);
+  copy->sequence = sequence;
+  copy->head = __atomic_load_n(&from->head, __ATOMIC_ACQUIRE);
+  if (lane_head_stamp(copy->head) != lane_stamp(sequence)) return false;
+  for (size_t w = 0; w < kLaneWords; ++w) copy->words[w] = LoadRelaxed(&from->words[w]);
+  return true;
+}
+
+void Lane::TouchSlots(uint32_t max_slots) const {
+  uint64_t sequence = next_.load(std::memory_order_relaxed);
+  (void)LoadRelaxed(&client_->cancel_below);
+  for (uint32_t i = 0; i < max_slots; ++i, ++sequence) {
+    if (lane_head_stamp(LoadRelaxed(&slot(sequence)->head)) != lane_stamp(sequence)) break;
+  }
+}
+
+bool Lane::FallAsleep() {
+  asleep_.store(true);
+  __atomic_store_n(&daemon_->asleep, 1u, __ATOMIC_SEQ_CST);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!Ready()) return true;
+  switch (block_.load()) {
+    case Block::kNone:
+      return false;
+    case Block::kEarlier:  // Its end calls note_work.
+      return next_.load() != completed_.load();
+    case Block::kEpoch:  // The end of the move to the new engine calls it.
+      return bound_epoch_.load() != epoch_.load();
+  }
+  return false;
+}
+
+void Lane::WakeUp() {
+  asleep_.store(false);
+  __atomic_store_n(&daemon_->asleep, 0u, __ATOMIC_SEQ_CST);
+}
+
+void Lane::Notify() {
+  // See "Sleep" in lane_layout.h.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (LoadRelaxed(&client_->sleeping) == 0) return;
+  StoreRelease(&daemon_->wakes, wakes_.fetch_add(1) + 1);
+  syscall(SYS_futex, &daemon_->wakes, FUTEX_WAKE, kWokenThreads, nullptr, nullptr, 0);
+}
+
+LaneSource::Visit Lane::Take(uint32_t max_tasks, uint64_t epoch) {
+  Visit visit;
+  if (!mu_.TryLock()) return visit;
+  random_ ^= random_ << 13, random_ ^= random_ >> 17, random_ ^= random_ << 5;
+  if (measured_visits_ > 0 || random_ % kMeasuredShare == 0) {
+    if (measured_visits_ > 0) --measured_visits_;
+    // Apart from the visit, whose own memory may cause some.
+    const uint64_t before = CountPageFaults();
+    TouchSlots(max_tasks);
+    CountFaults(CountPageFaults() - before);
+  }
+  visit = TakeLocked(max_tasks, epoch);
+  mu_.Unlock();
+  return visit;
+}
+
+void Lane::CountFaults(uint64_t faults) {
+  if (faults == 0) return;
+  measured_visits_ = kMeasuredAfterFault;
+  const Clock::time_point now = Clock::now();
+  if (now - second_ > std::chrono::seconds(1)) {
+    second_ = now;
+    refused_in_second_ = 0;
+    faults_in_second_ = 0;
+  }
+  faults_in_second_ += faults;
+  if (faults_in_second_ > options_.max_faults && !closed_.exchange(true)) {
+    host_.refuse(*this, errors::TooManyLaneFaults(options_.max_faults));
+  }
+}
+
+LaneSource::Visit Lane::TakeLocked(uint32_t max_tasks, uint64_t epoch) {
+  Visit visit;
+  block_.store(Block::kNone, std::memory_order_relaxed);
+  epoch_.store(epoch, std::memory_order_relaxed);
+  if (closed_.load()) return visit;
+  cancel_below_ = LoadRelaxed(&client_->cancel_below);
+  if (pending_ != nullptr) {
+    if (pending_->submitted < pending_->count()) {
+      if (pending_->first + pending_->count() <= cancel_below_ && !pending_->cancelled) {
+        pending_->cancelled = true;
+        visit.cancelled = true;
+      }
+      block_.store(Block::kEarlier);
+      return visit;
+    }
+    pending_.reset();
+  }
+  const bool draining = draining_.load();
+  if (!draining && bound_epoch_.load(std::memory_order_relaxed) != epoch) {
+    block_.store(Block::kEpoch);
+    return visit;
+  }
+  std::shared_ptr<LaneBatch> batch;
+  Copy copy;
+  while (visit.consumed < max_tasks) {
+    const uint64_t next = next_.load(std::memory_order_relaxed);
+    if (next - completed_.load(std::memory_order_acquire) >= options_.slots) break;
+    if (!ReadSlot(next, &copy)) break;
+    if (draining) {
+      EndUnread(next, kLaneUnavailable, 0);
+    } else if (Handle(copy, batch) == Step::kStop) {
+      break;
+    }
+    ++visit.consumed;
+  }
+  if (batch == nullptr) return visit;
+  Shrink(batch->tasks);
+  Shrink(batch->arguments);
+  Shrink(batch->quiet);
+  auto entry = host_.gate.Enter(batch->count());
+  if (!entry.ok()) {  // The drain has just begun.
+    absl::MutexLock lock(&end_mu_);
+    for (uint32_t i = 0; i < batch->count(); ++i) {
+      WriteCompletion(batch->first + i, kLaneUnavailable, 0, 0, 0, 0);
+    }
+    Advance(batch->first, batch->count());
+    host_.counters.failed.fetch_add(batch->count(), std::memory_order_relaxed);
+    return visit;
+  }
+  batch->entry = *std::move(entry);
+  pending_ = batch;
+  visit.batch = std::move(batch);
+  return visit;
+}
+
+const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::string* text) {
+  const uint8_t kind = lane_head_kind(copy.head);
+  const uint8_t flags = lane_head_flags(copy.head);
+  const uint16_t call = lane_head_call(copy.head);
+  if (kind != kLaneTask) {
+    *reason = kLaneRefusedKind;
+    *text = absl::StrCat("the kind ", int{kind}, " of a submission is not served. Fix: submit tasks "
+                         "(kind 0), or use a newer daemon");
+    return nullptr;
+  }
+  if (call >= bindings_->calls.size() || bindings_->calls[call] == nullptr) {
+    *reason = kLaneRefusedCall;
+    *text = absl::StrCat("the lane has no prepared call ", call, ". Fix: use a number of Prepare");
+    return nullptr;
+  }
+  const PreparedCall& found = *bindings_->calls[call];
+  if ((flags & ~kKnownFlags) != 0) {
+    *reason = kLaneRefusedFlags;
+    *text = absl::StrCat("the flags ", int{flags}, " of a submission have unknown bits");
+    return nullptr;
+  }
+  if ((flags & kLaneDeadline) != 0 && found.words() > kDeadlineWord) {
+    *reason = kLaneRefusedFlags;
+    *text = "a call with 7 words has no room for a deadline. Fix: use at most 6 words";
+    return nullptr;
+  }
+  if (forbidden_[call]) {
+    *reason = kLaneRefusedPermission;
+    *text = absl::StrCat("the policy does not allow ", found.operator_name(), " any more");
+    return nullptr;
+  }
+  return &found;
+}
+
+Lane::Step Lane::Handle(const Copy& copy, std::shared_ptr<LaneBatch>& batch) {
+  // The submissions of a batch follow each other: what ends at once waits for the next batch.
+  if (copy.sequence < cancel_below_) {
+    if (batch != nullptr) return Step::kStop;
+    EndUnread(copy.sequence, kLaneCancelled, 0);
+    host_.counters.cancelled.fetch_add(1, std::memory_order_relaxed);
+    return Step::kEnded;
+  }
+  const uint8_t flags = lane_head_flags(copy.head);
+  const uint16_t number = lane_head_call(copy.head);
+  uint16_t reason = 0;
+  std::string text;
+  CheckedTask task;
+  const PreparedCall* const call = CheckHead(copy, &reason, &text);
+  if (call != nullptr) {
+    if ((flags & kLaneAfterAll) != 0 && completed_.load(std::memory_order_acquire) != copy.sequence) {
+      block_.store(Block::kEarlier);
+      return Step::kStop;
+    }
+    // Each submission counts for the shares of a trial.
+    if (batch != nullptr && (batch->call != number || targets_[number].on_trial)) return Step::kStop;
+    if (const Refusal refusal = call->Check(copy.words, bindings_->buffers, &task)) {
+      reason = refusal.reason;
+      if (batch == nullptr) text = call->Explain(refusal, copy.words, bindings_->buffers);
+    }
+  }
+  const CallTarget* target = nullptr;
+  if (reason == 0) {
+    target = FindTarget(number);
+    if (target == nullptr) return Step::kStop;
+    if (target->refused != 0) {
+      reason = target->refused;
+      text = target->reason;
+    }
+  }
+  if (reason != 0) {
+    if (batch != nullptr) return Step::kStop;
+    Refuse(copy, reason, text);
+    return Step::kEnded;
+  }
+  const Clock::time_point deadline = (flags & kLaneDeadline) != 0
+                                         ? ReadDeadline(copy.words[kDeadlineWord])
+                                         : Clock::time_point::max();
+  if (batch != nullptr && (batch->version != target->version || batch->deadline != deadline)) {
+    return Step::kStop;
+  }
+  if (batch == nullptr) batch = NewBatch(copy, *target, deadline);
+  TaskDescriptor& descriptor = batch->tasks.emplace_back(target->task);
+  if (task.device_outputs && target->version->trusted) descriptor.flags |= kTaskDeviceOutputs;
+  if (target->compact) {
+    descriptor.set_elements(task.elements);
+    for (uint32_t a = 0; a < call->arguments(); ++a) {
+      descriptor.set_compact_argument(a, task.values[a]);
+    }
+  } else {
+    call->AppendArguments(task, &batch->arguments);
+  }
+  batch->quiet.push_back((flags & kLaneQuiet) != 0);
+  next_.store(copy.sequence + 1, std::memory_order_relaxed);
+  return Step::kTaken;
+}
+
+const CallTarget* Lane::FindTarget(uint16_t call) {
+  CallTarget& target = targets_[call];
+  if (target.changes == host_.registry.changes() && !target.on_trial) return &target;
+  const EngineSession& session = *bindings_->session;
+  std::optional<CallTarget> found = bindings_->calls[call]->Resolve(
+      host_.registry, {options_.device, session.info(), options_.task_time_limit});
+  if (!found.has_value()) return nullptr;
+  if (target.version != found->version) dropped_ = std::move(target.version);
+  target = *std::move(found);
+  return &target;
+}
+
+std::shared_ptr<LaneBatch> Lane::NewBatch(const Copy& copy, const CallTarget& target,
+                                          Clock::time_point deadline) {
+  std::shared_ptr<LaneBatch> batch;
+  {
+    absl::MutexLock lock(&end_mu_);
+    // The queue, or pending_, may still refer to one that has just ended.
+    if (!free_.empty() && free_.back().use_count() == 1) {
+      batch = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (batch == nullptr) {
+    batch = std::make_shared<LaneBatch>();
+    batch->done = [](Batch& ended) {
+      auto& own = static_cast<LaneBatch&>(ended);
+      const std::shared_ptr<Lane> lane = std::move(own.lane);
+      lane->Finish(own);
+    };
+  }
+  // Not in Finish, because pending_ may still refer to it then.
+  batch->tasks.clear();
+  batch->arguments.clear();
+  batch->quiet.clear();
+  batch->status.clear();
+  batch->detail.clear();
+  batch->device_ns.clear();
+  batch->cause.clear();
+  batch->cancelled = false;
+  batch->submitted = batch->finished = batch->failed = batch->skipped = 0;
+  batch->lane = shared_from_this();
+  batch->bindings = bindings_;
+  batch->version = target.version;
+  batch->dropped = std::move(dropped_);
+  batch->first = copy.sequence;
+  batch->call = lane_head_call(copy.head);
+  batch->deadline = deadline;
+  batch->epoch = epoch_.load(std::memory_order_relaxed);
+  batch->stats = target.stats;
+  batch->arguments_per_task =
+      target.compact ? 0 : static_cast<uint32_t>(bindings_->calls[batch->call]->arguments());
+  return batch;
+}
+
+void Lane::Refuse(const Copy& copy, uint16_t reason, const std::string& text) {
+  // Before the completion: a client that has read it finds the text.
+  StoreRelaxed(&daemon_->refused, uint64_t{UINT64_MAX});
+  std::atomic_thread_fence(std::memory_order_release);
+  const size_t bytes = std::min<size_t>(text.size(), kLaneRefusalBytes - 1);
+  for (size_t i = 0; i < bytes; ++i) StoreRelaxed(&daemon_->refusal[i], text[i]);
+  StoreRelaxed(&daemon_->refusal[bytes], '\0');
+  StoreRelease(&daemon_->refused, copy.sequence);
+  EndUnread(copy.sequence, kLaneRefused, reason);
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  host_.counters.refused.fetch_add(1, std::memory_order_relaxed);
+  const Clock::time_point now = Clock::now();
+  if (now - second_ > std::chrono::seconds(1)) {
+    second_ = now;
+    refused_in_second_ = 0;
+    faults_in_second_ = 0;
+  }
+  if (++refused_in_second_ > options_.max_refusals && !closed_.exchange(true)) {
+    host_.refuse(*this, errors::TooManyLaneRefusals(options_.max_refusals, text));
+  }
+}
+
+void Lane::EndUnread(uint64_t sequence, uint8_t status, uint16_t detail) {
+  next_.store(sequence + 1, std::memory_order_relaxed);
+  if (status == kLaneUnavailable) {
+    host_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+  }
+  absl::MutexLock lock(&end_mu_);
+  WriteCompletion(sequence, status, 0, detail, 0, 0);
+  Advance(sequence, 1);
+}
+
+void Lane::WriteCompletion(uint64_t sequence, uint8_t status, uint8_t flags, uint16_t detail,
+                           uint32_t device_ns, uint32_t version) const {
+  lane_completion* const to = completions_ + (sequence & (options_.slots - 1));
+  StoreRelaxed(&to->tail, lane_completion_tail(device_ns, version));
+  StoreRelease(&to->head, lane_completion_head(sequence, status, flags, detail));
+}
+
+void Lane::Advance(uint64_t first, uint32_t count) {
+  const uint64_t mask = options_.slots - 1;
+  uint64_t completed = completed_.load(std::memory_order_relaxed);
+  if (first != completed) {
+    for (uint64_t s = first; s != first + count; ++s) ended_[s & mask] = true;
+    return;
+  }
+  completed += count;
+  while (ended_[completed & mask]) {
+    ended_[completed & mask] = false;
+    ++completed;
+  }
+  StoreRelease(&daemon_->completed, completed);
+  // FallAsleep stores asleep_ before it reads this.
+  completed_.store(completed);
+}
+
+void Lane::Finish(LaneBatch& batch) {
+  const uint32_t count = batch.count();
+  const uint32_t version = batch.version == nullptr ? 0 : batch.version->version;
+  uint64_t cancelled = 0;
+  {
+    absl::MutexLock lock(&end_mu_);
+    for (uint32_t i = 0; i < count; ++i) {
+      const TaskStatus status = batch.status[i];
+      if (status == TaskStatus::kOk && batch.quiet[i]) continue;
+      cancelled += status == TaskStatus::kCancelled;
+      const bool ran = i < count - batch.skipped;
+      const bool unsure =
+          ran && (status == TaskStatus::kAborted || status == TaskStatus::kUnavailable);
+      WriteCompletion(batch.first + i, static_cast<uint8_t>(status), unsure ? kLaneMayHaveRun : 0,
+                      batch.detail[i], batch.device_ns[i], version);
+    }
+    Advance(batch.first, count);
+  }
+  host_.counters.ok.fetch_add(count - batch.failed, std::memory_order_relaxed);
+  if (batch.failed != 0) {
+    host_.counters.failed.fetch_add(batch.failed - cancelled, std::memory_order_relaxed);
+    host_.counters.cancelled.fetch_add(cancelled, std::memory_order_relaxed);
+  }
+  batch.bindings.reset();
+  batch.version.reset();
+  batch.dropped.reset();
+  batch.use.reset();
+  batch.entry.Clear();  // Last, because a drain waits for it.
+  {
+    absl::MutexLock lock(&end_mu_);
+    if (free_.size() < kMaxFree) free_.push_back(batch.shared_from_this());
+  }
+  Notify();
+  if (asleep_.load() && Ready()) host_.note_work(*this);
+}
+
+}  // namespace resident

@@ -1,0 +1,250 @@
+// Lane: a local lane, from its memory to the batches of a device's queue and back to the memory. A
+// client process publishes submissions in memory that it shares with the daemon
+// (runtime/lane/lane_layout.h); the dispatch loop takes them, checked, as batches, and the end of a
+// batch writes their completions.
+//
+// Trust: the client may write any byte of the memory at any time. Take loads each word of a
+// submission once, with an atomic load, into a copy, and checks and uses only this copy. Nothing
+// that the daemon wrote to the memory is read again. A client can thereby spoil only its own lane.
+//
+//   open ──BeginDrain──▶ draining ──┐
+//    └──────────────────────────────┴─ Close ──▶ closed ──(last batch ends)──▶ destroyed
+//
+// Invariants:
+//   1. Submissions are taken in their order, each once: next_ is the next one.
+//   2. completed_ <= next_ <= completed_ + slots: a slot is read only when the submission that was
+//      in it before has ended.
+//   3. Every submission that was taken gets one outcome. Those of a batch follow each other.
+//   4. At most one batch has tasks that are not in the ring: pending_.
+//   5. A batch keeps the lane, the bindings with its buffers, and its version.
+//
+// Thread safety: the members of LaneSource as stated there, the others from any thread. mu_ guards
+// what Take uses; Take only tries to lock it, so that the dispatch loop never waits for a call of
+// this lane. end_mu_ guards the ends of submissions. Order: mu_, end_mu_.
+//
+// Memory ordering: lane_layout.h. A call that changed the bindings (SetBindings) before a submission
+// was published is seen by it, because Take holds mu_ while it reads slots.
+#ifndef RESIDENT_SERVER_LANES_LANE_H_
+#define RESIDENT_SERVER_LANES_LANE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/base/process/unique_fd.h"
+#include "runtime/lane/lane_layout.h"
+#include "runtime/operators/registry/registry.h"
+#include "runtime/queue/lane_source.h"
+#include "server/admission/admission.h"
+#include "server/admission/drain_gate.h"
+#include "server/lanes/prepared_call.h"
+
+namespace resident {
+
+// Limits of lanes; --max_lanes limits their number (server/flags.h).
+inline constexpr uint32_t kMaxSessionLanes = 16;
+inline constexpr uint32_t kMaxLaneCalls = 1024;
+inline constexpr uint32_t kMaxLaneBuffers = 4096;
+// File descriptors of a lane: the memory's, until its client has fetched it, and the socket's.
+inline constexpr uint32_t kDescriptorsOfLane = 2;
+// How long a lane waits for its client.
+inline constexpr uint32_t kLaneTokenMs = 30'000;
+// A lane is closed if it gets more refused submissions, or causes more page faults, in a second.
+inline constexpr uint32_t kMaxLaneRefusals = 1000;
+inline constexpr uint32_t kMaxLaneFaults = 1000;
+
+class Lane;
+
+// What the submissions of a lane may name. Immutable.
+struct LaneBindings {
+  // Of the engine that the addresses belong to; its facts.
+  std::shared_ptr<EngineSession> session;
+  std::vector<BoundBuffer> buffers;
+  // Null: the number is free.
+  std::vector<std::shared_ptr<const PreparedCall>> calls;
+};
+
+// Submissions of all lanes of a device, by result, since the daemon started.
+struct LaneCounters {
+  std::atomic<uint64_t> ok{0};
+  std::atomic<uint64_t> failed{0};
+  std::atomic<uint64_t> refused{0};
+  std::atomic<uint64_t> cancelled{0};
+};
+
+struct LaneBatch : Batch, std::enable_shared_from_this<LaneBatch> {
+  // While its tasks have not ended.
+  std::shared_ptr<Lane> lane;
+  std::shared_ptr<const LaneBindings> bindings;
+  std::shared_ptr<const OperatorVersion> version;
+  // A version that the lane used before: it is destroyed with no lock held.
+  std::shared_ptr<const OperatorVersion> dropped;
+  DrainGate::Entry entry;
+
+  uint64_t first = 0;  // The submission of task 0.
+  uint16_t call = 0;
+  std::vector<uint8_t> quiet;  // By task.
+};
+
+class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> {
+ public:
+  struct Options {
+    uint32_t device = 0;
+    uint32_t slots = kLaneDefaultSlots;
+    uint64_t data_bytes = 0;
+    std::chrono::milliseconds task_time_limit{0};
+    uint32_t max_refusals = kMaxLaneRefusals;
+    uint32_t max_faults = kMaxLaneFaults;
+  };
+  // Outlives the lane.
+  struct Host {
+    const Registry& registry;
+    DrainGate& gate;
+    LaneCounters& counters;
+    // There is something to take, and the lane is asleep. May be called from any thread.
+    std::function<void(const Lane&)> note_work;
+    // The lane must be closed, with this status. Called with locks held: it must not wait for any.
+    std::function<void(const Lane&, const absl::Status&)> refuse;
+  };
+
+  // Makes the memory. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::shared_ptr<Lane>> Create(const Options& options, const Host& host,
+                                                      std::vector<Ticket> tickets);
+  // Called only by Create.
+  Lane(const Options& options, const Host& host, UniqueFd memory, uint8_t* base,
+       std::vector<Ticket> tickets);
+  ~Lane() override;
+
+  const Options& options() const { return options_; }
+  // The descriptor of the memory, once; afterwards -1.
+  UniqueFd TakeMemory() ABSL_LOCKS_EXCLUDED(mu_);
+  lane_welcome Welcome() const;
+
+  std::shared_ptr<const LaneBindings> bindings() const ABSL_LOCKS_EXCLUDED(mu_);
+  void SetBindings(std::shared_ptr<const LaneBindings> bindings) ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps a ticket until the lane is destroyed.
+  void Keep(Ticket ticket) ABSL_LOCKS_EXCLUDED(mu_);
+  // Marks the calls whose operator the client may not run any more.
+  void SetAllowed(const std::function<bool(const std::string& operator_name)>& allowed)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets versions that the registry no longer serves, so that a removal need not wait for calls
+  // that nobody uses.
+  void DropStaleTargets() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What has not been read ends as UNAVAILABLE from now on.
+  void BeginDrain();
+  // Reads nothing any more, and marks the pending batch as cancelled.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends what waits to be read as UNAVAILABLE: there is no engine that could run it.
+  void RejectWaiting() ABSL_LOCKS_EXCLUDED(mu_);
+
+  bool asleep() const { return asleep_.load(); }
+  uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+  // LaneSource.
+  bool Ready() const override;
+  Visit Take(uint32_t max_tasks, uint64_t epoch) override ABSL_LOCKS_EXCLUDED(mu_);
+  bool FallAsleep() override;
+  void WakeUp() override;
+  void Notify() override;
+
+ private:
+  // A submission, copied out of the memory.
+  struct Copy {
+    uint64_t sequence;
+    uint64_t head;
+    LaneWordCopy words;
+  };
+  enum class Step : uint8_t {
+    kEnded,  // The submission has ended.
+    kTaken,  // It is in the batch.
+    kStop,   // It is not read yet.
+  };
+  // Why the last Take took nothing.
+  enum class Block : uint8_t { kNone, kEarlier, kEpoch };
+
+  bool ReadSlot(uint64_t sequence, Copy* copy) const;
+  // Looks at the heads of the next slots, at most `max_slots`.
+  void TouchSlots(uint32_t max_slots) const;
+  Visit TakeLocked(uint32_t max_tasks, uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Handles the next submission; `batch` receives its task.
+  Step Handle(const Copy& copy, std::shared_ptr<LaneBatch>& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The call of a submission. Null: it is refused.
+  const PreparedCall* CheckHead(const Copy& copy, uint16_t* reason, std::string* text)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The present target of a call; null: try again later.
+  const CallTarget* FindTarget(uint16_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<LaneBatch> NewBatch(const Copy& copy, const CallTarget& target,
+                                      Clock::time_point deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the next submission.
+  void Refuse(const Copy& copy, uint16_t reason, const std::string& text)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndUnread(uint64_t sequence, uint8_t status, uint16_t detail)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountFaults(uint64_t faults) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // The tasks of a batch have ended.
+  void Finish(LaneBatch& batch) ABSL_LOCKS_EXCLUDED(mu_, end_mu_);
+  void WriteCompletion(uint64_t sequence, uint8_t status, uint8_t flags, uint16_t detail,
+                       uint32_t device_ns, uint32_t version) const;
+  // Submissions [first, first + count) have ended.
+  void Advance(uint64_t first, uint32_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+
+  lane_slot* slot(uint64_t sequence) const { return slots_ + (sequence & (options_.slots - 1)); }
+
+  const Options options_;
+  const Host host_;
+  uint8_t* const base_;
+  lane_client_page* const client_;
+  lane_daemon_page* const daemon_;
+  lane_slot* const slots_;
+  lane_completion* const completions_;
+
+  std::atomic<uint64_t> next_{0};  // Changed with mu_.
+  // Every submission below it has ended. Changed with end_mu_.
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> asleep_{false};
+  std::atomic<Block> block_{Block::kNone};
+  std::atomic<uint64_t> epoch_{0};       // Of the last Take.
+  std::atomic<uint64_t> bound_epoch_{0};  // Of bindings_.
+  std::atomic<uint32_t> wakes_{0};       // The value of the daemon page's `wakes`.
+  std::atomic<uint64_t> refused_{0};
+
+  mutable absl::Mutex mu_ ABSL_ACQUIRED_BEFORE(end_mu_);
+  UniqueFd memory_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const LaneBindings> bindings_ ABSL_GUARDED_BY(mu_);
+  std::vector<CallTarget> targets_ ABSL_GUARDED_BY(mu_);  // By call.
+  // See LaneBatch::dropped, of the next batch.
+  std::shared_ptr<const OperatorVersion> dropped_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> forbidden_ ABSL_GUARDED_BY(mu_);      // By call.
+  std::vector<Ticket> tickets_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<LaneBatch> pending_ ABSL_GUARDED_BY(mu_);
+  uint64_t cancel_below_ ABSL_GUARDED_BY(mu_) = 0;
+  // For the limits of refusals and faults: the present second, and how many it has had.
+  Clock::time_point second_ ABSL_GUARDED_BY(mu_);
+  uint32_t refused_in_second_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t faults_in_second_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t measured_visits_ ABSL_GUARDED_BY(mu_) = 0;  // The next ones, whose faults are counted.
+  uint32_t random_ ABSL_GUARDED_BY(mu_);
+
+  absl::Mutex end_mu_;
+  std::vector<bool> ended_ ABSL_GUARDED_BY(end_mu_);  // By slot: ended, and above completed_.
+  // Batches that have ended and can be used again.
+  std::vector<std::shared_ptr<LaneBatch>> free_ ABSL_GUARDED_BY(end_mu_);
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_LANES_LANE_H_

@@ -1,0 +1,167 @@
+// PreparedCall: what the submissions of a lane (lane.h) that name one call have in common, checked
+// once by the code that checks batches; and the check of what differs from one to the next.
+//
+// A call has a template, a task of one operator, and says what each word of a submission changes in
+// it: the place of a tensor, the value of a scalar, or the number of elements. Its target is the
+// version that serves at the moment; it is resolved again when the registry has changed.
+//
+// Thread safety: objects are immutable.
+//
+// Invariants:
+//   1. Check sets every value of a task from the words' copy that it was given, which it does not
+//      read again, or from the template.
+//   2. A tensor whose address Check returns lies within a buffer of the bindings, with all of its
+//      elements, or is that of the template.
+//
+//   ASSIGN_OR_RETURN(auto call, PreparedCall::Prepare(sources, request));
+//   const CallTarget target = call->Resolve(registry, {device, engine, task_time});
+//   CheckedTask task;
+//   if (const Refusal refusal = call->Check(words, bindings.buffers, &task)) ...
+#ifndef RESIDENT_SERVER_LANES_PREPARED_CALL_H_
+#define RESIDENT_SERVER_LANES_PREPARED_CALL_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "kernels/layout/task.h"
+#include "resident/v1/lanes.pb.h"
+#include "runtime/device/buffer_table.h"
+#include "runtime/device/engine_session.h"
+#include "runtime/lane/lane_layout.h"
+#include "runtime/operators/registry/registry.h"
+#include "server/workload/columns.h"
+#include "server/workload/work_bound.h"
+
+namespace resident {
+
+// The words of a submission, copied out of the shared memory.
+using LaneWordCopy = std::array<uint64_t, kLaneWords>;
+
+// A buffer of a lane's table. Without a buffer, the index is free.
+struct BoundBuffer {
+  std::shared_ptr<const Buffer> buffer;
+  uint64_t address = 0;  // 0: the buffer was lost with its engine.
+  uint64_t bytes = 0;
+  bool device_memory = false;  // Not a client's shared memory.
+};
+BoundBuffer MakeBound(std::shared_ptr<const Buffer> buffer, uint64_t epoch);
+
+// Why a submission is refused; `reason` 0: it is not.
+struct Refusal {
+  uint16_t reason = 0;
+  uint8_t word = 0;  // Of kLaneRefusedBuffer to kLaneRefusedValue.
+
+  explicit operator bool() const { return reason != 0; }
+};
+
+// What a task runs on.
+struct CheckedTask {
+  uint64_t elements = 0;        // Of each tensor, in compact form.
+  bool device_outputs = false;  // All that it writes is memory of the device.
+  // The address of a tensor, or a scalar's bits, by argument.
+  std::array<uint64_t, kMaxArguments> values;
+};
+
+// The version that a call's submissions run on.
+struct CallTarget {
+  // Registry::changes() before it was resolved; 0: never.
+  uint64_t changes = 0;
+  std::shared_ptr<const OperatorVersion> version;  // Null: refused.
+  OperatorStats* stats = nullptr;
+  uint16_t refused = 0;  // lane_refusal.
+  std::string reason;    // Of a refusal.
+  bool on_trial = false;
+  // As all tasks have it, except for elements, addresses and bits.
+  TaskDescriptor task{};
+  bool compact = false;
+};
+
+class PreparedCall {
+ public:
+  struct Sources {
+    const Registry& registry;
+    const BufferTable& buffers;
+    ClientId client = 0;
+    uint32_t device = 0;
+    std::shared_ptr<EngineSession> session;
+    std::chrono::milliseconds task_time_limit{0};
+  };
+
+  // Errors: those of Executor.Run for the template, and of Lanes.Prepare. The caller checks whether
+  // the client may run the operator.
+  static absl::StatusOr<std::shared_ptr<const PreparedCall>> Prepare(
+      const Sources& sources, const v1::PrepareLaneRequest& request);
+
+  const std::string& operator_name() const { return operator_->name(); }
+  // 0: each submission runs the active version.
+  uint32_t version() const { return version_; }
+  size_t arguments() const { return arguments_.size(); }
+  size_t words() const { return words_; }
+  // Bytes of the arguments of one task, in the form that needs more.
+  uint64_t argument_bytes() const { return task_.compact ? 0 : arguments_.size() * sizeof(Argument); }
+
+  // The call with the fixed tensors' buffers as they are on the session's engine.
+  std::shared_ptr<const PreparedCall> MoveTo(const Sources& sources) const;
+
+  // The version that a submission runs on now; nullopt: the registry is being changed, try again.
+  std::optional<CallTarget> Resolve(const Registry& registry, const WorkLimits& limits) const;
+
+  Refusal Check(const LaneWordCopy& words, const std::vector<BoundBuffer>& buffers,
+                CheckedTask* task) const;
+  // The arguments of a task that is not in compact form.
+  void AppendArguments(const CheckedTask& task, std::vector<Argument>* to) const;
+  // What was wrong, and what to do.
+  std::string Explain(const Refusal& refusal, const LaneWordCopy& words,
+                      const std::vector<BoundBuffer>& buffers) const;
+
+ private:
+  enum class Role : uint8_t { kFixed, kPlace, kValue };
+  struct CallArgument {
+    Role role = Role::kFixed;
+    uint8_t word = 0;
+    bool tensor = false;
+    bool written = false;
+    bool lost = false;              // Fixed: the buffer was lost with its engine.
+    bool in_device_memory = false;  // Fixed.
+    bool is_signed = false;
+    uint32_t element_bytes = 0;
+    uint64_t bytes_before = 0;
+    uint64_t bytes_from = 0;
+    // Of an integer value.
+    bool bounded = false;
+    int64_t min = 0;
+    int64_t max = 0;
+    // Of a fixed tensor.
+    std::shared_ptr<const Buffer> buffer;
+    uint64_t offset = 0;
+    Argument argument;
+  };
+
+  absl::Status ReadWords(const v1::PrepareLaneRequest& request);
+  absl::Status ReadWord(int index, const v1::LaneWord& word);
+  absl::Status ReadValue(int index, const v1::LaneWord::Value& value);
+  absl::Status ReadElements(int index, const v1::LaneWord::Elements& elements);
+  absl::Status HoldFixed(const Sources& sources);
+  absl::StatusOr<CallArgument*> FindArgument(int index, uint32_t argument, bool tensor);
+  TaskWork CountMost(const OperatorVersion& version) const;
+
+  std::shared_ptr<const Operator> operator_;
+  uint32_t version_ = 0;
+  TaskTemplate task_;
+  std::vector<CallArgument> arguments_;
+  size_t words_ = 0;
+  int elements_word_ = -1;  // -1: none.
+  uint64_t max_elements_ = 0;
+  bool lost_ = false;  // A fixed tensor was lost.
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_LANES_PREPARED_CALL_H_
