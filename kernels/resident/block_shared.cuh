@@ -1,14 +1,18 @@
-// What all parts of the resident kernel use of a block: its shared memory, and how its control warp
-// takes a task, notes it for the host and completes it.
+// What the resident kernel and the graph kernel use of a block: its shared memory, and how its
+// control warp takes a task, notes it for the host and completes it.
 #ifndef RESIDENT_KERNELS_RESIDENT_BLOCK_SHARED_CUH_
 #define RESIDENT_KERNELS_RESIDENT_BLOCK_SHARED_CUH_
 
-#include "kernels/graph/gang_walk.h"
-#include "kernels/resident/kernel_parameters.h"
+#include "kernels/resident/launch_parameters.h"
 #include "kernels/resident/memory_access.cuh"
-#include "kernels/sdk/block.h"
+#include "kernels/sdk/operator.h"
 
 namespace resident {
+
+// The function in each operator slot; null for empty slots. Defined by the jump table that
+// is linked into this image.
+extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
+
 namespace {
 
 constexpr u32 kWarp = 32;
@@ -34,29 +38,38 @@ struct Handover {
 
 __shared__ BlockState block_state;
 __shared__ Handover handover;
-// What the poller knows of the graph workers; see graph_worker.cuh. Times are in cycles.
-struct MailState {
-  u32 open;
-  u32 entered_all;
-  u32 members;
-  u32 next_worker;
-  long long last_mail;
-  long long last_call;
-  long long call_cycles;
-};
 
-// What a control warp has beside the state of its block.
-__shared__ union Prepared {
-  // The addresses and scalars of a range's claim: for each argument one for each task.
-  u64 claim_values[kMaxRangeArguments][kMaxRangeClaim];
-  // The next node of a graph, and the scalars of its step.
-  GangMemory gang;
-  // Block 0's.
-  MailState mail;
-} prepared;
-static_assert(kMaxRangeClaim <= kWarp, "each lane has a task of the claim");
+// A block that reads a slot with this flag leaves: a worker in the device ring, and a graph worker
+// in its mailbox.
+constexpr u32 kLeave = kTaskPark;
 
 __device__ __forceinline__ u32 LaneId() { return threadIdx.x % kWarp; }
+
+// (all threads) The beginning of a block. `worker`: its number among those of both kernels.
+__device__ __forceinline__ void InitializeBlock(const LaunchParameters& p, u32 worker) {
+  if (threadIdx.x == 0) {
+    handover = Handover{};
+    handover.breadcrumb = p.breadcrumbs + worker;
+    block_state.scratch = p.scratch + worker * kScratchBytes;
+    block_state.inputs = InputState::kReady;
+    block_state.task_memory = nullptr;
+  }
+  if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
+  __syncthreads();
+}
+
+// (compute warps) Calls the operator of the block's task, and waits until all threads have
+// returned.
+__device__ __forceinline__ void RunBlockOperator() {
+  const u32 slot = block_state.descriptor.operator_slot;
+  const OperatorFunction function = slot < kMaxOperatorSlots ? kJumpTable[slot] : nullptr;
+  if (function != nullptr) {
+    RESIDENT_OPERATOR_ABI function(&block_state);
+  } else {
+    Block(&block_state).fail(CompletionStatus::kNoOperator);
+  }
+  Block(&block_state).barrier();
+}
 
 // Payload words of a descriptor: chunk c has words 3c to 3c + 2. Word 0 is the token,
 // word 1 has the operator slot (low half) and the flags.
@@ -104,7 +117,7 @@ __device__ __forceinline__ void FenceOutputs(bool device_outputs) {
 }
 
 // (warp, after a barrier) Stores a completion. The caller executes the fence.
-__device__ __forceinline__ void StoreCompletion(const KernelParameters& p, u32 token,
+__device__ __forceinline__ void StoreCompletion(const LaunchParameters& p, u32 token,
                                                 u32 status_and_detail, u64 start_ns) {
   const u64 elapsed = NanosecondClock() - start_ns;
   const u32 lane = LaneId();

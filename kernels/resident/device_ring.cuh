@@ -3,7 +3,7 @@
 #define RESIDENT_KERNELS_RESIDENT_DEVICE_RING_CUH_
 
 #include "kernels/resident/block_shared.cuh"
-#include "kernels/resident/kernel_parameters.h"
+#include "kernels/resident/launch_parameters.h"
 #include "kernels/resident/memory_access.cuh"
 
 namespace resident {
@@ -23,7 +23,7 @@ __device__ __forceinline__ u32 NumberOfCopy(const TaskDescriptor& task) {
 // tasks; `count` is the number of tasks.
 class DeviceRingWriter {
  public:
-  __device__ explicit DeviceRingWriter(const KernelParameters& p)
+  __device__ explicit DeviceRingWriter(const LaunchParameters& p)
       : p_(p), filled_(p.state->filled) {}
 
   __device__ __forceinline__ void Write(StampedChunk chunk, u32 count) {
@@ -72,7 +72,7 @@ class DeviceRingWriter {
     }
   }
 
-  const KernelParameters& p_;
+  const LaunchParameters& p_;
   u64 filled_;
 };
 

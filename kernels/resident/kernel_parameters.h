@@ -1,5 +1,5 @@
-// The launch parameters of the resident kernel, and the kernel's own state in device
-// memory. Shared by host and device.
+// Limits of the resident kernel and the graph kernel, and their own state in device memory. Shared
+// by host and device.
 #ifndef RESIDENT_KERNELS_RESIDENT_KERNEL_PARAMETERS_H_
 #define RESIDENT_KERNELS_RESIDENT_KERNEL_PARAMETERS_H_
 
@@ -9,6 +9,8 @@
 namespace resident {
 
 inline constexpr char kResidentKernelName[] = "resident_kernel";
+// The kernel that executes graphs beside it (graph_kernel.cu).
+inline constexpr char kGraphKernelName[] = "resident_graph_kernel";
 // Limits of the number of threads of a block that run operators. The block has a control warp in
 // addition. The maximum is Block::kMaxThreads in units that are compiled for a GPU.
 inline constexpr u32 kMinComputeThreads = 32;
@@ -64,48 +66,8 @@ static_assert(__builtin_offsetof(KernelState, next_ticket) == 0, "");
 static_assert(__builtin_offsetof(KernelState, taken) == 128, "");
 static_assert(__builtin_offsetof(KernelState, filled) == 256, "");
 
-// Graph workers: at most one block of each SM.
+// Graph workers: the blocks of the graph kernel, at most one on each SM.
 inline constexpr u32 kMaxGraphWorkers = 256;
-inline constexpr u32 kMaxSms = 256;
-// Quanta of graphs that a graph worker has not begun: at least kMaxOpenGraphs, which the front end
-// has in flight at most.
-inline constexpr u32 kMailSlots = 64;
-
-// In device memory, zero at each launch: the workers that execute graphs (kernels/graph/).
-struct GangTable {
-  // By SM: blocks that were counted.
-  u32 sm_blocks[kMaxSms];
-  // Blocks that were counted, and graph workers among them.
-  alignas(128) u32 counted;
-  u32 members;
-  // Whether graph workers leave the device ring for their mailboxes. Written by the poller.
-  alignas(128) u32 open;
-  // Graph workers that look at their mailboxes.
-  alignas(128) u32 entered;
-  // By graph worker: slots that the poller has written to its mailbox.
-  alignas(128) u32 mailed[kMaxGraphWorkers];
-  RingSlot mailboxes[kMaxGraphWorkers][kMailSlots];
-};
-
-struct KernelParameters {
-  // Device addresses of host memory.
-  ControlBlock* control;
-  Breadcrumb* breadcrumbs;
-  const RingSlot* submissions;
-  RingSlot* completions;
-  const ArgumentBlock* argument_blocks;
-  // In device memory.
-  KernelState* state;
-  RingSlot* device_ring;          // kDeviceRingSlots.
-  WideProgress* wide;             // One for each submission slot.
-  ArgumentBlock* wide_arguments;  // One for each submission slot.
-  TaskMemory* task_memories;      // One for each submission slot; for wide tasks.
-  unsigned char* scratch;         // kScratchBytes for each block.
-  GangTable* gangs;
-  u64 first_sequence;
-  u32 slot_mask;      // Submission slots - 1.
-  u32 graph_workers;  // At most kMaxGraphWorkers; 0: the engine executes no graphs.
-};
 
 }  // namespace resident
 

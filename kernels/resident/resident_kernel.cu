@@ -36,25 +36,26 @@
 // the same block, passes no task on until the fence is complete. This reduces the round
 // trip by 1.1 us (docs/benchmarks). A worker's fence for such a task has the scope of the device.
 //
-// Graphs are executed by some of the workers, while there are any: graph_worker.cuh.
+// Graphs are executed by another kernel beside this one, which is there while they are in use:
+// graph_kernel.cu. The poller mails it their quanta. If it is not there, the poller leaves in front
+// of the first quantum, as for a park, and reports that to the engine, which launches both kernels.
 //
 // Park: after all tasks, the poller sends every worker a slot with a flag to leave. Each
 // block finishes its current task. `filled` and `next_ticket` are then equal, and the
 // next launch continues from there.
 #include "kernels/resident/block_shared.cuh"
 #include "kernels/resident/device_ring.cuh"
-#include "kernels/resident/graph_worker.cuh"
-#include "kernels/resident/kernel_parameters.h"
+#include "kernels/resident/launch_parameters.h"
+#include "kernels/resident/mailboxes.cuh"
 #include "kernels/resident/memory_access.cuh"
 #include "kernels/sdk/operator.h"
 
 namespace resident {
-
-// The function in each operator slot; null for empty slots. Defined by the jump table that
-// is linked into this image.
-extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
-
 namespace {
+
+// The addresses and scalars of a range's claim: for each argument one for each task.
+__shared__ u64 claim_values[kMaxRangeArguments][kMaxRangeClaim];
+static_assert(kMaxRangeClaim <= kWarp, "each lane has a task of the claim");
 
 // Submission slots that the poller reads while it waits for a lone task. With 1 a lone
 // task takes 7.6 us, with 2 4.1, with 4 3.3, with 8 3.4 (docs/benchmarks).
@@ -66,9 +67,9 @@ constexpr u32 kLookSlots = 4;
 // (docs/benchmarks).
 constexpr long long kLoneTaskCycles = 4000;
 constexpr long long kAnswerCycles = 750;
-// While graphs are executed, lone tasks after which the poller tends them also if it has found
-// nothing else: each time delays the next task's poll by 0.2 us.
-constexpr u32 kLoneTasksToTend = 16;
+// While the graph kernel is there, the poller looks after so many polls, or lone tasks, whether
+// there has been no quantum for kGraphsIdleNs.
+constexpr u32 kPollsToLook = 1u << 16;
 // A worker that runs a range notes its current task for the host at least this often (1 ms), but
 // not within a task.
 constexpr long long kNoteCycles = 2'000'000;
@@ -79,8 +80,6 @@ constexpr u64 kPrefetchedBytes = 4 * kLineBytes;
 // PCIe, whatever its size.
 constexpr u32 kBulkSlots = 64;
 constexpr u32 kChunksPerLane = kBulkSlots * kChunksPerSlot / kWarp;
-// A worker that reads a device-ring slot with this flag leaves.
-constexpr u32 kLeave = kTaskPark;
 
 static_assert(Block::kMaxThreads == kMaxComputeThreads, "");
 
@@ -112,7 +111,7 @@ __device__ __forceinline__ void CopyArguments(u32 chunks, Load load, Store store
 }
 
 // (warp) Fetches `chunks` chunks of the arguments of the block's task from host memory.
-__device__ __forceinline__ void FetchArguments(const KernelParameters& p, u32 chunks) {
+__device__ __forceinline__ void FetchArguments(const LaunchParameters& p, u32 chunks) {
   const auto* from = reinterpret_cast<const StampedChunk*>(
       p.argument_blocks + (block_state.descriptor.token & p.slot_mask));
   auto* to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
@@ -124,7 +123,7 @@ __device__ __forceinline__ void FetchArguments(const KernelParameters& p, u32 ch
 // ---------------------------------------------------------------- compute warps ----
 
 // (warp 0 of block 0) Completes the block's task; see "Memory ordering" above.
-__device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
+__device__ __forceinline__ void FinishLoneTask(const LaunchParameters& p) {
   const bool device_outputs = block_state.descriptor.flags & kTaskDeviceOutputs;
   if (!device_outputs) FenceSystem();
   if (threadIdx.x == 0) handover.state = kFencing;
@@ -136,18 +135,11 @@ __device__ __forceinline__ void FinishLoneTask(const KernelParameters& p) {
   if (threadIdx.x == 0) handover.state = kIdle;
 }
 
-__device__ void RunOperators(const KernelParameters& p, bool is_poller) {
+__device__ void RunOperators(const LaunchParameters& p, bool is_poller) {
   while (true) {
     BarrierSync<kHandOverBarrier>();
     if (handover.leave) return;
-    const u32 slot = block_state.descriptor.operator_slot;
-    const OperatorFunction function = slot < kMaxOperatorSlots ? kJumpTable[slot] : nullptr;
-    if (function != nullptr) {
-      RESIDENT_OPERATOR_ABI function(&block_state);
-    } else {
-      Block(&block_state).fail(CompletionStatus::kNoOperator);
-    }
-    Block(&block_state).barrier();
+    RunBlockOperator();
     if (threadIdx.x < kWarp) {
       if (is_poller) {
         FinishLoneTask(p);
@@ -167,7 +159,7 @@ __device__ void RunOperators(const KernelParameters& p, bool is_poller) {
 // (warp) Fetches the arguments of a wide task: one block, the leader, reads them from host
 // memory and stores a copy in device memory for the others. If each block read them from host
 // memory, the reads would delay each other: 260 blocks took 200 us (docs/benchmarks, "wide add").
-__device__ __forceinline__ void ShareArguments(const KernelParameters& p, WideProgress* wide,
+__device__ __forceinline__ void ShareArguments(const LaunchParameters& p, WideProgress* wide,
                                                bool leader, u32 chunks) {
   const u32 token = block_state.descriptor.token;
   auto* shared = reinterpret_cast<StampedChunk*>(&block_state.arguments);
@@ -190,7 +182,7 @@ __device__ __forceinline__ void ShareArguments(const KernelParameters& p, WidePr
 
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
 // block is the last to finish.
-__device__ void RunWideTask(const KernelParameters& p) {
+__device__ void RunWideTask(const LaunchParameters& p) {
   const TaskDescriptor& task = block_state.descriptor;
   const u32 token = task.token;
   const u32 chunks = static_cast<u32>(task.chunks());
@@ -252,7 +244,7 @@ __device__ __forceinline__ u32 BlocksOfRange(u32 count, u32 claim, u32 max_block
 }
 
 // (warp) The addresses and scalars of tasks [first, first + count) of a range go to
-// prepared.claim_values.
+// claim_values.
 __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range, u32 first,
                                                    u32 count) {
   const RangeColumn* const columns = ColumnsOf(&block_state.arguments, range.arguments);
@@ -263,7 +255,7 @@ __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range,
       const u64 values = columns[a].values;
       const u64 value = values != 0 ? LoadSystem(reinterpret_cast<const u64*>(values) + task)
                                     : columns[a].base + task * columns[a].stride;
-      prepared.claim_values[a][LaneId()] = value;
+      claim_values[a][LaneId()] = value;
       if (range.inputs >> a & 1) {
         const u64 bytes = min(range.elements * sizeof(float), u64{kPrefetchedBytes});
 #pragma unroll 1
@@ -275,8 +267,9 @@ __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range,
 }
 
 // (warp) Runs tasks of the block's range until none is left; completes the range if this block is
-// the last to finish.
-__device__ void RunRange(const KernelParameters& p) {
+// the last to finish. It is a function of its own because the compiler otherwise stores values that
+// the loop needs to memory: ranges are then 4 % slower.
+__device__ __noinline__ void RunRange(const LaunchParameters& p) {
   const RangeDescriptor range = reinterpret_cast<const RangeDescriptor&>(block_state.descriptor);
   __syncwarp();  // All lanes have read it.
   const u32 lane = LaneId();
@@ -321,7 +314,7 @@ __device__ void RunRange(const KernelParameters& p) {
       if (lane < range.arguments) {
         u64& to =
             compact ? task.words[1 + lane] : block_state.arguments.arguments[lane].scalar_bits;
-        to = prepared.claim_values[lane][t];
+        to = claim_values[lane][t];
       }
       if (lane == 0) block_state.status_and_detail = block_state.barrier_arrivals = 0;
       const u64 start_ns = times ? NanosecondClock() : 0;
@@ -361,9 +354,8 @@ __device__ void RunRange(const KernelParameters& p) {
   __syncwarp();  // All lanes have read the result.
 }
 
-__device__ void ServeDeviceRing(const KernelParameters& p) {
+__device__ void ServeDeviceRing(const LaunchParameters& p) {
   const u32 lane = LaneId();
-  GraphWorker graphs(p);
   while (true) {
     u64 ticket = 0;
     if (lane == 0) ticket = atomicAdd(&p.state->next_ticket, 1ULL);
@@ -380,10 +372,6 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     if (task.flags & kLeave) break;
     if (task.flags & kTaskRange) {
       RunRange(p);
-      continue;
-    }
-    if (task.flags & kTaskGraph) {
-      graphs.Serve();
       continue;
     }
     if (lane == 0) WriteBreadcrumb(task.token, task.operator_slot);
@@ -412,7 +400,6 @@ __device__ void ServeDeviceRing(const KernelParameters& p) {
     BarrierSync<kHandOverBarrier>();
     BarrierSync<kFinishedBarrier>();
   }
-  graphs.ServeRest();
   if (lane == 0) handover.leave = 1;
   __syncwarp();
   BarrierSync<kHandOverBarrier>();
@@ -439,22 +426,21 @@ __device__ __forceinline__ StampedChunk Pick(const StampedChunk (&bulk)[kChunksP
 
 class Poller {
  public:
-  __device__ explicit Poller(const KernelParameters& p)
+  __device__ explicit Poller(const LaunchParameters& p)
       : p_(p), ring_(p), next_(p.first_sequence) {}
 
   __device__ void Run() {
-    while (!leave_) {
+    while (leave_ == LeaveReason::kNone) {
       const Found found = Look();
       if (found == Found::kLoneTask) {
         AwaitAnswer();
-        ++lone_tasks_;
-        if (lone_tasks_ % kLoneTasksToTend != 0) continue;
+        if (++lone_tasks_ % kPollsToLook != 0) continue;
       } else if (found == Found::kOther) {
         ForwardBulk();
       }
-      if (graphs_open_) TendGraphs();
+      if (p_.graph_workers != 0 && MailIdleNs() > kGraphsIdleNs) leave_ = LeaveReason::kOtherKind;
     }
-    if (graphs_open_) CloseMailboxes(p_);
+    if (p_.graph_workers != 0) MailLeave(p_);
     // After all tasks: each worker leaves when it reaches this slot.
     StampedChunk leave{};
     if (LaneId() % kChunksPerSlot == 0) leave.payload[1] = kLeave << 16;
@@ -464,6 +450,8 @@ class Poller {
     if (LaneId() == 0) {
       p_.state->filled = ring_.filled();
       p_.control->resume_sequence = next_;
+      p_.report->mail_idle_ns = MailIdleNs();
+      p_.report->reason = leave_;
       handover.leave = 1;
       FenceSystem();
     }
@@ -497,8 +485,8 @@ class Poller {
 
   enum class Found { kNothing, kLoneTask, kOther };
 
-  // Polls the next slots; while graphs are executed, only once. If only one task is ready, passes
-  // it to this block's compute warps. kOther: several are ready, or this block cannot run it.
+  // Polls the next slots, at most kPollsToLook times. If only one task is ready, passes it to this
+  // block's compute warps. kOther: several are ready, or this block cannot run it.
   __device__ __forceinline__ Found Look() {
     constexpr u32 kLookLanes = kLookSlots * kChunksPerSlot;
     const u32 lane = LaneId() % kLookLanes;
@@ -506,10 +494,11 @@ class Poller {
     const u32 stamp = Stamp(next_ + lane / kChunksPerSlot);
     StampedChunk chunk;
     u32 ready;
+    u32 polls = 0;
     do {
       chunk = AcquireChunkSystem(from);
       ready = __ballot_sync(kAllLanes, chunk.stamp == stamp);
-    } while ((ready & 0xf) != 0xf && !graphs_open_);
+    } while ((ready & 0xf) != 0xf && ++polls < kPollsToLook);
     if ((ready & 0xf) != 0xf) return Found::kNothing;
     const u32 word1 = __shfl_sync(kAllLanes, chunk.payload[1], 0);
     const u32 flags = FlagsOf(word1);
@@ -539,21 +528,13 @@ class Poller {
     return Found::kLoneTask;
   }
 
-  // While graphs are executed: gathers graph workers, and closes the mailboxes after some time.
-  __device__ void TendGraphs() {
-    const u32 held = TicketsToCall(p_, ring_.filled());
-    graphs_open_ = prepared.mail.open != 0;
-    if (held == 0) return;
-    StampedChunk call{};
-    if (LaneId() % kChunksPerSlot == 0) call.payload[1] = u32{kTaskGraph} << 16;
-    ring_.WriteCopies(call, held);
-  }
+  // Since the last quantum, or since the launch.
+  __device__ __forceinline__ u64 MailIdleNs() const { return NanosecondClock() - last_mail_ns; }
 
   // Reads kBulkSlots slots at a time and passes ready tasks on, until a read finds none.
   __device__ void ForwardBulk() {
     StampedChunk bulk[kChunksPerLane];
-    while (!leave_) {
-      if (graphs_open_) TendGraphs();
+    while (leave_ == LeaveReason::kNone) {
       Read(next_, bulk);
       const u32 count = CountReady(next_, bulk);
       if (count == 0) return;
@@ -589,7 +570,9 @@ class Poller {
     return count;
   }
 
-  // Passes on the first `count` slots, up to a park marker; returns their number.
+  // Passes on the first `count` slots, up to a park marker, or to a quantum if there is no graph
+  // kernel; returns their number. The quantum is not among them: it is the next launch's first
+  // slot.
   __device__ __forceinline__ u32 HandOn(const StampedChunk (&bulk)[kChunksPerLane], u32 count) {
     // Whether a slot among them may need special treatment (a marker, a wide task). The flags
     // are in a slot's first chunk.
@@ -616,12 +599,15 @@ class Poller {
       const u32 flags = FlagsOf(__shfl_sync(kAllLanes, chunk.payload[1], 0));
       if (flags & kTaskSkip) continue;
       if (flags & kTaskPark) {
-        leave_ = true;
+        leave_ = LeaveReason::kPark;
         return i + 1;
       }
       if (flags & kTaskGraph) {
+        if (p_.graph_workers == 0) {
+          leave_ = LeaveReason::kOtherKind;
+          return i;
+        }
         MailQuantum(p_, chunk);
-        TendGraphs();
         continue;
       }
       u32 copies = 1;
@@ -651,13 +637,11 @@ class Poller {
     return count;
   }
 
-  const KernelParameters& p_;
+  const LaunchParameters& p_;
   DeviceRingWriter ring_;
   u64 next_;
-  bool leave_ = false;
-  // Whether the mailboxes are open.
-  bool graphs_open_ = false;
-  // Lone tasks so far: see kLoneTasksToTend.
+  LeaveReason leave_ = LeaveReason::kNone;
+  // Lone tasks so far: see kPollsToLook.
   u32 lone_tasks_ = 0;
 };
 
@@ -670,18 +654,10 @@ class Poller {
 extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
                                                  resident::kControlThreads,
                                              resident::kLargestBlocksPerSm)
-    resident_kernel(const __grid_constant__ resident::KernelParameters parameters) {
+    resident_kernel(const __grid_constant__ resident::LaunchParameters parameters) {
   using namespace resident;
-  if (threadIdx.x == 0) {
-    handover = Handover{};
-    handover.breadcrumb = parameters.breadcrumbs + blockIdx.x;
-    prepared.mail = MailState{};
-    block_state.scratch = parameters.scratch + blockIdx.x * kScratchBytes;
-    block_state.inputs = InputState::kReady;
-    block_state.task_memory = nullptr;
-  }
-  if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
-  __syncthreads();
+  if (threadIdx.x == 0 && blockIdx.x == 0) InitializeMail();
+  InitializeBlock(parameters, blockIdx.x);
   if (threadIdx.x < blockDim.x - kControlThreads) {
     RunOperators(parameters, blockIdx.x == 0);
   } else if (blockIdx.x == 0) {

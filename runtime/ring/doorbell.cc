@@ -22,7 +22,10 @@ void Doorbell::EndWait() {
 
 void Doorbell::Ring() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (std::atomic_ref<u32>(*waiters_).load(std::memory_order_relaxed) == 0) return;
+  if (std::atomic_ref<u32>(*waiters_).load(std::memory_order_relaxed) != 0) RingForAll();
+}
+
+void Doorbell::RingForAll() {
   std::atomic_ref<u32>(*event_).fetch_add(1, std::memory_order_seq_cst);
   FutexWake(event_);
 }

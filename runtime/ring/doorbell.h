@@ -45,6 +45,9 @@ class Doorbell {
 
   // Wakes all waiters, if there are any.
   void Ring();
+  // The same, and wakes also those who sleep on the event without BeginWait, so that Ring does not
+  // wake them: a GPU's engine sleeps so until there is a quantum of a graph.
+  void RingForAll();
 
  private:
   Doorbell(u32* event, u32* waiters) : event_(event), waiters_(waiters) {}

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/graph/graph_task.h"
+#include "runtime/ring/doorbell.h"
 #include "runtime/ring/slot_codec.h"
 
 namespace resident {
@@ -45,8 +46,12 @@ std::optional<uint64_t> HostRing::Reserve() {
 
 void HostRing::Publish(uint64_t sequence, const TaskDescriptor& task) {
   assert(sequence_[sequence & mask_] == sequence);  // It is reserved.
-  if (task.flags & kTaskGraph) is_graph_[sequence & mask_] = 1;
   Write(region_->submissions()[sequence & mask_], task, sequence);
+  if (task.flags & kTaskGraph) {
+    is_graph_[sequence & mask_] = 1;
+    // A GPU's engine may have to launch a kernel that executes it.
+    Doorbell::ForWorkers(region_->control()).RingForAll();
+  }
 }
 
 bool HostRing::PublishPark() {

@@ -77,6 +77,16 @@ TEST_F(HostRingTest, AGraphDoesNotEndAScan) {
   EXPECT_EQ(Consume(), (std::vector<uint64_t>{tasks[2]}));
 }
 
+// The engine of a GPU waits for it without being counted among the sleepers.
+TEST_F(HostRingTest, EachGraphChangesTheDoorbellAndTasksDoNot) {
+  const uint32_t before = region_->control()->doorbell;
+  PublishTasks(3);
+  EXPECT_EQ(region_->control()->doorbell, before);
+  Publish(kTaskGraph);
+  Publish(kTaskGraph);
+  EXPECT_EQ(region_->control()->doorbell, before + 2);
+}
+
 TEST_F(HostRingTest, ATaskInTheSlotOfAnEarlierGraphEndsAScan) {
   End(Publish(kTaskGraph));
   Consume();

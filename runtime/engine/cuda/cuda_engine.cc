@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/builtin.h"
+#include "runtime/base/futex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/cuda/cuda_registration.h"
 #include "runtime/engine/cuda/launch_shape.h"
@@ -33,6 +35,15 @@ constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
 constexpr auto kParkPollInterval = std::chrono::microseconds(100);
 // Interval of attempts to allocate memory that another process is releasing.
 constexpr auto kMemoryLook = std::chrono::milliseconds(2);
+// A launch after this time without a quantum of a graph is one without the graph kernel.
+constexpr uint64_t kIdleAtParkNs = 30'000'000'000;
+// The thread that launches another kind sleeps until the front end rings for a quantum, or for so
+// long. When the kernel may leave for another kind it looks each kKindLook: for kKindLookFor after
+// a quantum if the kernel is alone, and otherwise when kGraphsIdleNs have nearly passed.
+constexpr auto kKindWait = std::chrono::seconds(1);
+constexpr auto kKindLook = std::chrono::microseconds(50);
+constexpr auto kKindLookFor = std::chrono::seconds(15);
+constexpr auto kGraphsIdleLook = std::chrono::nanoseconds(kGraphsIdleNs) - 2 * kKindWait;
 // Registers are allocated to threads in multiples of eight.
 constexpr uint32_t kRegisterUnit = 8;
 // Of what cuMemAlloc returns.
@@ -57,6 +68,14 @@ std::string UuidText(const CUuuid& uuid) {
   } while (false)
 
 }  // namespace
+
+CudaEngine::~CudaEngine() {
+  if (!watcher_.joinable()) return;
+  ends_.store(1);
+  FutexWake(reinterpret_cast<u32*>(&ends_));
+  FutexWake(&region_->control()->doorbell);
+  watcher_.join();
+}
 
 absl::StatusOr<std::vector<EnginePhase>> CudaEngine::Prepare(const SharedRegion& region) {
   region_ = &region;
@@ -86,9 +105,10 @@ absl::StatusOr<EngineInfo> CudaEngine::Start(const EngineOptions& options) {
   timer.Mark("take memory");
   region_->control()->worker_count = blocks_;
   if (!options_.start_parked) {
-    RETURN_IF_ERROR(Launch());
+    RETURN_IF_ERROR(Resume());
     timer.Mark("launch");
   }
+  if (graph_blocks_ > 0) watcher_ = std::thread([this] { WatchKind(); });
   info_.phases = timer.phases();
   info_.traits = CudaTraits(architecture_, compute_threads_, graph_blocks_);
   info_.layout_hash = LayoutHash();
@@ -151,6 +171,7 @@ absl::Status CudaEngine::LoadKernel() {
   CUmodule module = nullptr;
   RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
   RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);
+  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &graph_kernel_, module, kGraphKernelName);
   int registers = 0;
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
   registers_ =
@@ -291,15 +312,21 @@ absl::StatusOr<SmResources> CudaEngine::ReadSmResources() const {
   return sm;
 }
 
+absl::StatusOr<BlockFootprint> CudaEngine::ReadFootprint(CUfunction kernel) const {
+  int registers = 0, shared = 0;
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel);
+  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel);
+  return BlockFootprint{compute_threads_ + kControlThreads, static_cast<uint32_t>(registers),
+                        static_cast<uint32_t>(shared)};
+}
+
 absl::Status CudaEngine::ChooseLaunch() {
   const auto threads = ComputeThreads(options_.threads_per_block);
   RETURN_IF_ERROR(threads.status());
   compute_threads_ = *threads;
-  int registers = 0, shared = 0, fit = 0;
-  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
-  RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel_);
-  const BlockFootprint block = {compute_threads_ + kControlThreads,
-                                static_cast<uint32_t>(registers), static_cast<uint32_t>(shared)};
+  ASSIGN_OR_RETURN(const BlockFootprint block, ReadFootprint(kernel_));
+  ASSIGN_OR_RETURN(const BlockFootprint graph_block, ReadFootprint(graph_kernel_));
+  int fit = 0;
   RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_,
                        static_cast<int>(block.threads), 0);
   const auto sm = ReadSmResources();
@@ -309,27 +336,36 @@ absl::Status CudaEngine::ChooseLaunch() {
   const auto per_sm = BlocksPerSm(options_.blocks_per_sm, static_cast<uint32_t>(fit), block, *sm);
   RETURN_IF_ERROR(per_sm.status());
   RETURN_IF_ERROR(CheckSmsFree(options_.sms_free, static_cast<uint32_t>(*sms)));
-  RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel_,
-                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                       static_cast<int>(SharedMemoryPercent(*per_sm, block, *sm)));
-  const auto ours = CreateStream(static_cast<uint32_t>(*sms));
+  // Both have the same share: an SM cannot change it while a block of the other one is there.
+  BlockFootprint larger = block;
+  larger.shared_bytes = std::max(block.shared_bytes, graph_block.shared_bytes);
+  for (const CUfunction kernel : {kernel_, graph_kernel_}) {
+    RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel,
+                         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                         static_cast<int>(SharedMemoryPercent(*per_sm, larger, *sm)));
+  }
+  const auto ours = CreateStreams(static_cast<uint32_t>(*sms));
   RETURN_IF_ERROR(ours.status());
   const auto blocks = CountBlocks(*ours, *per_sm, options_.max_blocks);
   RETURN_IF_ERROR(blocks.status());
   blocks_ = *blocks;
-  graph_blocks_ = GraphBlocks(blocks_, *per_sm);
+  graph_blocks_ = FitsBeside(graph_block, block, *per_sm, *sm) ? GraphBlocks(blocks_, *per_sm) : 0;
   info_.detail = absl::StrCat(info_.detail, "; ", blocks_, " blocks of ", compute_threads_, " + ",
-                              kControlThreads, " threads, ", registers, " registers, ", shared,
-                              " bytes of shared memory");
+                              kControlThreads, " threads, ", block.registers, " registers, ",
+                              block.shared_bytes, " bytes of shared memory; for graphs ",
+                              graph_blocks_, " of them, ", graph_block.registers, " registers, ",
+                              graph_block.shared_bytes, " bytes");
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> CudaEngine::CreateStream(uint32_t sms) {
+absl::StatusOr<uint32_t> CudaEngine::CreateStreams(uint32_t sms) {
   if (options_.sms_free == 0) {
-    RETURN_IF_CUDA_ERROR(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
+    for (CUstream* const stream : {&stream_, &graph_stream_}) {
+      RETURN_IF_CUDA_ERROR(cuStreamCreate, stream, CU_STREAM_NON_BLOCKING);
+    }
     return sms;
   }
-  // A green context restricts the kernel to a part of the SMs.
+  // A green context restricts the kernels to a part of the SMs.
   CUdevResource all{}, ours{}, rest{};
   RETURN_IF_CUDA_ERROR(cuDeviceGetDevResource, device_, &all, CU_DEV_RESOURCE_TYPE_SM);
   // The driver rounds up to what the GPU can split; ask for fewer until enough are free.
@@ -348,7 +384,9 @@ absl::StatusOr<uint32_t> CudaEngine::CreateStream(uint32_t sms) {
   CUgreenCtx green = nullptr;
   RETURN_IF_CUDA_ERROR(cuDevResourceGenerateDesc, &description, &ours, 1);
   RETURN_IF_CUDA_ERROR(cuGreenCtxCreate, &green, description, device_, CU_GREEN_CTX_DEFAULT_STREAM);
-  RETURN_IF_CUDA_ERROR(cuGreenCtxStreamCreate, &stream_, green, CU_STREAM_NON_BLOCKING, 0);
+  for (CUstream* const stream : {&stream_, &graph_stream_}) {
+    RETURN_IF_CUDA_ERROR(cuGreenCtxStreamCreate, stream, green, CU_STREAM_NON_BLOCKING, 0);
+  }
   return ours.sm.smCount;
 }
 
@@ -404,9 +442,9 @@ absl::Status CudaEngine::AllocateState() {
   const auto task_memories =
       AllocateZeroed(layout.slots * sizeof(TaskMemory), "what the chunks of wide tasks share");
   const auto scratch = AllocateZeroed(blocks_ * kScratchBytes, "the blocks' scratch memory");
-  const auto gangs = AllocateZeroed(sizeof(GangTable), "gangs of workers for graphs");
+  const auto mailboxes = AllocateZeroed(sizeof(Mailboxes), "mailboxes of graph workers");
   for (const auto* allocated :
-       {&state, &ring, &wide, &wide_arguments, &task_memories, &scratch, &gangs})
+       {&state, &ring, &wide, &wide_arguments, &task_memories, &scratch, &mailboxes})
     RETURN_IF_ERROR(allocated->status());
   parameters_.state = reinterpret_cast<KernelState*>(*state);
   parameters_.device_ring = reinterpret_cast<RingSlot*>(*ring);
@@ -414,8 +452,14 @@ absl::Status CudaEngine::AllocateState() {
   parameters_.wide_arguments = reinterpret_cast<ArgumentBlock*>(*wide_arguments);
   parameters_.task_memories = reinterpret_cast<TaskMemory*>(*task_memories);
   parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
-  parameters_.gangs = reinterpret_cast<GangTable*>(*gangs);
-  parameters_.graph_workers = graph_blocks_;
+  parameters_.mailboxes = reinterpret_cast<Mailboxes*>(*mailboxes);
+  parameters_.workers = blocks_;
+  void* report = nullptr;
+  RETURN_IF_CUDA_ERROR(cuMemHostAlloc, &report, sizeof(LeaveReport), CU_MEMHOSTALLOC_DEVICEMAP);
+  CUdeviceptr report_address = 0;
+  RETURN_IF_CUDA_ERROR(cuMemHostGetDevicePointer, &report_address, report, 0);
+  report_ = new (report) LeaveReport{};
+  parameters_.report = reinterpret_cast<LeaveReport*>(report_address);
   return absl::OkStatus();
 }
 
@@ -436,26 +480,109 @@ absl::Status CudaEngine::AllocateBuffers() {
 }
 
 absl::Status CudaEngine::Launch() {
+  // The report is that of the launch before.
+  if (report_->reason == LeaveReason::kOtherKind) {
+    with_graphs_ = !with_graphs_;
+  } else if (report_->mail_idle_ns > kIdleAtParkNs) {
+    with_graphs_ = false;
+  }
+  *report_ = LeaveReport{};
   parameters_.first_sequence = region_->control()->resume_sequence;
+  parameters_.graph_workers = with_graphs_ ? graph_blocks_ : 0;
+  parameters_.resident_blocks = blocks_ - parameters_.graph_workers;
+  if (with_graphs_) RETURN_IF_ERROR(LaunchGraphKernel());
   void* arguments[] = {&parameters_};
-  absl::MutexLock lock(&mappings_mu_);
-  RETURN_IF_CUDA_ERROR(cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(parameters_.gangs), 0,
-                       sizeof(GangTable), stream_);
-  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, blocks_, 1, 1, compute_threads_ + kControlThreads,
-                       1, 1, 0, stream_, arguments, nullptr);
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, parameters_.resident_blocks, 1, 1,
+                       compute_threads_ + kControlThreads, 1, 1, 0, stream_, arguments, nullptr);
   resident_ = true;
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::AwaitStream(std::chrono::nanoseconds timeout,
-                                     std::chrono::nanoseconds spin,
-                                     const std::function<bool()>& withdrawn,
-                                     const std::function<bool()>& hurry) {
+absl::Status CudaEngine::LaunchGraphKernel() {
+  if (graph_blocks_ == 0) {
+    return absl::InternalError("a graph was submitted to an engine that executes none");
+  }
+  RETURN_IF_CUDA_ERROR(cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(parameters_.mailboxes), 0,
+                       sizeof(Mailboxes), stream_);
+  // The mailboxes and the jump table are written on the resident kernel's stream, and with the
+  // graph kernel's nothing there is ordered: it is launched when they are.
+  CUresult written = CUDA_ERROR_NOT_READY;
+  while (written == CUDA_ERROR_NOT_READY) written = driver_.cuStreamQuery(stream_);
+  RETURN_IF_ERROR(driver_.Check(written, "the data of a launch"));
+  void* arguments[] = {&parameters_};
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, graph_kernel_, graph_blocks_, 1, 1,
+                       compute_threads_ + kControlThreads, 1, 1, 0, graph_stream_, arguments,
+                       nullptr);
+  return absl::OkStatus();
+}
+
+CUresult CudaEngine::QueryStreams() const {
+  const CUresult result = driver_.cuStreamQuery(stream_);
+  return result == CUDA_SUCCESS ? driver_.cuStreamQuery(graph_stream_) : result;
+}
+
+absl::StatusOr<bool> CudaEngine::LaunchOtherKind() {
+  absl::MutexLock lock(&mappings_mu_);
+  if (!resident_) return true;
+  // Another thread may have launched them meanwhile.
+  const CUresult result = QueryStreams();
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  RETURN_IF_ERROR(driver_.Check(result, "the resident kernel"));
+  switch (report_->reason) {
+    case LeaveReason::kPark:
+      return true;
+    case LeaveReason::kOtherKind:
+      RETURN_IF_ERROR(Launch());
+      return false;
+    case LeaveReason::kNone:
+      break;
+  }
+  return absl::InternalError("the resident kernel has ended without a reason. Fix: report this");
+}
+
+void CudaEngine::WatchKind() {
+  using Clock = std::chrono::steady_clock;
+  if (driver_.cuCtxSetCurrent(context_) != CUDA_SUCCESS) return;  // Health reports it.
+  u32* const bell = &region_->control()->doorbell;
+  u32 rung = std::atomic_ref<u32>(*bell).load();
+  Clock::time_point rung_at = Clock::now() - kKindLookFor;
+  while (ends_.load() == 0) {
+    const auto reason =
+        std::atomic_ref<LeaveReason>(report_->reason).load(std::memory_order_acquire);
+    // An error of a kernel is permanent, so that Health finds it.
+    if (reason == LeaveReason::kOtherKind && QueryStreams() == CUDA_SUCCESS) {
+      const absl::Status launched = LaunchOtherKind().status();
+      absl::MutexLock lock(&mappings_mu_);
+      if (!launched.ok()) launch_error_ = launched;
+    }
+    const u32 rung_before = std::exchange(rung, std::atomic_ref<u32>(*bell).load());
+    if (rung != rung_before) rung_at = Clock::now();
+    const auto quiet = Clock::now() - rung_at;
+    // The kernel leaves for a quantum if it is alone, and otherwise after a time without one.
+    const bool with_graphs = LaunchedWithGraphs();
+    if (with_graphs ? quiet > kGraphsIdleLook : quiet < kKindLookFor) {
+      std::this_thread::sleep_for(kKindLook);
+    } else if (with_graphs) {
+      FutexWait(reinterpret_cast<u32*>(&ends_), 0, kKindWait);
+    } else {
+      FutexWait(bell, rung, kKindWait);
+    }
+  }
+}
+
+absl::Status CudaEngine::AwaitStreams(std::chrono::nanoseconds timeout,
+                                      std::chrono::nanoseconds spin,
+                                      const std::function<bool()>& withdrawn,
+                                      const std::function<bool()>& hurry) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
-    const CUresult result = driver_.cuStreamQuery(stream_);
-    if (result == CUDA_SUCCESS) return absl::OkStatus();
-    if (result != CUDA_ERROR_NOT_READY) return driver_.Check(result, "the resident kernel");
+    const CUresult result = QueryStreams();
+    if (result == CUDA_SUCCESS) {
+      ASSIGN_OR_RETURN(const bool parked, LaunchOtherKind());
+      if (parked) return absl::OkStatus();
+    } else if (result != CUDA_ERROR_NOT_READY) {
+      return driver_.Check(result, "the resident kernel");
+    }
     if (withdrawn && withdrawn()) return absl::CancelledError("the change was withdrawn");
     const auto waited = std::chrono::steady_clock::now() - start;
     if (waited > timeout) {
@@ -476,20 +603,23 @@ void CudaEngine::NoteParked() {
   resident_ = false;
 }
 
+bool CudaEngine::LaunchedWithGraphs() {
+  absl::MutexLock lock(&mappings_mu_);
+  return with_graphs_;
+}
+
 absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds timeout) {
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
-  RETURN_IF_ERROR(AwaitStream(timeout, kParkSpin, nullptr, nullptr));
+  RETURN_IF_ERROR(AwaitStreams(timeout, kParkSpin, nullptr, nullptr));
   absl::MutexLock lock(&mappings_mu_);
   resident_ = false;
   return UnmapDeferred();
 }
 
 absl::Status CudaEngine::Resume() {
-  {
-    absl::MutexLock lock(&mappings_mu_);
-    if (resident_) return absl::FailedPreconditionError("the engine is not parked");
-  }
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  absl::MutexLock lock(&mappings_mu_);
+  if (resident_) return absl::FailedPreconditionError("the engine is not parked");
   return Launch();
 }
 
@@ -528,7 +658,7 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
       if (now_held && !was_held) held = Clock::now();
       return was_held = now_held;
     };
-    RETURN_IF_ERROR(AwaitStream(timeout, kSwitchSpin, withdrawn, is_held));
+    RETURN_IF_ERROR(AwaitStreams(timeout, kSwitchSpin, withdrawn, is_held));
     NoteParked();
   }
   const auto parked = Clock::now();
@@ -544,7 +674,10 @@ absl::StatusOr<SwitchTimes> CudaEngine::Switch(uint64_t change, bool launch,
   const auto loaded = Clock::now();
   times.load = loaded - parked;
   // If the launch fails, the device is lost, and the end is not signalled.
-  if (resident || launch) RETURN_IF_ERROR(Launch());
+  if (resident || launch) {
+    absl::MutexLock lock(&mappings_mu_);
+    RETURN_IF_ERROR(Launch());
+  }
   times.launch = Clock::now() - loaded;
   signals.End(change, number_);
   RETURN_IF_ERROR(loading);
@@ -694,9 +827,12 @@ absl::Status CudaEngine::UnmapDeferred() {
 
 absl::Status CudaEngine::Health() {
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
-  const CUresult result = driver_.cuStreamQuery(stream_);
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return absl::OkStatus();
-  return driver_.Check(result, "an operator faulted");
+  const CUresult result = QueryStreams();
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+    return driver_.Check(result, "an operator faulted");
+  }
+  absl::MutexLock lock(&mappings_mu_);
+  return launch_error_;
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int ordinal) {

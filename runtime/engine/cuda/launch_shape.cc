@@ -10,6 +10,8 @@ namespace resident {
 namespace {
 
 constexpr uint32_t kWarpThreads = 32;
+// Registers are allocated to threads in multiples of eight.
+constexpr uint32_t kRegisterUnit = 8;
 // Blocks are added up to this many threads that run operators: more of them share the
 // registers and L1 that a wide task's loads in flight need.
 constexpr uint32_t kThreadsPerSm = kLargestBlocksPerSm * kMaxComputeThreads;
@@ -68,6 +70,19 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm) {
   if (blocks < 3) return 0;
   return std::min({(blocks - 1 + per_sm - 1) / per_sm, blocks / 2, kMaxGraphWorkers});
+}
+
+bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, uint32_t per_sm,
+                const SmResources& sm) {
+  const uint64_t others = per_sm - 1;
+  const auto registers = [](const BlockFootprint& of) {
+    return uint64_t{of.threads} *
+           ((of.registers + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit);
+  };
+  return graph_block.threads + others * block.threads <= sm.threads &&
+         registers(graph_block) + others * registers(block) <= sm.registers &&
+         graph_block.shared_bytes + others * block.shared_bytes + per_sm * kReservedSharedBytes <=
+             sm.shared_bytes;
 }
 
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm) {

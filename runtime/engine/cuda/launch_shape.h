@@ -1,4 +1,5 @@
-// The launch configuration of the resident kernel: threads of a block, blocks of an SM, SMs.
+// The launch configuration of the resident kernel, and of the graph kernel beside it: threads of a
+// block, blocks of an SM, SMs.
 //
 // Settings are compared with the GPU's resources before anything is launched, and refused with
 // the numbers of both. Nothing here calls the driver.
@@ -48,10 +49,15 @@ absl::Status CheckSmsFree(uint32_t setting, uint32_t sms);
 // can serve. INVALID_ARGUMENT: fewer than two, one that polls and one that works.
 absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max_blocks);
 
-// Blocks of the kernel that form gangs for graphs, of `blocks` with `per_sm` on each SM: one for
-// each SM of the blocks that work, and at most half of all, so that the others execute tasks
-// meanwhile. 0: the kernel has too few. At most kMaxGraphWorkers.
+// Blocks of the graph kernel, of `blocks` that the resident kernel has if it is alone, with
+// `per_sm` on each SM: one for each SM of the blocks that work, and at most half of all, so that
+// the resident kernel keeps the others. 0: there are too few. At most kMaxGraphWorkers.
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
+
+// Whether a block of the graph kernel fits on an SM in place of one of `per_sm` blocks of the
+// resident kernel. If not, the engine executes no graphs.
+bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, uint32_t per_sm,
+                const SmResources& sm);
 
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,
 // which a wide task's loads in flight need.

@@ -74,7 +74,7 @@ TEST(LaunchShapeTest, ThereAreAtLeastAPollingAndAWorkingBlock) {
   EXPECT_FALSE(CountBlocks(132, 2, 1).ok());
 }
 
-TEST(LaunchShapeTest, GraphsHaveABlockOnEachSmAndLeaveHalf) {
+TEST(LaunchShapeTest, TheGraphKernelHasABlockOnEachSmAndLeavesHalf) {
   EXPECT_EQ(GraphBlocks(264, 2), 132u);
   EXPECT_EQ(GraphBlocks(131, 1), 65u);
   EXPECT_EQ(GraphBlocks(660, 5), 132u);
@@ -84,6 +84,19 @@ TEST(LaunchShapeTest, GraphsHaveABlockOnEachSmAndLeaveHalf) {
   EXPECT_EQ(GraphBlocks(3, 16), 1u);
   EXPECT_EQ(GraphBlocks(2, 1), 0u);
   EXPECT_EQ(GraphBlocks(1200, 2), kMaxGraphWorkers);
+}
+
+TEST(LaunchShapeTest, AGraphBlockFitsInPlaceOfABlock) {
+  const BlockFootprint graph = {288, 96, 47'500};
+  EXPECT_TRUE(FitsBeside(graph, kBlock, 1, kSm));
+  EXPECT_TRUE(FitsBeside(graph, kBlock, 2, kSm));
+  EXPECT_TRUE(FitsBeside({288, 128, 47'500}, kBlock, 2, kSm));
+  // Registers are allocated in multiples of eight: 129 are as many as 136.
+  EXPECT_FALSE(FitsBeside({288, 129, 47'500}, kBlock, 2, kSm));
+  const SmResources small = {2'048, 65'536, 102'400, 32};
+  EXPECT_TRUE(FitsBeside(graph, kBlock, 2, small));
+  EXPECT_FALSE(FitsBeside({288, 96, 57'000}, kBlock, 2, small));
+  EXPECT_FALSE(FitsBeside(graph, {992, 16, 1'024}, 3, kSm));
 }
 
 TEST(LaunchShapeTest, SharedMemoryIsAsMuchAsTheBlocksNeed) {
