@@ -1,5 +1,3 @@
-#include "client/bench/measurements.h"
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -7,6 +5,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/bench/measurements.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::bench {

@@ -12,8 +12,8 @@
 #include "runtime/base/process/frames.h"
 #include "runtime/base/utf8.h"
 #include "runtime/compile/compile_job.h"
-#include "runtime/compile/inspect.h"
 #include "runtime/compile/cuda_tools.h"
+#include "runtime/compile/inspect.h"
 #include "runtime/compile/unit.h"
 
 namespace resident {

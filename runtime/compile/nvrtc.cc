@@ -1,12 +1,11 @@
 
-#include "runtime/compile/cuda_tools.h"
-
 #include <dlfcn.h>
 #include <nvrtc.h>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/cuda_tools.h"
 #include "runtime/compile/errors.h"
 #include "runtime/compile/inspect.h"
 #include "runtime/image/cuda_library.h"

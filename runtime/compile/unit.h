@@ -48,8 +48,8 @@ std::string ParseUnitId(const std::string& symbol);
 std::string UnitNamespace(const std::string& unit_id);
 
 // Checks the name of an install's file, under which others include it. Names become paths below the
-// folder of a compilation, next to those of the SDK's headers. The front end and the compile process
-// use the same check.
+// folder of a compilation, next to those of the SDK's headers. The front end and the compile
+// process use the same check.
 //
 // INVALID_ARGUMENT: not a relative path of letters, digits and _-./ that stays below its
 // folder; longer than kMaxInstallFileNameBytes; in a folder of the SDK.

@@ -43,7 +43,8 @@ absl::Status WriteFrame(int socket, absl::string_view message, const WaitForFd& 
 absl::StatusOr<std::string> ReadFrame(int socket, uint64_t max_bytes, const WaitForFd& wait,
                                       UniqueFd* received = nullptr);
 
-// These convert absl::Status to its message in the protocols of child processes, and back. Bytes that are not UTF-8 are replaced.
+// These convert absl::Status to its message in the protocols of child processes, and back. Bytes
+// that are not UTF-8 are replaced.
 void SetStatus(const absl::Status& status, internal::Status* to);
 absl::Status GetStatus(const internal::Status& from);
 

@@ -17,8 +17,8 @@ inline constexpr int kEngineOomScore = 400;    // Tasks in flight fail; the engi
 // starts later inherit the value. Does nothing if it cannot be set (no /proc).
 void RaiseOomScore(int score);
 
-// Raises the limit on open file descriptors to `wanted`, or to the hard limit if that is lower; never lowers it. Returns the
-// resulting limit.
+// Raises the limit on open file descriptors to `wanted`, or to the hard limit if that is lower;
+// never lowers it. Returns the resulting limit.
 uint64_t RaiseDescriptorLimit(uint64_t wanted);
 
 }  // namespace resident
