@@ -356,7 +356,7 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   const PreparedCall& found = *bindings_->calls[call];
   if ((flags & ~kKnownFlags) != 0) {
     *reason = kLaneRefusedFlags;
-    *text = absl::StrCat("the flags ", int{flags}, " of a submission have unknown bits");
+    *text = absl::StrCat("the flags ", int{flags}, " of a submission have unknown bits. Fix: use those of the format");
     return nullptr;
   }
   if ((flags & kLaneDeadline) != 0 && found.words() > kDeadlineWord) {
@@ -366,7 +366,8 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   }
   if (forbidden_[call]) {
     *reason = kLaneRefusedPermission;
-    *text = absl::StrCat("the policy does not allow ", found.operator_name(), " any more");
+    *text = absl::StrCat("the policy does not allow ", found.operator_name(),
+                         " any more. Fix: ask the daemon's administrator");
     return nullptr;
   }
   return &found;

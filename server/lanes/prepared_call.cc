@@ -353,7 +353,7 @@ std::string PreparedCall::Explain(const Refusal& refusal, const LaneWordCopy& wo
                                  "bind it, and prepare calls that name it again");
     case kLaneRefusedAlignment:
       return absl::StrCat(where, ": the offset ", offset,
-                          " is not a multiple of the element's size");
+                          " is not a multiple of the element's size. Fix: align the tensor");
     case kLaneRefusedBounds:
       return absl::StrCat(where, ": the tensor at offset ", offset, " exceeds buffer ",
                           index < buffers.size() && buffers[index].buffer != nullptr
