@@ -127,6 +127,7 @@ class DeviceQueue::Impl {
   void RemoveLane(const LaneSource* lane) {
     PriorityLock lock_dispatch(this);
     lanes_.Remove(lane);
+    lanes_wait_ = false;  // The next iteration looks again.
     NoteLanes();
   }
 
@@ -201,6 +202,7 @@ class DeviceQueue::Impl {
     {
       PriorityLock lock_dispatch(this);
       tasks_.EndPark();
+      lanes_wait_ = false;
       lanes_.WakeAll();
       NoteLanes();
       {

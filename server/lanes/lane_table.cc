@@ -15,6 +15,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
 #include "server/lanes/errors.h"
+#include "server/workload/errors.h"
 #include "server/workload/placement.h"
 
 namespace resident {
