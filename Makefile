@@ -44,7 +44,7 @@ bench: setup  ## Measures on this machine (its GPUs, or the CPU if there are non
 	@tests/bench
 
 fmt: setup  ## Formats the C++ sources.
-	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 clang-format -i
+	@git ls-files -z '*.h' '*.c' '*.cc' '*.cu' '*.cuh' | xargs -0 clang-format -i
 
 lint: setup  ## Checks format, lock annotations (clang) and shell scripts; changes nothing.
 	@.ci/lint

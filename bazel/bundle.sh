@@ -6,9 +6,9 @@
 #   licenses/   the texts of these
 #   bin/        residentd, residentctl, the client's example, and the test programs of
 #               tests/gpu/checks
-#   lib/        every shared library that they need, except those of glibc; libresident_ops.so, with
-#               lib/pkgconfig for it
-#   include/    the header of libresident_ops.so
+#   lib/        every shared library that they need, except those of glibc; libresident_ops.so and
+#               libresidentd_lane.so, with lib/pkgconfig for them
+#   include/    the headers of these two
 #   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
 #   docs/       the example operators of the documents
@@ -29,7 +29,7 @@ targets=(//server:residentd //client:residentctl //client:example)
 test_targets=()
 wheel=//client/python:wheel
 messages=//proto:python_messages
-library=//library:libresident_ops.so
+libraries=(//library:libresident_ops.so //client/lane:libresidentd_lane.so)
 scripts=()
 left_out=()
 # Programs that are only for GPUs are not built without the CUDA toolkit.
@@ -48,14 +48,14 @@ done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t test_targets < <(printf '%s\n' "${test_targets[@]}" | sort -u)
 
 read -ra options <<<"${BAZEL_OPTIONS:-}"
-bazel/progress build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "$wheel" "$messages" "$library"
+bazel/progress build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "$wheel" "$messages" "${libraries[@]}"
 bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
 path_of() {  # target
   local path=${1#//}
   echo "$bin/${path/://}"
 }
 programs=()
-for target in "${targets[@]}" "$library"; do programs+=("$(path_of "$target")"); done
+for target in "${targets[@]}" "${libraries[@]}"; do programs+=("$(path_of "$target")"); done
 programs+=(--tests)
 for target in "${test_targets[@]}"; do programs+=("$(path_of "$target")"); done
 

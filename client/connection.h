@@ -36,6 +36,7 @@
 #include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/executor.grpc.pb.h"
 #include "resident/v1/graphs.grpc.pb.h"
+#include "resident/v1/lanes.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
 
 namespace resident::client {
@@ -78,12 +79,14 @@ class Connection {
       const std::function<void(const v1::GraphTrace& trace)>& on_trace);
 
   const std::string& address() const { return address_; }
+  const Options& options() const { return options_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   std::unique_ptr<v1::Executor::Stub> executor;
   std::unique_ptr<v1::Buffers::Stub> buffers;
   std::unique_ptr<v1::Operators::Stub> operators;
   std::unique_ptr<v1::Graphs::Stub> graphs;
+  std::unique_ptr<v1::Lanes::Stub> lanes;
   std::unique_ptr<v1::Admin::Stub> admin;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 

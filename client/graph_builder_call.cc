@@ -1,3 +1,4 @@
+
 #include "client/graph_builder_call.h"
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 #include "client/errors.h"
 #include "client/graph_builder.h"
 #include "runtime/base/nearest.h"
+#include "runtime/model/call_arguments.h"
 #include "runtime/model/dtype.h"
-#include "runtime/model/infer_output.h"
 
 namespace resident::client {
 namespace {

@@ -104,6 +104,8 @@ struct ErrorInfo {
 std::optional<ErrorInfo> FindErrorInfo(const absl::Status& status);
 
 class Connection;  // The channel, the stubs and the session; connection.h.
+class Lane;        // Tasks through shared memory, in microseconds; lane.h.
+struct LaneOptions;
 
 // Owns device memory, which the destructor frees. Buffer<T> is the typed form.
 class BufferHandle {
@@ -468,6 +470,8 @@ class Client {
   // Runs one batch. The status is that of the call; also check Result::status().
   absl::StatusOr<Result> Run(Batch& batch);
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream(StreamOptions options = {});
+  // For programs on the daemon's machine; see lane.h.
+  absl::StatusOr<std::unique_ptr<Lane>> OpenLane(const LaneOptions& options);
 
   // --- Buffers -----------------------------------------------------------------
 

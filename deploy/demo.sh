@@ -60,7 +60,7 @@ trap 'exit 143' TERM
 
 say "Starting: residentd serve"
 "$RESIDENTD" serve --address=127.0.0.1:0 --metrics_address=127.0.0.1:0 \
-  --port_file="$folder/ports" "$@" \
+  --local_address="$folder/local" --port_file="$folder/ports" "$@" \
   >"$folder/log" 2>&1 </dev/null &
 pid=$!
 for ((i = 0; i < 600; ++i)); do
@@ -141,6 +141,9 @@ print("""Summary
 """.format(devices, demo["flux"]["runs"], demo["flux"]["instructions_per_second"] / 1e6,
            demo["tasks"]["tasks"], demo["tasks"]["tasks_per_second"] / 1e6,
            demo["lone_run"]["p50_us"], demo["lone_run"]["p99_us"]), end="")
+if demo["lane"]:
+    print("    through a local lane{:>12.1f} µs median {:7.2f} M tasks/s".format(
+        demo["lane"]["p50_us"], demo["lane"]["tasks_per_second"] / 1e6))
 if os.path.exists(sys.argv[2]):
     model = json.load(open(sys.argv[2]))
     print("    decoded tokens      {:>12,} tokens   {:8.0f} tokens/s".format(

@@ -1,3 +1,4 @@
+
 #include "server/endpoints.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/host_port.h"
 #include "runtime/base/log.h"
-#include "runtime/base/process/descriptor_limit.h"
+#include "runtime/base/process/process_limits.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/access_options.h"
 #include "server/auth/method_roles.h"

@@ -10,7 +10,7 @@
 #include "runtime/engine/control/engine_main.h"
 #include "server/core/version.h"
 #include "server/flags.h"
-#include "server/operator_flags.h"
+#include "server/operator_setup.h"
 #include "server/serve.h"
 
 namespace {

@@ -1,3 +1,5 @@
+
+
 #include "server/serve.h"
 
 #include <poll.h>
@@ -23,8 +25,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/host_port.h"
 #include "runtime/base/log.h"
-#include "runtime/base/log_hold.h"
-#include "runtime/base/process/process_thread.h"
+#include "runtime/base/process/child_process.h"
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/base/process/wake_event.h"
 #include "runtime/base/status_macros.h"
@@ -39,7 +40,7 @@
 #include "server/lanes/lane_table.h"
 #include "server/metrics/daemon_sources.h"
 #include "server/metrics/metrics_server.h"
-#include "server/operators.h"
+#include "server/operator_setup.h"
 #include "server/operators/installs.h"
 #include "server/services.h"
 #include "server/startup_report.h"

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "server/flags.h"
-#include "server/operator_flags.h"
+#include "server/operator_setup.h"
 
 namespace resident {
 

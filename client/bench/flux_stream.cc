@@ -1,11 +1,10 @@
-#include "client/bench/flux_stream.h"
-
 #include <algorithm>
 #include <chrono>
 #include <deque>
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/measurements.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/flux/assembler.h"
 

@@ -1,10 +1,9 @@
-#include "client/bench/lone_run.h"
-
 #include <chrono>
 #include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/measurements.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::bench {

@@ -1,4 +1,4 @@
-#include "client/bench/task_stream.h"
+#include "client/bench/measurements.h"
 
 #include <algorithm>
 #include <chrono>

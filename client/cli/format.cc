@@ -1,7 +1,9 @@
 #include "client/cli/format.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,6 +11,43 @@
 #include "absl/strings/str_split.h"
 
 namespace resident::cli {
+
+size_t DisplayWidth(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+Table::Table(std::vector<std::string> header, std::vector<Align> align)
+    : header_(std::move(header)), align_(std::move(align)) {}
+
+void Table::Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+
+std::string Table::ToString() const {
+  std::vector<size_t> widths;
+  const auto measure = [&](const std::vector<std::string>& row) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+  };
+  measure(header_);
+  for (const auto& row : rows_) measure(row);
+
+  std::string text;
+  const auto print = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) line += "  ";
+      const std::string padding(widths[i] - DisplayWidth(row[i]), ' ');
+      const bool right = i < align_.size() && align_[i] == kRight;
+      line += right ? padding + row[i] : row[i] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  };
+  if (!header_.empty()) print(header_);
+  for (const auto& row : rows_) print(row);
+  return text;
+}
+
 namespace {
 
 // Examples: 1.23, 12.3, 123.
@@ -83,6 +122,26 @@ std::string WrapText(absl::string_view text, size_t width) {
     }
   }
   return lines;
+}
+
+LatencySummary Summarize(std::vector<double> samples_us) {
+  LatencySummary summary;
+  summary.samples = samples_us.size();
+  if (samples_us.empty()) return summary;
+  std::ranges::sort(samples_us);
+  const auto percentile = [&](double part) {
+    const double rank = std::ceil(part * static_cast<double>(samples_us.size()));
+    return samples_us[static_cast<size_t>(std::max(rank, 1.0)) - 1];
+  };
+  summary.p50_us = percentile(0.50);
+  summary.p90_us = percentile(0.90);
+  summary.p99_us = percentile(0.99);
+  summary.p999_us = percentile(0.999);
+  summary.min_us = samples_us.front();
+  summary.max_us = samples_us.back();
+  summary.mean_us = std::accumulate(samples_us.begin(), samples_us.end(), 0.0) /
+                    static_cast<double>(samples_us.size());
+  return summary;
 }
 
 }  // namespace resident::cli

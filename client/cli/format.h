@@ -1,15 +1,46 @@
-// Text for people: numbers with three significant digits and a unit, and lines of limited width.
+// Text for people: tables, numbers with three significant digits and a unit, lines of limited
+// width, and summaries of latencies.
 #ifndef RESIDENT_CLIENT_CLI_FORMAT_H_
 #define RESIDENT_CLIENT_CLI_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace resident::cli {
+
+// Aligned text tables for people.
+//
+//   Table table({"NAME", "TASKS"}, {Table::kLeft, Table::kRight});
+//   table.Add({"add", "1024"});
+//   std::fputs(table.ToString().c_str(), stdout);
+class Table {
+ public:
+  enum Align { kLeft, kRight };
+
+  // Columns without an alignment are left-aligned. An empty header prints no header line.
+  explicit Table(std::vector<std::string> header, std::vector<Align> align = {});
+
+  // Rows may be shorter than the header.
+  void Add(std::vector<std::string> row);
+  bool empty() const { return rows_.empty(); }
+
+  // Lines with two spaces between columns and none at the end.
+  std::string ToString() const;
+
+ private:
+  std::vector<std::string> header_;
+  std::vector<Align> align_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Number of terminal columns of UTF-8 text, counted as its code points.
+size_t DisplayWidth(std::string_view text);
 
 // 512 B, 1.50 KiB, 138 GiB.
 std::string FormatBytes(uint64_t bytes);
@@ -24,6 +55,21 @@ std::string FormatShape(const std::vector<uint64_t>& shape);
 // Breaks a text at spaces into lines of at most `width` bytes, if its words allow that. No newline
 // at the end.
 std::string WrapText(absl::string_view text, size_t width);
+
+// Percentiles of measured durations.
+struct LatencySummary {
+  size_t samples = 0;
+  double p50_us = 0;
+  double p90_us = 0;
+  double p99_us = 0;
+  double p999_us = 0;
+  double min_us = 0;
+  double max_us = 0;
+  double mean_us = 0;
+};
+
+// Percentiles by nearest rank. No samples: zeros.
+LatencySummary Summarize(std::vector<double> samples_us);
 
 }  // namespace resident::cli
 

@@ -1,3 +1,4 @@
+
 #include "client/cli/output.h"
 
 #include <sys/stat.h>
@@ -10,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/residentd_client.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/errors/words.h"

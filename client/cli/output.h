@@ -1,4 +1,4 @@
-// The output of residentctl: results on stdout, errors with a hint on stderr.
+// The output of residentctl: results on stdout, errors with a hint on stderr, and the exit code.
 //
 // With --json an error is one line on stderr:
 //   {"error":{"code":"NOT_FOUND","message":"...","hint":"..."}}
@@ -13,6 +13,21 @@
 #include "client/cli/proto_json.h"
 
 namespace resident::cli {
+
+// residentctl's exit codes, for scripts. `residentctl help` lists them.
+
+inline constexpr int kExitOk = 0;
+// A check found a difference, a task or program ended with an error, or the daemon does not
+// serve (health).
+inline constexpr int kExitFailed = 1;
+// The command line, or a file that it names, is invalid. Nothing was sent.
+inline constexpr int kExitUsage = 2;
+// No server answered.
+inline constexpr int kExitUnreachable = 3;
+// The server refused the request, or did not answer it in time.
+inline constexpr int kExitRefused = 4;
+// The work was done, but its result could not be written on this machine.
+inline constexpr int kExitNotWritten = 5;
 
 // Prints one JSON document on stdout.
 void PrintJson(const Json& json);

@@ -1,4 +1,5 @@
-// Tensors as text: "1,2,3", "0.5*1024" (1,024 times 0.5), nan, inf, -inf.
+// Values, buffers and arguments on the command line. Tensors as text: "1,2,3", "0.5*1024" (1,024
+// times 0.5), nan, inf, -inf.
 //
 // Bytes are little-endian elements of one type, as in messages. float16 and bfloat16
 // are rounded to nearest, ties to even.
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/proto_json.h"
+#include "client/residentd_client.h"
 #include "resident/v1/types.pb.h"
 
 namespace resident::cli {
@@ -49,6 +51,32 @@ inline constexpr size_t kShownElements = 16;
 // Formats at most `max_elements` elements, then "... N more".
 std::string FormatValues(v1::DType dtype, std::string_view bytes, size_t max_elements);
 Json ValuesToJson(v1::DType dtype, std::string_view bytes);
+
+// The id of a buffer, which a command line names by its id or its name. A number is an id, which
+// only the daemon checks; other words are names.
+absl::StatusOr<uint64_t> FindBufferId(client::Client& client, const std::string& word);
+
+// One argument of `residentctl run`: NAME[:DTYPE][:SHAPE]=VALUE.
+//
+//   x=1,2,3          values                 out=            returned and printed
+//   x:2x3=0.5*6      six times 0.5, 2 x 3   out:1024=       with this shape
+//   x:f16=@in.f16    raw elements of a file out=@sum.f32    written to a file
+//   x=buffer:7       a buffer on the device, by its id or name
+struct RunArgument {
+  enum Kind { kNothing, kValues, kFile, kBuffer };
+  std::string name;
+  std::optional<v1::DType> dtype;
+  std::optional<std::vector<uint64_t>> shape;
+  Kind kind = kNothing;
+  // The values as text, or the file's path.
+  std::string text;
+  // The id or name; the caller finds the id.
+  std::string buffer_word;
+  uint64_t buffer = 0;
+};
+
+// An INVALID_ARGUMENT error contains the malformed part.
+absl::StatusOr<RunArgument> ParseRunArgument(std::string_view word);
 
 }  // namespace resident::cli
 

@@ -7,15 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/bench/echo_server.h"
-#include "client/bench/flux_stream.h"
-#include "client/bench/lone_run.h"
-#include "client/bench/task_stream.h"
+#include "client/bench/lane_run.h"
+#include "client/bench/measurements.h"
 #include "client/cli/common_options.h"
 #include "client/cli/format.h"
-#include "client/cli/latency.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
-#include "client/cli/table.h"
 #include "client/commands/command.h"
 #include "client/version.h"
 #include "runtime/base/limits.h"
@@ -48,6 +45,7 @@ class Part {
 
 struct Settings {
   bool quick = false;
+  bool lane = false;
   double seconds = 2;
   std::optional<uint32_t> device;
   uint32_t batch = 1024;
@@ -212,6 +210,40 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t
   return outcome;
 }
 
+// `lone`, `submit`: the figures of Run and of Submit in the same run.
+absl::StatusOr<Outcome> LaneRun(client::Client& daemon, const Settings& settings, const Json& lone,
+                                const Json& submit) {
+  Part part("local lane");
+  ASSIGN_OR_RETURN(bench::LaneRunReport report,
+                   bench::MeasureLane(daemon,
+                                      {.lone_elements = kLoneElements,
+                                       .elements = settings.elements,
+                                       .duration = settings.duration(),
+                                       .device = settings.device.value_or(0)},
+                                      part.Callback()));
+  const LatencySummary latency = Summarize(report.lone_us);
+  const double run_us = lone["residentd"]["p50_us"].get<double>();
+  const double rate = static_cast<double>(report.tasks) / report.seconds;
+  const double submit_rate = submit["tasks_per_second"].get<double>();
+  Outcome outcome;
+  outcome.wrong = report.wrong;
+  outcome.text = absl::StrCat(
+      "Local lane: one add of ", FormatExact(kLoneElements),
+      " float32, in buffers on the device\n  ", Us(latency.p50_us), " (p50), ", Us(latency.p90_us),
+      " (p90), ", Us(latency.p99_us), " (p99); Run: ", Us(run_us), " (p50), ratio ",
+      absl::StrFormat("%.3f", latency.p50_us / run_us), "\n  adds of ", settings.elements,
+      " float32, submitted one by one: ", FormatCount(rate),
+      " tasks/s; Submit: ", FormatCount(submit_rate), " tasks/s, ratio ",
+      absl::StrFormat("%.2f", rate / submit_rate), "\n");
+  if (report.wrong > 0) absl::StrAppend(&outcome.text, "  WRONG: ", report.first_difference, "\n");
+  outcome.json = {{"lone", SummaryJson(latency)},  {"p50_ratio_to_run", latency.p50_us / run_us},
+                  {"elements", settings.elements}, {"tasks", report.tasks},
+                  {"tasks_per_second", rate},      {"ratio_to_submit", rate / submit_rate},
+                  {"wrong_elements", report.wrong}};
+  outcome.raw = {{"lone_us", report.lone_us}};
+  return outcome;
+}
+
 absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
   Part part("FLUX");
   ASSIGN_OR_RETURN(bench::FluxStreamReport report,
@@ -286,12 +318,16 @@ int Measure(client::Client& daemon, const Settings& settings) {
     return settings.pauses == 0 ||
            add("lone_run_paused", LoneRun(daemon, settings, /*send_data=*/false, settings.pauses));
   };
+  const auto lane = [&] {
+    return !settings.lane ||
+           add("lane", LaneRun(daemon, settings, summary["lone_run_device"], summary["submit"]));
+  };
   const bool done = add("lone_run_device", LoneRun(daemon, settings, /*send_data=*/false)) &&
                     add("lone_run_message", LoneRun(daemon, settings, /*send_data=*/true)) &&
                     paused() &&
                     add("submit_single", Tasks(settings, kMinRangeTasks - 1, settings.in_flight)) &&
                     add("submit", Tasks(settings, settings.batch, settings.in_flight)) &&
-                    add("submit_large", Tasks(settings, kLargeBatch, kLargeInFlight)) &&
+                    add("submit_large", Tasks(settings, kLargeBatch, kLargeInFlight)) && lane() &&
                     add("flux", Flux(daemon, settings));
   if (!done) return CallError(failed);
   summary["wrong"] = wrong;
@@ -324,6 +360,9 @@ void AddBench(Command& program) {
       "the echo server; FLUX programs. Results are checked; exit status 1 if one is wrong.\n");
   auto settings = std::make_shared<Settings>();
   bench.Flag("quick", &settings->quick, "a fifth of a second for each part: a smoke test");
+  bench.Flag("lane", &settings->lane,
+             "also a local lane, beside Run and Submit; needs a daemon on this machine with "
+             "--local_address");
   bench.Flag("seconds", &settings->seconds, "duration of each part",
              {.high = kMaxPartSeconds,
               .holds = [](double seconds) { return seconds > 0; },

@@ -25,6 +25,7 @@ void AddBuffers(Command& program);
 void AddRun(Command& program);
 void AddFlux(Command& program);
 void AddGraph(Command& program);
+void AddLane(Command& program);
 void AddBench(Command& program);
 void AddDemo(Command& program);
 void AddTop(Command& program);

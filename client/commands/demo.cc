@@ -1,11 +1,10 @@
 // demo: a short run of checked work, with explanations for new users. `make demo` runs it
 // with a new daemon (deploy/demo.sh).
 #include "absl/strings/str_cat.h"
-#include "client/bench/flux_stream.h"
-#include "client/bench/task_stream.h"
+#include "client/bench/lane_run.h"
+#include "client/bench/measurements.h"
 #include "client/cli/common_options.h"
 #include "client/cli/format.h"
-#include "client/cli/latency.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/commands/command.h"
@@ -21,6 +20,8 @@ constexpr uint64_t kFluxBatches = 8;
 constexpr uint32_t kTasksInBatch = 1024;
 constexpr uint64_t kTaskBatches = 400;
 constexpr int kLoneRuns = 500;
+constexpr uint64_t kLaneLoneRuns = 2000;
+constexpr uint64_t kLaneTasks = 200'000;
 
 std::function<void(double)> Show(Progress& progress) {
   return [&progress](double part) { progress.Set(static_cast<uint64_t>(part * kProgressSteps)); };
@@ -58,6 +59,34 @@ struct DemoOptions {
   std::string out;
   std::optional<uint32_t> device;
 };
+
+// What the demo shows of local lanes; null and 0 where the daemon has none.
+struct LanePart {
+  Json summary = nullptr;
+  uint64_t wrong = 0;
+};
+
+absl::StatusOr<LanePart> DemonstrateLane(client::Client& client, uint32_t device) {
+  bench::LaneRunOptions options;
+  options.lone_tasks = kLaneLoneRuns;
+  options.tasks = kLaneTasks;
+  options.device = device;
+  const absl::StatusOr<bench::LaneRunReport> lane =
+      bench::MeasureLane(client, options, [](double) {});
+  if (absl::IsFailedPrecondition(lane.status())) {
+    Explain(absl::StrCat("   No local lane: ", lane.status().message(), "\n"));
+    return LanePart();
+  }
+  if (!lane.ok()) return lane.status();
+  const LatencySummary latency = Summarize(lane->lone_us);
+  const double rate = static_cast<double>(lane->tasks) / lane->seconds;
+  Explain(absl::StrCat(
+      "   Through a local lane: ", HumanDuration(absl::Nanoseconds(latency.p50_us * 1e3)),
+      " (median), ", FormatCount(rate),
+      " tasks/s one by one: ", Verdict(lane->wrong, lane->first_difference), "\n"));
+  return LanePart{{{"p50_us", latency.p50_us}, {"tasks_per_second", rate}, {"wrong", lane->wrong}},
+                  lane->wrong};
+}
 
 int Demonstrate(client::Client& client, const DemoOptions& options) {
   absl::StatusOr<v1::StatusResponse> status = client.Status();
@@ -121,7 +150,10 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
                        HumanDuration(absl::Nanoseconds(lone->p99_us * 1e3)),
                        " (99th percentile)\n"));
 
-  const uint64_t wrong = flux->wrong + tasks->wrong;
+  const absl::StatusOr<LanePart> lane = DemonstrateLane(client, options.device.value_or(0));
+  if (!lane.ok()) return CallError(lane.status());
+
+  const uint64_t wrong = flux->wrong + tasks->wrong + lane->wrong;
   const Json summary = {
       {"devices", devices},
       {"flux",
@@ -132,6 +164,7 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
         {"batch_p50_us", batch.p50_us},
         {"wrong", tasks->wrong}}},
       {"lone_run", {{"p50_us", lone->p50_us}, {"p99_us", lone->p99_us}}},
+      {"lane", lane->summary},
       {"wrong", wrong}};
   if (Common().json) PrintJson(summary);
   absl::Status written;

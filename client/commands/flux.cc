@@ -3,16 +3,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
-#include "client/cli/table.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "client/commands/flux_text.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/flux/assembler.h"
-#include "runtime/flux/disassembler.h"
 #include "runtime/flux/instruction_table.h"
 
 namespace resident::cli {

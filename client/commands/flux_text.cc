@@ -1,5 +1,6 @@
 #include "client/commands/flux_text.h"
 
+#include <cassert>
 #include <cctype>
 
 #include "absl/strings/escaping.h"
@@ -19,6 +20,7 @@ bool IsHex(std::string_view text) {
 }
 
 flux::Bytecode FromHex(std::string_view text) {
+  assert(IsHex(text));
   std::string digits;
   for (const char c : text) {
     if (std::isspace(static_cast<unsigned char>(c)) == 0) digits += c;

@@ -4,15 +4,10 @@
 #include <string>
 
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/graph_file.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
-#include "client/commands/graph_llama.h"
-#include "client/commands/graph_loaded.h"
-#include "client/commands/graph_run.h"
-#include "client/commands/graph_text.h"
-#include "client/commands/graph_trace.h"
+#include "client/commands/graph_commands.h"
 #include "client/importers/amk/import.h"
 
 namespace resident::cli {

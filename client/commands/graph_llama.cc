@@ -1,5 +1,3 @@
-#include "client/commands/graph_llama.h"
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -9,12 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
+#include "client/commands/graph_commands.h"
 #include "client/importers/amk/import.h"
 #include "client/importers/errors.h"
 #include "client/importers/llama/import.h"
-#include "client/importers/llama/quantize.h"
 
 namespace resident::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "client/commands/graph_loaded.h"
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,14 +7,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
 #include "client/cli/graph_file.h"
 #include "client/cli/output.h"
 #include "client/cli/proto_json.h"
-#include "client/cli/table.h"
-#include "client/commands/graph_run.h"
-#include "client/commands/graph_text.h"
+#include "client/commands/graph_commands.h"
 
 namespace resident::cli {
 namespace {

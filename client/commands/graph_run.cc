@@ -1,5 +1,3 @@
-#include "client/commands/graph_run.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,16 +8,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/buffer_word.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
 #include "client/cli/graph_file.h"
 #include "client/cli/output.h"
-#include "client/cli/run_argument.h"
-#include "client/cli/table.h"
 #include "client/cli/values.h"
-#include "client/commands/graph_loaded.h"
+#include "client/commands/graph_commands.h"
 #include "runtime/base/status_macros.h"
 
 namespace resident::cli {

@@ -1,5 +1,3 @@
-#include "client/commands/graph_text.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
@@ -10,7 +8,7 @@
 #include "client/cli/format.h"
 #include "client/cli/graph_file.h"
 #include "client/cli/proto_json.h"
-#include "client/cli/table.h"
+#include "client/commands/graph_commands.h"
 
 namespace resident::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "client/commands/graph_trace.h"
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,13 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
 #include "client/cli/graph_profile.h"
 #include "client/cli/output.h"
-#include "client/cli/table.h"
-#include "client/commands/graph_run.h"
-#include "client/commands/graph_text.h"
+#include "client/commands/graph_commands.h"
 
 namespace resident::cli {
 namespace {

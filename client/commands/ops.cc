@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
 #include "client/cli/example_file.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
 #include "client/cli/source_notes.h"
 #include "client/cli/values.h"

@@ -1,3 +1,4 @@
+
 #include "client/commands/ops_text.h"
 
 #include <map>
@@ -8,7 +9,6 @@
 #include "absl/time/time.h"
 #include "client/cli/format.h"
 #include "client/cli/proto_json.h"
-#include "client/cli/table.h"
 
 namespace resident::cli {
 namespace {

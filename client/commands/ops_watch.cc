@@ -1,7 +1,6 @@
 // ops watch, ops audit: new and past changes of operators.
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 #include "client/commands/ops_text.h"

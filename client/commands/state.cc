@@ -2,7 +2,6 @@
 // daemon uses it.
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 #include "runtime/state/state_check.h"

@@ -1,3 +1,4 @@
+
 #include "client/commands/status_text.h"
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include "absl/time/time.h"
 #include "client/cli/format.h"
 #include "client/cli/proto_json.h"
-#include "client/cli/table.h"
 
 namespace resident::cli {
 namespace {

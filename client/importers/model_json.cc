@@ -1,14 +1,19 @@
 #include "client/importers/model_json.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/importers/errors.h"
+#include "runtime/base/errors/quote.h"
 #include "runtime/base/json_error.h"
 #include "runtime/base/shallow_json.h"
-#include "runtime/model/file_kind.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/model/safetensors.h"
 
 namespace resident::cli {
 
@@ -78,7 +83,7 @@ absl::Status ModelObject::Bad(const char* key, const std::string& what) const {
   return errors::BadModelValue(Name(key), what, file_);
 }
 
-absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int64_t most,
+absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t min, int64_t max,
                                              std::optional<int64_t> fallback) const {
   const nlohmann::json* const value = Find(key);
   if (value == nullptr) {
@@ -88,30 +93,30 @@ absl::StatusOr<int64_t> ModelObject::Integer(const char* key, int64_t least, int
   // A number above the range of int64_t is unsigned and becomes negative.
   const bool whole = value->is_number_integer();
   const int64_t number = whole ? value->get<int64_t>() : 0;
-  if (!whole || number < least || number > most || (value->is_number_unsigned() && number < 0)) {
+  if (!whole || number < min || number > max || (value->is_number_unsigned() && number < 0)) {
     return Bad(
         key,
         StrCat("is ",
                value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
-               " and may be a whole number from ", least, " to ", most));
+               " and may be a whole number from ", min, " to ", max));
   }
   return number;
 }
 
-absl::StatusOr<double> ModelObject::Number(const char* key, double least, double most,
+absl::StatusOr<double> ModelObject::Number(const char* key, double min, double max,
                                            std::optional<double> fallback) const {
   const nlohmann::json* const value = Find(key);
   if (value == nullptr) {
     if (fallback.has_value()) return *fallback;
     return Missing(key);
   }
-  const double number = value->is_number() ? value->get<double>() : least;
-  if (!(number > least && number <= most)) {
+  const double number = value->is_number() ? value->get<double>() : min;
+  if (!(number > min && number <= max)) {
     return Bad(
         key,
         StrCat("is ",
                value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 64),
-               " and may be a number above ", least, " and up to ", most));
+               " and may be a number above ", min, " and up to ", max));
   }
   return number;
 }
@@ -132,6 +137,63 @@ absl::StatusOr<std::string> ModelObject::Text(const char* key,
   }
   if (!value->is_string()) return Bad(key, "is not a text");
   return value->get<std::string>();
+}
+
+namespace {
+
+using absl::StrCat;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
+
+// The paths of the files that an index lists, which are in its folder.
+absl::StatusOr<std::vector<std::string>> ReadIndex(const std::string& path) {
+  ASSIGN_OR_RETURN(const nlohmann::json index, ReadModelJson(path, kMaxIndexBytes));
+  const nlohmann::json* const map = ModelObject(index).Find("weight_map");
+  if (map == nullptr || !map->is_object() || map->empty()) {
+    return errors::BadModelFile(path, "has no object 'weight_map' with files",
+                                "write the index again");
+  }
+  std::set<std::string> files;
+  for (const auto& item : map->items()) {
+    const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
+    // A path would leave the folder.
+    if (file.empty() || std::filesystem::path(file).filename() != file || file == "..") {
+      return errors::BadModelFile(
+          path,
+          StrCat("names ",
+                 errors::Quote(item.value().is_string() ? file : item.value().type_name()),
+                 " for tensor ", errors::Quote(item.key()), ", which is not a file's name"),
+          "write the index again");
+    }
+    files.insert(file);
+    if (files.size() > kMaxSafetensorsFiles) {
+      return errors::BadModelFile(path, StrCat("names more than ", kMaxSafetensorsFiles, " files"),
+                                  "write the weights to fewer files");
+    }
+  }
+  std::vector<std::string> paths;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (const std::string& file : files) paths.push_back(folder / file);
+  return paths;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> SafetensorsPaths(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
+    if (absl::EndsWith(path, ".index.json")) return ReadIndex(path);
+    return std::vector<std::string>{path};
+  }
+  const std::filesystem::path folder(path);
+  if (std::filesystem::exists(folder / kSingleFile, ignored)) {
+    return std::vector<std::string>{folder / kSingleFile};
+  }
+  if (std::filesystem::exists(folder / kIndexFile, ignored)) return ReadIndex(folder / kIndexFile);
+  return errors::BadModelFile(path, StrCat("has neither ", kSingleFile, " nor ", kIndexFile),
+                              "give the folder of a model with safetensors files, or the files");
 }
 
 }  // namespace resident::cli

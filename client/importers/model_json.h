@@ -8,11 +8,13 @@
 #ifndef RESIDENT_CLIENT_IMPORTERS_MODEL_JSON_H_
 #define RESIDENT_CLIENT_IMPORTERS_MODEL_JSON_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -41,10 +43,10 @@ class ModelObject {
 
   // INVALID_ARGUMENT: it has another type or is out of range, or it is missing and there is no
   // `fallback`.
-  absl::StatusOr<int64_t> Integer(const char* key, int64_t least, int64_t most,
+  absl::StatusOr<int64_t> Integer(const char* key, int64_t min, int64_t max,
                                   std::optional<int64_t> fallback = {}) const;
   // `least` itself is excluded.
-  absl::StatusOr<double> Number(const char* key, double least, double most,
+  absl::StatusOr<double> Number(const char* key, double min, double max,
                                 std::optional<double> fallback = {}) const;
   absl::StatusOr<bool> Bool(const char* key, bool fallback) const;
   absl::StatusOr<std::string> Text(const char* key, std::optional<std::string> fallback = {}) const;
@@ -56,6 +58,17 @@ class ModelObject {
   const std::string prefix_;
   const std::string file_;
 };
+
+// The safetensors files that a word of the command line stands for.
+
+// Of one index.
+inline constexpr size_t kMaxSafetensorsFiles = 1024;
+
+// `path`: a safetensors file, the index of several (*.index.json), or the folder of a model, which
+// has model.safetensors or model.safetensors.index.json. Paths in alphabetical order; one that is
+// neither an index nor a folder is returned as it is. INVALID_ARGUMENT: an index is damaged, or a
+// folder has no files.
+absl::StatusOr<std::vector<std::string>> SafetensorsPaths(const std::string& path);
 
 }  // namespace resident::cli
 

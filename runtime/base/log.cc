@@ -1,3 +1,4 @@
+
 #include "runtime/base/log.h"
 
 #include <unistd.h>
@@ -11,7 +12,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "runtime/base/log_hold.h"
 
 namespace resident {
 

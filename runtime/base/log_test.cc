@@ -4,7 +4,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/log_hold.h"
 
 namespace resident {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "resident/internal/compile.pb.h"
-#include "runtime/base/process/status_message.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/compile/job_runner.h"
 
 namespace resident {

@@ -1,5 +1,5 @@
-// Value types that the Compiler and the compile process share: a job, its limits and its
-// result.
+// Value types that the Compiler and the compile process share: a job, what it is compiled for, its
+// limits and its result.
 #ifndef RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_JOB_H_
 
@@ -9,13 +9,25 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/compile/resource_use.h"
+#include "absl/status/statusor.h"
 
 namespace resident {
+
+// Resources that a version of an operator needs on its device, as measured by inspection.
+struct ResourceUse {
+  // Registers of a thread; 0 for a CPU.
+  uint32_t registers = 0;
+  // Frames of the operator and of its deepest chain of calls.
+  uint32_t stack_bytes = 0;
+  // Static shared memory. It is 0, because inspection refuses other values.
+  uint32_t shared_bytes = 0;
+  uint32_t code_bytes = 0;
+};
 
 // Limits of one compilation. A compilation that exceeds one is refused or killed.
 // Limit on the size of the folder that a host compiler works in.
@@ -97,6 +109,32 @@ struct CompileResult {
 
 // Returns the NAME of RESIDENT_OPERATOR(NAME): "my_op_1" for "my.op-1".
 std::string OperatorFunctionName(const std::string& operator_name);
+
+// CompileTarget: what operators are compiled for, and by which toolchain. An engine reports the
+// name of its target (EngineTraits::compile_target); jobs, units and the cache contain that name.
+// Only this package interprets it.
+//
+//   ASSIGN_OR_RETURN(const CompileTarget target, CompileTarget::Find("sm_90"));
+
+enum class Toolchain : uint8_t {
+  // A host compiler, for this machine's processor: x86-64.
+  kHost,
+  // NVRTC and nvJitLink, for a GPU.
+  kCuda,
+};
+
+struct CompileTarget {
+  Toolchain toolchain = Toolchain::kHost;
+  // kCuda: 90 for sm_90.
+  int architecture = 0;
+
+  bool operator==(const CompileTarget&) const = default;
+
+  // "x86-64", "sm_90": also the key of InstallProgress::resources.
+  std::string name() const;
+  // Returns the target with this name. INVALID_ARGUMENT: there is none.
+  static absl::StatusOr<CompileTarget> Find(std::string_view name);
+};
 
 }  // namespace resident
 

@@ -1,3 +1,4 @@
+
 #include "runtime/compile/compile_main.h"
 
 #include <fcntl.h>
@@ -21,8 +22,7 @@
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/process/frames.h"
-#include "runtime/base/process/oom_score.h"
-#include "runtime/base/process/status_message.h"
+#include "runtime/base/process/process_limits.h"
 #include "runtime/base/sandbox/sandbox.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_job.h"

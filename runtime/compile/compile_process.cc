@@ -1,3 +1,4 @@
+
 #include "runtime/compile/compile_process.h"
 
 #include <errno.h>
@@ -16,7 +17,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/process/frames.h"
-#include "runtime/base/process/status_message.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_main.h"
 #include "runtime/compile/errors.h"

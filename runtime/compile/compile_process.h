@@ -29,7 +29,6 @@
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/process/child_process.h"
 #include "runtime/compile/compile_job.h"
-#include "runtime/compile/compile_target.h"
 #include "runtime/compile/host_compiler.h"
 
 namespace resident {

@@ -1,7 +1,6 @@
-#include "runtime/compile/compile_target.h"
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/compile/compile_job.h"
 
 namespace resident {
 namespace {

@@ -1,3 +1,4 @@
+
 #include "runtime/compile/compiler.h"
 
 #include <stdlib.h>
@@ -15,16 +16,15 @@
 #include "kernels/sdk/operator.h"
 #include "resident/internal/compile.pb.h"
 #include "runtime/base/limits.h"
-#include "runtime/base/process/status_message.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/compile_job.h"
 #include "runtime/compile/compile_process.h"
-#include "runtime/compile/compile_target.h"
 #include "runtime/compile/errors.h"
 #include "runtime/compile/host_compiler.h"
 #include "runtime/compile/object_cache.h"
 #include "runtime/compile/process_pool.h"
-#include "runtime/compile/sdk_headers.h"
 #include "runtime/compile/unit.h"
 #include "runtime/compile/work_folder.h"
 

@@ -1,15 +1,12 @@
-#include "runtime/compile/device_link.h"
-
 #include <algorithm>
 #include <set>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/compile/inspect_names.h"
-#include "runtime/compile/inspect_ptx.h"
+#include "runtime/compile/cuda_tools.h"
+#include "runtime/compile/inspect.h"
 #include "runtime/image/link.h"
-#include "runtime/image/operator_module.h"
 
 namespace resident {
 namespace {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Writes C++ source with text files as string literals: embed_headers.sh FILE...
 set -euo pipefail
-echo '#include "runtime/compile/sdk_headers.h"'
+echo '#include "runtime/compile/unit.h"'
 echo 'namespace resident {'
 echo 'const std::map<std::string, std::string>& SdkHeaders() {'
 echo '  static const auto* const headers = new std::map<std::string, std::string>{'

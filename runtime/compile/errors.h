@@ -25,4 +25,13 @@ absl::Status CompileFolderFull(uint64_t limit_mib, uint64_t limit_entries);
 
 }  // namespace resident::errors
 
+namespace resident {
+
+// The error for a source that does not compile, with the first error of the compiler's log. The
+// whole log is returned separately. Returns INVALID_ARGUMENT. `log`: the output of g++, clang or
+// NVRTC.
+absl::Status DoesNotCompile(const std::string& log);
+
+}  // namespace resident
+
 #endif  // RESIDENT_RUNTIME_COMPILE_ERRORS_H_

@@ -1,3 +1,4 @@
+
 #include "runtime/compile/host_compiler.h"
 
 #include <errno.h>
@@ -17,9 +18,9 @@
 #include "absl/strings/str_split.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/compile/does_not_compile.h"
+#include "runtime/compile/errors.h"
 #include "runtime/compile/run_program.h"
-#include "runtime/compile/sdk_headers.h"
+#include "runtime/compile/unit.h"
 
 namespace resident {
 namespace {

@@ -10,9 +10,11 @@
 #ifndef RESIDENT_RUNTIME_COMPILE_INSPECT_H_
 #define RESIDENT_RUNTIME_COMPILE_INSPECT_H_
 
+#include <set>
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/compile/compile_job.h"
@@ -45,6 +47,36 @@ struct InspectRequest {
 absl::StatusOr<InspectedUnit> InspectCubin(const InspectRequest& request, bool linked = false);
 // Inspects a shared object for x86-64.
 absl::StatusOr<InspectedUnit> InspectSharedObject(const InspectRequest& request);
+
+// The following functions check the names that a unit must, may and must not export; the
+// inspections of cubins and of shared objects use them.
+
+// Returns the symbol of the unit's operator among the functions that it defines. Refuses a unit
+// without an operator, with several, or compiled with another SDK.
+absl::StatusOr<std::string> FindEntry(const InspectRequest& request,
+                                      const std::set<std::string>& functions);
+
+// Returns the error for a unit that calls functions that it does not define.
+absl::Status RefuseUndefined(const std::set<std::string>& names);
+
+// Whether a name that the unit with this symbol exports cannot occur in any other unit.
+bool IsUnitsOwn(const std::string& name, const std::string& symbol);
+absl::Status RefuseForeignName(const std::string& name);
+
+// Refuses a unit with more than kMaxUnitCodeBytes of code.
+absl::Status CheckCodeBytes(uint64_t bytes);
+
+// Searches the PTX that NVRTC made for functions from which the compiler has dropped code, and for
+// an operator that the kernel could not call.
+//
+// If a compiler wrongly treats code as unreachable, it ends the function where that code began,
+// without a return. The assembler then adds a return, so that the machine code of the function
+// looks complete: it returns without having done its work. The defect is visible in PTX only. So is
+// whether the function of an operator keeps its caller's registers (RESIDENT_OPERATOR_ABI).
+//
+// INVALID_ARGUMENT: control can reach the end of a function, or the function of an operator is not
+// one that RESIDENT_OPERATOR defines; the message names it.
+absl::Status CheckPtxFunctions(std::string_view ptx);
 
 }  // namespace resident
 

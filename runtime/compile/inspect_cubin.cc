@@ -12,9 +12,8 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
-#include "runtime/compile/inspect_names.h"
+#include "runtime/image/cubin.h"
 #include "runtime/image/elf_file.h"
-#include "runtime/image/nv_info.h"
 
 namespace resident {
 namespace {

@@ -1,5 +1,3 @@
-#include "runtime/compile/inspect_names.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -8,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/sdk/operator.h"
 #include "runtime/compile/call_graph.h"
+#include "runtime/compile/inspect.h"
 #include "runtime/compile/unit.h"
 
 namespace resident {

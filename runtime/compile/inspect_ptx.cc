@@ -1,5 +1,3 @@
-#include "runtime/compile/inspect_ptx.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/call_graph.h"
+#include "runtime/compile/inspect.h"
 
 namespace resident {
 namespace {

@@ -1,10 +1,10 @@
 // Detection of functions in PTX from which the compiler has dropped code.
-#include "runtime/compile/inspect_ptx.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "runtime/compile/inspect.h"
 
 namespace resident {
 namespace {

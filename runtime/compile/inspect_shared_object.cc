@@ -12,7 +12,6 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/call_graph.h"
 #include "runtime/compile/inspect.h"
-#include "runtime/compile/inspect_names.h"
 #include "runtime/image/elf_file.h"
 
 namespace resident {

@@ -1,3 +1,4 @@
+
 #include "runtime/compile/job_runner.h"
 
 #include <chrono>
@@ -8,14 +9,11 @@
 #include "absl/strings/str_replace.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/base/limits.h"
-#include "runtime/base/process/status_message.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/base/utf8.h"
 #include "runtime/compile/compile_job.h"
-#include "runtime/compile/compile_target.h"
-#include "runtime/compile/device_link.h"
 #include "runtime/compile/inspect.h"
-#include "runtime/compile/nvrtc.h"
-#include "runtime/compile/sdk_headers.h"
+#include "runtime/compile/cuda_tools.h"
 #include "runtime/compile/unit.h"
 
 namespace resident {

@@ -1,4 +1,5 @@
-#include "runtime/compile/nvrtc.h"
+
+#include "runtime/compile/cuda_tools.h"
 
 #include <dlfcn.h>
 #include <nvrtc.h>
@@ -6,8 +7,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/compile/does_not_compile.h"
-#include "runtime/compile/inspect_ptx.h"
+#include "runtime/compile/errors.h"
+#include "runtime/compile/inspect.h"
 #include "runtime/image/cuda_library.h"
 
 namespace resident {

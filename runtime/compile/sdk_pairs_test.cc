@@ -1,6 +1,6 @@
 // Compiles pairs of public members of the SDK, in both builds, with the real NVRTC: an assumption
 // in one member must not make the compiler drop the code of the other. NvrtcCompile refuses a
-// function whose code was dropped (inspect_ptx.h). Members that read the state of the block are
+// function whose code was dropped (CheckPtxFunctions). Members that read the state of the block are
 // paired with each other, the others with those that return memory of the block or read its chunk.
 // A member that is in neither list fails the test.
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "runtime/compile/nvrtc.h"
-#include "runtime/compile/sdk_headers.h"
+#include "runtime/compile/cuda_tools.h"
+#include "runtime/compile/unit.h"
 
 namespace resident {
 namespace {

@@ -1,4 +1,5 @@
-// Units: the input of a compiler for one version of an operator.
+// Units: the input of a compiler for one version of an operator, which is made of the files of an
+// install and of the headers of the SDK.
 //
 // The sources that were sent are not changed. A generated main file includes the SDK and
 // then the version's main file inside a namespace of the unit's own. So equal names in two
@@ -15,6 +16,7 @@
 #ifndef RESIDENT_RUNTIME_COMPILE_UNIT_H_
 #define RESIDENT_RUNTIME_COMPILE_UNIT_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,28 @@ Unit MakeUnit(const CompileJob& job);
 std::string ParseUnitId(const std::string& symbol);
 // Returns the mangled prefix of the names of a unit's other functions.
 std::string UnitNamespace(const std::string& unit_id);
+
+// Checks the name of an install's file, under which others include it. Names become paths below the
+// folder of a compilation, next to those of the SDK's headers. The front end and the compile process
+// use the same check.
+//
+// INVALID_ARGUMENT: not a relative path of letters, digits and _-./ that stays below its
+// folder; longer than kMaxInstallFileNameBytes; in a folder of the SDK.
+absl::Status CheckFileName(const std::string& name);
+
+// INVALID_ARGUMENT: the file to compile is not among `files` (name to contents).
+absl::Status CheckMainFile(const std::map<std::string, std::string>& files,
+                           const std::string& main_file);
+
+// The headers of the operator SDK as text, for compilers. They are part of this program, so that a
+// daemon needs no other files of the project.
+//
+// Maps the name in an #include to the text. Each header has two names: "kernels/sdk/operator.h"
+// and its short form "resident/operator.h".
+const std::map<std::string, std::string>& SdkHeaders();
+
+// Hash of names and texts, which is part of the cache key of a compiled unit.
+const std::string& SdkHash();
 
 }  // namespace resident
 

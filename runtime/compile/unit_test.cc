@@ -6,7 +6,6 @@
 #include <string>
 
 #include "runtime/base/limits.h"
-#include "runtime/compile/sdk_headers.h"
 
 namespace resident {
 namespace {

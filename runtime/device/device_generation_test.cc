@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/device/arguments_text.h"
 #include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
-#include "runtime/engine/control/engine_fds.h"
+#include "runtime/device/engine_end.h"
+#include "runtime/engine/control/engine_main.h"
 #include "runtime/ring/shared_region.h"
 #include "runtime/ring/switch_signals.h"
 #include "tests/units/versions.h"

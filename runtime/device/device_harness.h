@@ -1,4 +1,4 @@
-// For tests that run tasks on a real device, with a real engine process.
+// Devices for tests that run tasks on a real device, with a real engine process.
 //
 // The environment selects the engine: RESIDENT_TEST_ENGINE=cpu (the default) or
 // cuda, on device 0. So the same tests also run on a machine with a GPU.

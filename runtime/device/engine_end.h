@@ -1,4 +1,4 @@
-// EngineEnd: why an engine exited or must be terminated.
+// EngineEnd: why an engine exited or must be terminated, and which tasks were running.
 //
 //   const auto exit = engine.child().Wait(seconds(0));
 //   if (exit) return DescribeExit(engine, name, *exit);
@@ -15,6 +15,7 @@
 #include "runtime/base/process/child_process.h"
 #include "runtime/device/engine_end_reason.h"
 #include "runtime/device/engine_process.h"
+#include "runtime/queue/device_queue.h"
 
 namespace resident {
 
@@ -34,6 +35,15 @@ struct EngineEnd {
 EngineEnd DescribeExit(EngineProcess& engine, const std::string& name, const ChildExit& exit);
 // For an engine that must be terminated because a call to it failed and it has not ended.
 EngineEnd DescribeFailedCall(const std::string& name, const char* call, const absl::Status& status);
+
+// The arguments of a task as text: part of the message about a task that was running when its
+// engine was lost.
+//
+//   ArgumentsText(task);  // "n=1024, 0x7f00, 0x3f800000", "f32[3, 4] at 0x7f00, 0x2a"
+
+// For a compact task: its length and all its words, even if the operator has fewer arguments. For
+// other tasks: dtype, shape and address of a tensor, the bits of a scalar.
+std::string ArgumentsText(const RunningTask& task);
 
 }  // namespace resident
 

@@ -3,22 +3,27 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/base/sandbox/engine_sandbox.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
-#include "runtime/engine/control/engine_fds.h"
+#include "runtime/engine/control/engine_main.h"
 
 namespace resident {
 namespace {
@@ -138,6 +143,59 @@ std::string EngineProcess::exit_reason() const {
   const char* reason = region_->control()->exit_reason;
   // The text is sanitized, because an operator can write there too.
   return ToPrintableLine(absl::string_view(reason, strnlen(reason, kExitReasonBytes)));
+}
+
+namespace {
+
+struct Waiting {
+  std::unique_ptr<EngineProcess> process;
+  EngineReaper::Reaped reaped;
+};
+
+class Worker {
+ public:
+  Worker() {
+    std::thread([this] {
+      prctl(PR_SET_NAME, "resident-reaper");
+      while (true) {
+        const Waiting next = Next();
+        const std::optional<ChildExit> exit = next.process->child().Wait(ChildProcess::kReapLimit);
+        if (next.reaped) next.reaped(exit);
+      }
+    }).detach();
+  }
+
+  void Add(Waiting waiting) {
+    absl::MutexLock lock(&mu_);
+    waiting_.push_back(std::move(waiting));
+  }
+
+ private:
+  Waiting Next() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(
+        +[](std::deque<Waiting>* waiting) { return !waiting->empty(); }, &waiting_));
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    return next;
+  }
+
+  absl::Mutex mu_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+Worker& TheWorker() {
+  static Worker* const worker = new Worker;
+  return *worker;
+}
+
+}  // namespace
+
+void EngineReaper::Start() { TheWorker(); }
+
+void EngineReaper::Reap(std::unique_ptr<EngineProcess> process, Reaped reaped) {
+  process->child().Kill(SIGKILL);
+  TheWorker().Add({std::move(process), std::move(reaped)});
 }
 
 }  // namespace resident

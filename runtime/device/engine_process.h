@@ -12,7 +12,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,27 @@ class EngineProcess {
 
 // Returns FAILED_PRECONDITION if an engine with that layout must not be used.
 absl::Status CheckLayout(uint64_t engine_layout_hash);
+
+// EngineReaper: waits for killed engine processes that are not used any more. The system takes 60
+// to 700 ms to destroy a GPU's context.
+//
+// It has one thread for the whole program, which never ends: when the program ends, the system
+// reaps the remaining processes.
+//
+//   EngineReaper::Reap(std::move(process), [](const std::optional<ChildExit>& exit) { ... });
+class EngineReaper {
+ public:
+  // Receives how the engine ended; nullopt: it has not ended within ChildProcess::kReapLimit.
+  using Reaped = std::function<void(const std::optional<ChildExit>&)>;
+
+  // Kills the engine, if it still runs, and destroys the object when it has ended. Then `reaped`,
+  // which may be null, is called on the reaper's thread; it must not block.
+  static void Reap(std::unique_ptr<EngineProcess> process, Reaped reaped = nullptr);
+
+  // Starts the thread now instead of with the first Reap, so that a process that cannot have
+  // another thread fails at its start.
+  static void Start();
+};
 
 }  // namespace resident
 

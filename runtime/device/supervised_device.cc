@@ -1,3 +1,4 @@
+
 #include "runtime/device/supervised_device.h"
 
 #include <poll.h>
@@ -15,7 +16,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/device/engine_reaper.h"
+#include "runtime/device/engine_process.h"
 #include "runtime/device/errors.h"
 #include "runtime/device/supervised_watched.h"
 #include "runtime/ring/host_ring.h"

@@ -59,8 +59,8 @@
 #include "runtime/device/engine_process.h"
 #include "runtime/device/live_session.h"
 #include "runtime/device/next_engine.h"
-#include "runtime/device/restart_policy.h"
 #include "runtime/device/spare_engine.h"
+#include "runtime/device/supervision.h"
 
 namespace resident {
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "runtime/device/generation_change.h"
-#include "runtime/device/heartbeat_monitor.h"
 #include "runtime/device/next_engine.h"
 #include "runtime/device/supervised_device.h"
+#include "runtime/device/supervision.h"
 
 namespace resident {
 

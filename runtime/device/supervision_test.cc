@@ -1,11 +1,10 @@
 // Tests of the supervisor's rules that need no engine.
+#include "runtime/device/supervision.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <optional>
-
-#include "runtime/device/heartbeat_monitor.h"
-#include "runtime/device/restart_policy.h"
 
 namespace resident {
 namespace {

@@ -100,7 +100,7 @@ struct EngineTraits {
   // EngineType::name: part of the status, and a label of metrics.
   std::string engine;
   // What operators are compiled for ("x86-64", "sm_90"): the name of a target of
-  // runtime/compile/compile_target.h.
+  // runtime/compile/compile_job.h.
   std::string compile_target;
   // What EngineInfo::workers counts: "workers", "blocks".
   std::string work_units;

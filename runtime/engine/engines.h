@@ -1,5 +1,5 @@
 // The table of engines. A new engine is a folder beside this file, a row in engines.cc and, if
-// its operators are compiled for something new, a target in runtime/compile/compile_target.h.
+// its operators are compiled for something new, a target in runtime/compile/compile_job.h.
 //
 // Thread safety: the functions may be called from any thread.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINES_H_

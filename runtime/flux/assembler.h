@@ -1,4 +1,4 @@
-// Translates assembly text to FLUX bytecode.
+// Translates assembly text to FLUX bytecode, and back (Disassemble).
 //
 //   absl::StatusOr<Bytecode> code = Assemble("  MOVI R0, 42\n  HALT\n");
 //
@@ -26,6 +26,7 @@
 #ifndef RESIDENT_RUNTIME_FLUX_ASSEMBLER_H_
 #define RESIDENT_RUNTIME_FLUX_ASSEMBLER_H_
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -34,6 +35,24 @@
 namespace resident::flux {
 
 absl::StatusOr<Bytecode> Assemble(std::string_view source);
+
+// Translates FLUX bytecode to assembly text. The text assembles to the same bytes for any input.
+//
+//   std::string text = Disassemble(code);    // Assemble(text) == code
+//
+// The bytes are read from address 0, one instruction after the other. A branch to an
+// instruction that is found in this way gets a label; other targets are written as
+// distances. Bytes that an assembler would not produce (unknown opcodes, bad registers,
+// an instruction truncated at the end, unused bytes that are not 0) are written as .byte,
+// with a comment.
+//
+// Thread safety: may be called from any thread.
+struct DisassemblerOptions {
+  // Whether each line ends with a comment that contains its address and bytes.
+  bool addresses = true;
+};
+
+std::string Disassemble(const Bytecode& code, const DisassemblerOptions& options = {});
 
 }  // namespace resident::flux
 

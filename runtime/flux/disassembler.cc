@@ -1,5 +1,3 @@
-#include "runtime/flux/disassembler.h"
-
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -8,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/flux/assembler.h"
 #include "runtime/flux/instruction_table.h"
 
 namespace resident::flux {

@@ -1,9 +1,8 @@
+
 #include "runtime/graph/drawing.h"
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/graph/drawing_svg.h"
-#include "runtime/graph/drawing_text.h"
 #include "runtime/graph/errors.h"
 #include "runtime/graph/limits.h"
 

@@ -15,8 +15,10 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_DRAWING_H_
 #define RESIDENT_RUNTIME_GRAPH_DRAWING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +26,38 @@
 #include "runtime/graph/graph.h"
 
 namespace resident::graph {
+
+// The texts of a picture of a graph.
+//
+// All functions return well-formed UTF-8 on one line, without control characters and without
+// characters that change the direction of text.
+//
+//   EscapeXml(Shorten(NodeTitle(graph, 7), 28));
+
+// Replaces what a picture cannot show.
+std::string Printable(std::string_view text);
+// At most `characters`, of which the last one is then an ellipsis.
+std::string Shorten(const std::string& text, size_t characters);
+// Its width in a monospaced font, in characters: those of East Asia count twice.
+size_t CountColumns(std::string_view text);
+
+// The node's name, or "#7".
+std::string NodeTitle(const Graph& graph, uint32_t node);
+// "attention", "attention version 3" if the graph demands the version.
+std::string OperatorText(const Graph& graph, const Node& node);
+// What the node writes: "f32[2, 64]", or "f32[2, 64] in output y"; "..." for each other result.
+std::string ResultText(const Graph& graph, const Node& node);
+// What it reads that no node of the step has to write: "reads weight w, state cache"; empty: none.
+std::string OutsideText(const Graph& graph, const Node& node);
+// "attention(q, cache[1, 4, pos, 64], kv_len = pos + 1)".
+std::string CallText(const Graph& graph, const Node& node);
+// "up to 128 steps; after each, pos = pos + 1; ends when token is 2 or 5". Empty: no loop.
+std::string LoopText(const Graph& graph);
+
+// For text and attributes of XML.
+std::string EscapeXml(std::string_view text);
+// A text between double quotes in the language of Graphviz; "\n" is a new line.
+std::string QuoteDot(std::string_view text);
 
 // The values are those of resident.v1.RenderGraphRequest.Format.
 enum class DrawingFormat : uint8_t { kDot = 1, kSvg = 2 };
@@ -36,6 +70,15 @@ absl::Status CheckDrawable(uint64_t nodes, DrawingFormat format);
 // REQUIRES: the graph was accepted, and `order` is its derived order.
 absl::StatusOr<std::string> DrawGraph(const Graph& graph, const Dependencies& order,
                                       DrawingFormat format);
+
+// The SVG of a graph.
+//
+// Colours are readable on a light and on a dark page: boxes have a background of their own, and
+// lines and captions a medium brightness. The picture has no background and contains no script.
+
+// INVALID_ARGUMENT: dependencies go past more layers than a picture may have bends. REQUIRES: those
+// of DrawGraph, and its limits are kept.
+absl::StatusOr<std::string> DrawSvg(const Graph& graph, const Dependencies& order);
 
 }  // namespace resident::graph
 

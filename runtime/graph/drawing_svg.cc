@@ -1,5 +1,3 @@
-#include "runtime/graph/drawing_svg.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/graph/drawing_text.h"
+#include "runtime/graph/drawing.h"
 #include "runtime/graph/errors.h"
 #include "runtime/graph/layered_layout.h"
 

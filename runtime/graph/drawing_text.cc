@@ -1,11 +1,10 @@
-#include "runtime/graph/drawing_text.h"
-
 #include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/utf8.h"
+#include "runtime/graph/drawing.h"
 #include "runtime/graph/values.h"
 #include "runtime/model/dtype.h"
 

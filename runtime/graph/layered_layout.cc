@@ -1,6 +1,7 @@
 #include "runtime/graph/layered_layout.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -50,6 +51,7 @@ class Maker {
     std::vector<std::vector<uint32_t>> targets(node_count_);
     std::vector<uint32_t> sources(node_count_, 0);
     for (const LayoutEdge& edge : edges_) {
+      assert(edge.from < edge.to);
       targets[edge.from].push_back(edge.to);
       ++sources[edge.to];
     }

@@ -1,6 +1,4 @@
 // Reads files that this test makes byte by byte; first_generation_test reads real cubins.
-#include "runtime/image/nv_info.h"
-
 #include <elf.h>
 
 #include <cstring>
@@ -9,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/image/cubin.h"
 
 namespace resident {
 namespace {

@@ -1,6 +1,4 @@
 // Links and reads modules of operators, which needs no GPU.
-#include "runtime/image/operator_module.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/image/cubin.h"
 #include "runtime/image/first_generation.h"
+#include "runtime/image/link.h"
 #include "tests/units/versions.h"
 
 namespace resident {

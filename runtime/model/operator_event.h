@@ -1,12 +1,17 @@
-// OperatorEvent: one change of an operator. The state store keeps it, Watch streams it and the
-// audit log lists it.
+// OperatorEvent: one change of an operator, as it is reported; RegistryChange: the same change, as
+// it is made. The state store keeps it, Watch streams it and the audit log lists it.
 //
 // The state store assigns revisions. They increase by one with each event, also across restarts.
 #ifndef RESIDENT_RUNTIME_MODEL_OPERATOR_EVENT_H_
 #define RESIDENT_RUNTIME_MODEL_OPERATOR_EVENT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/model/version_spec.h"
 
 namespace resident {
 
@@ -35,6 +40,35 @@ struct OperatorEvent {
   std::string content_hash = {};
   std::string message = {};
   uint64_t generation = 0;  // Only for kGeneration.
+};
+
+// RegistryChange: one change of the installed operators. The registry makes it, and the state store
+// writes it. `commit` receives it without revision and switched_at; the call returns it with them.
+struct RegistryChange {
+  EventKind kind = EventKind::kInstalled;
+  std::string name;
+  // The version that changes: loaded, activated, taken out of service, or on trial.
+  uint32_t version = 0;
+  // The active version after the change, and before it; 0: none.
+  uint32_t active_version = 0;
+  uint32_t previous_version = 0;
+  // The standby version after the change; 0: none.
+  uint32_t standby_version = 0;
+  // Versions that the change removes from their slots.
+  std::vector<uint32_t> retired;
+  uint64_t revision = 0;
+  // All lookups after this time return the new state.
+  std::chrono::steady_clock::time_point switched_at;
+
+  // Additional data for the state store, valid during `commit`: the spec and slot for kInstalled,
+  // the shares for kPromoted, the reason for kQuarantined.
+  const VersionSpec* spec = nullptr;
+  uint32_t slot = kNoSlot;
+  double traffic_percent = 0;
+  double shadow_percent = 0;
+  std::string reason;
+  // kQuarantined: the error of `commit`. The quarantine takes effect even if it is not OK.
+  absl::Status commit_status;
 };
 
 }  // namespace resident

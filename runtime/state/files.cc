@@ -3,17 +3,33 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/state/crash_point.h"
+#include "absl/strings/strip.h"
+#include "runtime/state/errors.h"
 
 namespace resident {
+
+void CrashPoint() {
+  static const long at = [] {
+    const char* const text = getenv("RESIDENTD_CRASH_POINT");
+    return text == nullptr ? 0L : strtol(text, nullptr, 10);
+  }();
+  if (at <= 0) return;
+  static std::atomic<long> reached{0};
+  if (reached.fetch_add(1) + 1 == at) kill(getpid(), SIGKILL);
+}
 
 absl::Status FileError(const std::string& what, const std::string& path) {
   const int error = errno;
@@ -127,5 +143,33 @@ absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& folder) {
   std::sort(names.begin(), names.end());
   return names;
 }
+
+absl::StatusOr<std::unique_ptr<StateLock>> StateLock::Take(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("open", path);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const bool held = errno == EWOULDBLOCK;
+    const absl::Status status = held ? absl::OkStatus() : FileError("lock", path);
+    close(fd);
+    if (!held) return status;
+    // The file is empty between the other process's flock and its write; then the pid is unknown.
+    const absl::StatusOr<std::string> text = ReadWholeFile(path);
+    int64_t pid = 0;
+    if (text.ok()) (void)absl::SimpleAtoi(absl::StripSuffix(*text, "\n"), &pid);
+    return errors::StateFolderInUse(folder, pid);
+  }
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  absl::Status status;
+  if (ftruncate(fd, 0) != 0) status = FileError("write", path);
+  if (status.ok()) status = WriteAll(fd, pid, path);
+  if (!status.ok()) {
+    close(fd);
+    return status;
+  }
+  return std::unique_ptr<StateLock>(new StateLock(fd));
+}
+
+StateLock::~StateLock() { close(fd_); }
 
 }  // namespace resident

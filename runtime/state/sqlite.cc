@@ -1,3 +1,4 @@
+
 #include "runtime/state/sqlite.h"
 
 #include <sqlite3.h>
@@ -5,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/state/crash_point.h"
 #include "runtime/state/errors.h"
+#include "runtime/state/files.h"
 
 namespace resident {
 namespace {

@@ -1,3 +1,4 @@
+
 #include "runtime/state/state_check.h"
 
 #include <unistd.h>
@@ -16,7 +17,6 @@
 #include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 #include "runtime/state/state_database.h"
-#include "runtime/state/state_lock.h"
 #include "runtime/state/state_model.h"
 
 namespace resident {

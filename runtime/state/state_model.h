@@ -10,13 +10,74 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/model/operator_event.h"
-#include "runtime/model/registry_change.h"
-#include "runtime/state/stored_operator.h"
+#include "runtime/model/version_spec.h"
+#include "runtime/model/version_state.h"
 
 namespace resident {
+
+// StoredOperator and StoredBuffer: what the state store restores at a start.
+
+// The contents of a version in addition to its VersionSpec: enough to compile it again.
+struct VersionContent {
+  // Name of the main file among `blobs`; empty for bytecode.
+  std::string body = {};
+  // Name to SHA-256: the files of a source or an object, the generated source of an expression, or
+  // the one program of bytecode.
+  std::map<std::string, std::string> blobs = {};
+};
+
+struct StoredVersion {
+  uint32_t version = 0;
+  VersionState state = VersionState::kLoaded;
+  // Whether it still has its slot. Of other versions only the data for listings is kept.
+  bool in_slot = false;
+  uint32_t slot = kNoSlot;
+  VersionSpec spec;  // Without bytecode, which is a blob.
+  VersionContent content;
+  std::string quarantine_reason;
+};
+
+struct StoredOperator {
+  std::string name;
+  uint64_t revision = 0;
+  uint32_t last_version = 0;
+  std::vector<StoredVersion> versions;  // Ascending.
+  uint32_t trial_version = 0;           // 0: no version is on trial.
+  double traffic_percent = 0;
+  double shadow_percent = 0;
+};
+
+struct StoredRemoval {
+  std::string name;
+  uint32_t last_version = 0;
+};
+
+// A durable buffer.
+struct StoredBuffer {
+  uint64_t id = 0;
+  std::string name = {};
+  uint32_t device = 0;
+  uint32_t dtype = 0;  // DType of kernels/layout/task.h.
+  std::vector<int64_t> shape = {};
+  uint64_t size_bytes = 0;
+  // SHA-256 of the contents; empty: never written. Set by the store.
+  std::string sha256 = {};
+};
+
+// A task graph that clients have loaded.
+struct StoredGraph {
+  struct Holder {
+    std::string name;
+    int64_t loaded_ms = 0;
+  };
+  // SHA-256 of the serialized graph, which is a blob.
+  std::string id = {};
+  std::vector<Holder> holders = {};  // At least one.
+};
 
 struct StateModel {
   uint64_t revision = 0;        // Revision of the last event.

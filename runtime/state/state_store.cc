@@ -1,3 +1,4 @@
+
 #include "runtime/state/state_store.h"
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
-#include "runtime/state/crash_point.h"
 #include "runtime/state/errors.h"
 #include "runtime/state/files.h"
 

@@ -1,7 +1,7 @@
 // StateStore: what a restart restores: operators and their versions, the audit log, durable
 // buffers, loaded graphs. It is stored in --state_dir, or only in memory.
 //
-//   STATE_DIR/lock            locked by the daemon that uses the folder (state_lock.h)
+//   STATE_DIR/lock            locked by the daemon that uses the folder (StateLock)
 //   STATE_DIR/state.db        an SQLite database of small records (state_database.h)
 //   STATE_DIR/state.db-wal    its log
 //   STATE_DIR/blobs/SHA256    sources, programs, examples, graphs, by content (blob_store.h)
@@ -60,12 +60,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "runtime/model/operator_event.h"
-#include "runtime/model/registry_change.h"
 #include "runtime/state/blob_store.h"
+#include "runtime/state/files.h"
 #include "runtime/state/state_database.h"
-#include "runtime/state/state_lock.h"
 #include "runtime/state/state_model.h"
-#include "runtime/state/stored_operator.h"
 
 namespace resident {
 

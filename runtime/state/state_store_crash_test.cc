@@ -17,7 +17,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "runtime/state/crash_point.h"
 #include "runtime/state/files.h"
 #include "runtime/state/script_for_test.h"
 #include "runtime/state/state_check.h"

@@ -39,9 +39,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/auth/identity.h"
+#include "server/auth/account.h"
 #include "server/auth/policy.h"
-#include "server/auth/token_file.h"
 
 namespace resident {
 

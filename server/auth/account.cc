@@ -110,4 +110,9 @@ uint64_t Account::buffer_bytes() const {
   return buffer_bytes_;
 }
 
+absl::Status Identity::Has(RoleSet any_of, const std::string& call) const {
+  if (revoked_.load(std::memory_order_relaxed)) return errors::RevokedToken(name());
+  return account_->Has(any_of, call);
+}
+
 }  // namespace resident

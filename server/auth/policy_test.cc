@@ -4,7 +4,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/auth/token_file.h"
 
 namespace resident {
 namespace {

@@ -5,13 +5,19 @@
 #ifndef RESIDENT_SERVER_BUFFERS_BUFFERS_H_
 #define RESIDENT_SERVER_BUFFERS_BUFFERS_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "resident/v1/buffers.pb.h"
 #include "runtime/base/limits.h"
 #include "server/connections/passed_descriptors.h"
 #include "server/core/core.h"
 #include "server/core/shared_slots.h"
+#include "server/workload/placement.h"
 
 namespace resident {
 
@@ -46,6 +52,38 @@ struct Buffers {
   const std::shared_ptr<PassedDescriptors> passed_descriptors =
       std::make_shared<PassedDescriptors>();
 };
+
+// What the calls that make, fill and read buffers share.
+void DescribeBuffer(const Buffer& buffer, v1::BufferInfo* info);
+
+// Chooses a device with `bytes` of free memory for a client's buffer; `wanted`: the device that the
+// client requests, if any.
+absl::StatusOr<Placement> ChooseBufferDevice(const Core& core, const Client& client,
+                                             std::optional<uint32_t> wanted, uint64_t bytes);
+// Takes the buffer's bytes from its identity's quota. The buffer table refuses a shape that is too
+// large for any device.
+absl::Status ReserveBufferBytes(const Client& client, BufferSpec* spec);
+// Allocates a client's buffer, with a device and the quota in addition to `spec`. It waits for the
+// disk if the buffer is durable and BufferTable::on_disk().
+absl::StatusOr<std::shared_ptr<const Buffer>> AllocateBuffer(Core& core, const Client& client,
+                                                             std::optional<uint32_t> wanted,
+                                                             BufferSpec spec);
+
+// How a piece of a transfer ended. `what`: "the upload".
+absl::Status FindOutcome(const std::string& what, const Batch& piece);
+
+// Opens a client's POSIX shared-memory object by its name; checks the size of one that was passed
+// as a descriptor.
+
+// Opens an object of at least `size_bytes` by its name and returns a descriptor, which the caller
+// closes. The daemon may be able to open more objects than its clients may; therefore only objects
+// that belong to the daemon's user, or that all users may read and write, are accepted.
+// REQUIRES: Buffers::named_shared_memory, because a name does not prove that the client may use the
+// object. Errors: INVALID_ARGUMENT (name, size), NOT_FOUND, PERMISSION_DENIED.
+absl::StatusOr<int> OpenSharedMemory(const std::string& name, uint64_t size_bytes);
+
+// INVALID_ARGUMENT: shared memory that a client passed has less than `size_bytes`, or that is 0.
+absl::Status CheckSharedSize(int fd, uint64_t size_bytes);
 
 }  // namespace resident
 

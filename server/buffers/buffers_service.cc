@@ -1,3 +1,4 @@
+
 #include "server/buffers/buffers_service.h"
 
 #include <utility>
@@ -7,12 +8,11 @@
 #include "runtime/base/process/unique_fd.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/buffers/device_reader.h"
 #include "server/buffers/download_stream.h"
 #include "server/buffers/errors.h"
 #include "server/buffers/load_stream.h"
-#include "server/buffers/shared_memory.h"
 #include "server/buffers/upload_stream.h"
 #include "server/core/status.h"
 #include "server/rpc/call.h"

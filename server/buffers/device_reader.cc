@@ -1,3 +1,4 @@
+
 #include "server/buffers/device_reader.h"
 
 #include <algorithm>
@@ -5,7 +6,7 @@
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/workload/copy_workload.h"
 
 namespace resident {

@@ -1,5 +1,3 @@
-#include "server/buffers/file_in_folder.h"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "server/buffers/load_stream.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident {

@@ -1,6 +1,13 @@
 #include "server/buffers/load_stream.h"
 
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <unordered_set>
 #include <utility>
 
@@ -9,13 +16,35 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/buffers/errors.h"
-#include "server/buffers/file_in_folder.h"
 #include "server/rpc/call.h"
 #include "server/workload/copy_workload.h"
 
 namespace resident {
+
+absl::StatusOr<UniqueFd> OpenFileInFolder(const std::string& folder, const std::string& path) {
+  // A byte 0 would end the path for the system.
+  if (path.empty() || path.find('\0') != std::string::npos) return errors::BadLoadPath(path);
+  const UniqueFd root(open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (root.get() < 0) return errors::LoadFolderUnreadable(strerror(errno));
+  open_how how{};
+  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  UniqueFd file(
+      static_cast<int>(syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof(how))));
+  if (file.get() >= 0) return file;
+  switch (errno) {
+    case ENOENT:
+    case ENOTDIR:
+      return errors::NoSuchFile(path);
+    case EXDEV:
+      return errors::PathLeavesFolder(path);
+    default:
+      return errors::FileUnreadable(path, strerror(errno));
+  }
+}
+
 namespace {
 
 // Buffers named by one answer, so that it stays below the size that clients accept by default.

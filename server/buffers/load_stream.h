@@ -25,11 +25,20 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "resident/v1/buffers.pb.h"
+#include "runtime/base/process/unique_fd.h"
 #include "runtime/model/safetensors.h"
 #include "server/buffers/buffers.h"
 #include "server/rpc/bidi_stream.h"
 
 namespace resident {
+
+// Opens a file below a folder, by a path from a client, so that no path leaves the folder: neither
+// by "..", nor by an absolute path, nor by symbolic links.
+
+// Opens the file for reading; a FIFO without a writer does not block. Errors: NOT_FOUND,
+// PERMISSION_DENIED (the path leaves the folder, or the file cannot be read), INVALID_ARGUMENT (the
+// path is empty), INTERNAL (other errors of the system).
+absl::StatusOr<UniqueFd> OpenFileInFolder(const std::string& folder, const std::string& path);
 
 class LoadStream final : public BidiStream<NoMessage, v1::LoadFileResponse> {
  public:

@@ -1,3 +1,4 @@
+
 #include "server/buffers/upload_stream.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/buffers/errors.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_bytes.h"

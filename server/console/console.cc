@@ -1,3 +1,4 @@
+
 #include "server/console/console.h"
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include "nlohmann/json.hpp"
 #include "runtime/graph/drawing.h"
 #include "server/console/page_files.h"
-#include "server/operators/operator_listing.h"
 #include "server/operators/operator_messages.h"
 
 namespace resident {

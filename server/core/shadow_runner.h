@@ -34,7 +34,7 @@
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/core/worker_pool.h"
-#include "server/workload/request_batch.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "server/auth/identity.h"
+#include "server/auth/account.h"
 
 namespace resident {
 

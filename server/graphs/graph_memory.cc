@@ -1,3 +1,4 @@
+
 #include "server/graphs/graph_memory.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/graphs/errors.h"
 
 namespace resident {

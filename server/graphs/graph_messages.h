@@ -1,4 +1,5 @@
-// Converts graphs from messages to the runtime's form, and what was found to messages.
+// Checks graphs that are messages (reader/graph_reader.h), and describes as messages what was
+// found.
 //
 // Thread safety: pure functions.
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_MESSAGES_H_
@@ -10,13 +11,9 @@
 #include "runtime/graph/finding.h"
 #include "runtime/graph/graph.h"
 #include "runtime/graph/operator_catalog.h"
+#include "server/graphs/reader/graph_reader.h"
 
 namespace resident {
-
-// Adds what is wrong with the graph's elements to `findings`, also fields that this version does
-// not know (108). The graph may be checked in any case. `budget`: of the check; null: its own.
-graph::Graph ReadGraph(const v1::Graph& message, const graph::OperatorCatalog& catalog,
-                       graph::Findings* findings, graph::CheckBudget* budget = nullptr);
 
 // `dependencies`: whether to list them. `budget`: of the check; once it has ended, no more are
 // listed.

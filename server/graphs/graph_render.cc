@@ -1,5 +1,7 @@
 #include "server/graphs/graph_render.h"
 
+#include <cassert>
+
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/drawing.h"
 #include "server/graphs/errors.h"
@@ -20,6 +22,7 @@ absl::Status CheckRender(const v1::RenderGraphRequest& request) {
 absl::Status RenderGraph(const v1::RenderGraphRequest& request,
                          const graph::OperatorCatalog& catalog, graph::CheckBudget& budget,
                          v1::RenderGraphResponse* response) {
+  assert(CheckRender(request).ok());
   graph::Findings findings;
   const graph::Graph graph = ReadGraph(request.graph(), catalog, &findings, &budget);
   const graph::GraphCheck check = CheckGraph(graph, &findings, {}, &budget);

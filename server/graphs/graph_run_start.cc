@@ -8,7 +8,7 @@
 #include "runtime/graph/limits.h"
 #include "runtime/graph/memory.h"
 #include "runtime/model/dtype.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/graphs/errors.h"
 #include "server/graphs/graph_memory.h"
 #include "server/graphs/graph_run.h"

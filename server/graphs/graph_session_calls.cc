@@ -1,5 +1,6 @@
 #include "server/graphs/graph_session_calls.h"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -7,21 +8,62 @@
 #include <utility>
 #include <vector>
 
+#include "resident/v1/executor.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/task_status_code.h"
 #include "runtime/graph/memory.h"
-#include "server/buffers/buffer_access.h"
+#include "server/buffers/buffers.h"
 #include "server/core/status.h"
 #include "server/graphs/errors.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_memory.h"
 #include "server/graphs/graph_sessions.h"
 #include "server/graphs/graph_tasks.h"
-#include "server/graphs/task_chain.h"
 #include "server/rpc/call.h"
 #include "server/workload/copy_workload.h"
+#include "server/workload/result_builder.h"
 
 namespace resident {
+
+void TaskChain::Next() {
+  if (next_ == tasks_.size()) return End(absl::OkStatus());
+  const absl::Status checked = tasks_[next_]->Check();
+  if (!checked.ok()) return End(checked);
+  core_.admission.Acquire(wait_, client_->accounts(), tasks_[next_]->ResourcesNeeded(), deadline_,
+                          [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
+                            self->Admit(std::move(ticket));
+                          });
+}
+
+void TaskChain::Admit(absl::StatusOr<Ticket> ticket) {
+  if (!ticket.ok()) return End(ticket.status());
+  const std::shared_ptr<RequestBatch> batch =
+      core_.runner.Fill(client_, deadline_, std::move(tasks_[next_]), *std::move(ticket),
+                        [self = shared_from_this()](RequestBatch& ended) { self->Answer(ended); });
+  const absl::Status taken =
+      core_.runner.Launch(batch, *client_, /*inline_time=*/std::chrono::nanoseconds(0));
+  if (!taken.ok()) End(taken);
+}
+
+void TaskChain::Answer(RequestBatch& batch) {
+  v1::BatchResult result;
+  BuildResult(batch, &result);
+  batch.keep_alive.clear();
+  if (batch.failed > 0) {
+    return End(absl::Status(ToStatusCode(result.status(0)),
+                            result.errors_size() > 0 ? result.errors(0).message() : batch.cause));
+  }
+  ++next_;
+  // On another thread, so that a long chain does not nest calls.
+  core_.runner.Post([self = shared_from_this()] { self->Next(); });
+}
+
+void TaskChain::End(const absl::Status& status) {
+  tasks_.clear();
+  std::exchange(done_, nullptr)(status);
+}
+
 namespace {
 
 using graph::TensorKind;

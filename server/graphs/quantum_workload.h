@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "kernels/graph/graph_task.h"
-#include "server/workload/request_batch.h"
 #include "server/workload/workload.h"
 
 namespace resident {

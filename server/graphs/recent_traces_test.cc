@@ -1,9 +1,8 @@
-#include "server/graphs/recent_traces.h"
-
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/graphs/graphs.h"
 
 namespace resident {
 namespace {

@@ -1,3 +1,4 @@
+
 #include "server/inference/infer_request.h"
 
 #include <algorithm>
@@ -6,8 +7,8 @@
 
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/call_arguments.h"
 #include "runtime/model/dtype.h"
-#include "runtime/model/infer_output.h"
 #include "server/inference/datatypes.h"
 #include "server/inference/errors.h"
 #include "server/inference/infer_parameters.h"

@@ -28,7 +28,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/inference/infer_tensors.h"
-#include "server/inference/model_name.h"
+#include "server/inference/model_metadata.h"
 #include "server/inference/regions.h"
 #include "server/rpc/batch_stream.h"
 

@@ -1,3 +1,4 @@
+
 #include "server/inference/inference_service.h"
 
 #include <memory>
@@ -14,10 +15,8 @@
 #include "server/core/version.h"
 #include "server/core/viewer.h"
 #include "server/inference/errors.h"
-#include "server/inference/infer_call.h"
-#include "server/inference/infer_stream.h"
+#include "server/inference/infer_calls.h"
 #include "server/inference/model_metadata.h"
-#include "server/inference/model_name.h"
 #include "server/inference/repository.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"

@@ -1,3 +1,4 @@
+
 #include "server/inference/regions.h"
 
 #include <errno.h>
@@ -13,8 +14,8 @@
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
+#include "server/buffers/buffers.h"
 #include "server/buffers/errors.h"
-#include "server/buffers/shared_memory.h"
 #include "server/inference/errors.h"
 #include "server/workload/errors.h"
 

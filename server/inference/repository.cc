@@ -1,3 +1,4 @@
+
 #include "server/inference/repository.h"
 
 #include <set>
@@ -13,7 +14,6 @@
 #include "runtime/base/utf8.h"
 #include "server/inference/errors.h"
 #include "server/inference/model_metadata.h"
-#include "server/inference/model_name.h"
 #include "server/operators/install_collector.h"
 
 namespace resident {

@@ -1,7 +1,6 @@
-#include "server/metrics/operator_event_counter.h"
-
 #include "gtest/gtest.h"
 #include "runtime/operators/install/fake_operator_manager.h"
+#include "server/metrics/daemon_sources.h"
 
 namespace resident {
 namespace {

@@ -1,3 +1,4 @@
+
 #include "server/operators/install_collector.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/compile/source_files.h"
+#include "runtime/compile/unit.h"
 #include "runtime/operators/errors.h"
 #include "server/operators/errors.h"
 #include "server/workload/errors.h"

@@ -1,5 +1,3 @@
-#include "server/operators/operator_listing.h"
-
 #include "server/operators/operator_messages.h"
 
 namespace resident {

@@ -9,11 +9,17 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "resident/v1/operators.pb.h"
+#include "runtime/device/device.h"
+#include "runtime/model/operator_event.h"
 #include "runtime/model/signature.h"
 #include "runtime/operators/install/operator_manager.h"
+#include "runtime/operators/registry/registry.h"
+#include "server/core/core.h"
+#include "server/core/viewer.h"
 
 namespace resident {
 
@@ -28,6 +34,17 @@ void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
 absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message);
 SwitchRequest ParseSwitch(const v1::RollbackRequest& message);
 absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message);
+
+// What Operators.List, Describe and Watch and the console show of operators.
+
+// The resources of each slot, from the first engine that reports them.
+std::vector<OperatorResources> CollectResources(const Core& core);
+void FillOperator(const OperatorView& op, const Core& core,
+                  const std::vector<OperatorResources>& resources, const Viewer& viewer,
+                  v1::Operator* out);
+
+// Removes what the viewer may not see of an event.
+void HideFrom(const Viewer& viewer, OperatorEvent* event);
 
 }  // namespace resident
 

@@ -1,3 +1,4 @@
+
 #include "server/operators/operators_service.h"
 
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include "server/core/status.h"
 #include "server/operators/errors.h"
 #include "server/operators/install_stream.h"
-#include "server/operators/operator_listing.h"
 #include "server/operators/operator_messages.h"
 #include "server/operators/watch_stream.h"
 #include "server/rpc/call.h"

@@ -22,9 +22,9 @@
 #include "server/core/core.h"
 #include "server/operators/install_stream.h"
 #include "server/operators/watch_stream.h"
+#include "server/rpc/executor_service.h"
 #include "server/rpc/fake_call.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/submit_stream.h"
 #include "tests/support/eventually.h"
 
 namespace resident {

@@ -1,10 +1,10 @@
+
 #include "server/operators/watch_stream.h"
 
 #include <utility>
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
-#include "server/operators/operator_listing.h"
 #include "server/operators/operator_messages.h"
 #include "server/rpc/call.h"
 

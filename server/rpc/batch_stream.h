@@ -1,6 +1,6 @@
 // BatchStream: one streaming call that runs batches. A derived class knows the messages of its
-// protocol: Executor.Submit (server/rpc/submit_stream.h) and ModelStreamInfer
-// (server/inference/infer_stream.h).
+// protocol: Executor.Submit (server/rpc/executor_service.h) and ModelStreamInfer
+// (server/inference/infer_calls.h).
 //
 //            ┌─────────────────── answered or refused ───────────────────┐
 //            ▼                                                           │

@@ -1,5 +1,5 @@
 // RunCall: one unary call that runs one batch. A derived class knows the messages of its protocol:
-// Executor.Run (server/rpc/executor_service.cc) and ModelInfer (server/inference/infer_call.h).
+// Executor.Run (server/rpc/executor_service.cc) and ModelInfer (server/inference/infer_calls.h).
 //
 // The handler's thread runs the dispatch loop inline for a short time, so that a lone task is
 // submitted, awaited and answered without a thread switch. Such a call is finished with gRPC's own

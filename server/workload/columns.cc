@@ -1,3 +1,4 @@
+
 #include "server/workload/columns.h"
 
 #include <algorithm>
@@ -9,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
+#include "runtime/model/call_arguments.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/errors.h"
-#include "runtime/model/infer_output.h"
 #include "runtime/model/strided_view.h"
 #include "server/workload/errors.h"
 
@@ -65,6 +66,7 @@ absl::Status Columns::ReadStrides(size_t column,
                                   const google::protobuf::RepeatedField<int64_t>& strides,
                                   Plan& plan) {
   if (strides.empty()) return absl::OkStatus();
+  assert(plan.dtype != DType::kInvalid);
   const size_t rank = plan.shape.size();
   if (static_cast<size_t>(strides.size()) != rank) {
     return errors::StridesRank(DescribePlace(column), strides.size(), rank);
@@ -402,13 +404,13 @@ absl::Status Columns::CheckWork(const WorkLimits& limits) const {
     // Those of the task that does most: a negative value does not limit it.
     for (const Plan& plan : plans_) {
       const auto read = [&](uint64_t bits) { return ReadElement(plan.dtype, &bits).AsDouble(); };
-      double most = plan.kind == Kind::kScalar && plan.values.empty() ? read(plan.base) : 0;
+      double max = plan.kind == Kind::kScalar && plan.values.empty() ? read(plan.base) : 0;
       if (plan.kind == Kind::kScalar) {
         for (const uint64_t bits : plan.values) {
-          most = most < 0 ? most : read(bits) < 0 ? -1 : std::max(most, read(bits));
+          max = max < 0 ? max : read(bits) < 0 ? -1 : std::max(max, read(bits));
         }
       }
-      scalars.push_back(most);
+      scalars.push_back(max);
     }
   }
   return resident::CheckWork(*op_.version, CountWork(*op_.version, shapes, strides, scalars),
@@ -516,6 +518,7 @@ uint64_t Columns::descriptor_bytes() const {
 }
 
 uint64_t Columns::CompactElements() const {
+  assert(compact_);
   for (const Plan& plan : plans_) {
     if (plan.kind != Kind::kScalar) return plan.elements;
   }

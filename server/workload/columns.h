@@ -21,12 +21,12 @@
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
 #include "runtime/device/buffer_table.h"
+#include "runtime/model/call_arguments.h"
 #include "runtime/model/errors.h"
-#include "runtime/model/infer_output.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/queue/batch.h"
-#include "server/workload/request_batch.h"
 #include "server/workload/work_bound.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 

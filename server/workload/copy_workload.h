@@ -33,10 +33,22 @@
 #include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
+#include "runtime/queue/batch.h"
 #include "server/workload/planner.h"
 #include "server/workload/workload.h"
 
 namespace resident {
+
+// Tasks whose arguments are dense vectors, such as those of copy_bytes, which copies between
+// staging memory, device memory and clients' shared memory.
+
+// A dense vector as a task's argument.
+Argument VectorArgument(DType dtype, uint64_t address, int64_t elements);
+
+// Fills in a task of an operator whose arguments have `bytes` bytes each, at these addresses, which
+// must be valid for operators; and its arguments. `workers`: of the engine.
+void FillBytesTask(const ResolvedOperator& op, absl::Span<const uint64_t> addresses, uint64_t bytes,
+                   uint64_t workers, TaskDescriptor& task, Argument* arguments);
 
 // Bytes that one piece of an upload, a download or a restore moves.
 inline constexpr uint64_t kCopyPieceBytes = 4u << 20;

@@ -137,7 +137,7 @@ absl::Status ScalarRange(const ArgumentRef& place, uint64_t task, const std::str
 absl::Status TaskTooLong(const LongTask& task) {
   return absl::InvalidArgumentError(
       StrCat(task.operator_name, ": a task of ", task.amount, " ", task.unit, " takes at least ",
-             task.least_seconds, " s on device ", task.device, ", over ",
+             task.min_seconds, " s on device ", task.device, ", over ",
              task.own_limit ? "the version's time limit" : "--task_time_limit", " of ",
              static_cast<double>(task.limit_ms) / 1e3,
              " s, which would end the engine. Fix: split it into smaller tasks, or ",

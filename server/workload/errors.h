@@ -44,7 +44,7 @@ struct LongTask {
   uint32_t device;
   double amount;
   std::string unit;  // "operations".
-  double least_seconds;
+  double min_seconds;
   uint64_t limit_ms;
   bool own_limit;  // Of the version, and not --task_time_limit.
 };

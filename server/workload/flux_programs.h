@@ -9,7 +9,9 @@
 #define RESIDENT_SERVER_WORKLOAD_FLUX_PROGRAMS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,9 +21,26 @@
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/workload/flux_split.h"
-#include "server/workload/request_batch.h"
+#include "server/workload/workload.h"
 
 namespace resident {
+
+// The order in which the runs of a batch execute that selects programs by index: runs of the same
+// program are adjacent, so that the lanes of a warp, and the runs that a thread executes at a time,
+// take the same path. The client sees its own order.
+//
+//   const std::vector<uint32_t> order = OrderByProgram(index, programs);
+//   if (!order.empty()) GatherRows(order, inputs, row_bytes, staged);
+//   ...
+//   if (!order.empty()) ScatterRows(order, outputs, row_bytes, answer);
+
+// The run at each position; runs of the same program keep their order. Empty: the runs are in this
+// order already. `programs`: every element of `index` is below it.
+std::vector<uint32_t> OrderByProgram(std::span<const uint32_t> index, uint32_t programs);
+
+// Copies the row of run order[p], of `row_bytes` bytes, to position p of `to`; and back.
+void GatherRows(std::span<const uint32_t> order, const void* from, size_t row_bytes, void* to);
+void ScatterRows(std::span<const uint32_t> order, const void* from, size_t row_bytes, void* to);
 
 // The addresses in staging memory to which the programs of a batch write their results.
 struct FluxOutputs {
@@ -32,7 +51,7 @@ struct FluxOutputs {
   const uint8_t* registers = nullptr;
   const uint8_t* errors = nullptr;
   const uint8_t* cycles = nullptr;
-  // The run of the client at each position of these results; empty: the same (run_order.h).
+  // The run of the client at each position of these results; empty: the same (OrderByProgram).
   std::vector<uint32_t> order;
 };
 

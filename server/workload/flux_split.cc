@@ -72,11 +72,11 @@ FluxSplit SplitFlux(const FluxWork& work, const EngineInfo& engine, milliseconds
   uint64_t max_runs = lanes > 1 ? min_runs : kRunsOfBlock;
   if (work.grouped) max_runs = std::max(max_runs, std::min(in_time, kMaxGroupedRunsOfChunk));
   if (!differ) max_runs = kMaxRunsOfChunk;
-  uint64_t least = min_runs;
+  uint64_t min = min_runs;
   if (lanes > 1 && runs / workers >= kRunsOfBlockTogether && in_time >= kRunsOfBlockTogether) {
-    least = std::min(kRunsOfBlockTogether, max_runs);
+    min = std::min(kRunsOfBlockTogether, max_runs);
   }
-  split.runs_of_chunk = std::clamp(Up(runs / (kChunksOfWorker * workers), least), least, max_runs);
+  split.runs_of_chunk = std::clamp(Up(runs / (kChunksOfWorker * workers), min), min, max_runs);
   return split;
 }
 

@@ -1,6 +1,8 @@
+
 #include "server/workload/flux_workload.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -8,8 +10,8 @@
 #include "kernels/flux/run_arguments.h"
 #include "runtime/base/status_macros.h"
 #include "server/workload/errors.h"
+#include "server/workload/flux_programs.h"
 #include "server/workload/result_builder.h"
-#include "server/workload/run_order.h"
 
 namespace resident {
 namespace {
@@ -85,6 +87,7 @@ Needs FluxWorkload::ResourcesNeeded() const {
 }
 
 void FluxWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
+  assert(place_.session != nullptr);  // Check has returned OK.
   batch.device = place_.device;
   batch.epoch = place_.session->epoch();
   batch.operator_name = counted_.op->name();

@@ -1,6 +1,7 @@
 #include "server/workload/operator_workload.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -71,6 +72,7 @@ Needs OperatorWorkload::ResourcesNeeded() const {
 }
 
 void OperatorWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
+  assert(place_.session != nullptr);  // Check has returned OK.
   batch.device = place_.device;
   batch.epoch = place_.session->epoch();
   batch.operator_name = op_.op->name();

@@ -27,15 +27,15 @@ template <typename Load>
 absl::StatusOr<Placement> PlaceOnLeast(const std::vector<Device*>& devices, const Load& load) {
   for (const bool only_open : {true, false}) {
     Placement best;
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
     for (uint32_t i = 0; i < devices.size(); ++i) {
       Device& device = *devices[i];
       if (only_open && !device.open_to_all()) continue;
       std::shared_ptr<EngineSession> session = device.session();
       if (session == nullptr) continue;
       const uint64_t of_this = load(device, *session);
-      if (best.session != nullptr && of_this >= least) continue;
-      least = of_this;
+      if (best.session != nullptr && of_this >= min) continue;
+      min = of_this;
       best = {i, std::move(session)};
     }
     if (best.session != nullptr) return best;

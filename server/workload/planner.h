@@ -25,7 +25,6 @@
 #include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
-#include "server/workload/request_batch.h"
 #include "server/workload/workload.h"
 
 namespace resident {

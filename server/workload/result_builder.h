@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "resident/v1/executor.pb.h"
-#include "server/workload/request_batch.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 

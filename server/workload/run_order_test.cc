@@ -1,11 +1,10 @@
-#include "server/workload/run_order.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/workload/flux_programs.h"
 
 namespace resident {
 namespace {

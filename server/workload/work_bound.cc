@@ -25,7 +25,7 @@ bool HasAdjacentElements(const Shape& shape, const Shape& strides) {
 }
 
 // 0 if the rate is unknown.
-double LeastMs(double amount, uint64_t rate, uint64_t units) {
+double MinMs(double amount, uint64_t rate, uint64_t units) {
   return rate == 0 ? 0 : amount / (static_cast<double>(rate) * static_cast<double>(units));
 }
 
@@ -68,13 +68,13 @@ absl::Status CheckWork(const OperatorVersion& version, const TaskWork& work, uin
       {work.elements, traits.max_elements_per_ms, "elements of an input"},
       {work.scattered, traits.max_scattered_elements_per_ms, "elements of an input"}};
   for (const Amount& each : amounts) {
-    const double least_ms = LeastMs(each.amount, each.rate, units);
-    if (least_ms <= static_cast<double>(limit.count())) continue;
+    const double min_ms = MinMs(each.amount, each.rate, units);
+    if (min_ms <= static_cast<double>(limit.count())) continue;
     return errors::TaskTooLong({.operator_name = version.op->name(),
                                 .device = limits.device,
                                 .amount = each.amount,
                                 .unit = each.unit,
-                                .least_seconds = least_ms / 1e3,
+                                .min_seconds = min_ms / 1e3,
                                 .limit_ms = static_cast<uint64_t>(limit.count()),
                                 .own_limit = own.count() > 0});
   }

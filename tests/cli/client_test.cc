@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 #include "client/residentd_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/daemon_process.h"
+#include "tests/daemon/daemon.h"
 
 namespace resident::client {
 namespace {
@@ -29,14 +30,13 @@ const std::vector<uint8_t> kTriangle = {0x20, 1, 1, 0, 0x46, 0, 4, 0, 0x3a, 0, 1
 
 class ClientTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { daemon_ = DaemonProcess::Start().release(); }
+  static void SetUpTestSuite() { daemon_ = new testing::Daemon; }
   static void TearDownTestSuite() {
     delete daemon_;
     daemon_ = nullptr;
   }
 
   void SetUp() override {
-    ASSERT_NE(daemon_, nullptr);
     client_ = Connect();
     ASSERT_NE(client_, nullptr);
   }
@@ -56,11 +56,11 @@ class ClientTest : public ::testing::Test {
     return own;
   }
 
-  static DaemonProcess* daemon_;
+  static testing::Daemon* daemon_;
   std::unique_ptr<Client> client_;
 };
 
-DaemonProcess* ClientTest::daemon_ = nullptr;
+testing::Daemon* ClientTest::daemon_ = nullptr;
 
 TEST_F(ClientTest, AnAddressWithoutAServerIsUnreachable) {
   auto client = Client::Connect("127.0.0.1:1");
@@ -514,15 +514,15 @@ TEST_F(ClientTest, StatusNamesTheClient) {
 }
 
 TEST(ClientWithoutDaemonTest, ALostDaemonIsUnreachableAndNothingHangs) {
-  auto daemon = DaemonProcess::Start();
-  ASSERT_NE(daemon, nullptr);
-  auto client = Client::Connect(daemon->address());
+  testing::Daemon daemon;
+  auto client = Client::Connect(daemon.address());
   ASSERT_TRUE(client.ok()) << client.status();
   auto buffer = (*client)->Upload(std::vector<float>{1});
   ASSERT_TRUE(buffer.ok()) << buffer.status();
   auto stream = (*client)->OpenStream();
   ASSERT_TRUE(stream.ok()) << stream.status();
-  daemon->Kill();
+  daemon.Kill(SIGKILL);
+  daemon.Wait();
   EXPECT_FALSE((*stream)->Finish().ok());
   const absl::Status status = (*client)->Status().status();
   EXPECT_TRUE(IsUnreachable(status)) << status;

@@ -1,10 +1,8 @@
 // Output for people and for scripts.
 #include "client/cli/format.h"
 
-#include "client/cli/latency.h"
 #include "client/cli/progress.h"
 #include "client/cli/proto_json.h"
-#include "client/cli/table.h"
 #include "client/commands/status_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

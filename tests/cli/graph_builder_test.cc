@@ -1,6 +1,8 @@
 // The client's GraphBuilder: graphs that a real daemon runs, and errors without one.
 #include "client/graph_builder.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,7 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/daemon_process.h"
+#include "tests/daemon/daemon.h"
 
 namespace resident::client {
 namespace {
@@ -31,13 +33,12 @@ std::vector<T> Decode(const std::string& bytes) {
 
 class GraphBuilderTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { daemon_ = DaemonProcess::Start().release(); }
+  static void SetUpTestSuite() { daemon_ = new testing::Daemon; }
   static void TearDownTestSuite() {
     delete daemon_;
     daemon_ = nullptr;
   }
   void SetUp() override {
-    ASSERT_NE(daemon_, nullptr);
     auto client = Client::Connect(daemon_->address());
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
@@ -77,10 +78,10 @@ class GraphBuilderTest : public ::testing::Test {
     return run;
   }
 
-  static DaemonProcess* daemon_;
+  static testing::Daemon* daemon_;
   std::unique_ptr<Client> client_;
 };
-DaemonProcess* GraphBuilderTest::daemon_ = nullptr;
+testing::Daemon* GraphBuilderTest::daemon_ = nullptr;
 
 TEST_F(GraphBuilderTest, ShapesAndDtypesAreInferred) {
   GraphBuilder b("feature", *client_);
@@ -198,11 +199,11 @@ TEST_F(GraphBuilderTest, AnInstalledOperatorThatTheDaemonDoesNotKnow) {
 }
 
 TEST_F(GraphBuilderTest, ADaemonThatIsLost) {
-  const std::unique_ptr<DaemonProcess> daemon = DaemonProcess::Start();
-  ASSERT_NE(daemon, nullptr);
-  auto client = Client::Connect(daemon->address());
+  testing::Daemon daemon;
+  auto client = Client::Connect(daemon.address());
   ASSERT_TRUE(client.ok()) << client.status();
-  daemon->Kill();
+  daemon.Kill(SIGKILL);
+  daemon.Wait();
   GraphBuilder b("lost", **client);
   b.Output("y", b.Call("relu", {b.Input("x", kF32, {4})}));
   EXPECT_EQ(b.Build().status().code(), absl::StatusCode::kUnavailable);

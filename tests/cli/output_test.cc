@@ -2,7 +2,6 @@
 #include "client/cli/output.h"
 
 #include "client/cli/common_options.h"
-#include "client/cli/exit_codes.h"
 #include "gtest/gtest.h"
 #include "runtime/base/limits.h"
 

@@ -1,7 +1,6 @@
 // Tensors as text, and the arguments of `residentctl run`.
 #include "client/cli/values.h"
 
-#include "client/cli/run_argument.h"
 #include "client/residentd_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

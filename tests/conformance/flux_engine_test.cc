@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/flux/isa.h"
-#include "runtime/flux/disassembler.h"
+#include "runtime/flux/assembler.h"
 #include "runtime/flux/host_operator.h"
 #include "tests/flux/engine_runs.h"
 #include "tests/flux/program_runs.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "runtime/base/process/process_thread.h"
+#include "runtime/base/process/child_process.h"
 #include "runtime/base/sandbox/sandbox.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/nothing_left.h"

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "runtime/flux/disassembler.h"
 #include "tests/flux/random_program.h"
 
 namespace resident::flux {

@@ -9,7 +9,7 @@
 
 #include "kernels/flux/interpreter.h"
 #include "kernels/flux/runs_together.h"
-#include "runtime/flux/disassembler.h"
+#include "runtime/flux/assembler.h"
 #include "tests/flux/program_runs.h"
 #include "tests/flux/random_program.h"
 #include "tests/flux/reference.h"

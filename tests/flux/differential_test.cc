@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/flux/disassembler.h"
+#include "runtime/flux/assembler.h"
 #include "runtime/flux/host_operator.h"
 #include "tests/flux/program_runs.h"
 #include "tests/flux/random_program.h"

@@ -13,7 +13,6 @@
 
 #include "kernels/flux/isa.h"
 #include "runtime/flux/assembler.h"
-#include "runtime/flux/disassembler.h"
 #include "runtime/flux/translator.h"
 #include "runtime/flux/vectors.h"
 #include "tests/flux/native_programs.h"

@@ -1,3 +1,4 @@
+
 #include "tests/flux/native_units.h"
 
 #include <algorithm>
@@ -9,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/ops/builtin.h"
-#include "runtime/base/process/status_message.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/compile/compile_target.h"
+#include "runtime/compile/compile_job.h"
 #include "runtime/compile/host_compiler.h"
 #include "runtime/compile/job_runner.h"
 #include "tests/support/temp_folder.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/flux/isa.h"
-#include "runtime/flux/disassembler.h"
+#include "runtime/flux/assembler.h"
 #include "runtime/flux/translator.h"
 #include "tests/flux/engine_runs.h"
 #include "tests/flux/native_units.h"

@@ -1,4 +1,6 @@
 // Pictures of graphs, without a daemon.
+#include "runtime/graph/drawing.h"
+
 #include <algorithm>
 #include <map>
 #include <random>
@@ -11,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/graph/check_budget.h"
-#include "runtime/graph/drawing_text.h"
 #include "runtime/graph/layered_layout.h"
 #include "server/graphs/graph_render.h"
 #include "tests/graph/builtin_catalog.h"

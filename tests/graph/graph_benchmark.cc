@@ -16,7 +16,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "runtime/graph/builder.h"
 #include "runtime/graph/check.h"
 #include "server/graphs/graph_messages.h"
 #include "tests/graph/builtin_catalog.h"
@@ -75,56 +74,33 @@ void MeasureSmall(const graph::OperatorCatalog& catalog, const char* name, const
 void MeasureMillion(const graph::OperatorCatalog& catalog, bool counters, BenchReport& report) {
   constexpr int kLayers = 32768;
   constexpr int kTiles = 32;
-  const double begin = Now();
-  graph::Findings findings;
-  graph::GraphBuilder builder(catalog, &findings);
-  builder.Begin("million", 1, 0);
-  const std::vector<graph::DimSpec> width = {{1, {}}, {kTiles, {}}};
-  const std::vector<graph::DimSpec> weights = {{kTiles, {}}, {kTiles, {}}};
-  std::vector<std::string> names;
-  for (int l = 0; l <= kLayers; ++l) names.push_back("a" + std::to_string(l));
+  GraphMaker g;
   for (int l = 0; l <= kLayers; ++l) {
-    graph::TensorSpec tensor;
-    tensor.name = names[static_cast<size_t>(l)];
-    tensor.kind = l == 0 ? 5 : l == kLayers ? 6 : 4;
-    tensor.dtype = 1;
-    tensor.shape = width;
-    builder.AddTensor(tensor);
-  }
-  graph::TensorSpec weight;
-  weight.name = "w";
-  weight.kind = 1;
-  weight.dtype = 1;
-  weight.shape = weights;
-  builder.AddTensor(weight);
-  builder.EndTensors();
-  for (int l = 0; l < kLayers - 1 && counters; ++l) builder.AddCounter("", 0);
-  const std::vector<graph::DimSpec> row = {{1, {}}, {kTiles, {}}};
-  const std::vector<graph::DimSpec> one = {{1, {}}, {1, {}}};
-  for (int l = 0; l < kLayers; ++l) {
-    for (int t = 0; t < kTiles; ++t) {
-      graph::ArgumentSpec arguments[4];
-      for (graph::ArgumentSpec& argument : arguments) {
-        argument.kind = graph::ArgumentSpec::Kind::kTensor;
-      }
-      arguments[0].name = names[static_cast<size_t>(l)];
-      arguments[1].name = "w";
-      arguments[1].shape = row;
-      arguments[1].offset = t * kTiles;
-      arguments[2].kind = graph::ArgumentSpec::Kind::kNoTensor;
-      arguments[3].name = names[static_cast<size_t>(l) + 1];
-      arguments[3].shape = one;
-      arguments[3].offset = t;
-      graph::NodeSpec node;
-      node.op = "gemv";
-      node.arguments = arguments;
-      const graph::Wait wait{static_cast<uint32_t>(l - 1), kTiles};
-      if (counters && l > 0) node.waits = {&wait, 1};
-      if (counters && l + 1 < kLayers) node.signals = static_cast<uint32_t>(l);
-      builder.AddNode(node);
+    const std::string name = "a" + std::to_string(l);
+    const std::vector<Dim> width = {D(1), D(kTiles)};
+    if (l == 0) {
+      g.Input(name, width);
+    } else if (l == kLayers) {
+      g.Output(name, width);
+    } else {
+      g.Activation(name, width);
     }
   }
-  const graph::Graph graph = builder.Finish();
+  g.Weight("w", {D(kTiles), D(kTiles)});
+  if (counters) g.Counters(kLayers - 1);
+  for (int l = 0; l < kLayers; ++l) {
+    for (int t = 0; t < kTiles; ++t) {
+      g.Call("gemv", {"a" + std::to_string(l), View("w", {D(1), D(kTiles)}, t * kTiles), None(),
+                      View("a" + std::to_string(l + 1), {D(1), D(1)}, t)});
+      // Names of a million nodes would be most of what is measured.
+      g.graph.mutable_nodes(g.graph.nodes_size() - 1)->clear_name();
+      if (counters && l > 0) g.Wait(static_cast<uint32_t>(l - 1), kTiles);
+      if (counters && l + 1 < kLayers) g.Signal(static_cast<uint32_t>(l));
+    }
+  }
+  const double begin = Now();
+  graph::Findings findings;
+  const graph::Graph graph = ReadGraph(g.graph, catalog, &findings);
   const double form = SecondsSince(begin);
   const double check_begin = Now();
   const graph::GraphCheck check = CheckGraph(graph, &findings);

@@ -8,19 +8,10 @@
 #include "tests/graph/builtin_catalog.h"
 
 namespace resident::testing {
-namespace {
 
-template <typename Message>
-void SetShape(const std::vector<Dim>& shape, Message* message) {
-  for (const Dim& dim : shape) {
-    v1::GraphDim* const to = message->add_shape();
-    if (const int64_t* const size = std::get_if<int64_t>(&dim)) {
-      to->set_size(*size);
-    } else {
-      to->set_scalar(std::get<std::string>(dim));
-    }
-  }
-}
+using client::graph_messages::SetShape;
+
+namespace {
 
 std::vector<int> Codes(const v1::GraphReport& report, bool warnings) {
   std::set<int> codes;
@@ -32,49 +23,6 @@ std::vector<int> Codes(const v1::GraphReport& report, bool warnings) {
 }
 
 }  // namespace
-
-Arg F(double value) {
-  v1::GraphArgument argument;
-  argument.set_f64(value);
-  return Arg(argument);
-}
-
-Arg I(int64_t value) {
-  v1::GraphArgument argument;
-  argument.set_i64(value);
-  return Arg(argument);
-}
-
-Arg S(const char* scalar, double factor, double addend) {
-  v1::GraphArgument argument;
-  argument.mutable_scalar()->set_name(scalar);
-  if (factor != 1) argument.mutable_scalar()->set_factor(factor);
-  argument.mutable_scalar()->set_addend(addend);
-  return Arg(argument);
-}
-
-Arg None() {
-  v1::GraphArgument argument;
-  argument.set_none(true);
-  return Arg(argument);
-}
-
-Arg View(const std::string& tensor, std::vector<Dim> shape, int64_t offset,
-         std::vector<int64_t> strides) {
-  v1::GraphArgument argument;
-  v1::GraphView& view = *argument.mutable_tensor();
-  view.set_name(tensor);
-  view.set_offset(offset);
-  view.set_scalar_shape(shape.empty());
-  SetShape(shape, &view);
-  for (const int64_t stride : strides) view.add_strides(stride);
-  return Arg(argument);
-}
-
-Arg Named(const char* parameter, Arg argument) {
-  argument.message.set_parameter(parameter);
-  return argument;
-}
 
 GraphMaker& GraphMaker::Tensor(v1::GraphTensor::Kind kind, const std::string& name,
                                std::vector<Dim> shape, v1::DType dtype) {

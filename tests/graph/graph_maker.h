@@ -9,16 +9,17 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <variant>
+#include <utility>
 #include <vector>
 
+#include "client/graph_messages.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/memory.h"
 
 namespace resident::testing {
 
 // A dimension: a number, or a scalar's name.
-using Dim = std::variant<int64_t, std::string>;
+using client::graph_messages::Dim;
 inline Dim D(int64_t size) { return size; }
 inline Dim D(const char* scalar) { return std::string(scalar); }
 
@@ -26,18 +27,24 @@ inline Dim D(const char* scalar) { return std::string(scalar); }
 struct Arg {
   v1::GraphArgument message;
 
-  Arg(const char* tensor) { message.mutable_tensor()->set_name(tensor); }         // NOLINT
-  Arg(const std::string& tensor) { message.mutable_tensor()->set_name(tensor); }  // NOLINT
+  Arg(const char* tensor) : message(client::graph_messages::Whole(tensor)) {}         // NOLINT
+  Arg(const std::string& tensor) : message(client::graph_messages::Whole(tensor)) {}  // NOLINT
   explicit Arg(v1::GraphArgument argument) : message(std::move(argument)) {}
 };
-Arg F(double value);
-Arg I(int64_t value);
+inline Arg F(double value) { return Arg(client::graph_messages::Real(value)); }
+inline Arg I(int64_t value) { return Arg(client::graph_messages::Integer(value)); }
 // factor * scalar + addend.
-Arg S(const char* scalar, double factor = 1, double addend = 0);
-Arg None();
-Arg View(const std::string& tensor, std::vector<Dim> shape, int64_t offset = 0,
-         std::vector<int64_t> strides = {});
-Arg Named(const char* parameter, Arg argument);
+inline Arg S(const char* scalar, double factor = 1, double addend = 0) {
+  return Arg(client::graph_messages::Scalar(scalar, factor, addend));
+}
+inline Arg None() { return Arg(client::graph_messages::None()); }
+inline Arg View(const std::string& tensor, const std::vector<Dim>& shape, int64_t offset = 0,
+                const std::vector<int64_t>& strides = {}) {
+  return Arg(client::graph_messages::View(tensor, shape, offset, strides));
+}
+inline Arg Named(const char* parameter, Arg argument) {
+  return Arg(client::graph_messages::Named(parameter, std::move(argument.message)));
+}
 
 class GraphMaker {
  public:

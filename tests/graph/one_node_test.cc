@@ -13,7 +13,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/run_argument.h"
 #include "client/cli/values.h"
 #include "kernels/ops/builtin.h"
 #include "resident/v1/graphs.grpc.pb.h"

@@ -25,7 +25,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/bench/task_stream.h"
+#include "client/bench/measurements.h"
 #include "client/operators.h"
 #include "tests/daemon/daemon.h"
 #include "tests/operators/bench_native.h"

@@ -319,6 +319,14 @@ class Loaded(GraphTest):
         self.assertIn((1, 0, "read_after_write"), report.dependencies)
         self.assertEqual((report.longest_chain, report.state_bytes), (3, 8))
 
+    def test_nodes_that_are_executed_together(self):
+        b = residentd.GraphBuilder("gated", self.rd)
+        gate, x = b.input("gate", 64), b.input("x", 64)
+        b.output("y", b.call("mul", b.call("silu", gate), x))
+        report = self.rd.graphs.validate(b.build())
+        self.assertEqual(report.fusions, [("silu_mul", (0, 1))])
+        self.assertEqual((report.fusions[0].operator, report.fusions[0].nodes), ("silu_mul", (0, 1)))
+
     def test_a_picture(self):
         graph = self.series()
         self.assertTrue(self.rd.graphs.render(graph).startswith("<svg"))

@@ -1,13 +1,15 @@
+
+
 #include "tests/units/link_units.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
-#include "runtime/compile/compile_target.h"
+#include "runtime/compile/compile_job.h"
 
 #ifdef RESIDENT_HAVE_CUDA
-#include "runtime/image/operator_module.h"
+#include "runtime/image/link.h"
 #endif
 
 namespace resident::testing {

@@ -21,6 +21,22 @@ constexpr int64_t kPartialWrite = 2;
 
 }  // namespace
 
+absl::Status Importer::CheckCaches(const Operands& inputs, int64_t kv_heads) const {
+  const Shape& q = inputs[0].shape;
+  const Shape& cache = inputs[1].shape;
+  Shape expected = cache;
+  if (cache.size() == q.size() + 1) {
+    expected[cache.size() - 2] = kv_heads;
+    expected[cache.size() - 1] = q.back();
+    if (q.size() == 3) expected[0] = q[0];
+  }
+  if (cache.size() == q.size() + 1 && cache == expected && inputs[2].shape == cache) {
+    return absl::OkStatus();
+  }
+  return Refuse(StrCat("caches of shapes ", Text(cache), " and ", Text(inputs[2].shape),
+                       " do not fit the query's ", Text(q), " and n_kv_heads ", kv_heads));
+}
+
 absl::Status Importer::LowerAttention(const Operands& inputs, const Operand& out,
                                       const Params& params) {
   if (inputs.size() > 3) return Refuse("its fourth input has no meaning in AMK");
@@ -54,17 +70,8 @@ absl::Status Importer::LowerAttention(const Operands& inputs, const Operand& out
   if (partial && batched) {
     return Refuse("a partial result (flags bit 1) is defined only for a query of 2 dimensions");
   }
+  RETURN_IF_ERROR(CheckCaches(inputs, kv_heads));
   const Shape& cache = inputs[1].shape;
-  Shape expected = cache;
-  if (cache.size() == q.size() + 1) {
-    expected[cache.size() - 2] = kv_heads;
-    expected[cache.size() - 1] = dim;
-    if (batched) expected[0] = batch;
-  }
-  if (cache.size() != q.size() + 1 || cache != expected || inputs[2].shape != cache) {
-    return Refuse(StrCat("caches of shapes ", Text(cache), " and ", Text(inputs[2].shape),
-                         " do not fit the query's ", Text(q), " and n_kv_heads ", kv_heads));
-  }
   const int64_t rows = cache[cache.size() - 3];
   if (start < 0 || length < 0 || start + length > rows) {
     return Refuse(StrCat("rows ", start, " to ", start + length - 1,

@@ -66,8 +66,8 @@ enum class Op : uint8_t {
 
 struct OpInfo {
   const char* name;
-  size_t least_inputs;
-  size_t most_inputs;
+  size_t min_inputs;
+  size_t max_inputs;
   // Parameters without which AMK refuses the task; space separated.
   const char* required;
 };

@@ -183,11 +183,11 @@ absl::Status Importer::ReadTask(const Json& json, size_t index, Task* task) {
     const char* const what = input ? "inputs" : "outputs";
     const Json& ids = Field(json, what);
     if (!ids.is_array()) return Refuse(StrCat("(", info.name, "): '", what, "' is not an array"));
-    const size_t least = input ? info.least_inputs : (*op == Op::kNop ? 0 : 1);
-    const size_t most = input ? info.most_inputs : least;
-    if (ids.size() < least || ids.size() > most) {
-      return Refuse(StrCat("(", info.name, "): it has ", ids.size(), " ", what, "; expected ",
-                           least, least == most ? "" : StrCat(" to ", most)));
+    const size_t min = input ? info.min_inputs : (*op == Op::kNop ? 0 : 1);
+    const size_t max = input ? info.max_inputs : min;
+    if (ids.size() < min || ids.size() > max) {
+      return Refuse(StrCat("(", info.name, "): it has ", ids.size(), " ", what, "; expected ", min,
+                           min == max ? "" : StrCat(" to ", max)));
     }
     for (const Json& id : ids) {
       ASSIGN_OR_RETURN(const uint32_t buffer,

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/graph_messages.h"
 #include "client/importers/amk/file.h"
 #include "client/importers/amk/import.h"
 #include "client/importers/amk/operand.h"
@@ -46,23 +47,15 @@ class Importer {
 
   // An argument of a call.
   struct Arg {
-    Arg(const Operand& operand) { SetView(operand); }  // NOLINT(google-explicit-constructor)
-    Arg(int64_t value) { message.set_i64(value); }     // NOLINT(google-explicit-constructor)
-    Arg(double value) { message.set_f64(value); }      // NOLINT(google-explicit-constructor)
-    static Arg None() {
-      Arg arg(int64_t{0});
-      arg.message.set_none(true);
-      return arg;
-    }
-    void SetView(const Operand& operand) {
-      v1::GraphView& view = *message.mutable_tensor();
-      view.set_name(operand.tensor);
-      if (operand.whole) return;
-      view.set_offset(operand.offset);
-      view.set_scalar_shape(operand.shape.empty());
-      for (const int64_t size : operand.shape) view.add_shape()->set_size(size);
-      for (const int64_t stride : operand.strides) view.add_strides(stride);
-    }
+    Arg(const Operand& operand)  // NOLINT(google-explicit-constructor)
+        : message(operand.whole ? client::graph_messages::Whole(operand.tensor)
+                                : client::graph_messages::View(
+                                      operand.tensor, {operand.shape.begin(), operand.shape.end()},
+                                      operand.offset, operand.strides)) {}
+    explicit Arg(v1::GraphArgument argument) : message(std::move(argument)) {}
+    Arg(int64_t value) : message(client::graph_messages::Integer(value)) {}  // NOLINT
+    Arg(double value) : message(client::graph_messages::Real(value)) {}      // NOLINT
+    static Arg None() { return Arg(client::graph_messages::None()); }
     v1::GraphArgument message;
   };
 
@@ -126,6 +119,8 @@ class Importer {
   absl::StatusOr<Quantized> QuantizedRows(const Operand& q, const Operand& scales,
                                           const Operand* zeros, int64_t qdtype, int64_t group,
                                           int64_t columns, int64_t first, int64_t rows);
+  // Whether the shapes of keys and values fit the query's.
+  absl::Status CheckCaches(const Operands& inputs, int64_t kv_heads) const;
   absl::Status LowerAttention(const Operands& inputs, const Operand& out, const Params& params);
   absl::Status LowerCombine(const Operands& inputs, const Operand& out, const Params& params);
   absl::Status LowerRope(const Operands& inputs, const Operand& out, const Params& params);

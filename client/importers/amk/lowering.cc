@@ -555,9 +555,9 @@ absl::Status Importer::LowerFused(const Operands& inputs, const Operand& out,
     if (*op == Op::kNop) return fail("a NOP writes nothing");
     const Json& args = Field(step, "args");
     const OpInfo& info = InfoOf(*op);
-    if (!args.is_array() || args.size() < info.least_inputs || args.size() > info.most_inputs) {
+    if (!args.is_array() || args.size() < info.min_inputs || args.size() > info.max_inputs) {
       return fail(
-          StrCat(info.name, " takes ", info.least_inputs, " to ", info.most_inputs, " arguments"));
+          StrCat(info.name, " takes ", info.min_inputs, " to ", info.max_inputs, " arguments"));
     }
     Operands operands;
     for (const Json& arg : args) {

@@ -27,50 +27,15 @@ constexpr int64_t kMaxCacheElements = int64_t{1} << 56;
 
 v1::GraphArgument View(const std::string& tensor, const Dims& shape, int64_t offset,
                        const Dims& strides) {
-  v1::GraphArgument argument;
-  v1::GraphView& view = *argument.mutable_tensor();
-  view.set_name(tensor);
-  view.set_offset(offset);
+  std::vector<client::graph_messages::Dim> dims;
   for (const int64_t size : shape) {
-    v1::GraphDim& dim = *view.add_shape();
-    size == kPromptLength ? dim.set_scalar("prompt_len") : dim.set_size(size);
+    if (size == kPromptLength) {
+      dims.emplace_back("prompt_len");
+    } else {
+      dims.emplace_back(size);
+    }
   }
-  for (const int64_t stride : strides) view.add_strides(stride);
-  return argument;
-}
-
-v1::GraphArgument Whole(const std::string& tensor) { return View(tensor, {}); }
-
-v1::GraphArgument Real(double value) {
-  v1::GraphArgument argument;
-  argument.set_f64(value);
-  return argument;
-}
-
-v1::GraphArgument Integer(int64_t value) {
-  v1::GraphArgument argument;
-  argument.set_i64(value);
-  return argument;
-}
-
-v1::GraphArgument Scalar(const std::string& name, double factor, double addend) {
-  v1::GraphArgument argument;
-  v1::GraphScalarUse& use = *argument.mutable_scalar();
-  use.set_name(name);
-  if (factor != 1) use.set_factor(factor);
-  use.set_addend(addend);
-  return argument;
-}
-
-v1::GraphArgument None() {
-  v1::GraphArgument argument;
-  argument.set_none(true);
-  return argument;
-}
-
-v1::GraphArgument Named(const char* parameter, v1::GraphArgument argument) {
-  argument.set_parameter(parameter);
-  return argument;
+  return client::graph_messages::View(tensor, dims, offset, strides);
 }
 
 v1::GraphArgument WithLength(v1::GraphArgument view, const std::string& scalar) {
@@ -151,13 +116,13 @@ absl::Status Importer::CheckSampling() {
   return absl::OkStatus();
 }
 
-void Importer::AddScalar(const std::string& name, v1::DType dtype, double least, double most,
+void Importer::AddScalar(const std::string& name, v1::DType dtype, double min, double max,
                          std::optional<double> initial) {
   v1::GraphScalar& scalar = *graph_.add_scalars();
   scalar.set_name(name);
   scalar.set_dtype(dtype);
-  scalar.set_least(least);
-  scalar.set_most(most);
+  scalar.set_least(min);
+  scalar.set_most(max);
   if (initial.has_value()) scalar.set_initial(*initial);
 }
 
@@ -247,7 +212,7 @@ v1::GraphArgument Importer::Rows(const std::string& tensor, int64_t columns) con
 std::string Importer::Residual() const { return StrCat("residual", residual_); }
 
 void Importer::DeclareActivation(const char* name, int64_t columns) {
-  if (!declared_.contains(name)) Activation(name, v1::DTYPE_F32, {most_rows_, columns});
+  if (!declared_.contains(name)) Activation(name, v1::DTYPE_F32, {max_rows_, columns});
 }
 
 void Importer::Call(const std::string& name, const char* op, Arguments arguments) {
@@ -262,22 +227,22 @@ void Importer::AddLayerActivations() {
   const int64_t heads = config_.heads;
   const int64_t kv = config_.kv_heads;
   const int64_t dim = config_.head_dim;
-  Activation("residual0", v1::DTYPE_F32, {most_rows_, config_.hidden});
-  Activation("residual1", v1::DTYPE_F32, {most_rows_, config_.hidden});
+  Activation("residual0", v1::DTYPE_F32, {max_rows_, config_.hidden});
+  Activation("residual1", v1::DTYPE_F32, {max_rows_, config_.hidden});
   // Queries and keys before the rotation, and the values of a decoding step. gemv needs a dense
   // result.
   if (texts_ == 1) {
     Activation("projected", v1::DTYPE_F32,
-               {most_rows_, heads + (reads_prompt() ? kv : 2 * kv), dim});
+               {max_rows_, heads + (reads_prompt() ? kv : 2 * kv), dim});
   } else {
     Activation("queries", v1::DTYPE_F32, {texts_, heads, dim});
     Activation("keys", v1::DTYPE_F32, {texts_, kv, dim});
     Activation("values", v1::DTYPE_F32, {texts_, kv, dim});
   }
-  Activation("attended", v1::DTYPE_F32, {most_rows_, heads * dim});
-  Activation("gated", v1::DTYPE_F32, {most_rows_, config_.intermediate});
+  Activation("attended", v1::DTYPE_F32, {max_rows_, heads * dim});
+  Activation("gated", v1::DTYPE_F32, {max_rows_, config_.intermediate});
   Activation("frequencies", v1::DTYPE_F32, {2, dim / 2});
-  Activation("angles", v1::DTYPE_F32, {most_rows_, dim / 2});
+  Activation("angles", v1::DTYPE_F32, {max_rows_, dim / 2});
   Activation("logits", v1::DTYPE_F32, {texts_, config_.vocab});
 }
 
@@ -326,10 +291,10 @@ absl::StatusOr<LlamaGraph> Importer::Import() {
   graph_.set_format(graph::kFormat);
   if (reads_prompt()) {
     rows_ = kPromptLength;
-    most_rows_ = static_cast<int64_t>(options_.prompt);
+    max_rows_ = static_cast<int64_t>(options_.prompt);
     DeclarePrompt();
   } else {
-    texts_ = rows_ = most_rows_ = static_cast<int64_t>(options_.batch);
+    texts_ = rows_ = max_rows_ = static_cast<int64_t>(options_.batch);
     DeclareDecode();
   }
   AddLayerActivations();

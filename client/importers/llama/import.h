@@ -42,6 +42,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/model/quantize.h"
@@ -98,6 +99,21 @@ struct LlamaGraph {
 // INVALID_ARGUMENT: a file is missing or damaged, the model has another form, or an option is out
 // of range; the message names the value and ends with "Fix: ...".
 absl::StatusOr<LlamaGraph> ImportLlama(const std::string& folder, const LlamaOptions& options);
+
+// WriteQuantizedLlama: the weights of a graph that ImportLlama made with
+// LlamaOptions::quantization, as one safetensors file. Weights that are not quantized are copied,
+// so that nothing else has to be loaded for the graph.
+//
+// The files of the model are read in pieces, of which a few are in memory at a time.
+//
+//   ASSIGN_OR_RETURN(const LlamaGraph imported, ImportLlama("model", {.quantization = form}));
+//   RETURN_IF_ERROR(WriteQuantizedLlama("model", imported, form, "int8.safetensors"));
+
+// `path` is replaced as a whole, or remains as it is. INVALID_ARGUMENT: it is a file of the model,
+// or a weight cannot be quantized, or a file of the model has changed since it was imported;
+// UNAVAILABLE: the file cannot be written; other errors: a file of the model cannot be read.
+absl::Status WriteQuantizedLlama(const std::string& folder, const LlamaGraph& imported,
+                                 const Quantization& form, const std::string& path);
 
 }  // namespace resident::cli
 

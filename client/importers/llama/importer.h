@@ -24,6 +24,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/graph_messages.h"
 #include "client/importers/llama/config.h"
 #include "client/importers/llama/import.h"
 #include "client/importers/llama/weights.h"
@@ -40,17 +41,16 @@ inline constexpr int64_t kPromptLength = -1;
 inline constexpr int64_t kRopeHalves = 1;
 
 // Arguments of calls.
+using client::graph_messages::Integer;
+using client::graph_messages::Named;
+using client::graph_messages::None;
+using client::graph_messages::Real;
+using client::graph_messages::Scalar;
+using client::graph_messages::Whole;
 
 // A tensor, or a dense part of it; with `strides`, any part. Offset and strides count elements.
 v1::GraphArgument View(const std::string& tensor, const Dims& shape, int64_t offset = 0,
                        const Dims& strides = {});
-v1::GraphArgument Whole(const std::string& tensor);
-v1::GraphArgument Real(double value);
-v1::GraphArgument Integer(int64_t value);
-// factor * scalar + addend.
-v1::GraphArgument Scalar(const std::string& name, double factor = 1, double addend = 0);
-v1::GraphArgument None();
-v1::GraphArgument Named(const char* parameter, v1::GraphArgument argument);
 // A view with another scalar in place of `prompt_len`.
 v1::GraphArgument WithLength(v1::GraphArgument view, const std::string& scalar);
 
@@ -91,7 +91,7 @@ class Importer {
   absl::Status CheckQuantization();
 
   // Tensors and scalars.
-  void AddScalar(const std::string& name, v1::DType dtype, double least, double most,
+  void AddScalar(const std::string& name, v1::DType dtype, double min, double max,
                  std::optional<double> initial);
   void AddSamplingScalars();
   v1::GraphTensor& Tensor(v1::GraphTensor::Kind kind, const std::string& name, v1::DType dtype,
@@ -186,10 +186,10 @@ class Importer {
   LlamaGraph result_;
   v1::Graph& graph_ = result_.graph;
   int64_t context_ = 0;
-  int64_t texts_ = 1;      // That a step decodes.
-  int64_t rows_ = 1;       // Of a step: texts_ or kPromptLength.
-  int64_t most_rows_ = 1;  // Rows of the activations.
-  int64_t parts_ = 1;      // Into which a decoding step's attention divides the keys.
+  int64_t texts_ = 1;     // That a step decodes.
+  int64_t rows_ = 1;      // Of a step: texts_ or kPromptLength.
+  int64_t max_rows_ = 1;  // Rows of the activations.
+  int64_t parts_ = 1;     // Into which a decoding step's attention divides the keys.
   // Of the tensors so far, by name.
   struct Declared {
     v1::GraphTensor::Kind kind;

@@ -15,9 +15,9 @@ using v1::GraphTensor;
 
 void Importer::DeclarePrompt() {
   graph_.set_name("prompt");
-  AddScalar("prompt_len", v1::DTYPE_I64, 1, static_cast<double>(most_rows_), std::nullopt);
+  AddScalar("prompt_len", v1::DTYPE_I64, 1, static_cast<double>(max_rows_), std::nullopt);
   AddSamplingScalars();
-  Tensor(GraphTensor::KIND_INPUT, "prompt", v1::DTYPE_I64, {most_rows_});
+  Tensor(GraphTensor::KIND_INPUT, "prompt", v1::DTYPE_I64, {max_rows_});
   // As in a graph that decodes, which continues with them.
   Tensor(GraphTensor::KIND_STATE, "text", v1::DTYPE_I64, {2 * context_ - 1});
   Tensor(GraphTensor::KIND_STREAM, "token", v1::DTYPE_I64, {1, 1});
@@ -26,12 +26,12 @@ void Importer::DeclarePrompt() {
   }
   // The first column is the position, since the frequency of the first pair is 1.
   Activation("rotated", v1::DTYPE_F32,
-             {most_rows_, config_.heads + 2 * config_.kv_heads, config_.head_dim});
-  Activation("positions", v1::DTYPE_F32, {most_rows_, 2});
+             {max_rows_, config_.heads + 2 * config_.kv_heads, config_.head_dim});
+  Activation("positions", v1::DTYPE_F32, {max_rows_, 2});
   Activation("inverse", v1::DTYPE_F32, {1, config_.head_dim / 2});
-  // The row of the prompt's last token is placed in row `most_rows_` - 1. Nothing is placed behind
+  // The row of the prompt's last token is placed in row `max_rows_` - 1. Nothing is placed behind
   // it, but the check of the graph does not relate a position to a length.
-  Activation("ends", v1::DTYPE_F32, {1, 1, 2 * most_rows_ - 1, config_.hidden});
+  Activation("ends", v1::DTYPE_F32, {1, 1, 2 * max_rows_ - 1, config_.hidden});
 }
 
 void Importer::AddPromptAttention(int64_t layer) {
@@ -47,18 +47,18 @@ void Importer::AddPromptAttention(int64_t layer) {
   const Dims cached = {1, kv, context_, dim};
   const Dims queries = {1, heads, rows_, dim};
   Call(nodes + "rope", "rope",
-       {View("projected", rotation, 0, {most_rows_ * projected, projected, dim, 1}),
-        Whole("angles"), View("rotated", rotation, 0, {most_rows_ * rotated, rotated, dim, 1}),
-        Integer(0), Integer(kRopeHalves)});
+       {View("projected", rotation, 0, {max_rows_ * projected, projected, dim, 1}), Whole("angles"),
+        View("rotated", rotation, 0, {max_rows_ * rotated, rotated, dim, 1}), Integer(0),
+        Integer(kRopeHalves)});
   Call(nodes + "append", "kv_append",
        {View("rotated", {1, 2 * kv, rows_, dim}, heads * dim,
-             {most_rows_ * rotated, dim, rotated, 1}),
+             {max_rows_ * rotated, dim, rotated, 1}),
         View("cache", {1, 2 * kv, context_, dim}, 2 * layer * of_keys), Integer(0)});
   Call(
       nodes + "attention", "attention",
-      {View("rotated", queries, 0, {most_rows_ * rotated, dim, rotated, 1}),
+      {View("rotated", queries, 0, {max_rows_ * rotated, dim, rotated, 1}),
        View("cache", cached, 2 * layer * of_keys), View("cache", cached, (2 * layer + 1) * of_keys),
-       None(), View("attended", queries, 0, {most_rows_ * heads * dim, dim, heads * dim, 1}),
+       None(), View("attended", queries, 0, {max_rows_ * heads * dim, dim, heads * dim, 1}),
        Real(1 / std::sqrt(static_cast<double>(dim))), Named("causal", Integer(1)),
        Named("kv_len", Scalar("prompt_len"))});
 }
@@ -73,7 +73,7 @@ absl::Status Importer::BeginPrompt() {
   AddAngles("inverse", 0, [](double factor) { return Real(factor); });
   Call("positions", "rope_freqs", {Whole("positions")});
   Call("angles", "mul",
-       {View("positions", {most_rows_, 1}, 0, {2, 1}), Whole("inverse"), Whole("angles")});
+       {View("positions", {max_rows_, 1}, 0, {2, 1}), Whole("inverse"), Whole("angles")});
   return absl::OkStatus();
 }
 
@@ -83,7 +83,7 @@ void Importer::DeclareParts() {
   const int64_t widest =
       std::max({config_.hidden, config_.intermediate, config_.heads * config_.head_dim});
   for (const char* const part : {"high", "low"}) {
-    Activation(part, v1::DTYPE_BF16, {most_rows_ * widest});
+    Activation(part, v1::DTYPE_BF16, {max_rows_ * widest});
   }
 }
 
@@ -151,11 +151,11 @@ absl::Status Importer::AddProducts(const std::string& in, int64_t columns,
 absl::Status Importer::EndPrompt() {
   RETURN_IF_ERROR(AddNorm(LastNorm()));
   const v1::GraphArgument last =
-      View("ends", {1, config_.hidden}, (most_rows_ - 1) * config_.hidden);
+      View("ends", {1, config_.hidden}, (max_rows_ - 1) * config_.hidden);
   Call("first", "copy", {View("normed", {1, config_.hidden}), last});
   Call("ends", "kv_append",
        {View("normed", {1, 1, rows_, config_.hidden}), Whole("ends"),
-        Scalar("prompt_len", -1, static_cast<double>(most_rows_))});
+        Scalar("prompt_len", -1, static_cast<double>(max_rows_))});
   RETURN_IF_ERROR(AddProjection(last, config_.hidden, Head()));
   AddStepLogits();
   const v1::GraphArgument next = View("text", {1}, context_ - 1);

@@ -1,5 +1,3 @@
-#include "client/importers/llama/quantize.h"
-
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/progress.h"
 #include "client/importers/errors.h"
+#include "client/importers/llama/import.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"

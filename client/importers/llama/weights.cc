@@ -1,3 +1,4 @@
+
 #include "client/importers/llama/weights.h"
 
 #include <filesystem>
@@ -8,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/importers/errors.h"
-#include "client/importers/safetensors_paths.h"
+#include "client/importers/model_json.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
 

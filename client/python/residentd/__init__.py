@@ -26,21 +26,23 @@ from .stream import Stream
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .graph import Graph, GraphDependency, GraphFinding, GraphRefused, GraphReport
+    from .graph import Graph, GraphDependency, GraphFinding, GraphFusion, GraphRefused, GraphReport
     from .graph_builder import GraphBuilder
     from .graph_calls import GraphInfo, GraphSessionInfo
     from .graph_run import GraphRecord, GraphResult, GraphVersion
     from .graph_tensor import GraphScalar, GraphTensor
     from .graphs import GraphRun, Graphs, GraphSession, LoadedGraph
+    from .lane import Lane, LaneCall
 else:
-    # Task graphs are imported when they are used for the first time.
+    # Task graphs and lanes are imported when they are used for the first time.
     _LAZY = {
         "Graph": "graph", "GraphBuilder": "graph_builder", "GraphDependency": "graph",
-        "GraphFinding": "graph", "GraphInfo": "graph_calls", "GraphRecord": "graph_run",
-        "GraphRefused": "graph", "GraphReport": "graph", "GraphResult": "graph_run", "GraphRun": "graphs",
+        "GraphFinding": "graph", "GraphFusion": "graph", "GraphInfo": "graph_calls",
+        "GraphRecord": "graph_run", "GraphRefused": "graph", "GraphReport": "graph",
+        "GraphResult": "graph_run", "GraphRun": "graphs",
         "GraphScalar": "graph_tensor", "GraphSession": "graphs", "GraphSessionInfo": "graph_calls",
         "GraphTensor": "graph_tensor", "GraphVersion": "graph_run", "Graphs": "graphs",
-        "LoadedGraph": "graphs",
+        "Lane": "lane", "LaneCall": "lane", "LoadedGraph": "graphs",
     }
 
     def __getattr__(name: str) -> Any:
@@ -59,10 +61,10 @@ def __dir__() -> "list[str]":
 __all__ = [
     "Aborted", "AlreadyExists", "BFloat16Array", "Bake", "Buffer", "Cancelled", "Client",
     "DeadlineExceeded", "Error", "Event", "Example", "FailedPrecondition", "FileError", "FileMissing", "FluxResult", "Graph",
-    "GraphBuilder", "GraphDependency", "GraphFinding", "GraphInfo", "GraphRecord", "GraphRefused",
-    "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
+    "GraphBuilder", "GraphDependency", "GraphFinding", "GraphFusion", "GraphInfo", "GraphRecord",
+    "GraphRefused", "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
     "GraphTensor", "GraphVersion", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument",
-    "LoadedGraph", "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
+    "Lane", "LaneCall", "LoadedGraph", "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "WrongType",

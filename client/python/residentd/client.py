@@ -24,6 +24,7 @@ from .stream import Stream
 
 if TYPE_CHECKING:
     from .graphs import Graphs
+    from .lane import Lane
 
 T = TypeVar("T")
 
@@ -229,6 +230,14 @@ class Client(ClientCalls):
     def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:
         """A stream of batches, see Stream."""
         return Stream(self, max_in_flight, in_order)
+
+    def lane(self, device: int = 0, *, slots: int = 4096) -> "Lane":
+        """A local lane: tasks through memory that this process shares with the daemon, see Lane. Needs a
+        daemon on this machine with --local_address. slots: submissions that can be unanswered, a power
+        of two from 64 to 65536. FailedPrecondition if the daemon has no lanes."""
+        from .lane import Lane  # Here, because it opens a C library.
+
+        return Lane(self, device, slots)
 
     @property
     def graphs(self) -> "Graphs":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -143,6 +143,13 @@ class GraphDependency(NamedTuple):
     kind: str
 
 
+class GraphFusion(NamedTuple):
+    """Several nodes that one operator executes: its name, and the nodes' indices in ascending order."""
+
+    operator: str
+    nodes: Tuple[int, ...]
+
+
 class GraphReport:
     """What was found in a graph; str() lists the findings.
 
@@ -152,6 +159,7 @@ class GraphReport:
         the check ended before they were derived.
     weight_bytes, state_bytes, activation_bytes, other_bytes: of the tensors, by kind.
     dependencies: those of nodes, if validate() was asked for them.
+    fusions: the nodes that are executed together.
     """
 
     def __init__(self, report: Any) -> None:
@@ -168,6 +176,9 @@ class GraphReport:
         self.dependencies: List[GraphDependency] = [
             GraphDependency(each.node, each.after, _DEPENDENCIES.get(each.kind, "unknown").lower())
             for each in report.dependencies
+        ]
+        self.fusions: List[GraphFusion] = [
+            GraphFusion(str(each.operator), tuple(each.nodes)) for each in report.fusions
         ]
 
     def __str__(self) -> str:

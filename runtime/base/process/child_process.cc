@@ -11,15 +11,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "runtime/base/process/process_thread.h"
+#include "absl/synchronization/mutex.h"
 
 namespace resident {
 namespace {
@@ -270,6 +272,46 @@ std::optional<ChildExit> ChildProcess::Wait(std::chrono::nanoseconds timeout) {
     exit_ = ChildExit{.status = std::nullopt, .signal = info.si_status};
   }
   return exit_;
+}
+
+namespace {
+
+class ProcessThread {
+ public:
+  ProcessThread() {
+    std::thread([this] { Loop(); }).detach();
+  }
+
+  void Run(const std::function<void()>& work) {
+    absl::MutexLock one_at_a_time(&callers_mu_);
+    absl::MutexLock lock(&mu_);
+    work_ = &work;
+    const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return work_ == nullptr; };
+    mu_.Await(absl::Condition(&done));
+  }
+
+ private:
+  void Loop() {
+    prctl(PR_SET_NAME, "resident-spawn");
+    const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return work_ != nullptr; };
+    while (true) {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&has_work));
+      (*work_)();
+      work_ = nullptr;
+    }
+  }
+
+  absl::Mutex callers_mu_;
+  absl::Mutex mu_ ABSL_ACQUIRED_AFTER(callers_mu_);
+  const std::function<void()>* work_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace
+
+void RunOnProcessThread(const std::function<void()>& work) {
+  static ProcessThread* const thread = new ProcessThread;  // Never deleted.
+  thread->Run(work);
 }
 
 }  // namespace resident

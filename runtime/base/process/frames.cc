@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/process/descriptor_message.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/utf8.h"
 
 namespace resident {
 namespace {
@@ -107,6 +108,15 @@ absl::StatusOr<std::string> ReadFrame(int socket, uint64_t max_bytes, const Wait
   std::string message(size, '\0');
   RETURN_IF_ERROR(ReadAll(socket, message.data(), size, &got, wait, nullptr));
   return message;
+}
+
+void SetStatus(const absl::Status& status, internal::Status* to) {
+  to->set_code(static_cast<int32_t>(status.code()));
+  to->set_message(ToUtf8(status.message()));
+}
+
+absl::Status GetStatus(const internal::Status& from) {
+  return absl::Status(static_cast<absl::StatusCode>(from.code()), from.message());
 }
 
 }  // namespace resident

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "resident/internal/status.pb.h"
 #include "runtime/base/process/unique_fd.h"
 
 namespace resident {
@@ -41,6 +42,10 @@ absl::Status WriteFrame(int socket, absl::string_view message, const WaitForFd& 
 // `max_bytes`. Otherwise the error of `wait`.
 absl::StatusOr<std::string> ReadFrame(int socket, uint64_t max_bytes, const WaitForFd& wait,
                                       UniqueFd* received = nullptr);
+
+// These convert absl::Status to its message in the protocols of child processes, and back. Bytes that are not UTF-8 are replaced.
+void SetStatus(const absl::Status& status, internal::Status* to);
+absl::Status GetStatus(const internal::Status& from);
 
 }  // namespace resident
 

@@ -19,9 +19,34 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/compile/expression/functions.h"
+#include "absl/types/span.h"
 
 namespace resident::expression {
+
+// A function that an expression may call: one of kernels/sdk/math.h.
+struct Function {
+  // Also the name in resident::math.
+  std::string_view name;
+  // "x, slope = 0.01".
+  std::string_view parameters;
+  // The smallest and the largest number of arguments; those between the two have defaults.
+  size_t min_arguments;
+  size_t max_arguments;
+  // The approximate number of instructions.
+  int cost;
+  // Whether the first argument is a comparison.
+  bool conditional = false;
+};
+
+// All functions, sorted by name.
+absl::Span<const Function> Functions();
+
+// Returns null if there is none.
+const Function* FindFunction(std::string_view name);
+
+// What to write in place of a function that expressions do not have: the formula of a well-known
+// one, the operator of a reduction, or the function whose name is similar.
+std::string InPlaceOfFunction(std::string_view name);
 
 struct Operation {
   enum class Kind : uint8_t {

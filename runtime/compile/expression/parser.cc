@@ -599,16 +599,19 @@ class Parser {
                        usage);
         }
         operation.operands.push_back(*value);
-      } while (operation.operands.size() <= function->most && Take(","));
+      } while (operation.operands.size() <= function->max_arguments && Take(","));
     }
-    if (operation.operands.size() < function->least || operation.operands.size() > function->most) {
-      const std::string wanted = function->least == function->most
-                                     ? absl::StrCat(function->most)
-                                     : absl::StrCat(function->least, " to ", function->most);
-      return Error(name,
-                   absl::StrCat(Shown(name), " takes ", wanted, " arguments and got ",
-                                operation.operands.size() > function->most ? "more" : "fewer"),
-                   usage);
+    if (operation.operands.size() < function->min_arguments ||
+        operation.operands.size() > function->max_arguments) {
+      const std::string wanted =
+          function->min_arguments == function->max_arguments
+              ? absl::StrCat(function->max_arguments)
+              : absl::StrCat(function->min_arguments, " to ", function->max_arguments);
+      return Error(
+          name,
+          absl::StrCat(Shown(name), " takes ", wanted, " arguments and got ",
+                       operation.operands.size() > function->max_arguments ? "more" : "fewer"),
+          usage);
     }
     if (!Take(")")) return Expected("',' or ')'");
     return Add(name, std::move(operation));

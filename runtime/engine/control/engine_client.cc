@@ -1,3 +1,5 @@
+
+
 #include "runtime/engine/control/engine_client.h"
 
 #include <errno.h>
@@ -18,10 +20,8 @@
 #include "absl/time/time.h"
 #include "resident/internal/engine.pb.h"
 #include "runtime/base/process/frames.h"
-#include "runtime/base/process/status_message.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/control/engine_messages.h"
-#include "runtime/engine/control/generation_transfer.h"
 
 namespace resident {
 namespace {

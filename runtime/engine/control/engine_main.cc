@@ -1,3 +1,5 @@
+
+
 #include "runtime/engine/control/engine_main.h"
 
 #include <fcntl.h>
@@ -17,10 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/process/descriptor_limit.h"
-#include "runtime/base/process/oom_score.h"
+#include "runtime/base/process/process_limits.h"
 #include "runtime/base/sandbox/engine_sandbox.h"
-#include "runtime/engine/control/engine_fds.h"
 #include "runtime/engine/control/engine_server.h"
 #include "runtime/engine/control/engine_service.h"
 #include "runtime/engine/engine.h"

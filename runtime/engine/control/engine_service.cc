@@ -1,3 +1,5 @@
+
+
 #include "runtime/engine/control/engine_service.h"
 
 #include <algorithm>
@@ -8,10 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "runtime/base/process/status_message.h"
+#include "runtime/base/process/frames.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/engine/control/engine_messages.h"
-#include "runtime/engine/control/generation_transfer.h"
 
 namespace resident {
 namespace {

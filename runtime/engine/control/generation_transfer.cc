@@ -1,5 +1,3 @@
-#include "runtime/engine/control/generation_transfer.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -16,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/engine/control/engine_messages.h"
 
 namespace resident {
 namespace {

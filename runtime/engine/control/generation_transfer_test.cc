@@ -1,5 +1,3 @@
-#include "runtime/engine/control/generation_transfer.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "runtime/engine/control/engine_messages.h"
 
 namespace resident {
 namespace {

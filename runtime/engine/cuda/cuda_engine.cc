@@ -1,3 +1,4 @@
+
 #include "runtime/engine/cuda/cuda_engine.h"
 
 #include <sys/mman.h>
@@ -17,7 +18,7 @@
 #include "runtime/engine/cuda/launch_shape.h"
 #include "runtime/image/cubin.h"
 #include "runtime/image/first_generation.h"
-#include "runtime/image/operator_module.h"
+#include "runtime/image/link.h"
 #include "runtime/ring/switch_signals.h"
 
 namespace resident {

@@ -1,7 +1,7 @@
-#include "runtime/operators/install/bake.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "runtime/operators/install/bake_watcher.h"
 
 namespace resident {
 namespace {

@@ -9,6 +9,7 @@
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,10 +18,52 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/operators/install/bake.h"
 #include "runtime/operators/install/operator_manager.h"
 
 namespace resident {
+
+// Bake: compares a version that has begun to serve with the version before it.
+//
+// Pure logic: the owner passes it counters periodically. It returns a final verdict once;
+// after that the owner drops it.
+//
+//   kWait ──▶ kPassed      the time is over, and no threshold was exceeded
+//      └────▶ kRegressed   a threshold was exceeded: `reason` has it, with the figures
+//
+// Thread safety: an object belongs to one thread.
+
+// What a version has served since the bake began.
+struct BakeCounters {
+  uint64_t tasks = 0;
+  uint64_t failed = 0;
+  uint64_t p99_ns = 0;  // Device time; 0: unknown.
+  uint64_t shadow_tasks = 0;
+  uint64_t shadow_mismatches = 0;
+};
+
+// `requested`, with zeros replaced by the daemon's `defaults`.
+BakeOptions WithDefaults(const BakeOptions& requested, const BakeOptions& defaults);
+
+class Bake {
+ public:
+  enum class Verdict : uint8_t { kWait, kPassed, kRegressed };
+
+  // `options` must not have zeros (WithDefaults). `before_p99_ns`: the p99 of the version
+  // before, while it served; 0: unknown, and latency is not compared.
+  Bake(const BakeOptions& options, uint64_t before_p99_ns,
+       std::chrono::steady_clock::time_point now)
+      : options_(options), before_p99_ns_(before_p99_ns), ends_(now + options.time) {}
+
+  Verdict Evaluate(const BakeCounters& counters, std::chrono::steady_clock::time_point now);
+  const std::string& reason() const { return reason_; }
+  BakeAction action() const { return options_.action; }
+
+ private:
+  const BakeOptions options_;
+  const uint64_t before_p99_ns_;
+  const std::chrono::steady_clock::time_point ends_;
+  std::string reason_;
+};
 
 class BakeWatcher {
  public:

@@ -1,10 +1,9 @@
-#include "runtime/operators/install/form_quarantine.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
+#include "runtime/operators/install/native_forms.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident {

@@ -1,3 +1,5 @@
+
+
 #include "runtime/operators/install/install_run.h"
 
 #include <utility>
@@ -8,10 +10,10 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/errors.h"
 #include "runtime/compile/expression/expression.h"
-#include "runtime/compile/source_files.h"
+#include "runtime/compile/unit.h"
 #include "runtime/operators/errors.h"
 #include "runtime/operators/install/bytecode_validation.h"
-#include "runtime/operators/validation/check_examples.h"
+#include "runtime/operators/validation/example.h"
 
 namespace resident {
 namespace {

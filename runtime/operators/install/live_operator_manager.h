@@ -18,25 +18,62 @@
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_LIVE_OPERATOR_MANAGER_H_
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "runtime/base/limits.h"
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/bake_watcher.h"
 #include "runtime/operators/install/generation_loader.h"
 #include "runtime/operators/install/native_forms.h"
 #include "runtime/operators/install/operator_manager.h"
-#include "runtime/operators/install/shadow_tally.h"
-#include "runtime/operators/install/validation_verdicts.h"
 #include "runtime/operators/install/version_builder.h"
+#include "runtime/operators/install/version_validation.h"
+#include "runtime/operators/registry/operator_version.h"
 #include "runtime/operators/registry/registry.h"
 #include "runtime/queue/operator_stats.h"
 #include "runtime/state/state_store.h"
 
 namespace resident {
+
+// ShadowTally: the results of shadow comparisons of each version, until the version is
+// destroyed.
+//
+// Thread safety: all members may be called from any thread.
+class ShadowTally {
+ public:
+  struct Counters {
+    uint64_t tasks = 0;
+    uint64_t mismatches = 0;
+  };
+
+  void Add(const OperatorVersion& version, uint64_t tasks, uint64_t mismatches);
+  Counters Get(const std::string& name, uint32_t version) const;
+  // Resets the version's counters to 0.
+  void Forget(const std::string& name, uint32_t version);
+
+  // Number of entries: one per existing version, and those of versions destroyed since the
+  // last new entry.
+  size_t size() const;
+
+ private:
+  struct Entry {
+    Counters counters;
+    std::shared_ptr<absl::Notification> gone;  // OperatorVersion::drained.
+  };
+
+  mutable absl::Mutex mu_;
+  std::map<std::pair<std::string, uint32_t>, Entry> entries_ ABSL_GUARDED_BY(mu_);
+};
 
 class Compiler;  // runtime/compile/compiler.h
 

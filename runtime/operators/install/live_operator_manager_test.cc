@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "runtime/device/fake_device.h"
 #include "runtime/operators/install/fake_compiler.h"
-#include "runtime/operators/install/unit_payload.h"
+#include "runtime/operators/install/version_builder.h"
 
 namespace resident {
 namespace {

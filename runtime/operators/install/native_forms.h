@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,7 +29,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/base/limits.h"
-#include "runtime/operators/install/form_quarantine.h"
 #include "runtime/operators/install/generation_loader.h"
 #include "runtime/operators/install/version_builder.h"
 #include "runtime/operators/install/version_validation.h"
@@ -36,6 +36,30 @@
 #include "runtime/operators/validation/example.h"
 
 namespace resident {
+
+// FormQuarantine: the native forms that were quarantined, by content hash, in a file of the state
+// folder. A hash contains the translator's version, so that a corrected translator is tried again.
+//
+// Thread safety: all members may be called from any thread.
+class FormQuarantine {
+ public:
+  // The oldest entries are dropped.
+  static constexpr size_t kMaxEntries = 1024;
+
+  // Reads the file, if there is one. Empty: nothing is kept.
+  explicit FormQuarantine(std::string path);
+
+  // Why the form was quarantined; empty: it was not.
+  std::string Reason(const std::string& hash) const;
+  // Adds the form and writes the file. An error is logged: the form stays quarantined until
+  // the daemon ends.
+  void Add(const std::string& hash, const std::string& reason);
+
+ private:
+  const std::string path_;
+  mutable absl::Mutex mu_;
+  std::deque<std::pair<std::string, std::string>> entries_ ABSL_GUARDED_BY(mu_);
+};
 
 class NativeForms {
  public:

@@ -36,7 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
-#include "runtime/compile/resource_use.h"
+#include "runtime/compile/compile_job.h"
 #include "runtime/model/operator_event.h"
 #include "runtime/model/version_spec.h"
 #include "runtime/model/version_state.h"

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/compile/source_files.h"
+#include "runtime/compile/unit.h"
 #include "runtime/operators/install/live_operator_manager.h"
-#include "runtime/operators/install/unit_payload.h"
+#include "runtime/operators/install/version_builder.h"
 
 namespace resident {
 

@@ -1,8 +1,7 @@
-#include "runtime/operators/install/shadow_tally.h"
-
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "runtime/operators/install/live_operator_manager.h"
 
 namespace resident {
 namespace {

@@ -15,13 +15,27 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/compile/compile_job.h"
 #include "runtime/device/device_control.h"
 #include "runtime/engine/generation.h"
+#include "runtime/model/version_spec.h"
 #include "runtime/operators/install/operator_manager.h"
-#include "runtime/operators/install/unit_payload.h"
 #include "runtime/operators/registry/operator_version.h"
 
 namespace resident {
+
+// UnitPayload: the compiled form of a version, kept for as long as the version may run.
+struct CompiledUnit {
+  std::shared_ptr<const std::string> object;
+  ResourceUse resources;
+};
+
+struct UnitPayload : VersionPayload {
+  // The function that every object defines.
+  std::string symbol;
+  // By compile target (EngineTraits::compile_target).
+  std::map<std::string, CompiledUnit> units;
+};
 
 class Compiler;  // runtime/compile/compiler.h
 

@@ -1,3 +1,4 @@
+
 #include "runtime/operators/install/version_validation.h"
 
 #include <thread>
@@ -9,8 +10,7 @@
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/errors.h"
-#include "runtime/operators/install/unit_payload.h"
-#include "runtime/operators/install/validation_verdicts.h"
+#include "runtime/operators/install/version_builder.h"
 
 namespace resident {
 namespace {

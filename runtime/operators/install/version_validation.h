@@ -1,13 +1,14 @@
 // VersionValidation: validates a version on a temporary engine for each target.
 //
 // The constructor starts the engines, so that they start while the compiler works. A
-// version that has passed before passes again without an engine (validation_verdicts.h).
+// version that has passed before passes again without an engine (ValidationVerdicts).
 //
 // Thread safety: an object belongs to one thread.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_VALIDATION_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_VERSION_VALIDATION_H_
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,15 +16,46 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/operator_manager.h"
-#include "runtime/operators/install/validation_verdicts.h"
 #include "runtime/operators/install/version_builder.h"
 #include "runtime/operators/registry/operator_version.h"
 #include "runtime/operators/validation/validation.h"
 
 namespace resident {
+
+// ValidationVerdicts: which versions have passed their validation since the daemon started.
+// The key is a hash of everything that the verdict depends on. Bounded: the oldest entries
+// are dropped.
+//
+// Thread safety: all members may be called from any thread.
+class ValidationVerdicts {
+ public:
+  static constexpr size_t kMaxVerdicts = 4096;
+
+  bool Passed(const std::string& key) const {
+    absl::MutexLock lock(&mu_);
+    return passed_.contains(key);
+  }
+
+  void RecordPassed(const std::string& key) {
+    absl::MutexLock lock(&mu_);
+    if (!passed_.insert(key).second) return;
+    order_.push_back(key);
+    if (order_.size() <= kMaxVerdicts) return;
+    passed_.erase(order_.front());
+    order_.pop_front();
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_set<std::string> passed_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::string> order_ ABSL_GUARDED_BY(mu_);
+};
 
 class VersionValidation {
  public:

@@ -69,7 +69,6 @@
 #include "runtime/base/limits.h"
 #include "runtime/base/time_source.h"
 #include "runtime/model/operator_event.h"
-#include "runtime/model/registry_change.h"
 #include "runtime/model/signature.h"
 #include "runtime/model/split_rule.h"
 #include "runtime/model/version_spec.h"

@@ -1,5 +1,3 @@
-#include "runtime/operators/validation/check_examples.h"
-
 #include <cmath>
 #include <cstdint>
 
@@ -8,6 +6,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/model/errors.h"
 #include "runtime/operators/errors.h"
+#include "runtime/operators/validation/example.h"
 
 namespace resident {
 namespace {

@@ -1,5 +1,3 @@
-#include "runtime/operators/validation/check_examples.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/limits.h"
+#include "runtime/operators/validation/example.h"
 
 namespace resident {
 namespace {

@@ -16,6 +16,9 @@
 #include <string>
 
 #include "kernels/layout/task.h"
+#include "kernels/sdk/checks.h"
+#include "runtime/model/signature.h"
+#include "runtime/operators/validation/example.h"
 
 namespace resident {
 
@@ -43,6 +46,14 @@ Comparison Compare(DType dtype, const void* got, const void* expected, uint64_t 
 
 // The element as a number, for messages: "0.1", "nan", "-7".
 std::string ElementText(DType dtype, const void* element);
+
+// Describes the violation that the checked build of an operator reported.
+//
+//   "touched element 1024 of 'out', which has 1024 elements. Fix: ..."
+
+// `example` is what the operator was run on.
+std::string ViolationText(const Violation& violation, const Signature& signature,
+                          const Example& example);
 
 }  // namespace resident
 

@@ -1,3 +1,4 @@
+
 #include "runtime/operators/validation/example_runner.h"
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/operators/errors.h"
 #include "runtime/operators/validation/compare.h"
-#include "runtime/operators/validation/violation_text.h"
 
 namespace resident {
 namespace {

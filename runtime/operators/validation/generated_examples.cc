@@ -1,11 +1,10 @@
-#include "runtime/operators/validation/generated_examples.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "runtime/base/limits.h"
+#include "runtime/operators/validation/example.h"
 
 namespace resident {
 namespace {

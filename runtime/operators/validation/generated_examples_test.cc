@@ -1,12 +1,10 @@
-#include "runtime/operators/validation/generated_examples.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
-#include "runtime/operators/validation/check_examples.h"
+#include "runtime/operators/validation/example.h"
 
 namespace resident {
 namespace {

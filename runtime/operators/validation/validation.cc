@@ -1,3 +1,4 @@
+
 #include "runtime/operators/validation/validation.h"
 
 #include <signal.h>
@@ -14,12 +15,11 @@
 #include "absl/synchronization/mutex.h"
 #include "runtime/compile/errors.h"
 #include "runtime/device/engine_process.h"
-#include "runtime/device/engine_reaper.h"
 #include "runtime/device/spare_engine.h"
 #include "runtime/engine/generation.h"
 #include "runtime/operators/errors.h"
+#include "runtime/operators/validation/example.h"
 #include "runtime/operators/validation/example_runner.h"
-#include "runtime/operators/validation/generated_examples.h"
 #include "runtime/operators/validation/guarded_tensors.h"
 #include "runtime/operators/validation/task_runner.h"
 

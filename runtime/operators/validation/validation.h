@@ -15,7 +15,7 @@
 // none, with the outputs of the other variants.
 //
 // If an install has no examples, they are generated from its signature
-// (generated_examples.h). Their outputs are only compared among the variants, and a task
+// (GenerateExamples). Their outputs are only compared among the variants, and a task
 // that refuses its arguments (INVALID_ARGUMENT) passes.
 //
 // Not detected: a stray access through a raw pointer to the engine's own memory outside of

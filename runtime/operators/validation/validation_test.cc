@@ -22,7 +22,7 @@
 #include "runtime/device/device_harness.h"
 #include "runtime/device/engine_process.h"
 #include "runtime/device/spare_engine.h"
-#include "runtime/operators/validation/check_examples.h"
+#include "runtime/operators/validation/example.h"
 #include "runtime/operators/validation/guarded_tensors.h"
 #include "runtime/ring/shared_region.h"
 #include "tests/units/trials.h"

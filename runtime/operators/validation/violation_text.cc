@@ -1,7 +1,6 @@
-#include "runtime/operators/validation/violation_text.h"
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/operators/validation/compare.h"
 
 namespace resident {
 namespace {

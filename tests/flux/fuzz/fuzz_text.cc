@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "runtime/flux/assembler.h"
-#include "runtime/flux/disassembler.h"
 #include "runtime/flux/vectors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,0 +1,226 @@
+/* libresidentd_lane: submits tasks to residentd through memory that this process shares with it.
+ *
+ * A lane is opened over gRPC (`residentctl lane`, the C++ client, the Python package), which proves
+ * who the caller is; this library then uses it without a system call for each task.
+ * docs/local_lane.md begins with a whole program and describes all of this.
+ *
+ *   residentd_lane* lane;
+ *   if (residentd_lane_attach(socket, token, &lane) != RESIDENTD_LANE_OK)
+ * puts(residentd_lane_last_error()); const uint64_t words[] = {residentd_lane_place_at(0, 0),
+ * residentd_lane_place_at(1, 0), residentd_lane_place_at(2, 0)}; residentd_lane_completion done; if
+ * (residentd_lane_call(lane, call, words, 3, -1, &done) != RESIDENTD_LANE_OK)
+ * puts(residentd_lane_last_error()); if (done.status != RESIDENTD_LANE_STATUS_OK)
+ * puts(residentd_lane_explain(lane, &done)); residentd_lane_detach(lane);
+ *
+ * Submissions have the numbers 0, 1, 2, ... and are answered in any order, each once. A lane has a
+ * fixed number of slots: submission s needs the slot of submission s - slots, which must have
+ * ended, and whose completion can no longer be read from then on.
+ *
+ * Threads: a lane is for one thread at a time; use one lane for each thread. Lanes are independent.
+ * A child process that fork() made cannot use a lane of its parent (RESIDENTD_LANE_FORKED); it may
+ * detach it, which does not end the parent's lane.
+ *
+ * Memory ordering: data that was written before a submission is visible to its task. What a task
+ * wrote to memory that this process shares with the daemon is visible once its completion was
+ * returned by residentd_lane_await or residentd_lane_call, or residentd_lane_completed returned a
+ * larger number. */
+#ifndef RESIDENTD_LANE_H_
+#define RESIDENTD_LANE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Incremented when this interface changes in an incompatible way. */
+#define RESIDENTD_LANE_VERSION 1
+
+/* What functions return. residentd_lane_last_error() says what was wrong. */
+#define RESIDENTD_LANE_OK 0
+/* All slots are in use, or the data area is: wait until submissions have ended, then try again. */
+#define RESIDENTD_LANE_FULL (-1)
+#define RESIDENTD_LANE_TIMEOUT (-2)
+/* The daemon's process ended, or the lane was never answered: what was not answered may have run.
+ */
+#define RESIDENTD_LANE_LOST (-3)
+/* The daemon closed the lane, or drains. */
+#define RESIDENTD_LANE_CLOSED (-4)
+/* A wrong argument. */
+#define RESIDENTD_LANE_INVALID (-5)
+/* The lane belongs to the process that called fork(). */
+#define RESIDENTD_LANE_FORKED (-6)
+/* The daemon refused the lane. */
+#define RESIDENTD_LANE_NOT_ACCEPTED (-7)
+/* The system refused a call, such as connect or mmap. */
+#define RESIDENTD_LANE_SYSTEM (-8)
+
+/* Flags of submissions. */
+/* It starts when all earlier submissions of the lane have ended. Otherwise tasks run in any order.
+ */
+#define RESIDENTD_LANE_AFTER_ALL 1
+/* words[6] is its deadline: a time of CLOCK_MONOTONIC in nanoseconds. At most 6 words are then
+ * free. */
+#define RESIDENTD_LANE_DEADLINE 2
+/* If it ends OK, its completion has neither device_ns nor version. It is answered with less work.
+ */
+#define RESIDENTD_LANE_QUIET 4
+
+#define RESIDENTD_LANE_MAX_WORDS 7
+#define RESIDENTD_LANE_STREAM_WORDS 32
+
+/* residentd_lane_completion: status. Those below 64 are resident.v1.TaskStatus. */
+#define RESIDENTD_LANE_STATUS_OK 0
+#define RESIDENTD_LANE_STATUS_INVALID_ARGUMENT 1
+#define RESIDENTD_LANE_STATUS_DEADLINE_EXCEEDED 2
+#define RESIDENTD_LANE_STATUS_CANCELLED 3
+#define RESIDENTD_LANE_STATUS_ABORTED 4
+#define RESIDENTD_LANE_STATUS_UNAVAILABLE 5
+#define RESIDENTD_LANE_STATUS_INTERNAL 6
+/* The daemon refused the submission, and nothing of it ran; `detail` is one of the reasons below.
+ */
+#define RESIDENTD_LANE_STATUS_REFUSED 64
+
+/* residentd_lane_completion: detail of a refused submission. */
+#define RESIDENTD_LANE_REFUSED_CALL 1
+#define RESIDENTD_LANE_REFUSED_KIND 2
+#define RESIDENTD_LANE_REFUSED_FLAGS 3
+#define RESIDENTD_LANE_REFUSED_BUFFER 4
+#define RESIDENTD_LANE_REFUSED_BOUNDS 5
+#define RESIDENTD_LANE_REFUSED_ALIGNMENT 6
+#define RESIDENTD_LANE_REFUSED_VALUE 7
+#define RESIDENTD_LANE_REFUSED_RANGE 8
+#define RESIDENTD_LANE_REFUSED_LOST_BUFFER 9
+#define RESIDENTD_LANE_REFUSED_PERMISSION 10
+#define RESIDENTD_LANE_REFUSED_QUARANTINED 11
+#define RESIDENTD_LANE_REFUSED_PREPARE_AGAIN 12
+#define RESIDENTD_LANE_REFUSED_STREAM 13
+
+/* residentd_lane_completion: flags. */
+/* The daemon joined the task with others that waited; `device_ns` is their average. */
+#define RESIDENTD_LANE_JOINED 1
+/* With the status ABORTED or UNAVAILABLE: it may have run. Without it, it did not run. */
+#define RESIDENTD_LANE_MAY_HAVE_RUN 2
+
+typedef struct residentd_lane residentd_lane;
+
+/* How a submission ended. */
+typedef struct residentd_lane_completion {
+  int64_t sequence;
+  /* Time on the device, nanoseconds. */
+  uint32_t device_ns;
+  /* Of the operator that served; 0: none, or unknown (QUIET). */
+  uint32_t version;
+  /* What the operator set; of a refused submission the reason; of a range the number of tasks that
+   * did not end OK, 65535 for more. */
+  uint16_t detail;
+  uint8_t status;
+  uint8_t flags;
+} residentd_lane_completion;
+
+/* One word of each task of a range: task i has base + i * stride, or values[i] if `values` is not
+ * null. Values are copied during the call, unless they are in the memory of residentd_lane_data. */
+typedef struct residentd_lane_column {
+  uint64_t base;
+  uint64_t stride;
+  const uint64_t* values;
+} residentd_lane_column;
+
+/* Returns RESIDENTD_LANE_VERSION of the library, which must equal that of the header. */
+int residentd_lane_version(void);
+
+/* Describes the last error of this thread. Valid until the next error on this thread. */
+const char* residentd_lane_last_error(void);
+
+/* Attaches to a lane that was opened: `socket` is OpenLaneResponse.local_address and `token` its
+ * token, which is valid once and for 30 seconds. Both null: the environment variables
+ * RESIDENTD_LANE_SOCKET and RESIDENTD_LANE_TOKEN, which `residentctl lane` sets for the program
+ * that it runs. Waits up to 10 seconds for the daemon. Errors: NOT_ACCEPTED (the daemon's message),
+ * INVALID, LOST (no daemon), SYSTEM. */
+int residentd_lane_attach(const char* socket, const char* token, residentd_lane** out);
+
+/* Ends the lane: what the daemon has not taken is dropped, what is in the ring runs to its end.
+ * Null: nothing. */
+void residentd_lane_detach(residentd_lane* lane);
+
+/* Slots of the lane: how many submissions can be unanswered. */
+uint32_t residentd_lane_slots(const residentd_lane* lane);
+
+/* The number of the next submission. */
+int64_t residentd_lane_next(const residentd_lane* lane);
+
+/* Every submission below the returned number has ended. */
+int64_t residentd_lane_completed(residentd_lane* lane);
+
+/* A place: where a tensor of a submission begins. `buffer` is the index that Bind returned. */
+static inline uint64_t residentd_lane_place_at(uint32_t buffer, uint64_t offset_bytes) {
+  return (uint64_t)buffer << 48 | offset_bytes;
+}
+
+/* Tells the library that the bound buffer `buffer` is mapped at an address of this process, so that
+ * residentd_lane_place finds it; `bytes` 0: it is no longer. INVALID: `buffer` is over 65,535. */
+int residentd_lane_map(residentd_lane* lane, uint32_t buffer, void* address, uint64_t bytes);
+/* Maps the buffer, whose memory `residentctl lane` passed to this program, and returns its
+ * address; `bytes`, unless it is null, gets its size. Null: there is no such memory. The same
+ * address each time; residentd_lane_place finds it; detach unmaps it. */
+void* residentd_lane_memory(residentd_lane* lane, uint32_t buffer, uint64_t* bytes);
+/* The place of a tensor of `bytes` at an address in memory of the two functions above. INVALID: it
+ * is in none. */
+int residentd_lane_place(residentd_lane* lane, const void* address, uint64_t bytes,
+                         uint64_t* place);
+
+/* Submits one task of the prepared call `call` with its `n` words. Returns its number, or FULL,
+ * LOST, CLOSED, INVALID or FORKED. A full fence and one store; a system call only if the daemon
+ * sleeps. */
+int64_t residentd_lane_submit(residentd_lane* lane, uint16_t call, const uint64_t* words, int n,
+                              int flags);
+
+/* Submits `count` tasks of one call as one submission, with a column for each of the call's `n`
+ * words. FULL if the data area has no space for the columns; INVALID if it never has. A wrong value
+ * refuses all tasks. */
+int64_t residentd_lane_submit_range(residentd_lane* lane, uint16_t call, uint32_t count,
+                                    const residentd_lane_column* columns, int n, int flags);
+
+/* The data area of ranges: memory for values that need not be copied. The library puts what it
+ * copies into its last `reserve` bytes, which this call sets (at first: all of it). Null: there is
+ * none. REQUIRES: no range is unanswered. */
+uint64_t* residentd_lane_data(residentd_lane* lane, uint64_t reserve, uint64_t* bytes);
+
+/* Waits until the submission has ended. `timeout_ns` < 0: without limit; 0: does not wait. Polls
+ * for 20 microseconds, then sleeps. `completion` may be null. Any number of times for one
+ * submission, as long as its slot was not used again. Returns OK if it has ended (with any status),
+ * TIMEOUT, LOST, CLOSED, INVALID or FORKED. */
+int residentd_lane_await(residentd_lane* lane, int64_t sequence, int64_t timeout_ns,
+                         residentd_lane_completion* completion);
+
+/* Submits one task and waits for it. If the lane is full it waits for a slot, too. After TIMEOUT
+ * the task may still run; completion->sequence is its number, or -1 if it was not submitted. */
+int residentd_lane_call(residentd_lane* lane, uint16_t call, const uint64_t* words, int n,
+                        int64_t timeout_ns, residentd_lane_completion* completion);
+
+/* Submissions below `sequence` that have not reached the ring end as CANCELLED. */
+void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence);
+
+/* Orders submissions by words that other writers share, such as CUDA streams. Submissions after an
+ * await are not read before (int32)(word - value) >= 0, where the word is `stream` of the client's
+ * page, which residentd_lane_set_stream stores. A signal stores `value` to word `stream` of the
+ * daemon's page when all earlier submissions have ended. `stream` is below 32. Return values as of
+ * submit. */
+int64_t residentd_lane_submit_await(residentd_lane* lane, uint32_t stream, uint32_t value);
+int64_t residentd_lane_submit_signal(residentd_lane* lane, uint32_t stream, uint32_t value);
+void residentd_lane_set_stream(residentd_lane* lane, uint32_t stream, uint32_t value);
+uint32_t residentd_lane_get_signal(const residentd_lane* lane, uint32_t stream);
+/* Tasks that did not end OK before the signals to the word so far. */
+uint32_t residentd_lane_get_failed(const residentd_lane* lane, uint32_t stream);
+
+/* Says in words how a submission ended: the daemon's text if it is still the latest refusal of the
+ * lane, otherwise what the status or the reason means. Valid until the next call on this thread. */
+const char* residentd_lane_explain(residentd_lane* lane,
+                                   const residentd_lane_completion* completion);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RESIDENTD_LANE_H_ */

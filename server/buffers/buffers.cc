@@ -1,0 +1,104 @@
+#include "server/buffers/buffers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/device/errors.h"
+#include "server/buffers/errors.h"
+#include "server/connections/errors.h"
+#include "server/workload/errors.h"
+
+namespace resident {
+
+void DescribeBuffer(const Buffer& buffer, v1::BufferInfo* info) {
+  info->set_id(buffer.id);
+  info->set_device(buffer.device);
+  info->set_dtype(static_cast<v1::DType>(buffer.dtype));
+  for (const int64_t dim : buffer.shape) info->add_shape(static_cast<uint64_t>(dim));
+  info->set_size_bytes(buffer.size_bytes);
+  info->set_durable(buffer.durable);
+  info->set_shared(buffer.shared());
+  info->set_name(buffer.name);
+}
+
+absl::StatusOr<Placement> ChooseBufferDevice(const Core& core, const Client& client,
+                                             std::optional<uint32_t> wanted, uint64_t bytes) {
+  const BufferTable::Usage usage = core.buffers.usage(client.id());
+  std::optional<uint32_t> home;
+  if (usage.buffers > 0) home = usage.newest_device;
+  return PlaceBuffer(core.devices, wanted, home, bytes);
+}
+
+absl::Status ReserveBufferBytes(const Client& client, BufferSpec* spec) {
+  const auto elements = ElementCount(spec->shape);
+  if (!elements.has_value() || spec->dtype == DType::kInvalid) return absl::OkStatus();
+  ASSIGN_OR_RETURN(auto held, client.account().ReserveBufferBytes(static_cast<uint64_t>(*elements) *
+                                                                  SizeOf(spec->dtype)));
+  spec->quota = std::move(held);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Buffer>> AllocateBuffer(Core& core, const Client& client,
+                                                             std::optional<uint32_t> wanted,
+                                                             BufferSpec spec) {
+  // The buffer table refuses one that is too large for any device.
+  const uint64_t elements = static_cast<uint64_t>(ElementCount(spec.shape).value_or(0));
+  ASSIGN_OR_RETURN(const Placement place,
+                   ChooseBufferDevice(core, client, wanted, elements * SizeOf(spec.dtype)));
+  spec.device = place.device;
+  RETURN_IF_ERROR(ReserveBufferBytes(client, &spec));
+  return core.buffers.Allocate(spec, client.id(), *place.session);
+}
+
+absl::Status FindOutcome(const std::string& what, const Batch& piece) {
+  if (piece.status[0] == TaskStatus::kOk) return absl::OkStatus();
+  if (piece.status[0] == TaskStatus::kCancelled) return errors::Cancelled();
+  return errors::TransferFailed(what, piece.cause.empty() ? "the copy failed" : piece.cause);
+}
+
+namespace {
+
+bool IsValidName(const std::string& name) {
+  return name.size() >= 2 && name.size() <= 255 && name[0] == '/' &&
+         name.find('/', 1) == std::string::npos && name.find('\0') == std::string::npos &&
+         name != "/." && name != "/..";
+}
+
+}  // namespace
+
+absl::StatusOr<int> OpenSharedMemory(const std::string& name, uint64_t size_bytes) {
+  if (!IsValidName(name)) return errors::SharedMemoryName(name);
+  const int fd = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
+  if (fd < 0) {
+    if (errno == ENOENT) return errors::SharedMemoryMissing(name);
+    return errors::SharedMemoryDenied(name, strerror(errno));
+  }
+  struct stat object {};
+  absl::Status status;
+  if (fstat(fd, &object) != 0 || !S_ISREG(object.st_mode)) {
+    status = errors::SharedMemoryDenied(name, "it is not a regular object");
+  } else if (object.st_uid != geteuid() && (object.st_mode & 0006) != 0006) {
+    status = errors::SharedMemoryDenied(name, "it belongs to another user");
+  } else if (size_bytes == 0 || size_bytes > static_cast<uint64_t>(object.st_size)) {
+    status = errors::SharedMemorySize(name, size_bytes, static_cast<uint64_t>(object.st_size));
+  }
+  if (status.ok()) return fd;
+  close(fd);
+  return status;
+}
+
+absl::Status CheckSharedSize(int fd, uint64_t size_bytes) {
+  struct stat object {};
+  if (fstat(fd, &object) != 0) return errors::DescriptorIsNotSharedMemory();
+  const auto bytes = static_cast<uint64_t>(object.st_size);
+  if (size_bytes == 0 || size_bytes > bytes) return errors::DescriptorSize(size_bytes, bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace resident

@@ -1,0 +1,448 @@
+// Local lanes with a real daemon: results, versions, refusals, and the ends of the client, the
+// daemon and the engine. client/lane/residentd_lane_test.cc tests the C library alone.
+//
+// RESIDENT_TEST_LANE_SCALE multiplies the counts (default 1; 50: a million lone calls, a thousand
+// killed clients).
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/lane.h"
+#include "client/operators.h"
+#include "client/residentd_client.h"
+#include "client/shared_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/daemon/daemon.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temp_folder.h"
+
+namespace resident::testing {
+namespace {
+
+using client::Lane;
+using client::LaneCall;
+using client::PlaceIn;
+using client::Varying;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kN = 64;
+
+uint64_t Scaled(uint64_t count) {
+  const char* const scale = getenv("RESIDENT_TEST_LANE_SCALE");
+  return scale == nullptr ? count : count * static_cast<uint64_t>(std::max(1, atoi(scale)));
+}
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  EXPECT_TRUE(value.ok()) << value.status();
+  if (!value.ok()) std::abort();
+  return *std::move(value);
+}
+
+// Memory of this process that is a buffer of the daemon.
+struct Shared {
+  Shared(client::Client& client, uint64_t floats)
+      : memory(Must(client::SharedMemory::Create(floats * sizeof(float)))),
+        buffer(Must(client.ImportShared<float>(memory.fd(), {floats}, {.device = 0}))) {}
+  float* data() { return memory.As<float>().data(); }
+
+  client::SharedMemory memory;
+  client::Buffer<float> buffer;
+};
+
+class LaneClientTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Flags(std::vector<std::string> more = {}) const {
+    more.push_back("--local_address=" + folder_.path() + "/local");
+    return more;
+  }
+  static std::unique_ptr<client::Client> Connect(const Daemon& daemon) {
+    return Must(client::Client::Connect(daemon.address()));
+  }
+  // An add of kN elements whose three tensors move, with scalar 2.
+  static LaneCall PrepareAdd(Lane& lane, const client::BufferHandle& x,
+                             const client::BufferHandle& y, const client::BufferHandle& out) {
+    client::TaskBatch add("add");
+    const client::View view{.shape = {kN}};
+    add.Use(x, view).Use(y, view).Use(out, view).Scalar(2);
+    return Must(lane.Prepare(add, {Varying::Place(0), Varying::Place(1), Varying::Place(2)}));
+  }
+
+  const TempFolder folder_{"lanes", "/tmp"};
+};
+
+// Results of one call after the other are those of its own inputs.
+TEST_F(LaneClientTest, LoneCallsAreEachChecked) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, 2 * kN);
+  const auto lane = Must(client->OpenLane({}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  uint64_t wrong = 0;
+  const uint64_t calls = Scaled(20'000);
+  for (uint64_t i = 0; i < calls; ++i) {
+    const uint64_t at = i % 2 * kN;
+    for (uint64_t j = 0; j < kN; j += 21) {
+      x.data()[j] = static_cast<float>(i % 8192);
+      y.data()[j] = static_cast<float>(j + i % 512);
+      out.data()[at + j] = -1;
+    }
+    const absl::Status done = add(x.buffer, y.buffer, PlaceIn{out.buffer, at * sizeof(float)});
+    ASSERT_TRUE(done.ok()) << done;
+    for (uint64_t j = 0; j < kN; j += 21)
+      wrong += out.data()[at + j] != x.data()[j] + 2 * y.data()[j];
+  }
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(residentd_lane_completed(lane->handle()), static_cast<int64_t>(calls));
+}
+
+// A dependent task starts when all earlier ones have ended.
+TEST_F(LaneClientTest, AfterAllOrdersAChain) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared sum(*client, kN), one(*client, kN);
+  for (uint64_t i = 0; i < kN; ++i) one.data()[i] = 0.5;
+  const auto lane = Must(client->OpenLane({.slots = 256}));
+  LaneCall add = PrepareAdd(*lane, sum.buffer, one.buffer, sum.buffer);
+  const uint64_t steps = Scaled(5000);
+  for (uint64_t i = 0; i < steps; ++i) {
+    absl::StatusOr<int64_t> sequence;
+    while (absl::IsResourceExhausted(
+        (sequence = add.Submit(RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_QUIET, sum.buffer,
+                               one.buffer, sum.buffer))
+            .status())) {
+      ASSERT_TRUE(lane->Await(residentd_lane_next(lane->handle()) - 128).ok());
+    }
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+  }
+  const auto last = lane->Await(residentd_lane_next(lane->handle()) - 1);
+  ASSERT_TRUE(last.ok() && last->status == RESIDENTD_LANE_STATUS_OK) << last.status();
+  for (uint64_t i = 0; i < kN; ++i) ASSERT_EQ(sum.data()[i], static_cast<float>(steps)) << i;
+}
+
+// Many submissions that wait, in any order, joined or not: each answered once, with its own result.
+TEST_F(LaneClientTest, ManySubmissionsAreEachAnsweredOnce) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  constexpr uint64_t kSets = 1024;
+  Shared x(*client, kSets * kN), y(*client, kSets * kN), out(*client, kSets * kN);
+  for (uint64_t i = 0; i < kSets * kN; ++i) {
+    x.data()[i] = static_cast<float>(i);
+    y.data()[i] = static_cast<float>(i % 31);
+    out.data()[i] = -1;
+  }
+  const auto lane = Must(client->OpenLane({}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  for (uint64_t round = 0; round < Scaled(10); ++round) {
+    std::vector<int64_t> sequences;
+    for (uint64_t set = 0; set < kSets; ++set) {
+      const uint64_t at = set * kN * sizeof(float);
+      sequences.push_back(Must(
+          add.Submit(0, PlaceIn{x.buffer, at}, PlaceIn{y.buffer, at}, PlaceIn{out.buffer, at})));
+    }
+    for (const int64_t sequence : sequences) {
+      const residentd_lane_completion done = Must(lane->Await(sequence));
+      ASSERT_TRUE(lane->Ended(done).ok()) << lane->Ended(done);
+      ASSERT_EQ(done.sequence, sequence);
+    }
+    for (uint64_t i = 0; i < kSets * kN; ++i)
+      ASSERT_EQ(out.data()[i], x.data()[i] + 2 * y.data()[i]) << i;
+    for (uint64_t i = 0; i < kSets * kN; ++i) out.data()[i] = -1;
+  }
+}
+
+// The library can submit kinds that this daemon does not take: each is answered, and the lane goes
+// on.
+TEST_F(LaneClientTest, KindsThatTheDaemonDoesNotTakeAreRefused) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({.data_bytes = 64 << 10}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  out.data()[0] = -1;
+  const uint64_t first = residentd_lane_place_at(Must(lane->Bind(x.buffer)), 0);
+  const residentd_lane_column columns[] = {
+      {first, 0, nullptr}, {first, 0, nullptr}, {first, 0, nullptr}};
+  residentd_lane* const handle = lane->handle();
+  for (const int64_t sequence :
+       {residentd_lane_submit_range(handle, add.number(), 2, columns, 3, 0),
+        residentd_lane_submit_await(handle, 0, 1), residentd_lane_submit_signal(handle, 0, 1)}) {
+    ASSERT_GE(sequence, 0) << residentd_lane_last_error();
+    const residentd_lane_completion done = Must(lane->Await(sequence));
+    EXPECT_EQ(done.status, RESIDENTD_LANE_STATUS_REFUSED);
+    EXPECT_EQ(done.detail, RESIDENTD_LANE_REFUSED_KIND);
+  }
+  EXPECT_EQ(out.data()[0], -1);
+  EXPECT_TRUE(add(x.buffer, y.buffer, out.buffer).ok());
+}
+
+TEST_F(LaneClientTest, WhatIsWrongIsRefusedAndTheLaneGoesOn) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({.slots = 64}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  const uint32_t index = Must(lane->Bind(x.buffer));
+  const uint64_t good = residentd_lane_place_at(index, 0);
+  ASSERT_TRUE(add(x.buffer, y.buffer, out.buffer).ok());
+  struct Case {
+    uint16_t call;
+    uint64_t place;
+    uint16_t reason;
+  };
+  for (const Case& wrong :
+       {Case{777, good, RESIDENTD_LANE_REFUSED_CALL},
+        Case{add.number(), residentd_lane_place_at(99, 0), RESIDENTD_LANE_REFUSED_BUFFER},
+        Case{add.number(), residentd_lane_place_at(index, 4), RESIDENTD_LANE_REFUSED_BOUNDS},
+        Case{add.number(), residentd_lane_place_at(index, uint64_t{1} << 47),
+             RESIDENTD_LANE_REFUSED_BOUNDS},
+        Case{add.number(), residentd_lane_place_at(index, 2), RESIDENTD_LANE_REFUSED_ALIGNMENT}}) {
+    for (int word = 0; word < 3; ++word) {
+      uint64_t words[] = {good, good, residentd_lane_place_at(Must(lane->Bind(out.buffer)), 0)};
+      words[word] = wrong.place;
+      if (wrong.reason == RESIDENTD_LANE_REFUSED_CALL && word > 0) continue;
+      residentd_lane_completion done;
+      ASSERT_EQ(residentd_lane_call(lane->handle(), wrong.call, words, 3, -1, &done),
+                RESIDENTD_LANE_OK);
+      EXPECT_EQ(done.status, RESIDENTD_LANE_STATUS_REFUSED);
+      EXPECT_EQ(done.detail, wrong.reason) << word;
+      EXPECT_THAT(residentd_lane_explain(lane->handle(), &done), HasSubstr("Fix: "));
+    }
+  }
+  EXPECT_TRUE(add(x.buffer, y.buffer, out.buffer).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(add(x.buffer, y.buffer)));
+  EXPECT_TRUE(absl::IsInvalidArgument(add(x.buffer, y.buffer, 1)));
+}
+
+// A version is never older than the last Activate that returned before the submission.
+TEST_F(LaneClientTest, VersionsAreThoseThatWereActive) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  client::Operators operators(*client);
+  for (const char* const expression : {"x * 2", "x * 3"}) {
+    const auto installed = operators.Install(client::Installation::Expression("grow", expression));
+    ASSERT_TRUE(installed.ok()) << installed.status();
+    const auto active = operators.Activate("grow");
+    ASSERT_TRUE(active.ok()) << active.status();
+  }
+  Shared x(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({}));
+  client::TaskBatch batch("grow");
+  batch.Use(x.buffer).Use(out.buffer);
+  LaneCall grow = Must(lane->Prepare(batch, {Varying::Place(0), Varying::Place(1)}));
+  const uint64_t words[] = {residentd_lane_place_at(Must(lane->Bind(x.buffer)), 0),
+                            residentd_lane_place_at(Must(lane->Bind(out.buffer)), 0)};
+  // Change k (from 1) ends with version 1 if k is odd. Version 2 is active at first.
+  std::atomic<uint64_t> started{0}, finished{0};
+  std::atomic<bool> stop{false};
+  std::thread changing([&] {
+    for (uint64_t k = 1; !stop; ++k) {
+      started = k;
+      const auto changed = k % 2 == 1 ? operators.Rollback("grow").status()
+                                      : operators.Activate("grow", {.version = 2}).status();
+      EXPECT_TRUE(changed.ok()) << changed;
+      finished = k;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  uint64_t wrong = 0, seen[3] = {};
+  for (uint64_t i = 0; i < Scaled(20'000); ++i) {
+    x.data()[5] = static_cast<float>(i % 4096 + 1);
+    const uint64_t before = finished;
+    residentd_lane_completion done;
+    ASSERT_EQ(residentd_lane_call(lane->handle(), grow.number(), words, 2, -1, &done),
+              RESIDENTD_LANE_OK);
+    const uint64_t after = started;
+    ASSERT_TRUE(lane->Ended(done).ok()) << lane->Ended(done);
+    ASSERT_THAT(done.version, AnyOf(1u, 2u));
+    ++seen[done.version];
+    wrong += out.data()[5] != x.data()[5] * static_cast<float>(done.version + 1);
+    if (before == after) wrong += done.version != (before % 2 == 1 ? 1u : 2u);
+  }
+  stop = true;
+  changing.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(seen[1], 0u);
+  EXPECT_GT(seen[2], 0u);
+}
+
+// The engine ends while tasks are in flight: each submission gets one status, and the lane goes on
+// with the next engine.
+TEST_F(LaneClientTest, TheEngineIsKilled) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({.slots = 256}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  std::atomic<bool> stop{false};
+  const uint64_t kills = OnGpu() ? 3 : Scaled(1) > 1 ? 20 : 4;
+  std::thread killing([&] {
+    for (uint64_t i = 0; i < kills; ++i) {
+      const pid_t engine = daemon.engine_pid();
+      std::this_thread::sleep_for(std::chrono::milliseconds(i * 7));
+      kill(engine, SIGKILL);
+      EXPECT_TRUE(daemon.AwaitAnotherEngine(engine));
+    }
+    stop = true;
+  });
+  uint64_t ok = 0, lost = 0;
+  while (!stop) {
+    std::vector<int64_t> sequences;
+    for (int i = 0; i < 64; ++i)
+      sequences.push_back(Must(add.Submit(0, x.buffer, y.buffer, out.buffer)));
+    for (const int64_t sequence : sequences) {
+      const residentd_lane_completion done = Must(lane->Await(sequence));
+      const absl::Status status = lane->Ended(done);
+      ASSERT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsAborted(status)) << status;
+      ++(status.ok() ? ok : lost);
+    }
+  }
+  killing.join();
+  EXPECT_GT(ok, 0u);
+  EXPECT_TRUE(Eventually([&] { return add(x.buffer, y.buffer, out.buffer).ok(); }));
+}
+
+TEST_F(LaneClientTest, TheDaemonIsKilled) {
+  Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  ASSERT_TRUE(add(x.buffer, y.buffer, out.buffer).ok());
+  std::vector<int64_t> sequences;
+  for (int i = 0; i < 1000; ++i)
+    sequences.push_back(Must(add.Submit(0, x.buffer, y.buffer, out.buffer)));
+  daemon.Kill(SIGKILL);
+  ASSERT_TRUE(daemon.Wait().has_value());
+  for (const int64_t sequence : sequences) {
+    const auto done = lane->Await(sequence);
+    ASSERT_TRUE(done.ok() || absl::IsUnavailable(done.status())) << done.status();
+  }
+  EXPECT_TRUE(absl::IsUnavailable(add(x.buffer, y.buffer, out.buffer)));
+}
+
+TEST_F(LaneClientTest, TheDaemonDrains) {
+  Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  uint64_t ok = 0;
+  std::thread ending([&] { daemon.Kill(SIGTERM); });
+  absl::Status status;
+  while ((status = add(x.buffer, y.buffer, out.buffer)).ok()) ++ok;
+  ending.join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  const auto exit = daemon.Wait();
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_EQ(exit->status, 0) << exit->ToString() << daemon.Output();
+}
+
+// Runs in a child process: submits until it is killed. Writes a byte to `ready` when it has begun.
+[[noreturn]] void SubmitUntilKilled(const std::string& address, int ready) {
+  auto client = client::Client::Connect(address);
+  if (!client.ok()) _exit(1);
+  Shared x(**client, kN), y(**client, kN), out(**client, kN);
+  auto lane = (*client)->OpenLane({});
+  if (!lane.ok()) _exit(2);
+  client::TaskBatch add("add");
+  add.Use(x.buffer).Use(y.buffer).Use(out.buffer).Scalar(2);
+  auto call = (*lane)->Prepare(add, {Varying::Place(0), Varying::Place(1), Varying::Place(2)});
+  if (!call.ok() || !(*call)(x.buffer, y.buffer, out.buffer).ok()) _exit(3);
+  if (write(ready, "r", 1) != 1) _exit(4);
+  while (true) (void)call->Submit(0, x.buffer, y.buffer, out.buffer);
+}
+
+TEST_F(LaneClientTest, ClientsAreKilled) {
+  const Daemon daemon(Flags());
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto descriptors = [&] { return daemon.Descriptors(); };
+  size_t first = 0;
+  const uint64_t kills = Scaled(20);
+  for (uint64_t i = 0; i < kills; ++i) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const std::string fd = std::to_string(ready[1]);
+      execl(program.c_str(), program.c_str(), "--lane_client", daemon.address().c_str(), fd.c_str(),
+            nullptr);
+      _exit(127);
+    }
+    close(ready[1]);
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    std::this_thread::sleep_for(std::chrono::microseconds(i * 137 % 5000));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    if (i == 1) {
+      ASSERT_TRUE(Eventually([&] { return daemon.Status().clients_size() == 0; }));
+      first = descriptors();
+    }
+  }
+  // What they held is released.
+  EXPECT_TRUE(Eventually([&] { return daemon.Figure("resident_lanes{device=\"0\"}") == 0; }));
+  EXPECT_TRUE(Eventually([&] { return descriptors() <= first + 2; }))
+      << first << " " << descriptors();
+  const auto client = Connect(daemon);
+  Shared x(*client, kN), y(*client, kN), out(*client, kN);
+  const auto lane = Must(client->OpenLane({}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  EXPECT_TRUE(add(x.buffer, y.buffer, out.buffer).ok());
+}
+
+// Lanes without work cost the daemon almost nothing.
+TEST_F(LaneClientTest, AsleepLanesUseNoProcessor) {
+  const Daemon daemon(Flags());
+  constexpr int kClients = 14, kLanes = 16;  // Of 256 lanes an eighth is kept for others.
+  std::vector<std::unique_ptr<client::Client>> clients;
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(Connect(daemon));
+    for (int j = 0; j < kLanes; ++j) lanes.push_back(Must(clients.back()->OpenLane({.slots = 64})));
+  }
+  const auto cpu_ns = [&] {
+    uint64_t total = 0;
+    for (const auto& thread :
+         std::filesystem::directory_iterator(absl::StrCat("/proc/", daemon.pid(), "/task"))) {
+      std::ifstream file(thread.path() / "schedstat");
+      uint64_t ns = 0;
+      file >> ns;
+      total += ns;
+    }
+    return total;
+  };
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const uint64_t before = cpu_ns();
+  constexpr int kSeconds = 4;
+  std::this_thread::sleep_for(std::chrono::seconds(kSeconds));
+  const double share = static_cast<double>(cpu_ns() - before) / (kSeconds * 1e9);
+  std::printf("%zu asleep lanes: %.2f %% of a core\n", lanes.size(), 100 * share);
+  EXPECT_LT(share, 0.05);
+}
+
+}  // namespace
+}  // namespace resident::testing
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "--lane_client") {
+    resident::testing::SubmitUntilKilled(argv[2], std::atoi(argv[3]));
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/python3
+"""Local lanes from Python, with a real daemon."""
+
+import os
+import pathlib
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+import support  # noqa: E402
+from support import residentd  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+os.environ.setdefault("RESIDENTD_LANE_LIBRARY", str(pathlib.Path("client/lane/libresidentd_lane.so").resolve()))
+
+
+class Lanes(support.PackageTest):
+    folder = tempfile.TemporaryDirectory(prefix="lane-", dir="/tmp")
+    FLAGS = ("--local_address={}/local".format(folder.name),)
+
+    def test_a_prepared_call_with_buffers(self):
+        x, y = np.arange(64, dtype=np.float32), np.full(64, 3, np.float32)
+        with self.rd.lane() as lane:
+            bx, by, bz = self.rd.upload(x), self.rd.upload(y), self.rd.empty(64)
+            add = lane.prepare("add", bx, by, out=bz, alpha=2)
+            add()
+            np.testing.assert_array_equal(bz.numpy(), x + 2 * y)
+            add(bz, by, out=bx)
+            np.testing.assert_array_equal(bx.numpy(), x + 4 * y)
+            self.assertGreater(add.version, 0)
+            for sequence in [add.submit(bz) for _ in range(100)]:
+                lane.wait(sequence)
+            np.testing.assert_array_equal(bx.numpy(), x + 4 * y)
+
+    def test_arrays_of_shared_memory_and_scalars_that_vary(self):
+        x, y, z = (self.rd.shared((2, 64)) for _ in range(3))
+        with self.rd.lane(slots=64) as lane:
+            add = lane.prepare("add", x[0], y[0], out=z[0], alpha=1, varying=["alpha"])
+            for i in range(300):
+                x[i % 2] = i
+                y[i % 2] = 0.5
+                add(x[i % 2], y[i % 2], out=z[i % 2], alpha=i)
+                np.testing.assert_array_equal(z[i % 2], np.float32(1.5 * i))
+
+    def test_what_is_wrong_is_refused(self):
+        x, y = self.rd.shared((64,)), self.rd.shared((64,))
+        with self.rd.lane() as lane:
+            add = lane.prepare("add", x, y, out=y)
+            for arguments, words in (((x[:32],), "was prepared with"), ((np.zeros(64, np.float32),), "not memory of the daemon"),
+                                     ((x, y, y, y), "takes 3 tensors")):
+                with self.assertRaisesRegex(residentd.InvalidArgument, words):
+                    add(*arguments)
+            with self.assertRaisesRegex(residentd.InvalidArgument, "does not vary"):
+                add(alpha=3)
+            with self.assertRaisesRegex(residentd.InvalidArgument, "no parameter 'z'"):
+                add(z=x)
+            with self.assertRaisesRegex(residentd.InvalidArgument, "needs 'out'"):
+                lane.prepare("add", x, y)
+            add()
+        with self.assertRaisesRegex(residentd.FailedPrecondition, "closed"):
+            add()
+
+    def test_a_daemon_without_lanes_says_so(self):
+        daemon = support.daemons.Daemon()
+        self.addCleanup(daemon.stop)
+        with residentd.connect(daemon.address) as client:
+            with self.assertRaisesRegex(residentd.FailedPrecondition, "local_address"):
+                client.lane()
+
+    def test_a_daemon_that_is_killed(self):
+        folder = tempfile.TemporaryDirectory(prefix="lane-", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        daemon = support.daemons.Daemon("--local_address={}/local".format(folder.name))
+        self.addCleanup(daemon.stop)
+        client = residentd.connect(daemon.address)
+        self.addCleanup(client.close)
+        x = client.shared((64,))
+        lane = client.lane()
+        add = lane.prepare("add", x, x, out=x)
+        add()
+        daemon.process.kill()
+        daemon.process.wait()
+        with self.assertRaises(residentd.Unavailable) as caught:
+            for _ in range(10):
+                add()
+        self.assertTrue(caught.exception.may_have_run)
+        lane.close()
+
+
+if __name__ == "__main__":
+    support.unittest_main.main()
