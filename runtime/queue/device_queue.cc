@@ -658,8 +658,8 @@ class DeviceQueue::Impl {
 
   // Used by the dispatcher only.
   Clock::time_point next_deadline_check_;
-  // When lanes were last polled in vain; the beginning of the present window of lane_spin_share, and
-  // the time of polling in it.
+  // When lanes were last polled in vain; the beginning of the present window of lane_spin_share,
+  // and the time of polling in it.
   Clock::time_point last_poll_;
   Clock::time_point poll_window_;
   nanoseconds polled_in_window_{0};

@@ -1,5 +1,5 @@
-// Lanes of a device's queue, with a device that the test controls: when the dispatch loop takes from
-// them, whose turn it is, and when they fall asleep and are woken up.
+// Lanes of a device's queue, with a device that the test controls: when the dispatch loop takes
+// from them, whose turn it is, and when they fall asleep and are woken up.
 #include "runtime/queue/lane_source.h"
 
 #include <gtest/gtest.h>

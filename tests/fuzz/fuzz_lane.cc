@@ -1,11 +1,12 @@
 // Fuzz target: a local lane whose memory another thread rewrites while the daemon reads it.
 //
-// The input is the seed of submissions that a client might publish: nearly valid ones, so that every
-// check is reached. A second thread stores random words all the time: stamps of this and other laps,
-// calls, places, values, the words of the client page, and what the daemon wrote. For every batch
-// that the lane gives to the queue, each tensor of each task must lie within a bound buffer, each
-// bounded value within its limits, each number of elements within the maximum, and each submission
-// must be taken exactly once. Run it with a sanitizer: an access outside of the lane is found, too.
+// The input is the seed of submissions that a client might publish: nearly valid ones, so that
+// every check is reached. A second thread stores random words all the time: stamps of this and
+// other laps, calls, places, values, the words of the client page, and what the daemon wrote. For
+// every batch that the lane gives to the queue, each tensor of each task must lie within a bound
+// buffer, each bounded value within its limits, each number of elements within the maximum, and
+// each submission must be taken exactly once. Run it with a sanitizer: an access outside of the
+// lane is found, too.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -94,9 +95,10 @@ class World {
     hostile_.join();
     EndAll();
     lane_->Close();
-    std::printf("fuzz_lane: %lu submissions, of which %lu were tasks and %lu refused; %lu words "
-                "rewritten meanwhile\n",
-                consumed_, tasks_, counters_.refused.load(), rewritten_.load());
+    std::printf(
+        "fuzz_lane: %lu submissions, of which %lu were tasks and %lu refused; %lu words "
+        "rewritten meanwhile\n",
+        consumed_, tasks_, counters_.refused.load(), rewritten_.load());
   }
 
   void Run(uint32_t seed) {
@@ -143,11 +145,9 @@ class World {
       tasks.add_arguments()->mutable_scalar()->add_f64(1);
       request.add_words()->mutable_value()->set_argument(3);
     }
-    auto prepared = PreparedCall::Prepare({.registry = *registry_,
-                                           .buffers = buffers_,
-                                           .client = kClient,
-                                           .session = session_},
-                                          request);
+    auto prepared = PreparedCall::Prepare(
+        {.registry = *registry_, .buffers = buffers_, .client = kClient, .session = session_},
+        request);
     if (!prepared.ok()) Fail(std::string(prepared.status().message()).c_str());
     return *prepared;
   }
@@ -256,8 +256,7 @@ class World {
   bool Within(uint64_t address, uint64_t before, uint64_t from) const {
     return std::any_of(bindings_->buffers.begin(), bindings_->buffers.end(),
                        [&](const BoundBuffer& bound) {
-                         return bound.buffer != nullptr &&
-                                address >= bound.address + before &&
+                         return bound.buffer != nullptr && address >= bound.address + before &&
                                 address + from <= bound.address + bound.bytes;
                        });
   }
@@ -308,10 +307,10 @@ class World {
             __atomic_store_n(memory + 1, uint64_t{random() % 2}, __ATOMIC_RELAXED);
             break;
           default:
-            __atomic_store_n(&slot->words[random() % kLaneWords],
-                             random() % 2 == 0 ? RandomPlace(random)
-                                               : uint64_t{random()} << 32 | random(),
-                             __ATOMIC_RELAXED);
+            __atomic_store_n(
+                &slot->words[random() % kLaneWords],
+                random() % 2 == 0 ? RandomPlace(random) : uint64_t{random()} << 32 | random(),
+                __ATOMIC_RELAXED);
         }
       }
       rewritten_.fetch_add(64, std::memory_order_relaxed);

@@ -171,7 +171,11 @@ TEST_F(LanesTest, EachBadSubmissionIsRefusedWithItsReason) {
            {0, {good, lane_place(UINT16_MAX, 0), good}, 0, kLaneTask, kLaneRefusedBuffer, "word 1"},
            {0, {good, good, lane_place(0, end - 12)}, 0, kLaneTask, kLaneRefusedBounds, "word 2"},
            {0, {good, good, lane_place(0, end)}, 0, kLaneTask, kLaneRefusedBounds, "exceeds"},
-           {0, {good, good, UINT64_MAX >> 16 & ~uint64_t{3}}, 0, kLaneTask, kLaneRefusedBounds,
+           {0,
+            {good, good, UINT64_MAX >> 16 & ~uint64_t{3}},
+            0,
+            kLaneTask,
+            kLaneRefusedBounds,
             "exceeds"},
            {0, {lane_place(0, 2), good, good}, 0, kLaneTask, kLaneRefusedAlignment, "multiple"}}) {
     const LaneEnd refused = lane->Await(lane->Submit(bad.call, bad.words, bad.flags, bad.kind));
@@ -260,23 +264,18 @@ TEST_F(LanesTest, PrepareRefusesWhatRunRefusesAndWordsThatDoNotFit) {
     return word;
   };
   refused(WithWord(AddCall(buffer_, 4), v1::LaneWord()), StatusCode::INVALID_ARGUMENT, "word 3");
-  refused(WithWord(AddCall(buffer_, 4),
-                   word([](auto& w) { w.mutable_place()->set_argument(0); })),
+  refused(WithWord(AddCall(buffer_, 4), word([](auto& w) { w.mutable_place()->set_argument(0); })),
           StatusCode::INVALID_ARGUMENT, "has a word already");
-  refused(WithWord(AddCall(buffer_, 4),
-                   word([](auto& w) { w.mutable_place()->set_argument(3); })),
+  refused(WithWord(AddCall(buffer_, 4), word([](auto& w) { w.mutable_place()->set_argument(3); })),
           StatusCode::INVALID_ARGUMENT, "scalar, not a tensor");
-  refused(WithWord(AddCall(buffer_, 4),
-                   word([](auto& w) { w.mutable_value()->set_argument(9); })),
+  refused(WithWord(AddCall(buffer_, 4), word([](auto& w) { w.mutable_value()->set_argument(9); })),
           StatusCode::INVALID_ARGUMENT, "does not exist");
-  refused(WithWord(AddCall(buffer_, 4),
-                   word([](auto& w) {
+  refused(WithWord(AddCall(buffer_, 4), word([](auto& w) {
                      w.mutable_value()->set_argument(3);
                      w.mutable_value()->set_min(1);
                    })),
           StatusCode::INVALID_ARGUMENT, "floating-point");
-  refused(WithWord(AddCall(buffer_, 4),
-                   word([](auto& w) { w.mutable_elements()->set_max(5); })),
+  refused(WithWord(AddCall(buffer_, 4), word([](auto& w) { w.mutable_elements()->set_max(5); })),
           StatusCode::INVALID_ARGUMENT, "they must have as many");
   request = AddCall(buffer_, 4);
   for (int i = 0; i < 5; ++i) *request.add_words() = request.words(0);
@@ -443,8 +442,8 @@ TEST_F(LanesTest, AClientThatReleasesPagesAgainAndAgainLosesItsLane) {
             static_cast<ssize_t>(sizeof(lane_welcome)));
   const int memory = received.fds[0].get();
   EXPECT_EQ(ftruncate(memory, 4096), -1);  // Sealed.
-  auto* const base = static_cast<uint8_t*>(mmap(nullptr, lane.opened().memory_bytes(),
-                                                PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));
+  auto* const base = static_cast<uint8_t*>(
+      mmap(nullptr, lane.opened().memory_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));
   ASSERT_NE(base, MAP_FAILED);
   const auto* const page = reinterpret_cast<lane_daemon_page*>(base + kLanePageBytes);
   auto* const slots = reinterpret_cast<lane_slot*>(base + lane_slots_offset());
@@ -498,8 +497,8 @@ void RunChild(const std::string& path, const std::string& token, uint64_t memory
   if (recvmsg(connection, &message, 0) != sizeof(lane_welcome)) _exit(3);
   int fd = -1;
   memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-  auto* const base = static_cast<uint8_t*>(
-      mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  auto* const base =
+      static_cast<uint8_t*>(mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
   if (base == MAP_FAILED) _exit(4);
   auto* const all = reinterpret_cast<lane_slot*>(base + lane_slots_offset());
   const auto* const page = reinterpret_cast<lane_daemon_page*>(base + kLanePageBytes);
