@@ -20,7 +20,6 @@
 #include "runtime/lane/lane_layout.h"
 #include "tests/daemon/lane.h"
 #include "tests/daemon/messages.h"
-#include "tests/daemon/nothing_left.h"
 #include "tests/support/eventually.h"
 #include "tests/support/local_packets.h"
 #include "tests/support/temp_folder.h"
