@@ -58,9 +58,12 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# A socket's path has at most 107 bytes.
+local=()
+[[ ${#folder} -gt 100 ]] || local=(--local_address="$folder/local")
 say "Starting: residentd serve"
 "$RESIDENTD" serve --address=127.0.0.1:0 --metrics_address=127.0.0.1:0 \
-  --local_address="$folder/local" --port_file="$folder/ports" "$@" \
+  --port_file="$folder/ports" "${local[@]}" "$@" \
   >"$folder/log" 2>&1 </dev/null &
 pid=$!
 for ((i = 0; i < 600; ++i)); do

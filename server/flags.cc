@@ -44,10 +44,11 @@ void AddLaneFlags(Command& serve, ServeOptions& options) {
   serve.Flag("max_lanes", &options.max_lanes,
              "open local lanes, which need --local_address (docs/local_lane.md); 0: none",
              {.low = 0, .high = 4096});
-  serve.Flag("lane_spin_us", &options.lane_spin_us,
-             "how long a local lane is polled after its last submission; then its client has to wake "
-             "the daemon",
-             {.low = 0, .high = 1'000'000});
+  serve.Flag(
+      "lane_spin_us", &options.lane_spin_us,
+      "how long a local lane is polled after its last submission; then its client has to wake "
+      "the daemon",
+      {.low = 0, .high = 1'000'000});
   serve.Flag("lane_spin_percent", &options.lane_spin_percent,
              "part of a core that polling local lanes of a device may use without a result",
              {.low = 0, .high = 100});

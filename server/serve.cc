@@ -192,11 +192,11 @@ absl::Status Daemon::StartMetrics() {
                                  .lanes = DescribeLanes()});
     pages = console_->paths();
   }
-  ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics_address,
-                                                  MakeDaemonSources(graphs_, lanes_,
-                                                                    endpoints_->listener(),
-                                                                    endpoints_->files()),
-                                                  options_.metrics_hosts, pages));
+  ASSIGN_OR_RETURN(
+      metrics_, MetricsServer::Start(
+                    options_.metrics_address,
+                    MakeDaemonSources(graphs_, lanes_, endpoints_->listener(), endpoints_->files()),
+                    options_.metrics_hosts, pages));
   addresses_.metrics = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());
   return absl::OkStatus();
 }

@@ -20,9 +20,8 @@ constexpr uint32_t kMinQuotaMessages = 4;
 }  // namespace
 
 Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes,
-                   Endpoints& endpoints,
-                   const std::vector<DeviceControl*>& devices, AdminService::Facts facts,
-                   const InferenceOptions& inference)
+                   Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
+                   AdminService::Facts facts, const InferenceOptions& inference)
     : core_(graphs.core),
       graphs_(graphs),
       buffers_(buffers),

@@ -3,8 +3,8 @@
 // Thread safety: BeginDrain and health() may be called from any thread, the other members from one
 // thread.
 //
-//   Services services(graphs, buffers, installs, lanes, endpoints, devices, facts, options.inference);
-//   RETURN_IF_ERROR(services.Start());
+//   Services services(graphs, buffers, installs, lanes, endpoints, devices, facts,
+//   options.inference); RETURN_IF_ERROR(services.Start());
 //   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
 #define RESIDENT_SERVER_SERVICES_H_
@@ -40,9 +40,8 @@ namespace resident {
 class Services {
  public:
   Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes,
-           Endpoints& endpoints,
-           const std::vector<DeviceControl*>& devices, AdminService::Facts facts,
-           const InferenceOptions& inference);
+           Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
+           AdminService::Facts facts, const InferenceOptions& inference);
 
   // Opens the endpoints and serves their calls.
   absl::Status Start();

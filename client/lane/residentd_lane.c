@@ -838,10 +838,8 @@ int residentd_lane_await(residentd_lane* lane, int64_t sequence, int64_t timeout
                 (long long)sequence, lane->slot_count);
   }
   if (look(lane, (uint64_t)sequence, completion)) return RESIDENTD_LANE_OK;
-  if (timeout_ns == 0) {
-    return lane->lost ? fail_lost(lane)
-                      : fail_with(RESIDENTD_LANE_TIMEOUT, "the submission has not ended");
-  }
+  if (lane->lost) return fail_lost(lane);
+  if (timeout_ns == 0) return fail_with(RESIDENTD_LANE_TIMEOUT, "the submission has not ended");
   const uint64_t start = now_ns();
   const uint64_t deadline = timeout_ns < 0 ? UINT64_MAX : start + (uint64_t)timeout_ns;
   const uint64_t spin_until = deadline - start < kSpinNs ? deadline : start + kSpinNs;

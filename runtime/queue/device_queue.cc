@@ -127,6 +127,7 @@ class DeviceQueue::Impl {
   void RemoveLane(const LaneSource* lane) {
     PriorityLock lock_dispatch(this);
     lanes_.Remove(lane);
+    lanes_wait_ = false;  // The next iteration looks again.
     NoteLanes();
   }
 
@@ -201,6 +202,7 @@ class DeviceQueue::Impl {
     {
       PriorityLock lock_dispatch(this);
       tasks_.EndPark();
+      lanes_wait_ = false;
       lanes_.WakeAll();
       NoteLanes();
       {
@@ -656,8 +658,8 @@ class DeviceQueue::Impl {
 
   // Used by the dispatcher only.
   Clock::time_point next_deadline_check_;
-  // When lanes were last polled in vain; the beginning of the present window of lane_spin_share, and
-  // the time of polling in it.
+  // When lanes were last polled in vain; the beginning of the present window of lane_spin_share,
+  // and the time of polling in it.
   Clock::time_point last_poll_;
   Clock::time_point poll_window_;
   nanoseconds polled_in_window_{0};

@@ -3,8 +3,8 @@
 // A lane is hot after it was added or woken up, until nothing was taken from it for `spin`. A lane
 // that waits, for instance for an earlier task of its own, falls asleep too: whoever ends what it
 // waits for wakes it up. While all `max_hot` places are taken, lanes that were woken up wait in the
-// order of arrival, and each iteration gives the place of the lane that has had its turn to the next
-// of them.
+// order of arrival, and each iteration gives the place of the lane that has had its turn to the
+// next of them.
 //
 // Thread safety: one thread at a time (DeviceQueue's dispatch_mu_).
 //
@@ -164,9 +164,8 @@ class HotLanes {
     return true;
   }
   void Cool(Clock::time_point now, bool anyway) {
-    std::erase_if(hot_, [&](Lane* lane) {
-      return now - lane->last_work >= spin_ && Sleep(*lane, anyway);
-    });
+    std::erase_if(
+        hot_, [&](Lane* lane) { return now - lane->last_work >= spin_ && Sleep(*lane, anyway); });
     FillPlaces();
   }
   // The lane that has had its turn last gives its place to the next one that is due, and is due

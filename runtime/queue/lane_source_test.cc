@@ -1,9 +1,10 @@
-// Lanes of a device's queue, with a device that the test controls: when the dispatch loop takes from
-// them, whose turn it is, and when they fall asleep and are woken up.
+// Lanes of a device's queue, with a device that the test controls: when the dispatch loop takes
+// from them, whose turn it is, and when they fall asleep and are woken up.
 #include "runtime/queue/lane_source.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -71,8 +72,10 @@ class FakeLane final : public LaneSource {
 
 class LaneSourceTest : public ::testing::Test {
  protected:
-  explicit LaneSourceTest(std::chrono::nanoseconds spin = std::chrono::milliseconds(1))
-      : queue_({.lane_spin = spin, .lane_spin_share = 1, .max_hot_lanes = 4}) {
+  explicit LaneSourceTest(uint32_t max_hot_lanes = 16)
+      : queue_({.lane_spin = std::chrono::milliseconds(1),
+                .lane_spin_share = 1,
+                .max_hot_lanes = max_hot_lanes}) {
     queue_.AddClient(kAlice);
     queue_.AddClient(kBob);
     epoch_ = queue_.SetRing(device_.NewRing());
@@ -125,8 +128,6 @@ TEST_F(LaneSourceTest, ALaneWithNothingFallsAsleepAndIsWokenUp) {
   const auto lane = NewLane();
   for (uint32_t i = 1; i <= 20; ++i) {
     Await([&] { return lane->asleep.load(); });
-    const uint32_t takes = lane->takes;
-    EXPECT_EQ(lane->takes, takes);  // It is not looked at.
     Publish(*lane, 1);
     CompleteUntil([&] { return lane->ended_tasks == i; });
   }
@@ -144,8 +145,30 @@ TEST_F(LaneSourceTest, ManyLanesOfAClientGetTheShareOfOneClient) {
   of_alice -= of_bob;
   EXPECT_GT(of_alice, of_bob * 9 / 10);
   EXPECT_LT(of_alice, of_bob * 12 / 10);
-  // Each of hers has had turns.
-  for (const auto& lane : lanes_) EXPECT_GT(lane->ended_tasks, 0u);
+}
+
+class FewHotLanesTest : public LaneSourceTest {
+ protected:
+  FewHotLanesTest() : LaneSourceTest(/*max_hot_lanes=*/2) {}
+};
+
+TEST_F(FewHotLanesTest, LanesThatHaveNoPlaceTakeTurns) {
+  for (int i = 0; i < 9; ++i) NewLane()->left = 1'000'000;
+  CompleteUntil([&] {
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return lane->ended_tasks > 1000; });
+  });
+  for (const auto& lane : lanes_) lane->left = 0;
+  CompleteUntil([&] {
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return lane->asleep.load(); });
+  });
+  // Those that were asleep wake up in turn, too.
+  for (const auto& lane : lanes_) Publish(*lane, 3000);
+  CompleteUntil([&] {
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return lane->left == 0; });
+  });
 }
 
 TEST_F(LaneSourceTest, AGrpcClientsBatchWaitsOneTurnOfALane) {

@@ -368,8 +368,8 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     UniqueFd own(connection);
     const std::string token(received.packet + kLaneMagic.size(),
                             static_cast<size_t>(received.bytes) - kLaneMagic.size());
-    const bool clean = received.message.fds.empty() && !received.message.fds_lost &&
-                       !received.message.truncated;
+    const bool clean =
+        received.message.fds.empty() && !received.message.fds_lost && !received.message.truncated;
     received.message.fds.clear();  // Closing a client's descriptor can block: without a lock.
     // Stop waits for this lock before the daemon's lanes end.
     absl::ReaderMutexLock lock(&mu_);

@@ -15,15 +15,14 @@ absl::Status NoLanes(const std::string& flag) {
 }
 
 absl::Status LaneSlots(uint32_t slots) {
-  return absl::InvalidArgumentError(
-      StrCat("slots is ", slots, ". Fix: give a power of two from ", int{kLaneMinSlots}, " to ",
-             int{kLaneMaxSlots}, ", or 0 for ", int{kLaneDefaultSlots}));
+  return absl::InvalidArgumentError(StrCat("slots is ", slots, ". Fix: give a power of two from ",
+                                           int{kLaneMinSlots}, " to ", int{kLaneMaxSlots},
+                                           ", or 0 for ", int{kLaneDefaultSlots}));
 }
 
 absl::Status LaneDataBytes(uint64_t bytes) {
   return absl::InvalidArgumentError(StrCat("data_bytes is ", bytes, ". Fix: give a multiple of ",
-                                           int{kLanePageBytes}, " up to ",
-                                           int{kLaneMaxDataBytes}));
+                                           int{kLanePageBytes}, " up to ", int{kLaneMaxDataBytes}));
 }
 
 absl::Status TooManySessionLanes(uint32_t limit) {
@@ -50,9 +49,8 @@ absl::Status LaneNotFetched(uint32_t lifetime_ms) {
 }
 
 absl::Status LaneMemory(const std::string& why) {
-  return absl::ResourceExhaustedError(
-      StrCat("the daemon cannot make the lane's memory: ", why,
-             ". Fix: open a smaller lane, or try again later"));
+  return absl::ResourceExhaustedError(StrCat("the daemon cannot make the lane's memory: ", why,
+                                             ". Fix: open a smaller lane, or try again later"));
 }
 
 absl::Status NothingToBind() {
@@ -60,8 +58,8 @@ absl::Status NothingToBind() {
 }
 
 absl::Status TooManyLaneBuffers(uint64_t wanted, uint64_t free, uint32_t limit) {
-  return absl::ResourceExhaustedError(StrCat("the lane has places for ", limit, " buffers, of which ",
-                                             free, " are free; ", wanted,
+  return absl::ResourceExhaustedError(StrCat("the lane has places for ", limit,
+                                             " buffers, of which ", free, " are free; ", wanted,
                                              " are needed. Fix: release some (Lanes.Release)"));
 }
 
@@ -72,24 +70,24 @@ absl::Status TooManyLaneCalls(uint32_t limit) {
 }
 
 absl::Status NotBound(uint32_t index) {
-  return absl::NotFoundError(StrCat("no buffer is bound at index ", index,
-                                    ". Fix: use an index of Lanes.Bind, once"));
+  return absl::NotFoundError(
+      StrCat("no buffer is bound at index ", index, ". Fix: use an index of Lanes.Bind, once"));
 }
 
 absl::Status NotPrepared(uint32_t call) {
-  return absl::NotFoundError(StrCat("the lane has no call ", call,
-                                    ". Fix: use a number of Lanes.Prepare, once"));
+  return absl::NotFoundError(
+      StrCat("the lane has no call ", call, ". Fix: use a number of Lanes.Prepare, once"));
 }
 
 absl::Status LaneTemplateCount(uint32_t count) {
-  return absl::InvalidArgumentError(StrCat("the template has count ", count,
-                                           ". Fix: set it to 1: a submission is one task"));
+  return absl::InvalidArgumentError(
+      StrCat("the template has count ", count, ". Fix: set it to 1: a submission is one task"));
 }
 
 absl::Status LaneInlineArgument(int argument) {
-  return absl::InvalidArgumentError(
-      StrCat("argument ", argument,
-             " is an inline or a returned column. Fix: use a buffer: a submission carries no data"));
+  return absl::InvalidArgumentError(StrCat(
+      "argument ", argument,
+      " is an inline or a returned column. Fix: use a buffer: a submission carries no data"));
 }
 
 absl::Status TooManyLaneWords(int words) {
@@ -105,16 +103,16 @@ absl::Status LaneWord(int word, const std::string& what) {
 }
 
 absl::Status LaneElementsDivided(uint64_t elements) {
-  return absl::InvalidArgumentError(
-      StrCat("a task of ", elements,
-             " elements is divided between workers, so that their number cannot be a word. Fix: use "
-             "a smaller max, or prepare a call for this size"));
+  return absl::InvalidArgumentError(StrCat(
+      "a task of ", elements,
+      " elements is divided between workers, so that their number cannot be a word. Fix: use "
+      "a smaller max, or prepare a call for this size"));
 }
 
 absl::Status TooManyLaneRefusals(uint32_t limit, const std::string& last) {
-  return absl::ResourceExhaustedError(
-      StrCat("the lane got more than ", limit, " refused submissions in a second, the last one: ",
-             last, " Fix: correct the program, and open a lane again"));
+  return absl::ResourceExhaustedError(StrCat(
+      "the lane got more than ", limit, " refused submissions in a second, the last one: ", last,
+      " Fix: correct the program, and open a lane again"));
 }
 
 absl::Status TooManyLaneFaults(uint32_t limit) {

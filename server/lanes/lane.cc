@@ -76,8 +76,8 @@ absl::StatusOr<std::shared_ptr<Lane>> Lane::Create(const Options& options, const
   if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return errors::LaneMemory(strerror(errno));
   }
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                          memory.get(), 0);
+  void* const base =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory.get(), 0);
   if (base == MAP_FAILED) return errors::LaneMemory(strerror(errno));
   // Where the limit allows it, the memory is not swapped out.
   (void)mlock(base, bytes);
@@ -344,7 +344,8 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   const uint16_t call = lane_head_call(copy.head);
   if (kind != kLaneTask) {
     *reason = kLaneRefusedKind;
-    *text = absl::StrCat("the kind ", int{kind}, " of a submission is not served. Fix: submit tasks "
+    *text = absl::StrCat("the kind ", int{kind},
+                         " of a submission is not served. Fix: submit tasks "
                          "(kind 0), or use a newer daemon");
     return nullptr;
   }
@@ -356,7 +357,7 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   const PreparedCall& found = *bindings_->calls[call];
   if ((flags & ~kKnownFlags) != 0) {
     *reason = kLaneRefusedFlags;
-    *text = absl::StrCat("the flags ", int{flags}, " of a submission have unknown bits");
+    *text = absl::StrCat("the flags ", int{flags}, " of a submission have unknown bits. Fix: use those of the format");
     return nullptr;
   }
   if ((flags & kLaneDeadline) != 0 && found.words() > kDeadlineWord) {
@@ -366,7 +367,8 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   }
   if (forbidden_[call]) {
     *reason = kLaneRefusedPermission;
-    *text = absl::StrCat("the policy does not allow ", found.operator_name(), " any more");
+    *text = absl::StrCat("the policy does not allow ", found.operator_name(),
+                         " any more. Fix: ask the daemon's administrator");
     return nullptr;
   }
   return &found;
@@ -387,12 +389,14 @@ Lane::Step Lane::Handle(const Copy& copy, std::shared_ptr<LaneBatch>& batch) {
   CheckedTask task;
   const PreparedCall* const call = CheckHead(copy, &reason, &text);
   if (call != nullptr) {
-    if ((flags & kLaneAfterAll) != 0 && completed_.load(std::memory_order_acquire) != copy.sequence) {
+    if ((flags & kLaneAfterAll) != 0 &&
+        completed_.load(std::memory_order_acquire) != copy.sequence) {
       block_.store(Block::kEarlier);
       return Step::kStop;
     }
     // Each submission counts for the shares of a trial.
-    if (batch != nullptr && (batch->call != number || targets_[number].on_trial)) return Step::kStop;
+    if (batch != nullptr && (batch->call != number || targets_[number].on_trial))
+      return Step::kStop;
     if (const Refusal refusal = call->Check(copy.words, bindings_->buffers, &task)) {
       reason = refusal.reason;
       if (batch == nullptr) text = call->Explain(refusal, copy.words, bindings_->buffers);

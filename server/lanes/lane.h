@@ -22,8 +22,8 @@
 // what Take uses; Take only tries to lock it, so that the dispatch loop never waits for a call of
 // this lane. end_mu_ guards the ends of submissions. Order: mu_, end_mu_.
 //
-// Memory ordering: lane_layout.h. A call that changed the bindings (SetBindings) before a submission
-// was published is seen by it, because Take holds mu_ while it reads slots.
+// Memory ordering: lane_layout.h. A call that changed the bindings (SetBindings) before a
+// submission was published is seen by it, because Take holds mu_ while it reads slots.
 #ifndef RESIDENT_SERVER_LANES_LANE_H_
 #define RESIDENT_SERVER_LANES_LANE_H_
 
@@ -217,9 +217,9 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   std::atomic<bool> draining_{false};
   std::atomic<bool> asleep_{false};
   std::atomic<Block> block_{Block::kNone};
-  std::atomic<uint64_t> epoch_{0};       // Of the last Take.
+  std::atomic<uint64_t> epoch_{0};        // Of the last Take.
   std::atomic<uint64_t> bound_epoch_{0};  // Of bindings_.
-  std::atomic<uint32_t> wakes_{0};       // The value of the daemon page's `wakes`.
+  std::atomic<uint32_t> wakes_{0};        // The value of the daemon page's `wakes`.
   std::atomic<uint64_t> refused_{0};
 
   mutable absl::Mutex mu_ ABSL_ACQUIRED_BEFORE(end_mu_);
@@ -228,7 +228,7 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   std::vector<CallTarget> targets_ ABSL_GUARDED_BY(mu_);  // By call.
   // See LaneBatch::dropped, of the next batch.
   std::shared_ptr<const OperatorVersion> dropped_ ABSL_GUARDED_BY(mu_);
-  std::vector<bool> forbidden_ ABSL_GUARDED_BY(mu_);      // By call.
+  std::vector<bool> forbidden_ ABSL_GUARDED_BY(mu_);  // By call.
   std::vector<Ticket> tickets_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LaneBatch> pending_ ABSL_GUARDED_BY(mu_);
   uint64_t cancel_below_ ABSL_GUARDED_BY(mu_) = 0;

@@ -15,6 +15,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
 #include "server/lanes/errors.h"
+#include "server/workload/errors.h"
 #include "server/workload/placement.h"
 
 namespace resident {
@@ -135,19 +136,19 @@ absl::Status LaneTable::Open(const std::shared_ptr<Client>& client,
     absl::MutexLock lock(&mu_);
     entry->id = next_id_++;
   }
-  const Lane::Host host{
-      .registry = core_.registry,
-      .gate = core_.gate,
-      .counters = counters_[place.device],
-      .note_work = [device = entry->device](const Lane& lane) { device->queue().NoteLaneWork(&lane); },
-      .refuse =
-          [this, id = entry->id](const Lane&, const absl::Status& status) {
-            {
-              absl::MutexLock lock(&refused_mu_);
-              refused_.emplace_back(id, status);
-            }
-            wake_.Signal();
-          }};
+  const Lane::Host host{.registry = core_.registry,
+                        .gate = core_.gate,
+                        .counters = counters_[place.device],
+                        .note_work = [device = entry->device](
+                                         const Lane& lane) { device->queue().NoteLaneWork(&lane); },
+                        .refuse =
+                            [this, id = entry->id](const Lane&, const absl::Status& status) {
+                              {
+                                absl::MutexLock lock(&refused_mu_);
+                                refused_.emplace_back(id, status);
+                              }
+                              wake_.Signal();
+                            }};
   ASSIGN_OR_RETURN(entry->lane, Lane::Create(options, host, std::move(tickets)));
   auto bindings = std::make_shared<LaneBindings>();
   bindings->session = place.session;
@@ -268,9 +269,8 @@ absl::Status LaneTable::Bind(const Client& client, const v1::BindLaneRequest& re
     if (buffer->epoch != epoch) {
       return errors::DeviceUnavailable(buffer->device, "its engine is being replaced");
     }
-    const auto place =
-        FindPlace(next->buffers, from, kMaxLaneBuffers,
-                  [](const BoundBuffer& bound) { return bound.buffer == nullptr; });
+    const auto place = FindPlace(next->buffers, from, kMaxLaneBuffers,
+                                 [](const BoundBuffer& bound) { return bound.buffer == nullptr; });
     if (!place.has_value()) {
       return errors::TooManyLaneBuffers(static_cast<uint64_t>(request.buffer_ids_size()),
                                         kMaxLaneBuffers - index_of.size(), kMaxLaneBuffers);
@@ -293,9 +293,8 @@ absl::Status LaneTable::Prepare(const Client& client, const v1::PrepareLaneReque
   if (entry->closed) return errors::UnknownLane(request.lane_id());
   const auto before = entry->lane->bindings();
   ASSIGN_OR_RETURN(auto call, PreparedCall::Prepare(MakeSources(*entry, before->session), request));
-  const std::optional<CallTarget> target =
-      call->Resolve(core_.registry, {entry->device->index(), before->session->info(),
-                                     options_.task_time_limit});
+  const std::optional<CallTarget> target = call->Resolve(
+      core_.registry, {entry->device->index(), before->session->info(), options_.task_time_limit});
   // The memory of the call, and that for the arguments of as many tasks as the lane has slots.
   Needs needs;
   needs.device = entry->device->index();
@@ -309,8 +308,8 @@ absl::Status LaneTable::Prepare(const Client& client, const v1::PrepareLaneReque
     entry->lane->Keep(std::move(arguments));
   }
   auto next = std::make_shared<LaneBindings>(*before);
-  const auto place = FindPlace(next->calls, 0, kMaxLaneCalls,
-                               [](const auto& other) { return other == nullptr; });
+  const auto place =
+      FindPlace(next->calls, 0, kMaxLaneCalls, [](const auto& other) { return other == nullptr; });
   if (!place.has_value()) return errors::TooManyLaneCalls(kMaxLaneCalls);
   next->calls[*place] = std::move(call);
   if (entry->call_tickets.size() <= *place) entry->call_tickets.resize(*place + 1);
@@ -355,9 +354,8 @@ void LaneTable::Recheck(uint64_t lane_id) {
     if (found == lanes_.end()) return;
     entry = found->second;
   }
-  entry->lane->SetAllowed([&entry](const std::string& name) {
-    return entry->client->account().MaySubmit(name).ok();
-  });
+  entry->lane->SetAllowed(
+      [&entry](const std::string& name) { return entry->client->account().MaySubmit(name).ok(); });
 }
 
 void LaneTable::MoveTo(Entry& entry, const std::shared_ptr<EngineSession>& session) {
@@ -375,8 +373,7 @@ void LaneTable::MoveTo(Entry& entry, const std::shared_ptr<EngineSession>& sessi
       }
       // One that was freed meanwhile is not on the new engine.
       const auto buffer = core_.buffers.Find(entry.client->id(), bound.buffer->id);
-      next->buffers.push_back(
-          MakeBound(buffer.ok() ? *buffer : bound.buffer, session->epoch()));
+      next->buffers.push_back(MakeBound(buffer.ok() ? *buffer : bound.buffer, session->epoch()));
     }
     const PreparedCall::Sources sources = MakeSources(entry, session);
     for (const auto& call : before->calls) {

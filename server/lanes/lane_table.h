@@ -1,5 +1,5 @@
-// LaneTable: all open lanes (lane.h): opens and closes them, binds buffers and prepares calls, hands
-// their memory over, and waits for the doorbells and the ends of their clients.
+// LaneTable: all open lanes (lane.h): opens and closes them, binds buffers and prepares calls,
+// hands their memory over, and waits for the doorbells and the ends of their clients.
 //
 //   Open ──▶ waits for its client ──Attach, Adopt──▶ attached ──▶ closed
 //                 └──── kLaneTokenMs ──────────────────────────────▲
@@ -9,13 +9,13 @@
 // of refusals and of page faults).
 //
 // The thread "resident-lanes" reads the doorbells. A client that rings without a submission is not
-// listened to for a while, at first kMinMute, doubling to kMaxMute. Every kTick the thread also looks
-// at lanes that are asleep, so that no wake-up is lost for longer, and drops versions that no longer
-// serve.
+// listened to for a while, at first kMinMute, doubling to kMaxMute. Every kTick the thread also
+// looks at lanes that are asleep, so that no wake-up is lost for longer, and drops versions that no
+// longer serve.
 //
 // Thread safety: all members may be called from any thread; OnSessionEnd of Core's clients must be
-// set before the first call, by the constructor. Locks: Entry::change_mu, mu_. No callback is called
-// with one of them.
+// set before the first call, by the constructor. Locks: Entry::change_mu, mu_. No callback is
+// called with one of them.
 #ifndef RESIDENT_SERVER_LANES_LANE_TABLE_H_
 #define RESIDENT_SERVER_LANES_LANE_TABLE_H_
 
@@ -116,7 +116,7 @@ class LaneTable {
     absl::Mutex change_mu;
     bool closed ABSL_GUARDED_BY(change_mu) = false;
     std::vector<Ticket> call_tickets ABSL_GUARDED_BY(change_mu);  // By call.
-    uint64_t argument_bytes ABSL_GUARDED_BY(change_mu) = 0;  // Of a task; the largest call's.
+    uint64_t argument_bytes ABSL_GUARDED_BY(change_mu) = 0;       // Of a task; the largest call's.
 
     // Guarded by the table's mu_. The lane's thread uses the socket.
     UniqueFd socket;

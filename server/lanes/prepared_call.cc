@@ -106,9 +106,9 @@ absl::StatusOr<PreparedCall::CallArgument*> PreparedCall::FindArgument(int index
                                                 operator_name(), " has ", arguments_.size()));
   }
   if (arguments_[argument].tensor != tensor) {
-    return errors::LaneWord(index, absl::StrCat("argument ", argument, " is a ",
-                                                tensor ? "scalar, not a tensor"
-                                                       : "tensor, not a scalar"));
+    return errors::LaneWord(index,
+                            absl::StrCat("argument ", argument, " is a ",
+                                         tensor ? "scalar, not a tensor" : "tensor, not a scalar"));
   }
   CallArgument& found = arguments_[argument];
   if (found.role != Role::kFixed) {
@@ -153,8 +153,8 @@ absl::Status PreparedCall::ReadValue(int index, const v1::LaneWord::Value& value
   argument->min = value.has_min() ? value.min() : argument->is_signed ? -most - 1 : 0;
   argument->max = value.has_max() ? value.max() : most;
   if (argument->min > argument->max) {
-    return errors::LaneWord(index, absl::StrCat("min ", argument->min, " is above max ",
-                                                argument->max));
+    return errors::LaneWord(index,
+                            absl::StrCat("min ", argument->min, " is above max ", argument->max));
   }
   if (!ScalarFits(dtype, argument->min) || !ScalarFits(dtype, argument->max)) {
     return errors::LaneWord(index, absl::StrCat("min or max does not fit ", DTypeName(dtype)));
@@ -165,14 +165,15 @@ absl::Status PreparedCall::ReadValue(int index, const v1::LaneWord::Value& value
 absl::Status PreparedCall::ReadElements(int index, const v1::LaneWord::Elements& elements) {
   if (elements_word_ >= 0) return errors::LaneWord(index, "another word is the number of elements");
   if (!task_.compact) {
-    return errors::LaneWord(index,
-                            "the number of elements can change only if the operator has the compact "
-                            "form and all tensors are dense float32 vectors of one length");
+    return errors::LaneWord(
+        index,
+        "the number of elements can change only if the operator has the compact "
+        "form and all tensors are dense float32 vectors of one length");
   }
   if (elements.max() == 0 || elements.max() != max_elements_) {
-    return errors::LaneWord(index, absl::StrCat("max is ", elements.max(),
-                                                ", and the template's tensors have ", max_elements_,
-                                                " elements: they must have as many, at least 1"));
+    return errors::LaneWord(
+        index, absl::StrCat("max is ", elements.max(), ", and the template's tensors have ",
+                            max_elements_, " elements: they must have as many, at least 1"));
   }
   elements_word_ = index;
   return absl::OkStatus();
@@ -244,8 +245,8 @@ std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
     return target;
   };
   if (!resolved->ok()) {
-    const bool quarantined = absl::IsFailedPrecondition(resolved->status()) ||
-                             absl::IsUnavailable(resolved->status());
+    const bool quarantined =
+        absl::IsFailedPrecondition(resolved->status()) || absl::IsUnavailable(resolved->status());
     return refuse(quarantined ? kLaneRefusedQuarantined : kLaneRefusedPrepareAgain,
                   std::string(resolved->status().message()));
   }
@@ -253,8 +254,9 @@ std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
   target.on_trial = op.on_trial;
   if (op.op != operator_.get()) {
     return refuse(kLaneRefusedPrepareAgain,
-                  absl::StrCat(operator_name(), " was removed and installed again. Fix: prepare the "
-                                                "call again"));
+                  absl::StrCat(operator_name(),
+                               " was removed and installed again. Fix: prepare the "
+                               "call again"));
   }
   const SplitRule& split = op.version->split;
   const uint64_t chunks =
@@ -349,11 +351,12 @@ std::string PreparedCall::Explain(const Refusal& refusal, const LaneWordCopy& wo
       return absl::StrCat(where, ": the lane's table has no buffer with the index ", index,
                           ". Fix: use an index of Lanes.Bind");
     case kLaneRefusedLostBuffer:
-      return absl::StrCat(where, ": the buffer was lost with its engine. Fix: allocate it again, "
-                                 "bind it, and prepare calls that name it again");
+      return absl::StrCat(where,
+                          ": the buffer was lost with its engine. Fix: allocate it again, "
+                          "bind it, and prepare calls that name it again");
     case kLaneRefusedAlignment:
       return absl::StrCat(where, ": the offset ", offset,
-                          " is not a multiple of the element's size");
+                          " is not a multiple of the element's size. Fix: align the tensor");
     case kLaneRefusedBounds:
       return absl::StrCat(where, ": the tensor at offset ", offset, " exceeds buffer ",
                           index < buffers.size() && buffers[index].buffer != nullptr

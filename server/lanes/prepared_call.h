@@ -105,7 +105,9 @@ class PreparedCall {
   size_t arguments() const { return arguments_.size(); }
   size_t words() const { return words_; }
   // Bytes of the arguments of one task, in the form that needs more.
-  uint64_t argument_bytes() const { return task_.compact ? 0 : arguments_.size() * sizeof(Argument); }
+  uint64_t argument_bytes() const {
+    return task_.compact ? 0 : arguments_.size() * sizeof(Argument);
+  }
 
   // The call with the fixed tensors' buffers as they are on the session's engine.
   std::shared_ptr<const PreparedCall> MoveTo(const Sources& sources) const;

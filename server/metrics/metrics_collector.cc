@@ -170,9 +170,9 @@ class DeviceFamilies {
     AddGauge(staging_waiting_, labels, static_cast<double>(staging.waiting));
 
     AddGauge(lanes_, labels, static_cast<double>(lanes.lanes));
-    for (const auto& [result, count] : {std::pair("ok", lanes.ok), std::pair("failed", lanes.failed),
-                                        std::pair("refused", lanes.refused),
-                                        std::pair("cancelled", lanes.cancelled)}) {
+    for (const auto& [result, count] :
+         {std::pair("ok", lanes.ok), std::pair("failed", lanes.failed),
+          std::pair("refused", lanes.refused), std::pair("cancelled", lanes.cancelled)}) {
       AddCounter(submissions_, With(labels, "result", result), static_cast<double>(count));
     }
     AddCounter(lane_wakeups_, labels, static_cast<double>(snapshot.queue.lane_wakeups));
@@ -187,12 +187,12 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_,      &info_,          &generation_, &changes_,      &pause_,
-          &workers_,    &queue_,         &occupancy_,  &slots_,        &busy_,
-          &parks_,      &resumes_,       &park_,       &resume_,       &restarts_,
-          &memory_,     &memory_used_,   &buffers_,    &staging_used_, &staging_waiting_,
-          &engine_cpu_, &engine_memory_, &spare_,      &last_restart_, &lanes_,
-          &submissions_, &lane_wakeups_, &lane_polling_}) {
+         {&state_,       &info_,          &generation_,  &changes_,      &pause_,
+          &workers_,     &queue_,         &occupancy_,   &slots_,        &busy_,
+          &parks_,       &resumes_,       &park_,        &resume_,       &restarts_,
+          &memory_,      &memory_used_,   &buffers_,     &staging_used_, &staging_waiting_,
+          &engine_cpu_,  &engine_memory_, &spare_,       &last_restart_, &lanes_,
+          &submissions_, &lane_wakeups_,  &lane_polling_}) {
       families.push_back(std::move(*family));
     }
   }

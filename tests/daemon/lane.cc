@@ -49,7 +49,8 @@ grpc::Status TestLane::Open(uint32_t slots, uint64_t data_bytes, uint32_t device
 
 bool TestLane::Attach(const std::string& local_address) {
   socket_ = ConnectLocal(local_address);
-  if (socket_ < 0 || !SendLocal(socket_, std::string(kLaneMagic) + opened_.token(), {})) return false;
+  if (socket_ < 0 || !SendLocal(socket_, std::string(kLaneMagic) + opened_.token(), {}))
+    return false;
   alignas(lane_welcome) char packet[4096];
   DescriptorMessage received;
   const ssize_t bytes = ReceiveDescriptorMessage(socket_, packet, sizeof(packet), 0, &received);

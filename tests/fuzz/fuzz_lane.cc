@@ -1,11 +1,12 @@
 // Fuzz target: a local lane whose memory another thread rewrites while the daemon reads it.
 //
-// The input is the seed of submissions that a client might publish: nearly valid ones, so that every
-// check is reached. A second thread stores random words all the time: stamps of this and other laps,
-// calls, places, values, the words of the client page, and what the daemon wrote. For every batch
-// that the lane gives to the queue, each tensor of each task must lie within a bound buffer, each
-// bounded value within its limits, each number of elements within the maximum, and each submission
-// must be taken exactly once. Run it with a sanitizer: an access outside of the lane is found, too.
+// The input is the seed of submissions that a client might publish: nearly valid ones, so that
+// every check is reached. A second thread stores random words all the time: stamps of this and
+// other laps, calls, places, values, the words of the client page, and what the daemon wrote. For
+// every batch that the lane gives to the queue, each tensor of each task must lie within a bound
+// buffer, each bounded value within its limits, each number of elements within the maximum, and
+// each submission must be taken exactly once. Run it with a sanitizer: an access outside of the
+// lane is found, too.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -94,9 +95,10 @@ class World {
     hostile_.join();
     EndAll();
     lane_->Close();
-    std::printf("fuzz_lane: %lu submissions, of which %lu were tasks and %lu refused; %lu words "
-                "rewritten meanwhile\n",
-                consumed_, tasks_, counters_.refused.load(), rewritten_.load());
+    std::printf(
+        "fuzz_lane: %lu submissions, of which %lu were tasks and %lu refused; %lu words "
+        "rewritten meanwhile\n",
+        consumed_, tasks_, counters_.refused.load(), rewritten_.load());
   }
 
   void Run(uint32_t seed) {
@@ -117,6 +119,7 @@ class World {
       v1::BufferColumn& column = *tasks.add_arguments()->mutable_buffer();
       column.add_buffer_ids(2);  // 32 elements.
       column.add_shape(elements);
+      if (call == kBounded) column.set_dtype(v1::DTYPE_F16);  // Not compact.
       request.add_words()->mutable_place()->set_argument(
           static_cast<uint32_t>(tasks.arguments_size() - 1));
       return &column;
@@ -142,11 +145,9 @@ class World {
       tasks.add_arguments()->mutable_scalar()->add_f64(1);
       request.add_words()->mutable_value()->set_argument(3);
     }
-    auto prepared = PreparedCall::Prepare({.registry = *registry_,
-                                           .buffers = buffers_,
-                                           .client = kClient,
-                                           .session = session_},
-                                          request);
+    auto prepared = PreparedCall::Prepare(
+        {.registry = *registry_, .buffers = buffers_, .client = kClient, .session = session_},
+        request);
     if (!prepared.ok()) Fail(std::string(prepared.status().message()).c_str());
     return *prepared;
   }
@@ -155,10 +156,11 @@ class World {
     return lane_place(static_cast<uint16_t>(random() % 6), random() % 300);
   }
 
-  // As an honest client: only into slots whose submission has ended.
+  // As an honest client: only into slots whose submission has ended. If the lane is full, the next
+  // one again: the other thread may have overwritten its stamp.
   void Publish(std::mt19937& random) {
-    const uint64_t sequence = published_;
-    if (sequence - consumed_ >= kSlots / 2) return;
+    const bool full = published_ - consumed_ >= kSlots / 2;
+    const uint64_t sequence = full ? consumed_ + random() % (kSlots / 2) : published_;
     auto* const slot = Slot(sequence);
     const bool valid = random() % 4 != 0;
     for (size_t w = 0; w < kLaneWords; ++w) {
@@ -171,7 +173,7 @@ class World {
     const auto kind = static_cast<uint8_t>(valid ? 0 : random() % 6);
     const auto flags = static_cast<uint8_t>(valid ? random() % 2 * kLaneQuiet : random() % 10);
     __atomic_store_n(&slot->head, lane_slot_head(sequence, call, kind, flags), __ATOMIC_RELEASE);
-    ++published_;
+    if (!full) ++published_;
   }
 
   lane_slot* Slot(uint64_t sequence) {
@@ -228,20 +230,24 @@ class World {
     const uint64_t elements = task.elements();
     Expect(elements >= 1 && elements <= kMaxElements, "too many elements");
     for (uint32_t a = 0; a < 3; ++a) {
-      Expect(Within(task.compact_argument(a), 0, elements * sizeof(float)),
+      const uint64_t address = task.compact_argument(a);
+      Expect(address % sizeof(float) == 0, "an address between elements");
+      Expect(Within(address, 0, elements * sizeof(float)),
              "an address outside of the bound buffers");
     }
   }
 
   void CheckArguments(uint16_t call, const Argument* arguments) {
+    const DType dtype = call == kBounded ? DType::kF16 : DType::kF32;
     for (uint32_t a = 0; a < (call == kBounded ? 2u : 3u); ++a) {
       const TensorArgument& tensor = arguments[a].tensor;
       const bool backwards = call == kStrided && a == 0;
-      Expect(tensor.rank == 1 && tensor.shape[0] == 4 && tensor.dtype == DType::kF32 &&
+      Expect(tensor.rank == 1 && tensor.shape[0] == 4 && tensor.dtype == dtype &&
                  tensor.strides[0] == (backwards ? -2 : 1),
              "another shape");
+      Expect(tensor.address % SizeOf(dtype) == 0, "an address between elements");
       Expect(Within(tensor.address, backwards ? 6 * sizeof(float) : 0,
-                    (backwards ? 1 : 4) * sizeof(float)),
+                    (backwards ? 1 : 4) * SizeOf(dtype)),
              "an address outside of the bound buffers");
     }
     if (call == kBounded) Expect(arguments[2].scalar_bits <= kMaxValue, "a value over its limit");
@@ -250,8 +256,7 @@ class World {
   bool Within(uint64_t address, uint64_t before, uint64_t from) const {
     return std::any_of(bindings_->buffers.begin(), bindings_->buffers.end(),
                        [&](const BoundBuffer& bound) {
-                         return bound.buffer != nullptr && address % sizeof(float) == 0 &&
-                                address >= bound.address + before &&
+                         return bound.buffer != nullptr && address >= bound.address + before &&
                                 address + from <= bound.address + bound.bytes;
                        });
   }
@@ -302,10 +307,10 @@ class World {
             __atomic_store_n(memory + 1, uint64_t{random() % 2}, __ATOMIC_RELAXED);
             break;
           default:
-            __atomic_store_n(&slot->words[random() % kLaneWords],
-                             random() % 2 == 0 ? RandomPlace(random)
-                                               : uint64_t{random()} << 32 | random(),
-                             __ATOMIC_RELAXED);
+            __atomic_store_n(
+                &slot->words[random() % kLaneWords],
+                random() % 2 == 0 ? RandomPlace(random) : uint64_t{random()} << 32 | random(),
+                __ATOMIC_RELAXED);
         }
       }
       rewritten_.fetch_add(64, std::memory_order_relaxed);

@@ -468,7 +468,8 @@ void MeasureIdle(const Daemon& daemon, client::Client& client, Lane& lane, Bench
 
 int Run() {
   std::pair<double, double> ring{0, 0};
-  if (absl::GetFlag(FLAGS_ring)) ring = BareRing();
+  // Workers of the CPU engine sleep, and DeviceTasks does not wake them.
+  if (absl::GetFlag(FLAGS_ring) && OnGpu()) ring = BareRing();
   const TempFolder folder("lane", "/tmp");
   std::vector<std::string> flags = {"--local_address=" + folder.path() + "/local",
                                     "--staging_mib=256", "--device_memory_mib=1024"};

@@ -1,7 +1,7 @@
 // Local lanes with a real daemon: results, versions, refusals, and the ends of the client, the
 // daemon and the engine. client/lane/residentd_lane_test.cc tests the C library alone.
 //
-// RESIDENT_TEST_LANE_SCALE multiplies the counts (default 1; 50: a million lone calls, a thousand
+// RESIDENT_TEST_LANE_SCALE multiplies the counts (default 1; 500: a million lone calls, 5,000
 // killed clients).
 #include <signal.h>
 #include <sys/wait.h>
@@ -93,7 +93,7 @@ TEST_F(LaneClientTest, LoneCallsAreEachChecked) {
   const auto lane = Must(client->OpenLane({}));
   LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
   uint64_t wrong = 0;
-  const uint64_t calls = Scaled(20'000);
+  const uint64_t calls = Scaled(2000);
   for (uint64_t i = 0; i < calls; ++i) {
     const uint64_t at = i % 2 * kN;
     for (uint64_t j = 0; j < kN; j += 21) {
@@ -118,7 +118,7 @@ TEST_F(LaneClientTest, AfterAllOrdersAChain) {
   for (uint64_t i = 0; i < kN; ++i) one.data()[i] = 0.5;
   const auto lane = Must(client->OpenLane({.slots = 256}));
   LaneCall add = PrepareAdd(*lane, sum.buffer, one.buffer, sum.buffer);
-  const uint64_t steps = Scaled(5000);
+  const uint64_t steps = Scaled(2000);
   for (uint64_t i = 0; i < steps; ++i) {
     absl::StatusOr<int64_t> sequence;
     while (absl::IsResourceExhausted(
@@ -260,7 +260,7 @@ TEST_F(LaneClientTest, VersionsAreThoseThatWereActive) {
     }
   });
   uint64_t wrong = 0, seen[3] = {};
-  for (uint64_t i = 0; i < Scaled(20'000); ++i) {
+  for (uint64_t i = 0; i < Scaled(2000); ++i) {
     x.data()[5] = static_cast<float>(i % 4096 + 1);
     const uint64_t before = finished;
     residentd_lane_completion done;
@@ -372,7 +372,7 @@ TEST_F(LaneClientTest, ClientsAreKilled) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const auto descriptors = [&] { return daemon.Descriptors(); };
   size_t first = 0;
-  const uint64_t kills = Scaled(20);
+  const uint64_t kills = Scaled(10);
   for (uint64_t i = 0; i < kills; ++i) {
     int ready[2];
     ASSERT_EQ(pipe(ready), 0);

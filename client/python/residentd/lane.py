@@ -118,7 +118,10 @@ class LaneCall:
         """Runs it. timeout: seconds; after DeadlineExceeded the task may still run."""
         if args or kwargs:
             self._set(args, kwargs)
-        code = self._run(self._lane._handle, self._number, self._words_at, self._count,
+        handle = self._lane._handle
+        if not handle:
+            raise _closed()
+        code = self._run(handle, self._number, self._words_at, self._count,
                          -1 if timeout is None else int(timeout * 1e9), self._completion_at)
         if code or self._completion.status:
             self._lane._raise(code, self._completion)
@@ -127,6 +130,8 @@ class LaneCall:
         """Submits it and does not wait; returns the number for Lane.wait()."""
         if args or kwargs:
             self._set(args, kwargs)
+        if not self._lane._handle:
+            raise _closed()
         sequence: int = self._lane._library.residentd_lane_submit(
             self._lane._handle, self._number, self._words_at, self._count, 0)
         if sequence < 0:
@@ -174,6 +179,10 @@ class _Tensor:
         self.offset_bytes = offset_bytes
         self.dtype = dtype
         self.kind = (dtype.name, tuple(shape), tuple(strides))
+
+
+def _closed() -> Error:
+    return FailedPrecondition("the lane is closed", "open another one")
 
 
 def _find_parameter(signature: Signature, name: str) -> int:
@@ -284,6 +293,8 @@ class Lane:
     def wait(self, sequence: int, timeout: Optional[float] = None) -> None:
         """Waits until a submission has ended; raises its error. timeout: seconds. Not later than as many
         submissions as the lane has slots."""
+        if not self._handle:
+            raise _closed()
         completion = _Completion()
         code = self._library.residentd_lane_await(self._handle, sequence,
                                                   -1 if timeout is None else int(timeout * 1e9),
@@ -339,8 +350,6 @@ class Lane:
 
     def _raise(self, code: int, completion: Optional[_Completion]) -> None:
         if code:
-            if not self._handle:
-                raise FailedPrecondition("the lane is closed", "open another one")
             text = self._library.residentd_lane_last_error().decode()
             if code in (_LOST, _CLOSED):
                 self._raise_end(text)
