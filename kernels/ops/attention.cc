@@ -11,6 +11,7 @@
 //      columns and rows, only a part of the keys.
 #include "kernels/ops/attention_combine.h"
 #include "kernels/ops/attention_decode.h"
+#include "kernels/ops/attention_few_keys.h"
 #include "kernels/ops/attention_one_position.h"
 #include "kernels/ops/attention_prefill.h"
 #include "kernels/ops/attention_stream.h"
@@ -674,6 +675,7 @@ RESIDENT_DEVICE bool DecodeItemAtOnce(const Block& block, const Args& args, u32 
     return true;
   }
   block.barrier();  // No thread uses the memory for an item before.
+  if (CanDecodeFewKeys(args, items)) return DecodeFewKeys(block, args, items, item);
   if (block.thread() == 0) ReadPosition(args, items, *block.memory<PositionTask>());
   block.barrier();
   return items.by_heads || items.shared == 1 ? DecodeAtOnce<1>(block, args, item)

@@ -10,6 +10,8 @@
 // the next task. That takes longer than to read some hundred keys: these are one part, and items of
 // empty parts have heads of q in their place, if there are enough of them.
 //
+//   DecodeFewKeys        (attention_few_keys.h)      the same as the next one, but for items of one
+//                                                    head of q
 //   AttendOnePositionBy  (attention_one_position.h)  16-bit keys and values of 64 or 128 elements
 //   DecodeItem           (attention.cc)              any tensors
 #ifndef RESIDENT_KERNELS_OPS_ATTENTION_DECODE_H_

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
@@ -30,6 +31,8 @@ struct Case {
   bool rotates = true;
   DType cache = DType::kBF16;
   DType q = DType::kF32;
+  // Elements between the first one of a row and a multiple of 16 bytes, of q, k and v.
+  i64 shift = 0;
 };
 
 // A dense tensor whose elements start at a multiple of 16 bytes.
@@ -96,12 +99,22 @@ class Decode {
     for (i64 i = 0; i < out.size(); ++i) out.Set(i, -77.0f);
     return RunEmulated(
         resident_operator_attention_decode,
-        {q.ToArgument(), k.ToArgument(), v.ToArgument(), angles.ToArgument(), keys.ToArgument(),
+        {Shifted(q), Shifted(k), Shifted(v), angles.ToArgument(), keys.ToArgument(),
          values.ToArgument(), acc.ToArgument(), largest.ToArgument(), sum.ToArgument(),
          DenseArgument(arrived.data(), DType::kI32, {case_.kv_heads}), out.ToArgument(),
          ScalarArgument(static_cast<u64>(case_.pos)), ScalarArgument(bit_cast<u32>(scale)),
          ScalarArgument(static_cast<u64>(case_.layout))},
         chunks);
+  }
+
+  Argument Shifted(const Elements& from) const {
+    Argument argument = from.ToArgument();
+    if (case_.shift == 0) return argument;
+    // The same elements elsewhere.
+    auto* const to = reinterpret_cast<float*>(shifted_.emplace_back(4096).data()) + case_.shift;
+    for (i64 i = 0; i < from.size(); ++i) to[i] = from.Get(i);
+    argument.tensor.address = reinterpret_cast<u64>(to);
+    return argument;
   }
 
   // Element d of a head at `row`, rotated.
@@ -173,6 +186,10 @@ class Decode {
   Elements q, k, v, angles, keys, values, acc, largest, sum, out;
   std::vector<i32> arrived;
   float scale;
+  struct alignas(16) Floats {
+    float v[4];
+  };
+  mutable std::deque<std::vector<Floats>> shifted_;
 };
 
 void Check(const Case& c, u64 chunks) {
@@ -222,6 +239,24 @@ TEST(AttentionDecodeTest, HeadsDimensionsLayoutsAndChunks) {
   Check({10, 1, 64, 70, 33, 3}, 2);  // More heads than are computed at once.
   Check({6, 2, 64, 70, 65, 700}, 7);
   Check({2, 1, 128, 300, 299, 5}, 3);
+}
+
+// An item for each head, of keys that a block has in registers at the same time, and of more:
+// attention_few_keys.h. Where q, k and v are not aligned, AttendOnePositionBy computes the same.
+TEST(AttentionDecodeTest, FewKeys) {
+  for (const i64 dim : {64, 128}) {
+    for (const i64 pos :
+         {0, 1, 5, 11, 12, 31, 47, 48, 71, 72, 95, 96, 191, 192, 193, 383, 384, 511}) {
+      for (const i32 layout : {0, 1}) {
+        Check({4, 2, dim, 520, pos, 2, layout}, 3);
+        Check({3, 3, dim, 520, pos, 1, layout, pos % 2 == 0, DType::kF16}, 2);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+    Case c = {4, 2, dim, 200, 160, 3};
+    c.shift = 1;
+    Check(c, 2);
+  }
 }
 
 TEST(AttentionDecodeTest, OtherFormsThanThatOf16BitsAndAlignedHeads) {

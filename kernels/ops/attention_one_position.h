@@ -365,19 +365,27 @@ RESIDENT_DEVICE bool MergeWarps(const Block& block, const PositionTask& task,
   return finite;
 }
 
+// Where the results of parts are.
+struct PartResults {
+  u64 out;
+  u64 largest;
+  u64 sum;
+  u32 shared_heads;
+  u32 parts;
+};
 // Writes the results of an empty part.
 template <u32 kDim>
-RESIDENT_DEVICE void ClearPart(const Block& block, const PositionTask& task, u32 kv_head,
+RESIDENT_DEVICE void ClearPart(const Block& block, const PartResults& results, u32 kv_head,
                                u32 part) {
-  const i64 first = i64{kv_head} * task.shared_heads * task.parts + part;
+  const i64 first = i64{kv_head} * results.shared_heads * results.parts + part;
   RESIDENT_UNROLL(1)
-  for (u32 i = block.thread(); i < task.shared_heads * kDim; i += block.threads()) {
+  for (u32 i = block.thread(); i < results.shared_heads * kDim; i += block.threads()) {
     const u32 column = i % kDim;
-    const i64 at = first + i64{i / kDim} * task.parts;
-    *ElementAt<float>(task.out, at * kDim + column) = 0.0f;
+    const i64 at = first + i64{i / kDim} * results.parts;
+    *ElementAt<float>(results.out, at * kDim + column) = 0.0f;
     if (column != 0) continue;
-    *ElementAt<float>(task.largest, at) = -math::infinity();
-    *ElementAt<float>(task.sum, at) = 0.0f;
+    *ElementAt<float>(results.largest, at) = -math::infinity();
+    *ElementAt<float>(results.sum, at) = 0.0f;
   }
 }
 
@@ -535,7 +543,10 @@ RESIDENT_DEVICE u32 AttendOnePositionBy(const Block& block, u32 first_item, u32 
                                                              has_new, {},      {}};
       if constexpr (kDecode) {
         rows_of_item.Load(block.thread(), block.threads());
-        if (by_heads && index != 0) ClearPart<kDim>(block, task, kv_head, index);
+        if (by_heads && index != 0) {
+          ClearPart<kDim>(block, {task.out, task.largest, task.sum, task.shared_heads, task.parts},
+                          kv_head, index);
+        }
         if (rotates) {
           RESIDENT_UNROLL(1)
           for (u32 i = block.thread(); i < kDim; i += block.threads()) {

@@ -1,12 +1,14 @@
-// The family "decoding": tokens drawn from logits.
+// The family "decoding": tokens drawn from logits, and the choice at the end of a decoding step.
 //
 // A token is the same on every engine, for any number of threads and chunks: probabilities are
 // integers, computed with integer operations and with single operations of float32 that round
 // exactly, so that no compiler can contract or reorder them. Sums of integers do not depend on the
 // order.
+#include "kernels/ops/largest_index.h"
 #include "kernels/ops/philox.h"
 #include "kernels/ops/rows.h"
 #include "kernels/ops/selection.h"
+#include "kernels/sdk/atomic.h"
 
 namespace resident {
 namespace {
@@ -169,6 +171,104 @@ RESIDENT_NOINLINE void Sample(Block block, Args args, Limit limit, i64 k, float 
 }
 
 }  // namespace
+
+// --- The end of a decoding step -----------------------------------------------------------------
+
+namespace {
+
+// The arguments of choose_token, in their order.
+enum ChooseArgument : u32 {
+  kChooseLogits,
+  kChooseParts,
+  kChooseArrived,
+  kChooseToken,
+  kChooseReported,
+  kChooseRecord,
+  kChoosePos,
+  kChoosePromptLen,
+};
+
+// Details of INVALID_ARGUMENT.
+constexpr u16 kBadLogits = 1;
+constexpr u16 kNoParts = 2;
+constexpr u16 kBadArrivals = 3;
+
+// The part of the calling thread's logits among [begin, end), where begin is a multiple of 4.
+RESIDENT_DEVICE u64 LargestLogit(const Block& block, const Tensor<const Any>& logits, u32 begin,
+                                 u32 end) {
+  const u64 address = AddressOf(logits);
+  if (logits.dtype() == DType::kF32 && address % sizeof(Quad<float>) == 0) {
+    return LargestOfThread(block, address, begin, end);
+  }
+  u64 part = 0;
+  RESIDENT_UNROLL(4)
+  for (u64 c = u64{begin} + block.thread(); c < end; c += block.threads()) {
+    const float logit = LoadFloat(address, logits.dtype(), static_cast<i64>(c));
+    part = LargerPart(part, MakePart(OrderedKey(logit), static_cast<u32>(c)));
+  }
+  return part;
+}
+
+// (collective) The part of all logits, in the chunk that is the last to have arrived; 0 in the
+// others. `own`: the part of this chunk's logits, `share`: its elements of `parts`.
+RESIDENT_DEVICE u64 CombineChunks(const Block& block, const Args& args, Range share, u64 own) {
+  i64* const parts = args.tensor<i64>(kChooseParts).data();
+  block.for_each(share, [&](i64 i) { parts[i] = i == share.begin ? static_cast<i64>(own) : 0; });
+  if (block.chunk_count() == 1) return own;
+  block.barrier();
+  u32 last = 0;
+  if (block.thread() == 0) {
+    i32* const arrived = args.tensor<i32>(kChooseArrived).data();
+    const i32 before = atomic_arrive(arrived);
+    if (before < 0 || before >= block.chunk_count()) {
+      block.fail(CompletionStatus::kInvalidArgument, kBadArrivals);
+    }
+    last = i64{before} + 1 == block.chunk_count() ? 1 : 0;
+    if (last != 0) *arrived = 0;
+  }
+  last = block.reduce(last, [](u32 a, u32 b) { return a | b; });
+  if (last == 0) return 0;
+  u64 part = 0;
+  block.for_each({0, args.tensor<i64>(kChooseParts).size()},
+                 [&](i64 i) { part = LargerPart(part, static_cast<u64>(parts[i])); });
+  return block.reduce(part, LargerPart);
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(choose_token)(Block& block, const Args& args) {
+  const auto logits = args.tensor<const Any>(kChooseLogits);
+  const i64 columns = logits.size();
+  const i64 parts = args.tensor<i64>(kChooseParts).size();
+  const Range share = block.share(parts);
+  if (!block.await_inputs()) return;
+  if (columns == 0 || columns >> 31 != 0) {
+    block.fail(CompletionStatus::kInvalidArgument, kBadLogits);
+    return;
+  }
+  if (parts == 0) {
+    block.fail(CompletionStatus::kInvalidArgument, kNoParts);
+    return;
+  }
+  // Of an element of `parts`: whole quads.
+  const i64 width = Quotient(Quotient(columns + parts - 1, parts) + 3, 4) * 4;
+  const i64 begin = Smallest(share.begin * width, columns);
+  const i64 end = Smallest(share.end * width, columns);
+  u64 own = 0;
+  if (begin < end) {
+    own = LargestLogit(block, logits, static_cast<u32>(begin), static_cast<u32>(end));
+  }
+  own = block.reduce(own, LargerPart);
+  const u64 part = CombineChunks(block, args, share, own);
+  if (part == 0 || block.thread() != 0) return;
+  const i64 token = IndexOfPart(part);
+  // While the prompt has a token for the next position, nobody sees this one.
+  const i64 length = args.scalar<i64>(kChoosePromptLen);
+  const bool hidden = length > 0 && args.scalar<i64>(kChoosePos) < length - 1;
+  args.tensor<i64>(kChooseToken).data()[0] = token;
+  args.tensor<i64>(kChooseReported).data()[0] = hidden ? -1 : token;
+  args.tensor<i64>(kChooseRecord).data()[0] = hidden ? -1 : token;
+}
 
 RESIDENT_OPERATOR(sample)(Block& block, const Args& args) {
   Sample(block, args, Limit::kNone, 0, 0);

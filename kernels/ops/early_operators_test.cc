@@ -20,6 +20,7 @@
   X(attention_combine)              \
   X(attention_decode)               \
   X(attention_partial)              \
+  X(choose_token)                   \
   X(gemv)                           \
   X(gemv_quant)                     \
   X(gemv_quant_bias)                \
@@ -27,6 +28,7 @@
   X(kv_append)                      \
   X(rmsnorm)                        \
   X(rmsnorm_gemv)                   \
+  X(rmsnorm_gemv_qkv)               \
   X(rmsnorm_gemv_quant)             \
   X(rmsnorm_gemv_quant_silu_mul)    \
   X(rmsnorm_gemv_silu_mul)          \
@@ -73,6 +75,7 @@ class EarlyTask {
   EarlyTask& Zeros(DType dtype, const std::vector<i64>& shape) {
     Tensor& tensor = Add(dtype, shape);
     tensor.bytes.assign(tensor.bytes.size(), 0);
+    tensor.counts = true;
     return *this;
   }
   EarlyTask& Out(DType dtype, const std::vector<i64>& shape) {
@@ -112,6 +115,8 @@ class EarlyTask {
         EXPECT_TRUE(waits > 1 || Outputs() == untouched) << "it wrote before its inputs were ready";
         for (size_t i = 0; i < tensors_.size(); ++i) {
           if (tensors_[i].output) continue;
+          // What chunks count stays from one to the next.
+          if (tensors_[i].counts && waits > 1) continue;
           if (!inputs[i].empty()) {
             std::memcpy(tensors_[i].bytes.data(), inputs[i].data(), inputs[i].size());
           }
@@ -134,12 +139,13 @@ class EarlyTask {
   struct Tensor {
     bool output = false;
     Bytes bytes;
+    bool counts = false;
   };
 
   Tensor& Add(DType dtype, const std::vector<i64>& shape) {
     u64 bytes = SizeOf(dtype);
     for (const i64 size : shape) bytes *= static_cast<u64>(size);
-    tensors_.push_back({false, Bytes(bytes, 0x11)});
+    tensors_.push_back({false, Bytes(bytes, 0x11), false});
     arguments_.push_back(DenseArgument(tensors_.back().bytes.data(), dtype, shape));
     return tensors_.back();
   }
@@ -218,6 +224,32 @@ std::deque<EarlyTask> Tasks() {
           .Scalar(0.125f)
           .Scalar(i64{1});
     }
+  }
+  for (const i64 parts : {1, 5}) {
+    add("choose_token")
+        .In(kF32, {1003})
+        .Out(DType::kI64, {parts})
+        .Zeros(DType::kI32, {1})
+        .Out(DType::kI64, {1})
+        .Out(DType::kI64, {1})
+        .Out(DType::kI64, {1})
+        .Scalar(i64{3})
+        .Scalar(i64{2});
+  }
+  for (const i64 depth : {1024, 40}) {
+    add("rmsnorm_gemv_qkv")
+        .In(kF32, {1, depth})
+        .In(kBF16, {depth})
+        .In(kBF16, {20, depth})
+        .In(kBF16, {7, depth})
+        .In(kBF16, {7, depth})
+        .In(kF32, {20})
+        .In(kF32, {0})
+        .In(kF32, {7})
+        .Out(kF32, {1, 20})
+        .Out(kF32, {1, 7})
+        .Out(kF32, {1, 7})
+        .Scalar(1e-6f);
   }
   add("attention_combine")
       .In(kF32, {1, 4, 1, 5, 64})

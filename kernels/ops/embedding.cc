@@ -1,4 +1,4 @@
-// Of the family "attention": embeddings, and the cache of keys and values. Both copy rows.
+// Of the family "attention": embeddings, and the cache of keys and values. They copy rows.
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
 #include "kernels/ops/warp.h"
@@ -138,9 +138,67 @@ RESIDENT_NOINLINE bool AppendQuads(Block block, Args args, i64 pos) {
   return true;
 }
 
+// The same for a single row that is dense, of which a thread requests several quads before it
+// stores the first of them. False: it has another form.
+RESIDENT_NOINLINE bool CopyRowByQuads(Block block, i64 columns, const RowOperand& from,
+                                      const RowOperand& to) {
+  constexpr u32 kQuads = 4;
+  const u64 from_quad = from.dtype == DType::kF32 ? 16 : 8;
+  const u64 to_quad = to.dtype == DType::kF32 ? 16 : 8;
+  const bool fits = (columns % 4 == 0) & (columns >> 31 == 0) & (from.address % from_quad == 0) &
+                    (to.address % to_quad == 0);
+  if (!fits) return false;
+  const u32 quads = static_cast<u32>(columns / 4);
+  RESIDENT_UNROLL(1)
+  for (u32 first = block.thread(); first < quads; first += kQuads * block.threads()) {
+    Quad<float> row[kQuads];
+    for (u32 q = 0; q < kQuads; ++q) {
+      const u32 at = first + q * block.threads();
+      if (at < quads) row[q] = LoadQuadOf(from.address, from.dtype, i64{4} * at);
+    }
+    for (u32 q = 0; q < kQuads; ++q) {
+      const u32 at = first + q * block.threads();
+      if (at < quads) StoreQuadOf(to.address, to.dtype, i64{4} * at, row[q]);
+    }
+  }
+  return true;
+}
+
 #endif  // RESIDENT_WARPS
 
 }  // namespace
+
+// The beginning of a decoding step: its token, and the row of the table that has this number.
+RESIDENT_OPERATOR(take_token)(Block& block, const Args& args) {
+  const auto prompt = args.tensor<const i64>(0);
+  const auto token = args.tensor<i64>(1);
+  const auto table = args.tensor<const Any>(2);
+  const auto out = args.tensor<const Any>(3);
+  const i64 pos = args.scalar<i64>(4);
+  const i64 length = args.scalar<i64>(5);
+  if (pos < 0 || length > prompt.size()) {
+    block.fail(CompletionStatus::kInvalidArgument, 1);
+    return;
+  }
+  const bool prompted = pos < length;
+  const i64 id = prompted ? prompt.data()[pos] : token.data()[0];
+  if (id < 0 || id >= table.shape(0)) {
+    block.fail(CompletionStatus::kInvalidArgument, 2);
+    return;
+  }
+  if (prompted && block.thread() == 0) token.data()[0] = id;
+  const i64 columns = table.shape(1);
+  const RowOperand to = {AddressOf(out), out.dtype(), 1};
+#if RESIDENT_WARPS
+  const u64 row_bytes = static_cast<u64>(columns) * SizeOf(table.dtype());
+  const RowOperand row = {AddressOf(table) + static_cast<u64>(id) * row_bytes, table.dtype(), 1};
+  if (CopyRowByQuads(block, columns, row, to)) return;
+#endif
+  ForEach(block, columns, [&](i64 c) {
+    StoreFloat(to.address, to.dtype, c,
+               LoadFloat(AddressOf(table), table.dtype(), id * columns + c));
+  });
+}
 
 RESIDENT_OPERATOR(embedding)(Block& block, const Args& args) {
   const auto ids = args.tensor<const Any>(0);

@@ -35,6 +35,7 @@ inline constexpr FusedOperator kFusedOperators[] = {
     {"gemv_quant_bias", 1, kAnyColumns, 0},
     {"gemv_silu_mul", 16, kColumnsOfOneVector, kAnyColumns},
     {"rmsnorm_gemv", 16, kColumnsOfOneVector, kNormalizedColumns},
+    {"rmsnorm_gemv_qkv", 1, kColumnsOfOneVector, 0},
     {"rmsnorm_gemv_quant", 1, kColumnsOfOneVector, 0},
     {"rmsnorm_gemv_quant_silu_mul", 1, kColumnsOfOneVector, 0},
     {"rmsnorm_gemv_silu_mul", 16, kColumnsOfOneVector, kNormalizedColumns},

@@ -1,6 +1,7 @@
 // gemv and gemv_silu_mul of one vector and 16-bit weights, whose rows are as long as those of a
 // model's layers, and the same with the normalization of the vector in front (rmsnorm_gemv,
-// rmsnorm_gemv_silu_mul). vector_products.h and gemv_tensor_cores.h have other products.
+// rmsnorm_gemv_silu_mul), also for three matrices (rmsnorm_gemv_qkv). vector_products.h and
+// gemv_tensor_cores.h have other products.
 //
 //   if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args)) return;
 //
@@ -46,7 +47,23 @@ namespace resident {
 template <bool kNormalized>
 inline constexpr u32 kArgumentOfMatrix = kNormalized ? 2 : 1;
 
+// The arguments of rmsnorm_gemv_qkv: three matrices from argument 2 on, then their biases, their
+// results, and eps.
+inline constexpr u32 kStackedMatrices = 3;
+inline constexpr u32 kStackedBias = kArgumentOfMatrix<true> + kStackedMatrices;
+inline constexpr u32 kStackedOut = kStackedBias + kStackedMatrices;
+inline constexpr u32 kStackedEps = kStackedOut + kStackedMatrices;
+
 #if RESIDENT_WARPS
+
+// The matrices of a product.
+enum class ProductForm {
+  kPlain,
+  // The one of the gates, and as the next argument that of what they are multiplied with.
+  kGated,
+  // Those of rmsnorm_gemv_qkv: their rows are taken as those of one matrix, one behind the other.
+  kStacked,
+};
 
 // A lane reads a run of 8 weights at a time. A piece has one run of each lane, a step two pieces of
 // two rows. Rows are filled up with zeros to whole steps.
@@ -79,8 +96,70 @@ RESIDENT_DEVICE Bytes16 LoadRun(u64 from, [[maybe_unused]] u64 policy) {
 #endif
 }
 
+// Where the rows of one matrix are.
+struct AdjacentRows {
+  // From the end of a step's last row to the next step's first row: `at` is behind the lane's last
+  // run. The second row of a step stays as far from the first one as it is.
+  template <u32 kRows>
+  RESIDENT_DEVICE void Advance(u64& at, u64&, u32, u32 runs, u32 padded) {
+    at += (u64{kRows} * runs - padded) * sizeof(Bytes16);
+  }
+};
+
+// Where the rows of the matrices of rmsnorm_gemv_qkv are.
+class StackedRows {
+ public:
+  // A row of one of the matrices.
+  struct Place {
+    u32 matrix;
+    u32 row;
+  };
+
+  // `next`: the first row of the next step.
+  RESIDENT_DEVICE StackedRows(const Args& args, u32 next) : args_(&args), next_(next) {}
+
+  static RESIDENT_DEVICE u64 Count(const Args& args) {
+    u64 rows = 0;
+    for (u32 m = 0; m < kStackedMatrices; ++m) {
+      rows += static_cast<u64>(args.described(kArgumentOfMatrix<true> + m).shape[0]);
+    }
+    return rows;
+  }
+  // A row behind the last one is one behind the last matrix.
+  static RESIDENT_DEVICE Place Find(const Args& args, u32 row) {
+    const u32 first = static_cast<u32>(args.described(kArgumentOfMatrix<true>).shape[0]);
+    const u32 second = static_cast<u32>(args.described(kArgumentOfMatrix<true> + 1).shape[0]);
+    if (row < first) return {0, row};
+    if (row - first < second) return {1, row - first};
+    return {2, row - first - second};
+  }
+
+  // The lane's first run of the next step's first row, and the distance of its second row.
+  RESIDENT_DEVICE void Locate(u64& at, u64& second, u32 lane, u32 runs) const {
+    const u64 first = AddressOfRow(next_, runs);
+    second = AddressOfRow(next_ + 1, runs) - first;
+    at = first + u64{lane} * sizeof(Bytes16);
+  }
+  template <u32 kRows>
+  RESIDENT_DEVICE void Advance(u64& at, u64& second, u32 lane, u32 runs, u32) {
+    next_ += kRows;
+    Locate(at, second, lane, runs);
+  }
+
+ private:
+  RESIDENT_DEVICE u64 AddressOfRow(u32 row, u32 runs) const {
+    const Place place = Find(*args_, row);
+    return args_->described(kArgumentOfMatrix<true> + place.matrix).address +
+           u64{place.row} * runs * sizeof(Bytes16);
+  }
+
+  const Args* args_;
+  u32 next_;
+};
+
 // The weights of a warp's rows, step by step.
-struct WeightSteps {
+template <typename Rows>
+struct WeightStepsOf {
   u64 policy;
   u64 at;   // The lane's run of the first row in the next step,
   u32 run;  // and its index in the row.
@@ -89,6 +168,7 @@ struct WeightSteps {
   u32 padded;  // and those with which it is filled up.
   u32 rows;    // Of the result, that are left.
   u64 second;  // From the first row of a step to the second one, in bytes.
+  Rows places = {};
 
   // kRows: of the result, of a step.
   template <u32 kRows>
@@ -128,10 +208,11 @@ struct WeightSteps {
     run += kStepRuns;
     if (run < padded) return;
     run = lane;
-    at += (u64{kRows} * runs - padded) * sizeof(Bytes16);
+    places.template Advance<kRows>(at, second, lane, runs, padded);
     rows = rows > kRows ? rows - kRows : 0;
   }
 };
+using WeightSteps = WeightStepsOf<AdjacentRows>;
 
 // A warp's steps that are on their way to the block's memory for them. Each lane reads what it has
 // copied itself, so that no thread waits for another one.
@@ -150,18 +231,20 @@ class StepRing {
   RESIDENT_DEVICE bool exists() const { return exists_; }
 
   // Requests as many steps as there are places.
-  template <u32 kRows>
-  RESIDENT_DEVICE void Fill(WeightSteps& weights) {
+  template <u32 kRows, typename Steps>
+  RESIDENT_DEVICE void Fill(Steps& weights) {
     for (u32 step = 0; step < kSteps; ++step) {
-      for (u32 k = 0; k < kStepPieces; ++k) weights.Copy<kRows>(k, first_ + step * kStepBytes);
-      weights.Advance<kRows>();
+      for (u32 k = 0; k < kStepPieces; ++k) {
+        weights.template Copy<kRows>(k, first_ + step * kStepBytes);
+      }
+      weights.template Advance<kRows>();
       CommitCopies();
     }
   }
 
   // Takes the oldest step, and requests another one in its place.
-  template <u32 kRows>
-  RESIDENT_DEVICE void Exchange(WeightSteps& weights, StepWeights& to) {
+  template <u32 kRows, typename Steps>
+  RESIDENT_DEVICE void Exchange(Steps& weights, StepWeights& to) {
     Await();
     for (u32 k = 0; k < kStepPieces; ++k) ExchangePiece<kRows>(weights, k, to);
     Advance<kRows>(weights);
@@ -169,18 +252,18 @@ class StepRing {
 
   // The same in parts: Await, all pieces, and Advance.
   RESIDENT_DEVICE void Await() const { WaitForCopies<kSteps - 1>(); }
-  template <u32 kRows>
-  RESIDENT_DEVICE void ExchangePiece(const WeightSteps& weights, u32 piece, StepWeights& to) const {
+  template <u32 kRows, typename Steps>
+  RESIDENT_DEVICE void ExchangePiece(const Steps& weights, u32 piece, StepWeights& to) const {
     const MemoryAddress place = first_ + place_;
     for (u32 r = 0; r < kStepRows; ++r) {
       to.runs[r][piece] =
           *PointerInMemory<const Bytes16>(place + (r * kStepPieces + piece) * kPieceBytes);
     }
-    weights.Copy<kRows>(piece, place);
+    weights.template Copy<kRows>(piece, place);
   }
-  template <u32 kRows>
-  RESIDENT_DEVICE void Advance(WeightSteps& weights) {
-    weights.Advance<kRows>();
+  template <u32 kRows, typename Steps>
+  RESIDENT_DEVICE void Advance(Steps& weights) {
+    weights.template Advance<kRows>();
     CommitCopies();
     place_ = (place_ + kStepBytes) % kRingBytes;
   }
@@ -245,15 +328,18 @@ RESIDENT_DEVICE bool CanMultiplyOneVector(const TensorArgument& x, const TensorA
          (x.address % quad == 0) & ((out.rank == 1) | ((out.rank == 2) & (out.shape[0] == 1)));
 }
 
-// kGated: gemv_silu_mul, with the matrix of the gates and, as the next argument, that of what they
-// are multiplied with. kNormalized: with the normalization of x, whose weights have the type T.
-template <typename X, typename T, bool kGated, bool kNormalized>
+// kNormalized: with the normalization of x, whose weights have the type T.
+template <typename X, typename T, ProductForm kForm, bool kNormalized>
 RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
+  constexpr bool kGated = kForm == ProductForm::kGated;
+  constexpr bool kStacked = kForm == ProductForm::kStacked;
   constexpr u32 kRows = kGated ? 1 : kStepRows;
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   const u32 lane = LaneOf(block);
   const TensorArgument& w = args.described(kMatrix);
-  const WarpRows own(block, static_cast<u32>(w.shape[0]));
+  u32 all_rows = static_cast<u32>(w.shape[0]);
+  if constexpr (kStacked) all_rows = static_cast<u32>(StackedRows::Count(args));
+  const WarpRows own(block, all_rows);
   u32 row = own.first;
 
   const u32 depth = static_cast<u32>(w.shape[1]);
@@ -261,15 +347,25 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   const u32 steps = (runs + kStepRuns - 1) / kStepRuns;
   const u32 padded = steps * kStepRuns;
 
-  WeightSteps weights = {
-      LastUse(),
-      w.address + (u64{row} * runs + lane) * sizeof(Bytes16),
-      lane,
-      lane,
-      runs,
-      padded,
-      own.count,
-      kGated ? args.described(kMatrix + 1).address - w.address : u64{runs} * sizeof(Bytes16)};
+  const auto steps_of = [&](auto rows) {
+    WeightStepsOf<decltype(rows)> of_rows = {LastUse(), 0,         lane, lane, runs,
+                                             padded,    own.count, 0,    rows};
+    if constexpr (kStacked) {
+      rows.Locate(of_rows.at, of_rows.second, lane, runs);
+    } else {
+      of_rows.at = w.address + (u64{row} * runs + lane) * sizeof(Bytes16);
+      of_rows.second =
+          kGated ? args.described(kMatrix + 1).address - w.address : u64{runs} * sizeof(Bytes16);
+    }
+    return of_rows;
+  };
+  auto weights = [&] {
+    if constexpr (kStacked) {
+      return steps_of(StackedRows(args, row));
+    } else {
+      return steps_of(AdjacentRows{});
+    }
+  }();
   // The division needs registers that ahead[] has later.
   [[maybe_unused]] const float per_column = 1.0f / static_cast<float>(depth);
   StepWeights ahead[2];
@@ -324,7 +420,7 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   [[maybe_unused]] float scale = 1.0f;
   if constexpr (kNormalized) {
     // Its barriers are behind the stores.
-    const float eps = args.scalar<float>(kMatrix + 3);
+    const float eps = args.scalar<float>(kStacked ? kStackedEps : kMatrix + 3);
     scale = math::rsqrt(block.reduce_sum(mean) + eps);
   } else {
     block.barrier();
@@ -368,9 +464,21 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
       const float up = ShuffleXor(sum, kWarpThreads / 2);
       if (lane == 0) StoreFloat(out.address, out.dtype, row, math::silu_mul(sum, up));
     } else if (lane % (kWarpThreads / 2) == 0 && u32{second} < left) {
-      const u32 own_row = row + u32{second};
-      if (bias.shape[0] != 0) sum += LoadFloat(bias.address, bias.dtype, own_row);
-      StoreFloat(out.address, out.dtype, own_row, sum);
+      u32 own_row = row + u32{second};
+      const auto store_row = [&](const TensorArgument& bias_of_row, const TensorArgument& to) {
+        if (bias_of_row.shape[0] != 0) {
+          sum += LoadFloat(bias_of_row.address, bias_of_row.dtype, own_row);
+        }
+        StoreFloat(to.address, to.dtype, own_row, sum);
+      };
+      if constexpr (kStacked) {
+        const StackedRows::Place place = StackedRows::Find(args, own_row);
+        own_row = place.row;
+        store_row(args.described(kStackedBias + place.matrix),
+                  args.described(kStackedOut + place.matrix));
+      } else {
+        store_row(bias, out);
+      }
     }
     sums[0] = sums[1] = 0.0f;
     row += kRows;
@@ -385,20 +493,39 @@ RESIDENT_DEVICE void MultiplyOneVectorBy(const Block& block, const Args& args) {
   ring.Drain();
 }
 
-template <bool kGated, bool kNormalized>
+// Whether a bias of one vector's product is none, or has the shape of the result or of a row of it.
+// All members are read at the same time.
+RESIDENT_DEVICE bool FitsOneVector(const TensorArgument& bias, const TensorArgument& w,
+                                   const TensorArgument& out) {
+  return ((bias.rank == 1) & ((bias.shape[0] == 0) | (bias.shape[0] == w.shape[0]))) |
+         ((bias.rank == 2) & (out.rank == 2) & (bias.shape[0] == 1) &
+          (bias.shape[1] == w.shape[0]));
+}
+
+template <ProductForm kForm, bool kNormalized>
 RESIDENT_DEVICE bool MultiplyOneVectorOf(const Block& block, const Args& args) {
   if (!kReadsDirectly || block.chunk_count() >> 24 != 0) return false;
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   const TensorArgument& x = args.described(0);
   const TensorArgument& w = args.described(kMatrix);
   const TensorArgument& next = args.described(kMatrix + 1);
-  bool can = CanMultiplyOneVector(x, w, args.described(kMatrix + 2));
-  if constexpr (kGated) {
-    can = can & (next.dtype == w.dtype) & (next.address % sizeof(Bytes16) == 0);
+  bool can = true;
+  if constexpr (kForm == ProductForm::kStacked) {
+    for (u32 m = 0; m < kStackedMatrices; ++m) {
+      const TensorArgument& matrix = args.described(kMatrix + m);
+      const TensorArgument& out = args.described(kStackedOut + m);
+      can = can & CanMultiplyOneVector(x, matrix, out) & (matrix.dtype == w.dtype) &
+            FitsOneVector(args.described(kStackedBias + m), matrix, out);
+    }
+    can = can & (StackedRows::Count(args) >> 31 == 0);
   } else {
-    can = can & (((next.rank == 1) & ((next.shape[0] == 0) | (next.shape[0] == w.shape[0]))) |
-                 ((next.rank == 2) & (args.described(kMatrix + 2).rank == 2) &
-                  (next.shape[0] == 1) & (next.shape[1] == w.shape[0])));
+    const TensorArgument& out = args.described(kMatrix + 2);
+    can = CanMultiplyOneVector(x, w, out);
+    if constexpr (kForm == ProductForm::kGated) {
+      can = can & (next.dtype == w.dtype) & (next.address % sizeof(Bytes16) == 0);
+    } else {
+      can = can & FitsOneVector(next, w, out);
+    }
   }
   if constexpr (kNormalized) {
     // As in a model: other types would need as much code again.
@@ -410,9 +537,9 @@ RESIDENT_DEVICE bool MultiplyOneVectorOf(const Block& block, const Args& args) {
   const auto multiply = [&](auto element) {
     using X = decltype(element);
     if (w.dtype == DType::kF16) {
-      MultiplyOneVectorBy<X, Half, kGated, kNormalized>(block, args);
+      MultiplyOneVectorBy<X, Half, kForm, kNormalized>(block, args);
     } else {
-      MultiplyOneVectorBy<X, BFloat16, kGated, kNormalized>(block, args);
+      MultiplyOneVectorBy<X, BFloat16, kForm, kNormalized>(block, args);
     }
   };
   if constexpr (kNormalized) {
@@ -431,7 +558,7 @@ template <bool kNormalized>
 RESIDENT_DEVICE bool MultiplyOneVector([[maybe_unused]] const Block& block,
                                        [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS
-  return MultiplyOneVectorOf</*kGated=*/false, kNormalized>(block, args);
+  return MultiplyOneVectorOf<ProductForm::kPlain, kNormalized>(block, args);
 #else
   return false;
 #endif
@@ -442,7 +569,17 @@ template <bool kNormalized>
 RESIDENT_DEVICE bool GateOneVector([[maybe_unused]] const Block& block,
                                    [[maybe_unused]] const Args& args) {
 #if RESIDENT_WARPS
-  return MultiplyOneVectorOf</*kGated=*/true, kNormalized>(block, args);
+  return MultiplyOneVectorOf<ProductForm::kGated, kNormalized>(block, args);
+#else
+  return false;
+#endif
+}
+
+// (collective) The same for rmsnorm_gemv_qkv.
+RESIDENT_DEVICE bool MultiplyStacked([[maybe_unused]] const Block& block,
+                                     [[maybe_unused]] const Args& args) {
+#if RESIDENT_WARPS
+  return MultiplyOneVectorOf<ProductForm::kStacked, /*kNormalized=*/true>(block, args);
 #else
   return false;
 #endif

@@ -338,6 +338,119 @@ TEST(GemvWarpsTest, NormalizedLongVector) {
   }
 }
 
+// rmsnorm_gemv_qkv beside a reference in float64 and, row by row, beside rmsnorm_gemv of each
+// matrix: warps whose rows belong to two or three matrices, and other forms.
+struct StackedCase {
+  std::vector<i64> rows;
+  i64 depth;
+  i64 vectors = 1;
+  DType weights = DType::kBF16;
+  DType last = DType::kBF16;  // Of the last matrix.
+  std::vector<bool> biases = {false, false, false};
+  DType x = DType::kF32;
+  bool same_bits = true;
+};
+
+void CheckStacked(const StackedCase& c) {
+  SCOPED_TRACE(std::to_string(c.rows[0]) + ", " + std::to_string(c.rows[1]) + ", " +
+               std::to_string(c.rows[2]) + " x " + std::to_string(c.depth) + ", vectors " +
+               std::to_string(c.vectors));
+  Numbers numbers;
+  Operand x(c.x, {c.vectors, c.depth});
+  Operand norm(c.weights, {c.depth});
+  x.Fill(numbers);
+  norm.Fill(numbers);
+  std::vector<Operand> matrices, biases, outs;
+  for (size_t m = 0; m < 3; ++m) {
+    matrices.emplace_back(m == 2 ? c.last : c.weights, std::vector<i64>{c.rows[m], c.depth});
+    matrices[m].Fill(numbers);
+    biases.emplace_back(DType::kF32, std::vector<i64>{c.biases[m] ? c.rows[m] : 0});
+    biases[m].Fill(numbers);
+    outs.emplace_back(DType::kF32, std::vector<i64>{c.vectors, c.rows[m]});
+  }
+  const Argument eps = ScalarArgument(bit_cast<u32>(1e-5f));
+  std::vector<std::vector<float>> first(3);
+  for (const u64 chunks : {1, 2, 3, 7}) {
+    std::vector<Argument> arguments = {x.AsArgument(), norm.AsArgument()};
+    for (const std::vector<Operand>* const of : {&matrices, &biases, &outs}) {
+      for (const Operand& each : *of) arguments.push_back(each.AsArgument());
+    }
+    arguments.push_back(eps);
+    for (Operand& out : outs) {
+      for (i64 i = 0; i < out.size(); ++i) out.Set(i, 12345.0f);
+    }
+    testing::Run(resident_operator_rmsnorm_gemv_qkv, arguments, chunks);
+    for (size_t m = 0; m < 3; ++m) {
+      for (i64 i = 0; i < outs[m].size(); ++i) {
+        if (chunks == 1) first[m].push_back(outs[m].Get(i));
+        EXPECT_EQ(outs[m].Get(i), first[m][static_cast<size_t>(i)]) << m << ", " << i;
+      }
+    }
+  }
+  for (size_t m = 0; m < 3; ++m) {
+    double error = 0;
+    double length = 0;
+    for (i64 vector = 0; vector < c.vectors; ++vector) {
+      for (i64 row = 0; row < c.rows[m]; ++row) {
+        double mean = 0;
+        double want = 0;
+        for (i64 k = 0; k < c.depth; ++k) {
+          const double value = x.Get(vector * c.depth + k);
+          mean += value * value / static_cast<double>(c.depth);
+          want += value * norm.Get(k) * matrices[m].Get(row * c.depth + k);
+        }
+        want /= std::sqrt(mean + 1e-5);
+        if (c.biases[m]) want += biases[m].Get(row);
+        const double got = first[m][static_cast<size_t>(vector * c.rows[m] + row)];
+        error += (got - want) * (got - want);
+        length += want * want;
+      }
+    }
+    EXPECT_LE(std::sqrt(error), 1e-5 * std::sqrt(length)) << m;
+    if (!c.same_bits) continue;
+    testing::Run(resident_operator_rmsnorm_gemv,
+                 {x.AsArgument(), norm.AsArgument(), matrices[m].AsArgument(),
+                  biases[m].AsArgument(), outs[m].AsArgument(), eps},
+                 2);
+    for (i64 i = 0; i < outs[m].size(); ++i) {
+      EXPECT_EQ(outs[m].Get(i), first[m][static_cast<size_t>(i)]) << m << ", " << i;
+    }
+  }
+}
+
+TEST(GemvWarpsTest, ThreeMatricesOfOneNorm) {
+  for (const std::vector<i64>& rows :
+       std::vector<std::vector<i64>>{{1, 1, 1}, {2, 7, 3}, {33, 8, 8}, {5, 40, 0}, {0, 0, 9}}) {
+    for (const i64 depth : {1024, 1032, 4104}) {
+      StackedCase c = {rows, depth};
+      CheckStacked(c);
+      c.biases = {true, false, true};
+      c.weights = c.last = DType::kF16;
+      CheckStacked(c);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+  CheckStacked({{3, 9, 4}, 10240});
+}
+
+// The general way: short rows, several vectors, and other dtypes.
+TEST(GemvWarpsTest, ThreeMatricesOfAnyForm) {
+  CheckStacked({{5, 3, 9}, 33});
+  StackedCase c = {{17, 5, 2}, 96, 3};
+  c.biases = {true, true, false};
+  c.same_bits = false;  // rmsnorm_gemv has a form for several vectors.
+  CheckStacked(c);
+  c = {{5, 4, 3}, 1024};
+  c.last = DType::kF32;
+  c.same_bits = false;
+  CheckStacked(c);
+  c.weights = DType::kF32;
+  c.same_bits = true;
+  CheckStacked(c);
+  c.x = DType::kBF16;
+  CheckStacked(c);
+}
+
 // Squares whose sum is out of range, while their mean is not; and elements that are small beside
 // eps.
 TEST(GemvWarpsTest, NormalizedLongVectorOfAnySize) {
@@ -578,6 +691,7 @@ TEST(GemvWarpsTest, SumsOutOfRangeWithoutTheScale) {
 TEST(GemvWarpsTest, LimitsOfFusedOperators) {
   using Several = SeveralVectors</*kGated=*/false, /*kNormalized=*/true, 2>;
   EXPECT_EQ(FindFusedOperator("rmsnorm_gemv").max_vectors, Several::kMaxVectors);
+  EXPECT_EQ(FindFusedOperator("rmsnorm_gemv_qkv").max_columns_of_one, kMaxDepth);
   EXPECT_EQ(kColumnsOfUnit, Several::kUnitColumns);
   EXPECT_EQ(kColumnsOfOneVector, kMaxDepth);
   EXPECT_EQ(kNormalizedColumns, static_cast<unsigned>(kMaxNormalized));

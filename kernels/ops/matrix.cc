@@ -1,7 +1,7 @@
 // Operators of the family "matrix": products of matrices with vectors. matrix_quant.cc has those
 // whose weights are stored in few bits, gemm.cc products of matrices.
 //
-// rmsnorm_gemv and rmsnorm_gemv_silu_mul normalize x first. gemv_one_vector.h and
+// rmsnorm_gemv, rmsnorm_gemv_qkv and rmsnorm_gemv_silu_mul normalize x first. gemv_one_vector.h and
 // gemv_several_vectors.h have the forms of a model's layers. Otherwise normalized vectors are
 // written to the block's scratch memory, and multiplied from there.
 //
@@ -34,25 +34,41 @@ RESIDENT_DEVICE bool HasShape(const Tensor<const Any>& tensor, const Tensor<cons
   return has;
 }
 
-// gemv, with kNormalized rmsnorm_gemv.
+// Which arguments a product has, beside x and its normalization.
+struct DenseArguments {
+  u32 matrix;
+  u32 bias;
+  u32 out;
+  u32 eps;
+};
 template <bool kNormalized>
-RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
+RESIDENT_DEVICE DenseArguments OnlyProduct() {
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
+  return {kMatrix, kMatrix + 1, kMatrix + 2, kMatrix + 3};
+}
+
+// 0, or the detail with which a product is refused.
+template <bool kNormalized>
+RESIDENT_NOINLINE u16 RefuseDense(Args args, DenseArguments of) {
+  const Tensor<const Any> w = args.tensor<const Any>(of.matrix);
+  const Tensor<const Any> bias = args.tensor<const Any>(of.bias);
+  const bool fits = bias.rank() == 1 ? bias.shape(0) == w.shape(0)
+                                     : HasShape(bias, args.tensor<const Any>(of.out));
+  if (bias.size() != 0 && !fits) return kBadBias;
+  return kNormalized && w.shape(1) > kMaxNormalized ? kLongVector : 0;
+}
+
+// gemv, with kNormalized rmsnorm_gemv, or one of the products of rmsnorm_gemv_qkv. It is not
+// refused.
+template <bool kNormalized>
+RESIDENT_NOINLINE void MultiplyDense(Block block, Args args, DenseArguments of) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
-  const Tensor<const Any> w = args.tensor<const Any>(kMatrix);
-  const Tensor<const Any> bias = args.tensor<const Any>(kMatrix + 1);
-  const Tensor<const Any> out = args.tensor<const Any>(kMatrix + 2);
+  const Tensor<const Any> w = args.tensor<const Any>(of.matrix);
+  const Tensor<const Any> bias = args.tensor<const Any>(of.bias);
+  const Tensor<const Any> out = args.tensor<const Any>(of.out);
   const i64 rows = w.shape(0);
   const i64 depth = w.shape(1);
   const bool of_vectors = bias.rank() != 1;
-  if (bias.size() != 0 && !(of_vectors ? HasShape(bias, out) : bias.shape(0) == rows)) {
-    block.fail(CompletionStatus::kInvalidArgument, kBadBias);
-    return;
-  }
-  if (kNormalized && depth > kMaxNormalized) {
-    block.fail(CompletionStatus::kInvalidArgument, kLongVector);
-    return;
-  }
   if (out.size() == 0) return;
   const VectorProduct p = {AddressOf(x),
                            bias.size() == 0 ? 0 : AddressOf(bias),
@@ -68,7 +84,7 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
     using T = decltype(element);
     const DenseWeights<T> weights = {ElementAt<const T>(AddressOf(w), 0), depth};
     if constexpr (kNormalized) {
-      const float eps = args.scalar<float>(kMatrix + 3);
+      const float eps = args.scalar<float>(of.eps);
       // As many vectors at a time as there is space for.
       const i64 most = depth == 0 ? p.vectors : Quotient(kMaxNormalized, depth);
       VectorProduct some = p;
@@ -91,6 +107,16 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args) {
       MultiplyVectors(block, p, weights);
     }
   });
+}
+
+template <bool kNormalized>
+RESIDENT_DEVICE void MultiplyUnlessRefused(const Block& block, const Args& args) {
+  const DenseArguments product = OnlyProduct<kNormalized>();
+  if (const u16 detail = RefuseDense<kNormalized>(args, product); detail != 0) {
+    block.fail(CompletionStatus::kInvalidArgument, detail);
+    return;
+  }
+  MultiplyDense<kNormalized>(block, args, product);
 }
 
 #if RESIDENT_WARPS
@@ -147,7 +173,7 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
     return;
   }
 #endif
-  MultiplyDense</*kNormalized=*/false>(block, args);
+  MultiplyUnlessRefused</*kNormalized=*/false>(block, args);
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
@@ -155,7 +181,26 @@ RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
       MultiplySeveralVectors</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
     return;
   }
-  MultiplyDense</*kNormalized=*/true>(block, args);
+  MultiplyUnlessRefused</*kNormalized=*/true>(block, args);
+}
+
+RESIDENT_OPERATOR(rmsnorm_gemv_qkv)(Block& block, const Args& args) {
+  if (MultiplyStacked(block, args) || !block.await_inputs()) return;
+  const auto product = [](u32 m) {
+    return DenseArguments{kArgumentOfMatrix<true> + m, kStackedBias + m, kStackedOut + m,
+                          kStackedEps};
+  };
+  RESIDENT_UNROLL(1)
+  for (u32 m = 0; m < kStackedMatrices; ++m) {
+    if (const u16 detail = RefuseDense</*kNormalized=*/true>(args, product(m)); detail != 0) {
+      block.fail(CompletionStatus::kInvalidArgument, detail);
+      return;
+    }
+  }
+  RESIDENT_UNROLL(1)
+  for (u32 m = 0; m < kStackedMatrices; ++m) {
+    MultiplyDense</*kNormalized=*/true>(block, args, product(m));
+  }
 }
 
 // --- gemv_silu_mul ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// rope, kv_append and argmax in blocks of several warps (RESIDENT_EMULATED_THREADS;
-// tests/conformance has blocks of one thread): the forms of a decoding step, and such that need the
-// general way.
+// rope, kv_append, argmax and the ends of a decoding step in blocks of several warps
+// (RESIDENT_EMULATED_THREADS; tests/conformance has blocks of one thread): the forms of a decoding
+// step, and such that need the general way.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +13,8 @@
 
 extern "C" {
 void resident_operator_argmax(resident::BlockState* state);
+void resident_operator_choose_token(resident::BlockState* state);
+void resident_operator_take_token(resident::BlockState* state);
 void resident_operator_kv_append(resident::BlockState* state);
 void resident_operator_rope(resident::BlockState* state);
 }
@@ -21,6 +23,10 @@ namespace resident {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct alignas(16) Floats {
+  float v[4];
+};
 
 float Value(i64 i) { return static_cast<float>((i * 7919) % 4093) / 512 - 4; }
 
@@ -194,6 +200,154 @@ TEST(OneRowTest, Argmax) {
   for (size_t i = 0; i < column.size(); ++i) column[i] = Value(static_cast<i64>(i));
   column[211] = 9;
   CheckArgmax(column, 211, 1, 1);
+}
+
+// choose_token beside argmax, for any numbers of logits, parts and chunks.
+void CheckChoice(DType dtype, const std::vector<float>& logits, i64 pos, i64 prompt_len) {
+  std::vector<Floats> memory(logits.size() / 4 + 1);
+  const u64 address = reinterpret_cast<u64>(memory.data());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    StoreFloat(address, dtype, static_cast<i64>(i), logits[i]);
+  }
+  const i64 columns = static_cast<i64>(logits.size());
+  i64 want = -7;
+  ASSERT_EQ(RunEmulated(resident_operator_argmax,
+                        {DenseArgument(memory.data(), dtype, {1, columns}),
+                         DenseArgument(&want, DType::kI64, {1}), ScalarArgument(2)}),
+            0u);
+  const i64 shown = pos + 1 < prompt_len ? -1 : want;
+  for (const i64 part_count : {1, 3, 9}) {
+    for (const u64 chunks : {1, 2, 5, 11}) {
+      SCOPED_TRACE(std::to_string(columns) + " logits, " + std::to_string(part_count) +
+                   " parts, chunks " + std::to_string(chunks));
+      std::vector<i64> parts(static_cast<size_t>(part_count), -5);
+      i32 arrived = 0;
+      i64 token[3] = {-9, -9, -9};
+      EmulatedChunks how;
+      how.share_memory = false;  // As in a graph.
+      for (u64 c = chunks; c-- > 0;) how.order.push_back(c);
+      ASSERT_EQ(RunEmulated(resident_operator_choose_token,
+                            {DenseArgument(memory.data(), dtype, {columns}),
+                             DenseArgument(parts.data(), DType::kI64, {part_count}),
+                             DenseArgument(&arrived, DType::kI32, {1}),
+                             DenseArgument(&token[0], DType::kI64, {1}),
+                             DenseArgument(&token[1], DType::kI64, {1}),
+                             DenseArgument(&token[2], DType::kI64, {1}),
+                             ScalarArgument(static_cast<u64>(pos)),
+                             ScalarArgument(static_cast<u64>(prompt_len))},
+                            chunks, nullptr, how),
+                0u);
+      EXPECT_EQ(token[0], want);
+      EXPECT_EQ(token[1], shown);
+      EXPECT_EQ(token[2], shown);
+      EXPECT_EQ(arrived, 0);
+      for (const i64 part : parts) EXPECT_NE(part, -5);
+    }
+  }
+}
+
+TEST(OneRowWarpsTest, ChooseToken) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const i64 columns : {1, 3, 4, 5, 120, 1003, 20000}) {
+      std::vector<float> logits;
+      for (i64 i = 0; i < columns; ++i) logits.push_back(Value(i));
+      CheckChoice(dtype, logits, 4, 6);
+      CheckChoice(dtype, logits, 5, 6);
+      if (::testing::Test::HasFailure()) return;
+      // Equal ones, infinity, and NaN.
+      logits[logits.size() / 2] = logits.back() = 100;
+      CheckChoice(dtype, logits, 0, 1);
+      for (float& logit : logits) logit = -kInfinity;
+      CheckChoice(dtype, logits, 0, 1);
+      logits[logits.size() / 3] = NAN;
+      CheckChoice(dtype, logits, 0, 2);
+    }
+  }
+}
+
+TEST(OneRowWarpsTest, ChoicesThatAreRefused) {
+  const std::vector<float> logits(8, 1.0f);
+  const auto run = [&](i64 columns, i64 part_count, i32 arrived, u64 chunks) {
+    std::vector<i64> parts(8);
+    i64 token[3] = {};
+    const u32 status = RunEmulated(
+        resident_operator_choose_token,
+        {DenseArgument(logits.data(), DType::kF32, {columns}),
+         DenseArgument(parts.data(), DType::kI64, {part_count}),
+         DenseArgument(&arrived, DType::kI32, {1}), DenseArgument(&token[0], DType::kI64, {1}),
+         DenseArgument(&token[1], DType::kI64, {1}), DenseArgument(&token[2], DType::kI64, {1}),
+         ScalarArgument(0), ScalarArgument(1)},
+        chunks);
+    EXPECT_EQ(status & 0xffff, static_cast<u32>(CompletionStatus::kInvalidArgument));
+    return status >> 16;
+  };
+  EXPECT_EQ(run(0, 1, 0, 1), 1u);
+  EXPECT_EQ(run(i64{1} << 31, 1, 0, 1), 1u);
+  EXPECT_EQ(run(8, 0, 0, 1), 2u);
+  EXPECT_EQ(run(8, 2, -1, 2), 3u);
+  EXPECT_EQ(run(8, 2, 2, 2), 3u);
+}
+
+TEST(OneRowWarpsTest, TakeToken) {
+  constexpr i64 kRows = 9;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+      for (const i64 columns : {1, 7, 8, 100, 2048, 5000}) {
+        SCOPED_TRACE(std::to_string(columns) + " columns");
+        std::vector<Floats> table(static_cast<size_t>(kRows * columns / 4 + 1));
+        const u64 address = reinterpret_cast<u64>(table.data());
+        for (i64 i = 0; i < kRows * columns; ++i) StoreFloat(address, dtype, i, Value(i));
+        std::vector<Floats> out(static_cast<size_t>(columns / 4 + 1));
+        const i64 prompt[3] = {4, 8, 100};
+        for (const i64 pos : {0, 1, 2, 7}) {
+          for (i64 i = 0; i < columns; ++i) {
+            StoreFloat(reinterpret_cast<u64>(out.data()), out_dtype, i, NAN);
+          }
+          i64 token = 5;
+          ASSERT_EQ(RunEmulated(resident_operator_take_token,
+                                {DenseArgument(prompt, DType::kI64, {3}),
+                                 DenseArgument(&token, DType::kI64, {1}),
+                                 DenseArgument(table.data(), dtype, {kRows, columns}),
+                                 DenseArgument(out.data(), out_dtype, {columns}),
+                                 ScalarArgument(static_cast<u64>(pos)), ScalarArgument(2)}),
+                    0u);
+          const i64 want = pos < 2 ? prompt[pos] : 5;
+          EXPECT_EQ(token, want);
+          for (i64 i = 0; i < columns; ++i) {
+            float rounded = 0;
+            StoreFloat(reinterpret_cast<u64>(&rounded), out_dtype, 0,
+                       LoadFloat(address, dtype, want * columns + i));
+            ASSERT_EQ(LoadFloat(reinterpret_cast<u64>(out.data()), out_dtype, i),
+                      LoadFloat(reinterpret_cast<u64>(&rounded), out_dtype, 0))
+                << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(OneRowWarpsTest, TokensThatAreRefused) {
+  const float table[6] = {};
+  const auto run = [&](i64 token, i64 pos, i64 length) {
+    const i64 prompt[2] = {1, 3};
+    float out[2] = {7, 7};
+    const i64 before = token;
+    const u32 status = RunEmulated(
+        resident_operator_take_token,
+        {DenseArgument(prompt, DType::kI64, {2}), DenseArgument(&token, DType::kI64, {1}),
+         DenseArgument(table, DType::kF32, {3, 2}), DenseArgument(out, DType::kF32, {2}),
+         ScalarArgument(static_cast<u64>(pos)), ScalarArgument(static_cast<u64>(length))});
+    EXPECT_EQ(status & 0xffff, static_cast<u32>(CompletionStatus::kInvalidArgument));
+    EXPECT_EQ(token, before);
+    EXPECT_EQ(out[0], 7);
+    return status >> 16;
+  };
+  EXPECT_EQ(run(0, -1, 1), 1u);
+  EXPECT_EQ(run(0, 0, 3), 1u);
+  EXPECT_EQ(run(0, 1, 2), 2u);
+  EXPECT_EQ(run(-1, 2, 2), 2u);
+  EXPECT_EQ(run(3, 2, 2), 2u);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 //   tiles  Any strides: a thread has kTile outputs, and some of the elements of each. Adjacent
 //          threads read adjacent elements, whether these belong to one output or to several.
 #include "kernels/ops/groups.h"
+#include "kernels/ops/largest_index.h"
 #include "kernels/ops/long_rows.h"
 #include "kernels/ops/rows.h"
 
@@ -138,7 +139,7 @@ struct IndexOfLargest {
     u32 key;
     i64 index;
   };
-  // The key, and the index in the part with all bits inverted: a part has less than 2^32 elements.
+  // That of largest_index.h: it has less than 2^32 elements.
   using Part = u64;
   static constexpr bool kGroups = false;
 
@@ -164,7 +165,6 @@ struct IndexOfLargest {
   RESIDENT_DEVICE i64 Finish(const Value& value, i64) const { return value.index; }
   RESIDENT_DEVICE float Load(float x) const { return x; }
 
-  static RESIDENT_DEVICE Part MakePart(u32 key, u32 index) { return u64{key} << 32 | ~index; }
   template <typename F>
   RESIDENT_DEVICE Part PartOf(const Block& block, const Team& all, i64 count, F value) const {
     const float largest = Largest(block, all, count, value);
@@ -172,7 +172,7 @@ struct IndexOfLargest {
     return MakePart(OrderedKey(largest), static_cast<u32>(index));
   }
   static RESIDENT_DEVICE Value FromPart(Part part, i64 begin) {
-    return {static_cast<u32>(part >> 32), begin + i64{~static_cast<u32>(part)}};
+    return {KeyOfPart(part), begin + i64{IndexOfPart(part)}};
   }
   static RESIDENT_DEVICE Value None() { return {0, 0}; }
 
@@ -559,59 +559,9 @@ RESIDENT_NOINLINE bool SumLongRows(Block block, Args args) {
 
 #if RESIDENT_WARPS
 
-// Elements that a thread requests at once.
-constexpr u32 kQuadsAtOnce = 8;
-
-// The Part of the calling thread's elements among [begin, end) of a row at x, with indices in the
-// row. Most elements are not above the largest one so far, which is seen for kQuadsAtOnce quads at
-// a time. `begin` is a multiple of 4.
-RESIDENT_DEVICE u64 LargestOfThread(const Block& block, u64 x, u32 begin, u32 end) {
-  const u32 quads = end / 4;
-  const Quad<float>* const from = ElementAt<const Quad<float>>(x, 0);
-  const u32 step = kQuadsAtOnce * block.threads();
-  u32 best = 0;  // Key of the largest element so far; no element has key 0.
-  u32 index = 0;
-  float largest = -math::infinity();
-  const auto look = [&](float v, u32 i) {
-    const u32 key = OrderedKey(v);
-    if (key <= best) return;
-    best = key;
-    index = i;
-    largest = v;
-  };
-  u32 first = begin / 4 + block.thread();
-  RESIDENT_UNROLL(1)
-  for (; first + (kQuadsAtOnce - 1) * block.threads() < quads; first += step) {
-    Quad<float> v[kQuadsAtOnce];
-    for (u32 q = 0; q < kQuadsAtOnce; ++q) v[q] = from[first + q * block.threads()];
-    float top = v[0].v[0];
-    for (u32 q = 0; q < kQuadsAtOnce; ++q) {
-      for (u32 i = 0; i < 4; ++i) top = LargerOf(top, v[q].v[i]);
-    }
-    // Also if one of them is NaN, or the largest one is.
-    if (top <= largest && best != 0) continue;
-    for (u32 q = 0; q < kQuadsAtOnce; ++q) {
-      for (u32 i = 0; i < 4; ++i) look(v[q].v[i], 4 * (first + q * block.threads()) + i);
-    }
-  }
-  RESIDENT_UNROLL(1)
-  for (; first < quads; first += block.threads()) {
-    const Quad<float> v = from[first];
-    for (u32 i = 0; i < 4; ++i) look(v.v[i], 4 * first + i);
-  }
-  if (4 * quads + block.thread() < end) {
-    const u32 i = 4 * quads + block.thread();
-    look(*ElementAt<const float>(x, i), i);
-  }
-  return IndexOfLargest::MakePart(best, index);
-}
-
-// The larger key; of equal ones the lower index.
-RESIDENT_DEVICE u64 LargerPart(u64 a, u64 b) { return a > b ? a : b; }
-
 RESIDENT_DEVICE void StoreIndex(const Block& block, u64 out, u64 part) {
   if (block.thread() != 0) return;
-  *ElementAt<i64>(out, 0) = static_cast<i64>(~static_cast<u32>(part));
+  *ElementAt<i64>(out, 0) = IndexOfPart(part);
 }
 
 // The same as IndexOfLargestOfAll, if the chunks share memory: each has a share of the row.

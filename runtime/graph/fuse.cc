@@ -29,6 +29,7 @@ enum class Op : uint8_t {
   kMul,
   kRmsnorm,
   kRmsnormGemv,
+  kRmsnormGemvQkv,
   kRmsnormGemvQuant,
   kRmsnormGemvQuantSiluMul,
   kRmsnormGemvSiluMul,
@@ -46,6 +47,7 @@ constexpr std::string_view kNames[] = {
     "mul",
     "rmsnorm",
     "rmsnorm_gemv",
+    "rmsnorm_gemv_qkv",
     "rmsnorm_gemv_quant",
     "rmsnorm_gemv_quant_silu_mul",
     "rmsnorm_gemv_silu_mul",
@@ -61,6 +63,7 @@ static_assert(kOps <= 32, "Fusion::serving has a bit for each");
 //
 //   add x, y, out, alpha     rmsnorm x, w, out, eps                        silu x, out
 //   gemv x, w, bias, out     gemv_quant x, q, scales, zeros, out, group    mul, silu_mul x, y, out
+//   rmsnorm_gemv x, norm, w, bias, out, eps
 constexpr uint32_t kAlpha = 3;
 constexpr uint32_t kNormOut = 2;
 constexpr uint32_t kBias = 2;
@@ -68,6 +71,7 @@ constexpr uint32_t kGemvOut = 3;
 constexpr uint32_t kZeros = 3;
 constexpr uint32_t kQuantOut = 4;
 constexpr uint32_t kGroup = 5;
+constexpr uint32_t kNormedOut = 4;
 
 // Bytes for a use of a tensor, about.
 constexpr uint64_t kUseBytes = 32;
@@ -132,7 +136,8 @@ class Fuser {
                                      {Op::kAdd, &Fuser::FuseSum},
                                      {Op::kRmsnorm, &Fuser::FuseResidualNorm},
                                      {Op::kSiluMul, &Fuser::FuseQuantizedGated},
-                                     {Op::kRmsnorm, &Fuser::FuseNorm}};
+                                     {Op::kRmsnorm, &Fuser::FuseNorm},
+                                     {Op::kRmsnormGemv, &Fuser::FuseThree}};
     bool any = false;
     for (const Pattern& pattern : kPatterns) {
       for (uint32_t node = 0; node < graph_.nodes.size(); ++node) {
@@ -624,6 +629,58 @@ class Fuser {
       rewrites.push_back(std::move(rewrite));
     }
     return !rewrites.empty() && Apply(rewrites);
+  }
+
+  // Three products of one norm, such as the queries, keys and values of a layer. `last` and the two
+  // before it, which others may be between.
+  bool FuseThree(uint32_t last) {
+    constexpr int kMaxNodesBetween = 16;
+    absl::InlinedVector<uint32_t, 3> products = {last};
+    int left = kMaxNodesBetween;
+    for (uint32_t node = last; node-- > 0 && products.size() < 3 && left > 0;) {
+      if (!budget_.Take()) return false;
+      if (removed_[node]) continue;
+      --left;
+      if (HasSameNorm(node, last)) products.insert(products.begin(), node);
+    }
+    if (products.size() < 3) return false;
+    for (const uint32_t product : products) {
+      const auto of = ArgumentsOf(product);
+      if (!IsFast(Op::kRmsnormGemvQkv, of[0], of[2])) return false;
+      if (product != last && !CanWriteLater(product, kNormedOut, last)) return false;
+    }
+    const auto of = ArgumentsOf(last);
+    Rewrite rewrite = {last, Op::kRmsnormGemvQkv, {of[0], of[1]}, {products[0], products[1]}};
+    for (const uint32_t argument : {2u, 3u, kNormedOut}) {
+      for (const uint32_t product : products) {
+        rewrite.arguments.push_back(ArgumentsOf(product)[argument]);
+      }
+    }
+    if (of.size() > kNormedOut + 1) rewrite.arguments.push_back(of.back());
+    return Apply({rewrite});
+  }
+  // Whether both are products of the same norm, with weights of one dtype.
+  bool HasSameNorm(uint32_t node, uint32_t other) const {
+    if (!Is(node, Op::kRmsnormGemv)) return false;
+    const auto a = ArgumentsOf(node);
+    const auto b = ArgumentsOf(other);
+    if (!SameView(a[0], b[0]) || !SameView(a[1], b[1])) return false;
+    if (a[2].view.dtype != b[2].view.dtype || a.size() != b.size()) return false;
+    return a.size() <= kNormedOut + 1 ||
+           (a.back().kind == Argument::Kind::kFloat && b.back().kind == Argument::Kind::kFloat &&
+            a.back().number == b.back().number);
+  }
+  // Whether a later node can compute what a node does: it reads the same, and no node up to it
+  // accesses the output.
+  bool CanWriteLater(uint32_t node, uint32_t out, uint32_t later) {
+    if (!CanReadLater(node, later)) return false;
+    const Argument& value = ArgumentsOf(node)[out];
+    bool overlaps = false;
+    const auto look = [&](uint32_t user) {
+      ForEachOverlap(user, value, [&](const Use&) { overlaps = true; });
+      return !overlaps;
+    };
+    return ForEachUser(value, node, later, look) && look(later);
   }
 
   static Argument Absent() {

@@ -8,6 +8,7 @@
 //   add, rmsnorm                                         rmsnorm_residual
 //   rmsnorm, gemv_quant, gemv_quant, silu_mul            rmsnorm_gemv_quant_silu_mul
 //   rmsnorm, gemv or one of its relatives                rmsnorm_gemv or one of its relatives
+//   rmsnorm_gemv, three of one norm                      rmsnorm_gemv_qkv
 //
 // They are tried in this order, and what one of them makes is a node for the next ones. A norm that
 // several products read is computed again in each of them. A pattern is one function of fuse.cc.

@@ -9,6 +9,8 @@
 #include "kernels/graph/graph_arguments.h"
 #include "runtime/graph/accesses.h"
 #include "runtime/graph/limits.h"
+#include "runtime/graph/region.h"
+#include "runtime/graph/values.h"
 #include "runtime/model/cost_rule.h"
 #include "runtime/model/dtype.h"
 #include "runtime/model/strided_view.h"
@@ -62,30 +64,65 @@ double ViewBytes(const Graph& graph, const View& view) {
   return bytes;
 }
 
-// By tensor: whether a node writes its memory; only of roots.
-std::vector<bool> WrittenRoots(const Graph& graph) {
-  std::vector<bool> written(graph.tensors.size());
-  for (const Node& node : graph.nodes) {
-    const std::vector<Parameter>& parameters = graph.operators[node.op].signature.parameters();
-    for (size_t i = 0; i < node.argument_count; ++i) {
-      const Argument& argument = graph.ArgumentsOf(node)[i];
-      if (argument.kind != Argument::Kind::kTensor) continue;
-      if (parameters[i].kind != ParameterKind::kInput) {
-        written[graph.tensors[argument.tensor].root] = true;
-      }
-    }
-  }
-  return written;
+// Whether the node may write the argument.
+bool Writes(const Graph& graph, const Node& node, size_t argument) {
+  return graph.ArgumentsOf(node)[argument].kind == Argument::Kind::kTensor &&
+         graph.operators[node.op].signature.parameters()[argument].kind != ParameterKind::kInput;
 }
 
-// GangNode::starts_early.
-bool StartsEarly(const Graph& graph, const Node& node, const std::vector<bool>& written) {
+// By tensor: the nodes that write its memory, in their order; only of roots.
+std::vector<std::vector<uint32_t>> WritersOfRoots(const Graph& graph) {
+  std::vector<std::vector<uint32_t>> writers(graph.tensors.size());
+  for (uint32_t node = 0; node < graph.nodes.size(); ++node) {
+    const auto arguments = graph.ArgumentsOf(graph.nodes[node]);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!Writes(graph, graph.nodes[node], i)) continue;
+      std::vector<uint32_t>& of_root = writers[graph.tensors[arguments[i].tensor].root];
+      if (of_root.empty() || of_root.back() != node) of_root.push_back(node);
+    }
+  }
+  return writers;
+}
+
+// Whether the node may write memory of a view of the root.
+bool MayWrite(const Graph& graph, const Node& node, uint32_t root, const View& view) {
+  const auto hull_of = [&](const View& of) {
+    return FindHull(ExtentsOf(graph, of), of.offset, SizeOf(of.dtype));
+  };
+  const std::optional<ByteRange> read = hull_of(view);
+  const auto arguments = graph.ArgumentsOf(node);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!Writes(graph, node, i) || graph.tensors[arguments[i].tensor].root != root) continue;
+    const std::optional<ByteRange> written = hull_of(arguments[i].view);
+    if (!read.has_value() || !written.has_value() ||
+        (read->low < written->high && written->low < read->high)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Nodes that write a tensor which another one of them reads early: with more of them, none does.
+// Each is compared with each.
+constexpr size_t kMaxWriters = 512;
+
+// GangNode::starts_early. `writers`: WritersOfRoots.
+bool StartsEarly(const Graph& graph, uint32_t index,
+                 absl::Span<const std::vector<uint32_t>> writers) {
+  const Node& node = graph.nodes[index];
   const std::optional<uint32_t> reads = graph.operators[node.op].early_reads;
   if (!reads.has_value()) return false;
-  for (size_t i = 0; i < node.argument_count; ++i) {
-    const Argument& argument = graph.ArgumentsOf(node)[i];
-    if (argument.kind != Argument::Kind::kTensor || (*reads >> i & 1) == 0) continue;
-    if (written[graph.tensors[argument.tensor].root]) return false;
+  const auto arguments = graph.ArgumentsOf(node);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].kind != Argument::Kind::kTensor || (*reads >> i & 1) == 0) continue;
+    const uint32_t root = graph.tensors[arguments[i].tensor].root;
+    const std::vector<uint32_t>& of_root = writers[root];
+    if (!of_root.empty() && (!Writes(graph, node, i) || of_root.size() > kMaxWriters)) return false;
+    for (const uint32_t other : of_root) {
+      if (other != index && MayWrite(graph, graph.nodes[other], root, arguments[i].view)) {
+        return false;
+      }
+    }
   }
   return true;
 }
@@ -354,9 +391,9 @@ void Lowering::AddSchedule(absl::Span<const uint32_t> streams,
   }
   schedule_ = ComputeSchedule(estimates, predecessors, gang.workers);
   header_.gang = schedule_.gang;
-  const std::vector<bool> written = WrittenRoots(graph_);
-  for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-    schedule_.nodes[i].starts_early = StartsEarly(graph_, graph_.nodes[i], written);
+  const std::vector<std::vector<uint32_t>> writers = WritersOfRoots(graph_);
+  for (uint32_t i = 0; i < graph_.nodes.size(); ++i) {
+    schedule_.nodes[i].starts_early = StartsEarly(graph_, i, writers);
   }
 }
 

@@ -50,6 +50,10 @@ constexpr Detail kDetails[] = {
     {"attention_partial", 5, "the mask's shape does not broadcast to [B, N, S, L]",
      "give such a shape, or no elements"},
     {"aux_loss", 1, "an index is not an expert", "give indices from 0 to E - 1"},
+    {"choose_token", 1, "there are no logits, or 2^31 or more", "give fewer logits"},
+    {"choose_token", 2, "`parts` has no elements", "give it at least one"},
+    {"choose_token", 3, "the count in `arrived` was not 0 before the task",
+     "set it to 0, and use another one for a task that runs at the same time"},
     {"cross_entropy", 1, "a target is not a class", "give targets from 0 to C - 1"},
     {"cross_entropy_backward", 1, "a target is not a class", "give targets from 0 to C - 1"},
     {"dequant", 1, "q has neither a byte for each weight nor one for two",
@@ -107,6 +111,9 @@ constexpr Detail kDetails[] = {
     {"rmsnorm_gemv", 1, "`bias` has another shape than [N] and out",
      "give one of these shapes, or no elements"},
     {"rmsnorm_gemv", 2, "K is above 65,536", "use rmsnorm and gemv as two operators"},
+    {"rmsnorm_gemv_qkv", 1, "a bias has another shape than [N], [M] or [L], or its result",
+     "give one of these shapes, or no elements"},
+    {"rmsnorm_gemv_qkv", 2, "K is above 65,536", "use rmsnorm and gemv as several operators"},
     {"rmsnorm_gemv_quant", 1, "q has neither a byte for each weight nor one for two",
      "give P = K, or P = K / 2 rounded up"},
     {"rmsnorm_gemv_quant", 2, "`group` is below 1",
@@ -157,6 +164,10 @@ constexpr Detail kDetails[] = {
     {"sum", 2, "`out` has the wrong shape for these axes",
      "give out the axes that remain, or size 1 for the reduced ones: out:2= or out:2x1= for x:2x3= "
      "and axes=2"},
+    {"take_token", 1, "pos is negative, or prompt_len is above the elements of `prompt`",
+     "give pos from 0 on, and at most that length"},
+    {"take_token", 2, "the token is outside of the table",
+     "give tokens from 0 to V - 1, where V is the number of rows"},
 };
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }

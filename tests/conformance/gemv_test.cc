@@ -178,6 +178,58 @@ TEST_F(NormalizedMatrixTest, ElementsOfBothSigns) {
   }
 }
 
+// rmsnorm_gemv_qkv, each of whose products is one of rmsnorm_gemv.
+TEST_F(NormalizedMatrixTest, ThreeMatrices) {
+  for (const int64_t depth : {1, 33, 1024, 1032, 2048}) {
+    for (const int64_t vectors : {1, 3}) {
+      SCOPED_TRACE("seed " + std::to_string(seed_) + ", depth " + std::to_string(depth) + ", " +
+                   std::to_string(vectors) + " vectors");
+      const DType weights = depth == 33 ? DType::kF32 : DType::kBF16;
+      const TestTensor x =
+          Absolute(Random(DType::kF32, vectors == 1 ? Dims{depth} : Dims{vectors, depth}));
+      const TestTensor norm = Absolute(Random(weights, {depth}));
+      std::vector<TestTensor> matrices, biases, outs;
+      for (const int64_t rows : {67, 9, 16}) {
+        matrices.push_back(Absolute(Random(weights, {rows, depth})));
+        biases.push_back(Absolute(Random(DType::kF32, {random_() % 2 == 0 ? rows : 0})));
+        outs.push_back(
+            TestTensor::Output(DType::kF32, vectors == 1 ? Dims{rows} : Dims{vectors, rows}));
+      }
+      const uint32_t chunks = 1 + static_cast<uint32_t>(Below(40));
+      ASSERT_EQ(RunOperator("rmsnorm_gemv_qkv",
+                            {x, norm, matrices[0], matrices[1], matrices[2], biases[0], biases[1],
+                             biases[2], outs[0], outs[1], outs[2], F32(kEpsilon)},
+                            chunks)
+                    .status,
+                CompletionStatus::kOk);
+      const std::vector<double> normalized = Normalized(x.Values(), norm.Values(), vectors, depth);
+      for (size_t m = 0; m < 3; ++m) {
+        ExpectNear(outs[m],
+                   VectorProduct(normalized, matrices[m].Values(), biases[m].Values(), vectors,
+                                 matrices[m].shape()[0], depth),
+                   /*products=*/true);
+      }
+    }
+  }
+}
+
+TEST_F(NormalizedMatrixTest, RefusesWrongBiasesOfThreeMatrices) {
+  const TestTensor x = Random(DType::kF32, {8});
+  const TestTensor w = Random(DType::kF32, {3, 8});
+  const TestTensor none = TestTensor::Output(DType::kF32, {0});
+  for (size_t m = 0; m < 3; ++m) {
+    std::vector<TestArgument> arguments = {x, x, w, w, w};
+    for (size_t i = 0; i < 3; ++i) {
+      arguments.push_back(i == m ? Random(DType::kF32, {2}) : none);
+    }
+    for (size_t i = 0; i < 3; ++i) arguments.push_back(TestTensor::Output(DType::kF32, {3}));
+    arguments.push_back(F32(kEpsilon));
+    const Outcome outcome = RunOperator("rmsnorm_gemv_qkv", arguments);
+    EXPECT_EQ(outcome.status, CompletionStatus::kInvalidArgument);
+    EXPECT_EQ(outcome.detail, 1);
+  }
+}
+
 TEST_F(NormalizedMatrixTest, AnyChunks) {
   for (const int64_t depth : {40, 1024}) {
     const TestTensor x = Random(DType::kF32, {depth});

@@ -461,6 +461,20 @@ class Matrices(Conformance):
                 (x, "f32"), (norm, "bf16"), (w, "bf16"), (up, "bf16"))), out, 1e-5)
             self.check(out, product / (1 + numpy.exp(-product)) * (normalized @ up.T), 1e-5)
 
+    def test_rmsnorm_gemv_qkv(self):
+        for k, leading in ((1024, ()), (2048, (1,)), (33, (3,))):
+            x = self.stored(abs(self.normal(leading + (k,))), "f32")
+            norm = self.stored(abs(self.normal((k,))), "bf16")
+            weights = [self.stored(abs(self.normal((n, k))), "bf16") for n in (40, 9, 17)]
+            biases = [self.stored(abs(self.normal((n,))), "f32") for n in (40, 0, 17)]
+            normalized = x * norm / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+            outs = [self.client.output(leading + (n,), "f32") for n in (40, 9, 17)]
+            self.client.run("rmsnorm_gemv_qkv", self.client.tensor(x, "f32"), self.client.tensor(norm, "bf16"),
+                            *(self.client.tensor(w, "bf16") for w in weights),
+                            *(self.client.tensor(b, "f32") for b in biases), *outs, 1e-5)
+            for out, w, bias in zip(outs, weights, biases):
+                self.check(out, normalized @ w.T + (bias if len(bias) else 0), 1e-5)
+
     def test_quantized(self):
         for bits, k, group in ((8, 64, 16), (4, 64, 16), (4, 33, 7), (8, 33, 7)):
             n, groups = 19, -(-k // group)
@@ -792,6 +806,27 @@ class Decoding(Conformance):
         prefix = int(numpy.searchsorted(p, 0.7)) + 1
         self.assertLessEqual(set(self.draw("sample_topp", rows, seed, 0.7)), set(order[:prefix]))
         numpy.testing.assert_array_equal(self.draw("sample", rows, seed), self.draw("sample", rows, seed))
+
+
+    def test_the_ends_of_a_decoding_step(self):
+        for size, parts in ((1, 1), (1003, 4), (128256, 128)):
+            logits = self.numbers.integers(-50, 50, size).astype(float)  # Many ties.
+            for pos, length in ((0, 1), (0, 2), (6, 7), (6, 8)):
+                scratch, arrived = self.client.output((parts,), "i64"), self.client.tensor(numpy.zeros(1), "i32")
+                outs = [self.client.output((1,), "i64") for _ in range(3)]
+                self.client.run("choose_token", self.client.tensor(logits, "f32"), scratch, arrived, *outs,
+                                pos, length)
+                want = int(numpy.argmax(logits))
+                shown = -1 if pos + 1 < length else want
+                self.assertEqual([int(self.client.read(out)[0]) for out in outs], [want, shown, shown])
+                numpy.testing.assert_array_equal(self.client.read(arrived), 0)
+        table = self.stored(self.normal((7, 96)), "bf16")
+        for pos, length, want in ((0, 2, 3), (1, 2, 6), (2, 2, 5)):
+            token, out = self.client.tensor(numpy.array([5.]), "i64"), self.client.output((96,), "f32")
+            self.client.run("take_token", self.client.tensor(numpy.array([3., 6., 1.]), "i64"), token,
+                            self.client.tensor(table, "bf16"), out, pos, length)
+            self.assertEqual(int(self.client.read(token)[0]), want)
+            numpy.testing.assert_array_equal(self.client.read(out), table[want])
 
 
 class Uncalled(Conformance):

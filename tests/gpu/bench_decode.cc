@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/importers/llama/import.h"
 #include "tests/gpu/bench_small_graphs.h"
+#include "tests/gpu/fused_step.h"
 #include "tests/gpu/graph_breakdown.h"
 #include "tests/gpu/llama_shape.h"
 
@@ -50,6 +51,7 @@ class Decodes : public GraphBenchPart {
     decode_ = MakeDecoder("", std::nullopt);
     if (steps && cuda_ != nullptr) MeasureRead(*decode_.graph);
     if (steps) Decode(decode_, kKeys);
+    if (steps && cuda_ != nullptr) CompareWithFused();
     if (bench_.Selected("decode")) {
       Decode(decode_, 2048);
       Decoder long_text = MakeDecoder("", std::nullopt, 1, options_.cpu ? kContext : kLongContext);
@@ -208,6 +210,24 @@ class Decodes : public GraphBenchPart {
     report_.Add("plain read of the bytes of the weights", read_bytes_per_s_, "bytes/s");
   }
 
+  // The step of one text beside kernels that are written for this model alone.
+  void CompareWithFused() {
+    const uint64_t weights = device_.Memory(FusedStep::kWeightBytes);
+    const std::string what = absl::StrCat("decode step, ", kKeys, " keys");
+    bench_.WhileParked([&] {
+      watchdog_.Begin("kernels for one model");
+      if (!FusedStep::IsSupported(/*ordinal=*/0)) return;
+      FusedStep fused(/*ordinal=*/0, weights);
+      const auto add = [&](const char* baseline, double us) {
+        report_.Add(what, decode_.step_us, "us", baseline, us);
+      };
+      add("kernels for this model, CUDA graph", fused.MeasureGraph(kKeys, /*programmatic=*/false));
+      add("kernels for this model, CUDA graph with programmatic launch",
+          fused.MeasureGraph(kKeys, /*programmatic=*/true));
+      add("one kernel for steps of this model", fused.MeasureKernel(kKeys));
+    });
+  }
+
   struct Tokens {
     std::vector<int64_t> tokens;
     std::vector<float> logits;  // Of the last step.
@@ -275,9 +295,10 @@ class Decodes : public GraphBenchPart {
       std::optional<double> us;
       Tokens tokens;
     };
-    Way ways[] = {{"CUDA graph, nodes in a chain", Edges::kChain, {}, {}},
-                  {"CUDA graph, nodes by dependencies", Edges::kDependencies, {}, {}},
-                  {"CUDA graph, programmatic launch", Edges::kProgrammatic, {}, {}}};
+    Way ways[] = {
+        {"CUDA graph of the same operators, nodes in a chain", Edges::kChain, {}, {}},
+        {"CUDA graph of the same operators, nodes by dependencies", Edges::kDependencies, {}, {}},
+        {"CUDA graph of the same operators, programmatic launch", Edges::kProgrammatic, {}, {}}};
     const DeviceGraph::Memory logits = decode.MemoryOf("logits");
     if (decoder.cuda_records == 0) {
       decoder.cuda_records = device_.Memory(kDecodeSteps * decode.record_bytes());

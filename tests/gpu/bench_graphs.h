@@ -5,7 +5,9 @@
 // queue. For the baselines the kernel is parked: a CUDA graph of one launch for each node, with the
 // same operators, arguments and chunks, is measured in the same process and on the same memory. The
 // decode is that of the Llama-3.2-1B shape with random weights, of bfloat16 and of 8 and 4 bits,
-// for one text and for several; its nodes are those of `residentctl graph llama`.
+// for one text and for several; its nodes are those of `residentctl graph llama`. Beside it are
+// kernels that are written for this model alone (fused_step.h): launches of our operators read
+// descriptions of their arguments, which is not what somebody would launch who has one model only.
 #ifndef RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
 #define RESIDENT_TESTS_GPU_BENCH_GRAPHS_H_
 

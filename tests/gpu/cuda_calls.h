@@ -18,6 +18,7 @@ namespace resident::testing {
   X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel) \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuStreamCreate) X(cuStreamSynchronize) \
   X(cuStreamDestroy) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) X(cuMemHostAlloc) \
+  X(cuMemsetD8Async) X(cuMemcpyHtoD) X(cuFuncSetAttribute) \
   X(cuMemHostGetDevicePointer) X(cuMemFreeHost) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync) \
   X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphAddNode) X(cuGraphInstantiateWithFlags) \
   X(cuGraphLaunch) X(cuModuleUnload)

@@ -408,6 +408,102 @@ TEST_F(FusePatternsTest, SumsThatAreNoBias) {
   EXPECT_THAT(Executed(), ElementsAre("gemv", "add")) << "a product with a bias";
 }
 
+class FuseThreeTest : public FusePatternsTest {
+ protected:
+  FuseThreeTest() {
+    AddWeight("u", {D(8), D(kColumns)});
+    // Views of one tensor, as the importer of models has them.
+    g_.Activation("all", {1, 2 * kRows + 8});
+    g_.Output("read", {1, 2 * kRows + 8});
+  }
+  Arg Part(int64_t first, int64_t rows) { return View("all", {D(1), D(rows)}, first, {rows, 1}); }
+  // Queries, keys and values; `before_last`: called in front of the last product.
+  template <typename F>
+  void AddThree(F before_last) {
+    g_.Call("rmsnorm", {"x", "norm", "normed", F(1e-5)});
+    g_.Call("gemv", {"normed", "w", None(), Part(0, kRows)});
+    g_.Call("gemv", {"normed", "v", "bias", Part(kRows, kRows)});
+    before_last();
+    g_.Call("gemv", {"normed", "u", None(), Part(2 * kRows, 8)});
+  }
+};
+
+TEST_F(FuseThreeTest, QueriesKeysAndValues) {
+  AddThree([] {});
+  g_.Call("copy", {"all", "read"});
+  const graph::CheckedGraph checked = Fused();
+  EXPECT_THAT(Operators(checked), ElementsAre("rmsnorm_gemv_qkv", "copy"));
+  ASSERT_EQ(checked.fusion.fused.size(), 1u);
+  EXPECT_THAT(Written(checked.fusion.fused[0]), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(checked.WrittenName(0), "gemv3");
+  EXPECT_EQ(checked.OtherNames(0), "rmsnorm0, gemv1, gemv2");
+  const auto arguments = checked.graph.ArgumentsOf(checked.graph.nodes[0]);
+  ASSERT_EQ(arguments.size(), 12u);
+  const auto name = [&](size_t i) {
+    return arguments[i].kind == graph::Argument::Kind::kNoTensor
+               ? "-"
+               : std::string(checked.graph.TensorName(arguments[i].tensor));
+  };
+  std::string names;
+  for (size_t i = 0; i < 11; ++i) names += name(i) + " ";
+  EXPECT_EQ(names, "x norm w v u - bias - all all all ");
+  EXPECT_EQ(arguments[9].view.offset, kRows * 4);
+  EXPECT_EQ(arguments[11].number, 1e-5);
+}
+
+TEST_F(FuseThreeTest, NodesBetweenThatDoNotMatter) {
+  AddThree([&] { g_.Call("relu", {"r", "y"}); });
+  g_.Call("copy", {"all", "read"});
+  EXPECT_THAT(Executed(), ElementsAre("relu", "rmsnorm_gemv_qkv", "copy"));
+}
+
+// What the first products write is read, or written, before the last product.
+TEST_F(FuseThreeTest, ResultsThatAreUsedBetween) {
+  const GraphMaker before = g_;
+  AddThree([&] { g_.Call("relu", {Part(0, kRows), "y"}); });
+  g_.Call("copy", {"all", "read"});
+  EXPECT_THAT(Executed(),
+              ElementsAre("rmsnorm_gemv", "rmsnorm_gemv", "relu", "rmsnorm_gemv", "copy"));
+  g_ = before;
+  AddThree([&] { g_.Call("fill", {View("all", {D(1)}, 3), F(1)}); });
+  g_.Call("copy", {"all", "read"});
+  EXPECT_THAT(Executed(),
+              ElementsAre("rmsnorm_gemv", "rmsnorm_gemv", "fill", "rmsnorm_gemv", "copy"));
+  g_ = before;  // As the bias of the last one.
+  AddThree([] {});
+  g_.node(3).mutable_arguments(2)->Clear();
+  *g_.node(3).mutable_arguments(2)->mutable_tensor() = g_.node(1).arguments(3).tensor();
+  g_.node(3).mutable_arguments(2)->mutable_tensor()->mutable_shape(1)->set_size(8);
+  g_.node(3).mutable_arguments(2)->mutable_tensor()->set_strides(0, 8);
+  g_.Call("copy", {"all", "read"});
+  EXPECT_THAT(Executed(), ElementsAre("rmsnorm_gemv", "rmsnorm_gemv", "rmsnorm_gemv", "copy"));
+}
+
+// The same memory, written twice: the later product's value stays.
+TEST_F(FuseThreeTest, ResultsThatOverlap) {
+  AddThree([] {});
+  g_.node(2).mutable_arguments(3)->mutable_tensor()->set_offset(4);
+  g_.Call("fill", {"all", F(0)}).Call("copy", {"all", "read"});
+  EXPECT_THAT(Executed(),
+              ElementsAre("rmsnorm_gemv", "rmsnorm_gemv", "rmsnorm_gemv", "fill", "copy"));
+}
+
+TEST_F(FuseThreeTest, AnotherNormOrInput) {
+  AddThree([] {});
+  g_.Call("copy", {"all", "read"});
+  const GraphMaker three = g_;
+  g_.Call("gemv", {"normed", "w", None(), "y"});
+  EXPECT_THAT(Executed(), ElementsAre("rmsnorm_gemv_qkv", "copy", "rmsnorm_gemv"));
+  g_ = three;
+  AddWeight("norm2", {D(kColumns)});
+  g_.Call("rmsnorm", {"x", "norm2", "normed", F(1e-5)}).Call("gemv", {"normed", "w", None(), "y"});
+  g_.Call("rmsnorm", {"x", "norm2", "normed", F(1e-6)}).Call("gemv", {"normed", "v", None(), "z"});
+  EXPECT_THAT(Executed(), ElementsAre("rmsnorm_gemv_qkv", "copy", "rmsnorm_gemv", "rmsnorm_gemv"));
+  EXPECT_THAT(Executed(ChangedCatalog({"rmsnorm_gemv_qkv"})),
+              ElementsAre("rmsnorm_gemv", "rmsnorm_gemv", "rmsnorm_gemv", "copy", "rmsnorm_gemv",
+                          "rmsnorm_gemv"));
+}
+
 TEST_F(FusePatternsTest, AResidualThatIsWrittenInPlace) {
   g_.State("s", {1, kRows});
   g_.Call("gemv", {"x", "w", None(), "a"}).Call("add", {"a", "s", "b"}).Call("copy", {"b", "s"});

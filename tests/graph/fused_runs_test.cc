@@ -249,8 +249,8 @@ TEST_F(FusedRunsTest, RandomGraphsEqualAnInterpreterWithAndWithoutFusion) {
   }
   std::cout << unfused_tasks << " nodes, of which " << tasks_ << " were executed with fusion\n";
   EXPECT_LT(tasks_, unfused_tasks * 19 / 20);
-  for (const char* const name :
-       {"gemv_silu_mul", "rmsnorm_gemv", "rmsnorm_gemv_silu_mul", "rmsnorm_residual", "silu_mul"}) {
+  for (const char* const name : {"gemv_silu_mul", "rmsnorm_gemv", "rmsnorm_gemv_qkv",
+                                 "rmsnorm_gemv_silu_mul", "rmsnorm_residual", "silu_mul"}) {
     EXPECT_GT(operators_[name], 0) << name;
   }
   EXPECT_GT(precise_, elements_ / 2);

@@ -448,20 +448,21 @@ class LlamaTest(daemons.DaemonTest):
                                  (layers, 0) if fused else (0, layers))
 
     def test_norms_are_part_of_the_products_where_it_is_faster(self):
-        # Of a model with L layers: rmsnorm, rmsnorm_residual, rmsnorm_gemv, rmsnorm_gemv_silu_mul.
+        # Of a model with L layers: rmsnorm, rmsnorm_residual, rmsnorm_gemv, rmsnorm_gemv_qkv,
+        # rmsnorm_gemv_silu_mul.
         # A product with a bias of its own leaves the addition to the residual to the next norm.
-        for variant, flags, norms, sums, products, gated in (
-                ("qkv_bias", (), (0, 0), (0, 0), (1, 3), (0, 1)),
-                ("tied_wide_heads", (), (0, 0), (0, 0), (1, 3), (0, 1)),
-                ("bias_of_attention", (), (0, 0), (0, 1), (1, 3), (0, 0)),
-                ("all_biases_of_16_bits", (), (0, 0), (0, 2), (3, 0), (0, 0)),
-                ("small", (), (1, 0), (0, 2), (0, 0), (0, 0)),
-                ("all_biases", (), (1, 0), (0, 2), (0, 0), (0, 0)),
+        for variant, flags, norms, sums, products, stacked, gated in (
+                ("qkv_bias", (), (0, 0), (0, 0), (1, 0), (0, 1), (0, 1)),
+                ("tied_wide_heads", (), (0, 0), (0, 0), (1, 0), (0, 1), (0, 1)),
+                ("bias_of_attention", (), (0, 0), (0, 1), (1, 0), (0, 1), (0, 0)),
+                ("all_biases_of_16_bits", (), (0, 0), (0, 2), (0, 0), (1, 0), (0, 0)),
+                ("small", (), (1, 0), (0, 2), (0, 0), (0, 0), (0, 0)),
+                ("all_biases", (), (1, 0), (0, 2), (0, 0), (0, 0), (0, 0)),
                 # Several texts have these products with weights of bf16 only.
-                ("qkv_bias", ("--batch=3",), (0, 0), (0, 0), (1, 3), (0, 1)),
-                ("all_biases_of_16_bits", ("--batch=16",), (0, 0), (0, 2), (3, 0), (0, 0)),
-                ("tied_wide_heads", ("--batch=3",), (1, 0), (0, 2), (0, 0), (0, 0)),
-                ("qkv_bias", ("--prompt=8",), (1, 0), (0, 2), (0, 0), (0, 0))):
+                ("qkv_bias", ("--batch=3",), (0, 0), (0, 0), (1, 3), (0, 0), (0, 1)),
+                ("all_biases_of_16_bits", ("--batch=16",), (0, 0), (0, 2), (3, 0), (0, 0), (0, 0)),
+                ("tied_wide_heads", ("--batch=3",), (1, 0), (0, 2), (0, 0), (0, 0), (0, 0)),
+                ("qkv_bias", ("--prompt=8",), (1, 0), (0, 2), (0, 0), (0, 0), (0, 0))):
             with self.subTest(variant=variant, flags=flags):
                 model = self.load(llama_model.random_model(self.rng, **VARIANTS[variant]))
                 graph = self.graph(model, "--max_context=40", *flags)
@@ -470,15 +471,16 @@ class LlamaTest(daemons.DaemonTest):
                 self.assertGreater(layers, 0)
                 for operator, (once, of_layer) in (
                         ("rmsnorm", norms), ("rmsnorm_residual", sums), ("rmsnorm_gemv", products),
-                        ("rmsnorm_gemv_silu_mul", gated)):
+                        ("rmsnorm_gemv_qkv", stacked), ("rmsnorm_gemv_silu_mul", gated)):
                     self.assertEqual(operators.count(operator), once + of_layer * layers, operator)
 
     def test_quantized_graphs_have_the_nodes_of_those_of_16_bits(self):
         """One for each, where norms are separate as well. Only gemv_silu_mul, which has a norm in front,
-        are several. Norms of f32, and groups that are no power of two, leave norms and silu_mul separate."""
+        and rmsnorm_gemv_qkv are several. Norms of f32, and groups that are no power of two, leave norms and silu_mul separate."""
         same = {"gemv": ("gemv_quant", "gemv_quant_bias"), "rmsnorm_gemv": ("rmsnorm_gemv_quant",),
                 "rmsnorm_gemv_silu_mul": ("rmsnorm_gemv_quant_silu_mul",)}
-        several = {"gemv_silu_mul": ["gemv_quant", "gemv_quant", "silu_mul"]}
+        several = {"gemv_silu_mul": ["gemv_quant", "gemv_quant", "silu_mul"],
+                   "rmsnorm_gemv_qkv": 3 * ["rmsnorm_gemv_quant"]}
         for variant in ("qkv_bias", "tied_wide_heads", "mistral", "bias_of_attention", "all_biases_of_16_bits"):
             values = {"dtype": "bf16", **VARIANTS[variant]}
             model = self.load(llama_model.random_model(self.rng, **values))

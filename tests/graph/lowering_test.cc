@@ -343,6 +343,38 @@ TEST_F(LoweringTest, NodesThatStartEarly) {
   EXPECT_EQ(nodes[4].starts_early, 0u);
 }
 
+// attention_decode reads its cache early, which it also writes: if no other node writes the same.
+TEST_F(LoweringTest, NodesThatReadEarlyWhatTheyWrite) {
+  for (const int64_t shared : {0, 1}) {
+    GraphMaker g;
+    g.Scalar("pos", 0, 7);
+    g.Input("q", {4, 8}).Input("kv", {2, 8}).Input("angles", {4});
+    g.Tensor(v1::GraphTensor::KIND_STATE, "cache", {D(4), D(2), D(8), D(8)});
+    g.Tensor(v1::GraphTensor::KIND_STATE, "arrived", {D(2)}, v1::DTYPE_I32);
+    g.Activation("acc", {4, 1, 8}).Activation("largest", {4, 1}).Activation("sum", {4, 1});
+    g.Output("y", {4, 8}).Output("z", {4, 8});
+    const auto part = [](int64_t i) { return View("cache", {D(2), D(8), D(8)}, i * 128); };
+    for (const int64_t layer : {0, 1}) {
+      g.Call("attention_decode",
+             {"q", "kv", "kv", "angles", part(2 * layer), part(2 * layer + 1), "acc", "largest",
+              "sum", "arrived", layer == 0 ? "y" : "z", S("pos"), F(1)});
+    }
+    // The last row of the first layer's values, or nothing of both.
+    g.Call("fill", {View(shared == 1 ? "cache" : "arrived", {D(1)}, shared == 1 ? 255 : 0), F(0)});
+    bool ok = false;
+    const graph::CheckedGraph checked = Check(g.graph, &ok);
+    ASSERT_TRUE(ok) << FindingsText(g.Validate());
+    const graph::Lowering lowering(checked, {}, {.workers = 3});
+    const std::string bytes =
+        lowering.Image(std::vector<uint64_t>(checked.graph.tensors.size(), 64));
+    const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+    const GangNode* const nodes = ImagePart<GangNode>(image, image.gang_nodes_at);
+    ASSERT_EQ(image.nodes, 3u);
+    EXPECT_EQ(nodes[0].starts_early, shared == 1 ? 0u : 1u);
+    EXPECT_EQ(nodes[1].starts_early, 1u);
+  }
+}
+
 // A node that copies the record waits for all writers of the stream, aliases included.
 TEST_F(LoweringTest, RecordsWaitForTheirWriters) {
   GraphMaker g;

@@ -29,6 +29,14 @@ int64_t PartsOfKeys(int64_t texts, int64_t kv_heads, int64_t context) {
                   std::min(shared_by(kv_heads), (context + kMaxKeys - 1) / kMaxKeys));
 }
 
+// The parts into which choose_token divides the logits: about as many as a large GPU has
+// multiprocessors, but not for few logits.
+int64_t PartsOfLogits(int64_t vocab) {
+  constexpr int64_t kAllParts = 128;
+  constexpr int64_t kMinLogits = 256;
+  return std::max(int64_t{1}, std::min(kAllParts, vocab / kMinLogits));
+}
+
 }  // namespace
 
 // The tensors and scalars of a text.
@@ -46,16 +54,22 @@ void Importer::DeclareText(int64_t text) {
   Activation(of("part_values"), v1::DTYPE_F32, {config_.heads, parts_, config_.head_dim});
   Activation(of("part_largest"), v1::DTYPE_F32, {config_.heads, parts_});
   Activation(of("part_sums"), v1::DTYPE_F32, {config_.heads, parts_});
+  Tensor(GraphTensor::KIND_INPUT, of("prompt"), v1::DTYPE_I64, {context_});
+  // The step's token stands in row `context` - 1.
+  Tensor(GraphTensor::KIND_STATE, of("text"), v1::DTYPE_I64, {2 * context_ - 1});
+  if (chooses_largest()) {
+    Activation("logit_parts", v1::DTYPE_I64, {PartsOfLogits(config_.vocab)});
+    Activation("reported", v1::DTYPE_I64, {1});
+    return;
+  }
   // The token that a step reports stands in row `context`, where rows of -1 hide it while the
   // prompt has a next token.
   Activation(of("reported"), v1::DTYPE_I64, {2 * context_});
   Alias(of("reported_bits"), of("reported"), v1::DTYPE_F32, {1, 1, 2 * context_, 2});
-  Tensor(GraphTensor::KIND_INPUT, of("prompt"), v1::DTYPE_I64, {context_});
-  // Tokens of 8 bytes as two elements of a type that kv_append accepts; it copies the bits.
+  // Tokens of 8 bytes as two elements of a type that kv_append accepts; it copies the bits. The
+  // prompt is written over the text so that its row `pos`, if it has one, is placed where the
+  // step's token stands.
   Alias(of("prompt_bits"), of("prompt"), v1::DTYPE_F32, {1, 1, context_, 2});
-  // The step's token stands in row `context` - 1. The prompt is written over it so that its row
-  // `pos`, if it has one, is placed there.
-  Tensor(GraphTensor::KIND_STATE, of("text"), v1::DTYPE_I64, {2 * context_ - 1});
   Alias(of("text_bits"), of("text"), v1::DTYPE_F32, {1, 1, 2 * context_ - 1, 2});
 }
 
@@ -66,10 +80,13 @@ void Importer::DeclareDecode() {
   parts_ = PartsOfKeys(texts_, config_.kv_heads, context_);
   for (int64_t text = 0; text < texts_; ++text) DeclareText(text);
   AddSamplingScalars();
-  // How many parts of each head are complete.
-  Activation("arrived", v1::DTYPE_I32, {texts_ * config_.layers, config_.kv_heads});
-  Activation("hidden", v1::DTYPE_I32, {2});
-  Alias("hidden_bits", "hidden", v1::DTYPE_F32, {2});
+  // How many parts of each head are complete, and of the logits.
+  const int64_t of_logits = chooses_largest() ? 1 : 0;
+  Activation("arrived", v1::DTYPE_I32, {texts_ * config_.layers + of_logits, config_.kv_heads});
+  if (!chooses_largest()) {
+    Activation("hidden", v1::DTYPE_I32, {2});
+    Alias("hidden_bits", "hidden", v1::DTYPE_F32, {2});
+  }
   Tensor(GraphTensor::KIND_STREAM, "token", v1::DTYPE_I64, {context_, texts_});
   if (options_.logits) {
     Dims record = {config_.vocab};
@@ -83,7 +100,7 @@ void Importer::DeclareDecode() {
         "a run does not end at a stop token, because several texts end apart");
     return;
   }
-  Alias("stop_token", "reported", v1::DTYPE_I64, {1}, 8 * context_);
+  Alias("stop_token", "reported", v1::DTYPE_I64, {1}, chooses_largest() ? 0 : 8 * context_);
   loop.mutable_stop()->set_tensor("stop_token");
   for (const int64_t token : config_.stop_tokens) loop.mutable_stop()->add_values(token);
 }
@@ -92,14 +109,18 @@ absl::Status Importer::BeginDecode() {
   ASSIGN_OR_RETURN(const v1::GraphArgument table,
                    Weight("model.embed_tokens.weight", {config_.vocab, config_.hidden},
                           "vocab_size, hidden_size"));
-  for (int64_t text = 0; text < texts_; ++text) {
+  if (chooses_largest()) {
+    Call("embedding", "take_token",
+         {Whole("prompt"), Chosen(0), table, View("residual0", {config_.hidden}), Scalar("pos"),
+          Scalar("prompt_len")});
+  }
+  for (int64_t text = 0; text < texts_ && !chooses_largest(); ++text) {
     const auto of = [&](const char* name) { return OfText(name, text); };
     Call(NodeOfText("place_prompt", text), "kv_append",
          {WithLength(View(of("prompt_bits"), {1, 1, kPromptLength, 2}), of("prompt_len")),
           Whole(of("text_bits")), Scalar(of("pos"), -1, static_cast<double>(context_ - 1))});
     Call(NodeOfText("embedding", text), "embedding",
-         {View(of("text"), {1}, context_ - 1), table,
-          View("residual0", {1, config_.hidden}, text * config_.hidden)});
+         {Chosen(text), table, View("residual0", {1, config_.hidden}, text * config_.hidden)});
   }
   // A step that was cancelled may have left any numbers.
   Call("arrived", "fill", {Whole("arrived"), Real(0)});
@@ -134,12 +155,23 @@ void Importer::AddDecodeAttention(int64_t layer, int64_t text) {
         Real(1 / std::sqrt(static_cast<double>(dim))), Integer(kRopeHalves)});
 }
 
+v1::GraphArgument Importer::Chosen(int64_t text) const {
+  return View(OfText("text", text), {1}, context_ - 1);
+}
+
 // Chooses the next token of each text, and reports it unless the prompt has one.
 absl::Status Importer::EndDecode() {
   RETURN_IF_ERROR(AddNormedProjections(LastNorm(), {Head()}));
   AddStepLogits();
+  if (chooses_largest()) {
+    Call("next", "choose_token",
+         {View("logits", {config_.vocab}), Whole("logit_parts"),
+          View("arrived", {1}, config_.layers * config_.kv_heads), Chosen(0), Whole("reported"),
+          View("token", {1}), Scalar("pos"), Scalar("prompt_len")});
+    return absl::OkStatus();
+  }
   for (int64_t text = 0; text < texts_; ++text) {
-    const v1::GraphArgument next = View(OfText("text", text), {1}, context_ - 1);
+    const v1::GraphArgument next = Chosen(text);
     AddChoice(text, next, Scalar(OfText("pos", text)));
     Call(NodeOfText("report", text), "copy", {next, View(OfText("reported", text), {1}, context_)});
   }

@@ -172,6 +172,12 @@ class Importer {
   // A step that computes one token of each text.
   void DeclareDecode();
   void DeclareText(int64_t text);
+  // Whether one operator chooses the token, and one takes it at the beginning of a step. The choice
+  // belongs to the end of a step and not to the beginning of the next one, because a run may begin
+  // with any step. Other choices consist of several nodes.
+  bool chooses_largest() const { return texts_ == 1 && !options_.sample; }
+  // The token with which a text's next step begins, unless the prompt has one.
+  v1::GraphArgument Chosen(int64_t text) const;
   absl::Status BeginDecode();
   absl::Status EndDecode();
 
