@@ -44,7 +44,8 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
                     for (const auto& [name, service] : Others()) names.emplace_back(name);
                     return names;
                   }()),
-      memory_(core_) {}
+      memory_(core_),
+      calls_(core_) {}
 
 std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
   std::vector<std::pair<const char*, grpc::Service*>> services = {
@@ -111,7 +112,7 @@ absl::Status Services::Start() {
         [this](const std::string& method, CallContext& context) {
           return endpoints_.Admit(method, context);
         },
-        memory_);
+        memory_, calls_);
     builder.RegisterService(&admitted_.back());
   }
   server_ = builder.BuildAndStart();

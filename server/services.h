@@ -75,6 +75,7 @@ class Services {
   InferenceService inference_;
   ReflectionService reflection_;
   CallMemory memory_;
+  OpenCalls calls_;
   std::deque<AdmittedService> admitted_;
   std::unique_ptr<grpc::Server> server_;  // Set by Start.
 };

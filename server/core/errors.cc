@@ -33,6 +33,13 @@ absl::Status SlotQuota(const std::string& what, const std::string& holder, uint6
              "). Fix: end one first, or raise the quota in the daemon's policy (--policy)"));
 }
 
+absl::Status TooManyCalls(const std::string& holder, uint64_t held, uint64_t used, uint64_t limit) {
+  return absl::ResourceExhaustedError(StrCat(
+      holder, " has ", held, " open calls, all callers have ", used, " of ", limit,
+      ", and each must leave as many free as it has. Fix: end the calls and streams that are not "
+      "needed, or raise --max_host_mib"));
+}
+
 absl::Status ClientNameTooLong(size_t bytes, size_t limit) {
   return absl::InvalidArgumentError(StrCat("client_name of ", bytes, " bytes is over the limit of ",
                                            limit, ". Fix: send a shorter one"));

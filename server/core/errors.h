@@ -26,6 +26,8 @@ absl::Status NoSlot(const std::string& what, const std::string& holder, const Sl
                     const std::string& flag);
 absl::Status SlotQuota(const std::string& what, const std::string& holder, uint64_t held,
                        uint64_t quota, const std::string& quota_name);
+// Open calls (server/rpc/open_calls.h): `holder` has `held` of the `used` places.
+absl::Status TooManyCalls(const std::string& holder, uint64_t held, uint64_t used, uint64_t limit);
 absl::Status ClientNameTooLong(size_t bytes, size_t limit);
 
 // The operator exists, but only the daemon calls it.

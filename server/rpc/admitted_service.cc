@@ -52,6 +52,8 @@ struct Method {
   MessageLimits limits;
   AdmittedService::Admit admit;
   CallMemory& memory;
+  OpenCalls& calls;
+  bool open_to_all;
 
   absl::Status Admit(const Parameter& call) const {
     return admit(name, CallContext::Of(*call.server_context));
@@ -184,17 +186,25 @@ class AdmittedMethod final : public MethodHandler {
   explicit AdmittedMethod(Method method) : method_(std::move(method)) {}
 
   void RunHandler(const Parameter& call) override {
-    const absl::Status admitted = method_.Admit(call);
-    if (!admitted.ok()) {
-      Refuse(call, admitted);
-    } else if (method_.one_message) {
-      MessageRead::Start(method_, call);
+    const absl::StatusOr<OpenCalls::Place> place = Begin(call);
+    if (!place.ok()) return Refuse(call, place.status());
+    // gRPC destroys the function when the call has ended.
+    const Parameter placed(call.call, call.server_context, call.request, call.status,
+                           call.internal_data,
+                           [place = *place, next = call.call_requester] { next(); });
+    if (method_.one_message) {
+      MessageRead::Start(method_, placed);
     } else {
-      method_.handler.RunHandler(call);
+      method_.handler.RunHandler(placed);
     }
   }
 
  private:
+  absl::StatusOr<OpenCalls::Place> Begin(const Parameter& call) const {
+    RETURN_IF_ERROR(method_.Admit(call));
+    return method_.calls.Enter(CallContext::Of(*call.server_context), method_.open_to_all);
+  }
+
   const Method method_;
 };
 
@@ -206,7 +216,7 @@ struct Handlers : grpc::Service {
 }  // namespace
 
 AdmittedService::AdmittedService(grpc::Service& service, absl::string_view full_name,
-                                 const Admit& admit, CallMemory& memory) {
+                                 const Admit& admit, CallMemory& memory, OpenCalls& calls) {
   const google::protobuf::ServiceDescriptor* const descriptor =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(std::string(full_name));
   // Generated code and the descriptor number the methods in the same order.
@@ -219,7 +229,8 @@ AdmittedService::AdmittedService(grpc::Service& service, absl::string_view full_
         name.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
     MarkMethodCallback(
         i, new AdmittedMethod({handler, name, !method.client_streaming(), *method.input_type(),
-                               FindMessageLimits(memory.core(), name), admit, memory}));
+                               FindMessageLimits(memory.core(), name), admit, memory, calls,
+                               FindMethodRule(name).open_to_all}));
   }
 }
 

@@ -3,7 +3,7 @@
 // Every call of a method that exists enters the daemon here; gRPC itself ends calls of other
 // methods with UNIMPLEMENTED. A call is admitted or refused as soon as its headers are read: before
 // its message is read, and before the service's handler is called. No service is registered with
-// gRPC except through this class.
+// gRPC except through this class. An admitted call takes a place (open_calls.h).
 //
 // Implementation: gRPC reads the message of a unary or server-streaming call before it calls the
 // method's handler. Each method is therefore registered as one that streams in both directions, for
@@ -22,7 +22,8 @@
 //
 // Thread safety: gRPC calls the handlers from any thread.
 //
-//   AdmittedService executor(executor_service, v1::Executor::service_full_name(), admit, memory);
+//   AdmittedService executor(executor_service, v1::Executor::service_full_name(), admit, memory,
+//                            calls);
 //   builder.RegisterService(&executor);
 #ifndef RESIDENT_SERVER_RPC_ADMITTED_SERVICE_H_
 #define RESIDENT_SERVER_RPC_ADMITTED_SERVICE_H_
@@ -37,6 +38,7 @@
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server_context.h"
 #include "server/rpc/call_memory.h"
+#include "server/rpc/open_calls.h"
 
 namespace resident {
 
@@ -51,9 +53,10 @@ class AdmittedService final : public grpc::Service {
   using Admit = std::function<absl::Status(const std::string& method, CallContext& context)>;
 
   // `service`: a callback service with the methods of `full_name`, whose descriptor is linked
-  // into the program. It and `memory` must outlive this object, and this object the server.
+  // into the program. It, `memory` and `calls` must outlive this object, and this object the
+  // server.
   AdmittedService(grpc::Service& service, absl::string_view full_name, const Admit& admit,
-                  CallMemory& memory);
+                  CallMemory& memory, OpenCalls& calls);
 
  private:
   std::deque<std::string> methods_;  // gRPC keeps pointers to the names.

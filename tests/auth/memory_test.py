@@ -29,6 +29,7 @@ CLIENT_MIB, ALL_MIB = 128, 256
 INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 5, 8, 12
 WAIT_S = 60
 STATUS = "/resident.v1.Admin/Status"
+SUBMIT = "/resident.v1.Executor/Submit"
 VALIDATE = "/resident.v1.Graphs/Validate"
 # What the daemon takes beside the limit: what the kernel and gRPC read between two checks, and what
 # malloc keeps.
@@ -445,6 +446,86 @@ class UnfinishedTest(MemoryTest):
 
     def test_unfinished_messages_of_eight_connections(self):
         self.check_unfinished(8, ALL_MIB)
+
+
+class OpenCallsTest(MemoryTest):
+    """Calls that take memory although only their headers were sent."""
+    CONNECTIONS = 16
+    STREAMS = 1000
+    # See CallMemory: the first calls of all, and the places, of which one caller gets half.
+    FREE, PLACES, CALL_KIB = 1024, 4096, 24
+    HEALTH = "/grpc.health.v1.Health/Check"
+
+    def open(self, connection, path, count):
+        block = http2.encode_headers(http2.request_headers(path))
+        connection.send(b"".join(
+            http2.encode_frame(http2.HEADERS, http2.END_HEADERS, connection.new_stream(), block)
+            for _ in range(count)))
+        connection.send_ping()
+        pongs = connection.pongs
+        connection.read_until(lambda: connection.pongs > pongs, WAIT_S)
+
+    def check_open_calls(self, path, most):
+        """`most`: calls that are not refused."""
+        with self.peak() as peak:
+            attackers = [self.connect() for _ in range(self.CONNECTIONS)]
+            for attacker in attackers:
+                self.open(attacker, path, self.STREAMS)
+            for attacker in attackers:
+                while attacker.read(0.2):
+                    pass
+            refused = [result for attacker in attackers for result in attacker.results.values()
+                       if result.grpc_status == RESOURCE_EXHAUSTED]
+            self.check_others()
+        self.check_peak("{} calls without a message, {} refused".format(
+            self.CONNECTIONS * self.STREAMS, len(refused)), peak, most * self.CALL_KIB // 1024)
+        self.assertGreaterEqual(len(refused), self.CONNECTIONS * self.STREAMS - most)
+        self.assertIn("open calls", refused[0].grpc_message)
+        self.assertIn("Fix:", refused[0].grpc_message)
+        for attacker in attackers:
+            attacker.close(reset=True)
+
+        def all_are_free():
+            with self.connect() as again:
+                self.open(again, path, self.STREAMS)
+                while again.read(0.2):
+                    pass
+                return all(result.grpc_status is None for result in again.results.values())
+
+        wait_for("the places are free again", all_are_free)
+
+    def check_others(self):
+        """Callers from another address are served meanwhile."""
+        with self.connect(source="127.0.0.2") as other:
+            self.open(other, SUBMIT, 100)
+            while other.read(0.2):
+                pass
+            self.assertEqual({result.grpc_status for result in other.results.values()}, {None})
+            self.assertEqual(other.call(STATUS, timeout=WAIT_S).grpc_status, 0)
+            self.assertEqual(other.call(self.HEALTH, timeout=WAIT_S).grpc_status, 0)
+
+    def test_streams_without_a_message(self):
+        self.check_open_calls(SUBMIT, self.FREE + self.PLACES // 2)
+
+    def test_calls_without_a_message(self):
+        self.check_open_calls(VALIDATE, self.FREE + self.PLACES // 2)
+
+    def test_calls_that_need_no_credential(self):
+        # These end after five seconds, so that more are served, but not at one time.
+        with self.peak() as peak:
+            attackers = [self.connect() for _ in range(self.CONNECTIONS)]
+            for attacker in attackers:
+                self.open(attacker, self.HEALTH, self.STREAMS)
+            self.check_others()
+            for attacker in attackers:
+                while attacker.read(0.2):
+                    pass
+        refused = sum(result.grpc_status == RESOURCE_EXHAUSTED
+                      for attacker in attackers for result in attacker.results.values())
+        self.check_peak("{} health checks without a message, {} refused".format(
+            self.CONNECTIONS * self.STREAMS, refused), peak,
+            (self.FREE + self.PLACES // 8) * self.CALL_KIB // 1024)
+        self.assertGreater(refused, 0)
 
 
 if __name__ == "__main__":
