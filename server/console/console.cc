@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "google/protobuf/util/json_util.h"
@@ -97,15 +98,9 @@ std::vector<HttpPath> Console::paths() {
 }
 
 HttpPath Console::KeptJson(const std::string& path, std::function<std::string()> make) {
-  return {path,
-          [kept = std::make_shared<Kept>(), make = std::move(make)](const HttpPage::Request&) {
-            absl::MutexLock lock(&kept->mu);
-            const Clock::time_point now = Clock::now();
-            if (kept->made == Clock::time_point::min() || now - kept->made > kMaxAge) {
-              kept->text = make();
-              kept->made = Clock::now();
-            }
-            return HttpPage::Answer{.type = kJson, .text = kept->text, .headers = kDataHeaders};
+  return {path, [kept = std::make_shared<SharedBody>(std::move(make), kMaxAge)](
+                    const HttpPage::Request&) {
+            return HttpPage::Answer{.type = kJson, .headers = kDataHeaders, .body = kept->Get()};
           }};
 }
 
@@ -190,12 +185,18 @@ HttpPage::Answer Console::Draw(const HttpPage::Request& request) {
   }
   const auto graph = graphs_.store.Find(std::string(id.data(), id.size()));
   if (!graph.ok()) return refuse("404 Not Found", absl::StrCat(graph.status().message(), "\n"));
-  // One drawing at a time.
-  absl::MutexLock lock(&drawing_mu_);
-  const auto found = drawings_.find((*graph)->id());
-  if (found != drawings_.end()) {
-    return {.type = kSvg, .text = found->second, .headers = kDataHeaders};
+  const auto drawn = [](std::shared_ptr<const HttpBody> drawing) {
+    return HttpPage::Answer{.type = kSvg, .headers = kDataHeaders, .body = std::move(drawing)};
+  };
+  if (auto kept = FindDrawing((*graph)->id()); kept != nullptr) return drawn(std::move(kept));
+  if (!drawing_places_.Enter()) {
+    return refuse("503 Service Unavailable",
+                  "Other graphs are being drawn. Fix: send the request again\n");
   }
+  const absl::Cleanup leave = [this] { drawing_places_.Leave(); };
+  absl::MutexLock lock(&drawing_mu_);
+  // It may have been drawn meanwhile.
+  if (auto kept = FindDrawing((*graph)->id()); kept != nullptr) return drawn(std::move(kept));
   const absl::Status drawable = graph::CheckDrawable((*graph)->nodes(), graph::DrawingFormat::kSvg);
   if (!drawable.ok()) return refuse("409 Conflict", absl::StrCat(drawable.message(), "\n"));
   const auto checked = (*graph)->FindChecked(core_.registry);
@@ -208,10 +209,17 @@ HttpPage::Answer Console::Draw(const HttpPage::Request& request) {
   }
   auto picture = graph::DrawGraph((*checked)->graph, (*checked)->order, graph::DrawingFormat::kSvg);
   if (!picture.ok()) return refuse("409 Conflict", absl::StrCat(picture.status().message(), "\n"));
+  auto drawing = std::make_shared<const HttpBody>(*std::move(picture));
+  absl::MutexLock keep(&drawings_mu_);
   if (drawings_.size() >= kMaxDrawings) drawings_.erase(drawings_.begin());
-  return {.type = kSvg,
-          .text = drawings_[(*graph)->id()] = *std::move(picture),
-          .headers = kDataHeaders};
+  drawings_[(*graph)->id()] = drawing;
+  return drawn(std::move(drawing));
+}
+
+std::shared_ptr<const HttpBody> Console::FindDrawing(const std::string& id) const {
+  absl::MutexLock lock(&drawings_mu_);
+  const auto found = drawings_.find(id);
+  return found == drawings_.end() ? nullptr : found->second;
 }
 
 }  // namespace resident

@@ -5,9 +5,9 @@
 // no traces.
 //
 // A request takes no lock for longer than the calls of the services that list the same. Answers are
-// kept for kMaxAge, and one request at a time makes a new one, so that many readers cost as much as
-// one. Sizes are limited: kMaxOperators, kMaxEvents, and those of pictures
-// (runtime/graph/limits.h).
+// kept for kMaxAge, one request at a time makes a new one, and it is compressed once, so that many
+// readers cost as much as one. Sizes are limited: kMaxOperators, kMaxEvents, and those of pictures
+// (runtime/graph/limits.h), of which one at a time is drawn.
 //
 // Thread safety: the answers of paths() may be called from any thread. They must not be called any
 // more when the object is destroyed.
@@ -42,6 +42,8 @@ class Console {
   static constexpr size_t kMaxEvents = 50;
   // Drawings that are kept.
   static constexpr size_t kMaxDrawings = 8;
+  // Requests that draw, or wait for that.
+  static constexpr int kDrawingPlaces = 4;
 
   // The graphs must outlive it.
   Console(resident::Graphs& graphs, DaemonFacts facts);
@@ -51,19 +53,16 @@ class Console {
 
  private:
   // An answer that is made again when it is older than kMaxAge.
-  struct Kept {
-    absl::Mutex mu;
-    Clock::time_point made ABSL_GUARDED_BY(mu) = Clock::time_point::min();
-    std::string text ABSL_GUARDED_BY(mu);
-  };
-
   HttpPath KeptJson(const std::string& path, std::function<std::string()> make);
   std::string Status() const;
   std::string Operators() const;
   std::string Events() const;
   std::string Graphs() const;
   std::string Traces() const;
-  HttpPage::Answer Draw(const HttpPage::Request& request);
+  HttpPage::Answer Draw(const HttpPage::Request& request) ABSL_LOCKS_EXCLUDED(drawing_mu_);
+  // Null: none is kept.
+  std::shared_ptr<const HttpBody> FindDrawing(const std::string& id) const
+      ABSL_LOCKS_EXCLUDED(drawings_mu_);
 
   Core& core_;
   const resident::Graphs& graphs_;
@@ -71,9 +70,11 @@ class Console {
   const Viewer viewer_;
   History history_;
 
-  absl::Mutex drawing_mu_;
+  HttpPlaces drawing_places_{kDrawingPlaces};
+  absl::Mutex drawing_mu_ ABSL_ACQUIRED_BEFORE(drawings_mu_);  // Held while a graph is drawn.
+  mutable absl::Mutex drawings_mu_;
   // By id of the graph.
-  std::map<std::string, std::string> drawings_ ABSL_GUARDED_BY(drawing_mu_);
+  std::map<std::string, std::shared_ptr<const HttpBody>> drawings_ ABSL_GUARDED_BY(drawings_mu_);
 };
 
 }  // namespace resident

@@ -33,6 +33,9 @@ namespace {
 // Enough threads that a few clients that send half a request do not delay others: each occupies a
 // thread until its request times out.
 constexpr int kThreads = 16;
+// Of these for pages whose answers take work. The others are for the probes: a program that
+// supervises the daemon would end it if they had no answer.
+constexpr int kPageThreads = 12;
 constexpr int kRequestMs = 2000;
 constexpr int kMaxRequestBytes = 8192;
 
@@ -103,7 +106,7 @@ class CivetMetricsServer : public MetricsServer {
     server_->addHandler("/livez", live_);
     server_->addHandler("/readyz", ready_);
     for (const HttpPath& one : more) {
-      server_->addHandler(one.path, more_.emplace_back(hosts_, one.answer));
+      server_->addHandler(one.path, more_.emplace_back(hosts_, &places_, one.answer));
     }
     port_ = server_->getListeningPorts().at(0);
     parts_.port = static_cast<uint16_t>(port_);
@@ -126,20 +129,27 @@ class CivetMetricsServer : public MetricsServer {
  private:
   static constexpr std::chrono::milliseconds kWakePause{5};
 
+  std::string Scrape() const {
+    return prometheus::TextSerializer().Serialize(collector_.Collect());
+  }
+
   // The pages outlive the server.
   const std::function<bool()> is_ready_;
   const MetricsCollector collector_;
   const ServedHosts hosts_;
+  HttpPlaces places_{kPageThreads};
+  SharedBody prometheus_{[this] { return Scrape(); }};
+  SharedBody open_metrics_{[this] { return ToOpenMetrics(Scrape()); }};
   HttpPage metrics_{
-      hosts_, [this](const HttpPage::Request& request) {
-        std::string text = prometheus::TextSerializer().Serialize(collector_.Collect());
+      hosts_, &places_, [this](const HttpPage::Request& request) {
         if (PrefersOpenMetrics(request.accept)) {
-          return HttpPage::Answer{.type = kOpenMetricsType, .text = ToOpenMetrics(text)};
+          return HttpPage::Answer{.type = kOpenMetricsType, .body = open_metrics_.Get()};
         }
-        return HttpPage::Answer{.type = kPrometheusTextType, .text = std::move(text)};
+        return HttpPage::Answer{.type = kPrometheusTextType, .body = prometheus_.Get()};
       }};
-  HttpPage live_{hosts_, [](const HttpPage::Request&) { return HttpPage::Answer{.text = "ok\n"}; }};
-  HttpPage ready_{hosts_, [this](const HttpPage::Request&) {
+  HttpPage live_{hosts_, nullptr,
+                 [](const HttpPage::Request&) { return HttpPage::Answer{.text = "ok\n"}; }};
+  HttpPage ready_{hosts_, nullptr, [this](const HttpPage::Request&) {
                     if (is_ready_()) return HttpPage::Answer{.text = "ok\n"};
                     return HttpPage::Answer{.status = "503 Service Unavailable",
                                             .text =

@@ -13,9 +13,10 @@
 // and deploy/grafana a dashboard.
 //
 // A request that is not sent within two seconds is dropped, and so is a client that does not read
-// the answer; 16 requests are served at a time. The header Host must contain an address, localhost,
-// the name that the server listens on, or one of `hosts`; other requests are refused (DNS
-// rebinding).
+// the answer. 16 requests are served at a time, of which four places are kept for /livez and
+// /readyz; requests of a page that wait at one time get the same answer. The header Host must
+// contain an address, localhost, the name that the server listens on, or one of `hosts`; other
+// requests are refused (DNS rebinding).
 //
 // Thread safety: all members may be called from any thread. Scrapes are served by the server's own
 // threads, which call the functions of MetricsSources.

@@ -5,14 +5,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
+#include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics/fake_sources.h"
+#include "server/metrics/http_page.h"
 
 namespace resident {
 namespace {
@@ -34,8 +40,11 @@ int Send(int port, const std::string& request) {
   return fd;
 }
 
-// Reads until the end of the answer, header and body, and closes the connection.
+// Reads until the end of the answer, header and body, and closes the connection. What has not come
+// within a minute does not come.
 std::string Receive(int fd) {
+  const timeval minute{60, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof(minute));
   std::string answer;
   char buffer[4096];
   for (ssize_t bytes; (bytes = read(fd, buffer, sizeof buffer)) > 0;) {
@@ -128,6 +137,81 @@ TEST(MetricsServerTest, HalfSentRequestsDoNotDelayOthers) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   for (const int fd : half_sent) EXPECT_THAT(Receive(fd), Not(HasSubstr("200 OK")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST(MetricsServerTest, ProbesAreAnsweredWhileAllPagesAreBusy) {
+  FakeSources fake;
+  absl::Notification end;
+  std::atomic<int> busy{0};
+  const HttpPage::MakeAnswer slow = [&](const HttpPage::Request&) {
+    ++busy;
+    end.WaitForNotification();
+    return HttpPage::Answer{.text = "made"};
+  };
+  auto server = MetricsServer::Start("127.0.0.1:0", fake.Sources(), {}, {{"/api/slow", slow}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> requests;
+  for (int i = 0; i < 20; ++i) {
+    requests.push_back(Send((*server)->port(), "GET /api/slow HTTP/1.0\r\n\r\n"));
+  }
+  EXPECT_THAT(Get((*server)->port(), "/livez"), HasSubstr("200 OK"));
+  EXPECT_THAT(Get((*server)->port(), "/readyz"), HasSubstr("200 OK"));
+  // The page of the metrics needs a place, too.
+  while (busy < 12) std::this_thread::yield();
+  EXPECT_THAT(Get((*server)->port()), AllOf(HasSubstr("503"), HasSubstr("Fix: ")));
+  end.Notify();
+  int made = 0;
+  int refused = 0;
+  for (const int fd : requests) {
+    const std::string answer = Receive(fd);
+    made += answer.ends_with("made");
+    refused += answer.starts_with("HTTP/1.1 503");
+  }
+  EXPECT_GE(made, 12);
+  EXPECT_EQ(made + refused, 20);
+  EXPECT_THAT(Get((*server)->port()), HasSubstr("200 OK"));
+}
+
+TEST(SharedBodyTest, RequestsThatWaitShareWhatIsMadeAfterThem) {
+  constexpr int kWaiting = 8;
+  std::atomic<int> made{0};
+  absl::Notification end;
+  SharedBody body([&] {
+    if (++made == 1) end.WaitForNotification();
+    return absl::StrCat("text ", made.load(), std::string(1000, '.'));
+  });
+  std::shared_ptr<const HttpBody> first;
+  std::thread maker([&] { first = body.Get(); });
+  while (made == 0) std::this_thread::yield();
+  std::vector<std::shared_ptr<const HttpBody>> got(kWaiting);
+  std::vector<std::thread> threads;
+  for (auto& each : got) threads.emplace_back([&each, &body] { each = body.Get(); });
+  while (body.waiting() < kWaiting) std::this_thread::yield();
+  end.Notify();
+  maker.join();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(first->text(), HasSubstr("text 1"));
+  // The first one was begun before they came.
+  EXPECT_EQ(made, 2);
+  for (const auto& each : got) {
+    EXPECT_THAT(each->text(), HasSubstr("text 2"));
+    EXPECT_EQ(&each->Compressed(), &got[0]->Compressed());
+  }
+  EXPECT_THAT(body.Get()->text(), HasSubstr("text 3"));
+}
+
+TEST(SharedBodyTest, ATextIsUsedUntilItsAgeAndNotWhenItsMakingFailed) {
+  int made = 0;
+  SharedBody body(
+      [&] {
+        if (++made == 1) throw std::bad_alloc();
+        return std::string("text");
+      },
+      std::chrono::hours(1));
+  EXPECT_THROW(body.Get(), std::bad_alloc);
+  const auto text = body.Get();
+  EXPECT_EQ(body.Get(), text);
+  EXPECT_EQ(made, 2);
 }
 
 TEST(MetricsServerTest, OtherHostNamesAreRefused) {
