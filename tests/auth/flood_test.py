@@ -336,5 +336,37 @@ class HeldWithTls(Held, FloodTest):
         self.assertEqual(served, HONEST_CONNECTIONS)
 
 
+class Handshakes:
+    """Connections whose handshake does not end. Without a call they may otherwise stay open."""
+    FLAGS = ("--max_unadmitted_idle_ms=3600000",)
+
+    def check_closed(self, what, connections):
+        started = time.monotonic()
+        for connection in connections:
+            self.assertTrue(connection.wait_closed(WAIT_S), what)
+            connection.close()
+        print("{}: closed after {:.1f} s".format(what, time.monotonic() - started), flush=True)
+        self.check_served()
+
+
+class HandshakesWithoutTls(Handshakes, FloodTest):
+
+    def test_a_connection_without_a_preface_ends(self):
+        self.check_closed("without a preface", [
+            http2.Connection(self.daemon.address, preface=False) for _ in range(4)])
+
+
+class HandshakesWithTls(Handshakes, FloodTest):
+    WITH_TLS = True
+
+    def test_a_connection_without_a_handshake_ends(self):
+        self.check_closed("without a TLS handshake", [
+            http2.Connection(self.daemon.address, preface=False) for _ in range(4)])
+
+    def test_a_connection_without_a_preface_ends(self):
+        self.check_closed("with TLS and without a preface", [
+            http2.Connection(self.daemon.address, tls=self.tls, preface=False) for _ in range(4)])
+
+
 if __name__ == "__main__":
     unittest_main.main()

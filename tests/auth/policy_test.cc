@@ -30,6 +30,7 @@ namespace {
 
 using ::grpc::StatusCode;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Whether the call was refused because of the caller's identity.
 bool Denied(const grpc::Status& status) {
@@ -127,14 +128,19 @@ TEST_F(PolicyTest, HostileCredentialsAreRefusedAndTheDaemonKeepsServing) {
                                              {Bearer(kSubmitToken) + " "},
                                              {Bearer(kSubmitToken), Bearer(kSubmitToken)},
                                              {Bearer(kSubmitToken), "Bearer wrong"},
+                                             {Bearer("of-nobody")},
                                              {Bearer(std::string(1000, 'x'))}}) {
     const grpc::Status status = testing::Call(channel_, kStatus, authorizations);
     EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << authorizations[0];
     EXPECT_THAT(status.error_message(), HasSubstr("Fix: "));
+    EXPECT_THAT(status.error_message(), Not(HasSubstr(kSubmitToken)));
+    EXPECT_THAT(status.error_message(), Not(HasSubstr("of-nobody")));
   }
   // gRPC's own limit on metadata applies first, and may close the connection.
   EXPECT_FALSE(testing::Call(Open(daemon_), kStatus, {Bearer(std::string(1'000'000, 'x'))}).ok());
   EXPECT_TRUE(Call(kStatus, kSubmitToken).ok());
+  EXPECT_THAT(daemon_.Output(), Not(HasSubstr(kSubmitToken)));
+  EXPECT_THAT(daemon_.Output(), Not(HasSubstr("of-nobody")));
 }
 
 TEST_F(PolicyTest, OnlyItsOwnIdentityMayUseASession) {
@@ -439,7 +445,11 @@ TEST_F(PolicyTest, OnlyAdminsSeeClientsOfOtherIdentitiesInStatus) {
     EXPECT_TRUE(v1::Admin::NewStub(channel_)->Status(&context, v1::StatusRequest(), &status).ok());
     EXPECT_EQ(status.devices_size(), 1);
     std::string names;
-    for (const v1::ClientStatus& client : status.clients()) names += client.name() + ";";
+    for (const v1::ClientStatus& client : status.clients()) {
+      names += client.name() + ";";
+      // Of the session's id, with which its buffers can be used, only the beginning.
+      EXPECT_EQ(client.id().size(), 8u);
+    }
     return names;
   };
   EXPECT_EQ(clients_seen_by(kAdminToken), "a name of its own;");
@@ -498,6 +508,9 @@ TEST_F(PolicyTest, ATokenFromTheCommandIsAccepted) {
   const auto [far, why] = run("status --server=192.0.2.1:1 --token_file=" + token);
   EXPECT_EQ(far, 4);
   EXPECT_THAT(why, HasSubstr("in the clear"));
+  // Other users can see command lines: no program takes the token itself.
+  const auto [shown, unknown] = run("status --server=" + daemon_.address() + " --token=of-nobody");
+  EXPECT_EQ(shown, 2) << unknown;
 }
 
 }  // namespace

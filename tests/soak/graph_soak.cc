@@ -305,8 +305,9 @@ int Main() {
     const absl::Time attacked = absl::Now();
     testing::ExpectNothingLeft(daemon, baseline);
     if (!AwaitUsage(daemon, before, &after)) {
-      soak.findings.Violation(
-          absl::StrCat("the daemon used ", Text(before), " and now uses ", Text(after)));
+      soak.findings.Violation(absl::StrCat("the daemon used ", Text(before), " and now uses ",
+                                           Text(after),
+                                           "; new descriptors: ", NewDescriptors(before, after)));
     }
     returned = absl::Now() - attacked;
     soak.End();

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tests/daemon/daemon.h"
 
@@ -18,6 +19,9 @@ namespace resident::soak {
 
 struct Usage {
   size_t descriptors = 0;
+  // What each refers to, such as "5 anon_inode:[eventfd]"; of a TCP connection that has ended,
+  // which the daemon has not closed, with "ended". Empty: they are not visible.
+  std::vector<std::string> links;
   std::string left_over;  // Leftover processes; empty if there are none.
   uint64_t memory_bytes = 0;
 };
@@ -25,6 +29,8 @@ struct Usage {
 Usage MeasureUsage(const testing::Daemon& daemon);
 // "31 descriptors, 120 MiB".
 std::string Text(const Usage& usage);
+// The descriptors of `after` that `before` does not have, as a list.
+std::string NewDescriptors(const Usage& before, const Usage& after);
 
 // Waits until the compilers of the first install are idle and nothing else is left of it. Returns
 // false, and describes in `why` what is, if that takes too long.
