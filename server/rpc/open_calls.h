@@ -26,7 +26,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/server_context.h"
-#include "server/admission/budget.h"
 #include "server/core/core.h"
 
 namespace resident {
