@@ -430,17 +430,17 @@ void LaneTable::Adopt(const EntryPtr& entry, UniqueFd connection) {
     const absl::Status status = absl::OkStatus();  // The client has gone.
     return End(entry, &status);
   }
+  bool waits = false;
   {
     absl::MutexLock lock(&mu_);
     if (!lanes_.contains(entry->id)) return;
     epoll_event event{};
     event.events = EPOLLIN | EPOLLRDHUP;
     event.data.u64 = entry->id;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.get(), &event) == 0) {
-      entry->socket = std::move(connection);
-    }
+    waits = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.get(), &event) == 0;
+    if (waits) entry->socket = std::move(connection);
   }
-  if (entry->socket.get() < 0) {
+  if (!waits) {
     const absl::Status status = errors::LaneMemory("it cannot wait for the client's socket");
     return End(entry, &status);
   }
