@@ -357,7 +357,8 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   const PreparedCall& found = *bindings_->calls[call];
   if ((flags & ~kKnownFlags) != 0) {
     *reason = kLaneRefusedFlags;
-    *text = absl::StrCat("the flags ", int{flags}, " of a submission have unknown bits. Fix: use those of the format");
+    *text = absl::StrCat("the flags ", int{flags},
+                         " of a submission have unknown bits. Fix: use those of the format");
     return nullptr;
   }
   if ((flags & kLaneDeadline) != 0 && found.words() > kDeadlineWord) {
