@@ -96,8 +96,8 @@ struct Needs {
   // trial.
   uint64_t trial_bytes = 0;
   // The ticket is held for as long as a lane is open (server/lanes/lane.h): for tasks that are
-  // submitted at any time meanwhile, each of which enters the gate itself. A drain does not wait for
-  // the ticket, and requests of the client that lack quota do not wait for it either.
+  // submitted at any time meanwhile, each of which enters the gate itself. A drain does not wait
+  // for the ticket, and requests of the client that lack quota do not wait for it either.
   bool standing = false;
 };
 
