@@ -36,6 +36,8 @@ constexpr absl::Duration kInlineCallersPause = absl::Microseconds(50);
 // While lanes are polled: iterations without progress for each yield, which is a system call and
 // costs as much as a submission's way through memory.
 constexpr uint32_t kPollsPerYield = 64;
+// How long polling of lanes before a submission does not count for Options::lane_spin_share.
+constexpr nanoseconds kFreePolling = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -407,23 +409,35 @@ class DeviceQueue::Impl {
   }
 
   // Counts the time since the last call if lanes were polled meanwhile `in_vain`, and lets them all
-  // fall asleep when they have used up their share. Only the dispatcher calls this.
+  // fall asleep when they have used up their share. A submission that arrives within kFreePolling
+  // was worth the polling for it. Only the dispatcher calls this.
   void CountLanePolling(Clock::time_point now, bool in_vain) ABSL_LOCKS_EXCLUDED(dispatch_mu_) {
     const Clock::time_point before = std::exchange(last_poll_, in_vain ? now : Clock::time_point());
-    if (!in_vain || before == Clock::time_point()) return;
+    if (!in_vain) {
+      if (polled_ > kFreePolling) ChargePolling();
+      polled_ = nanoseconds(0);
+      return;
+    }
     // Tasks in flight are polled for anyway.
-    if (in_flight_.load(std::memory_order_relaxed) > 0) return;
-    lane_polling_ns_.fetch_add(static_cast<uint64_t>((now - before).count()),
-                               std::memory_order_relaxed);
+    if (before == Clock::time_point() || in_flight_.load(std::memory_order_relaxed) > 0) return;
     if (now - poll_window_ >= kLaneShareWindow) {
       poll_window_ = now;
       polled_in_window_ = nanoseconds(0);
     }
-    polled_in_window_ += now - before;
-    if (polled_in_window_ < kLaneShareWindow * options_.lane_spin_share) return;
+    polled_ += now - before;
+    if (polled_ <= kFreePolling ||
+        polled_in_window_ + polled_ < kLaneShareWindow * options_.lane_spin_share) {
+      return;
+    }
+    ChargePolling();
     absl::MutexLock lock(&dispatch_mu_);
     lanes_.AllFallAsleep();
     NoteLanes();
+  }
+  void ChargePolling() {
+    polled_in_window_ += polled_;
+    lane_polling_ns_.fetch_add(static_cast<uint64_t>(polled_.count()), std::memory_order_relaxed);
+    polled_ = nanoseconds(0);
   }
 
   // Makes the next iteration drop expired batches, if there may be any; afterwards, the time of the
@@ -658,9 +672,10 @@ class DeviceQueue::Impl {
 
   // Used by the dispatcher only.
   Clock::time_point next_deadline_check_;
-  // When lanes were last polled in vain; the beginning of the present window of lane_spin_share,
-  // and the time of polling in it.
+  // When lanes were last polled in vain, and for how long since they had something; the beginning
+  // of the present window of lane_spin_share, and the time of polling in it.
   Clock::time_point last_poll_;
+  nanoseconds polled_{0};
   Clock::time_point poll_window_;
   nanoseconds polled_in_window_{0};
   std::thread dispatcher_;

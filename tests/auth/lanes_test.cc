@@ -53,7 +53,7 @@ class LanesOfIdentitiesTest : public ::testing::Test {
     client_ = *std::move(client);
     auto buffer = client_->Upload(std::vector<float>(16, 1.0f));
     ASSERT_TRUE(buffer.ok()) << buffer.status();
-    buffer_ = std::make_unique<client::Buffer>(*std::move(buffer));
+    buffer_ = std::make_unique<client::Buffer<float>>(*std::move(buffer));
   }
   static std::string Tokens(bool alice) {
     return absl::StrCat(alice ? absl::StrCat("alice ", Sha256Hex(kToken), "\n") : "", "viewer ",
@@ -81,7 +81,7 @@ class LanesOfIdentitiesTest : public ::testing::Test {
   std::string tokens_;
   std::unique_ptr<Daemon> daemon_;
   std::unique_ptr<client::Client> client_;
-  std::unique_ptr<client::Buffer> buffer_;
+  std::unique_ptr<client::Buffer<float>> buffer_;
 };
 
 TEST_F(LanesOfIdentitiesTest, ALaneHoldsItsSlotsOfTheQuota) {

@@ -418,8 +418,8 @@ class FuseThreeTest : public FusePatternsTest {
   }
   Arg Part(int64_t first, int64_t rows) { return View("all", {D(1), D(rows)}, first, {rows, 1}); }
   // Queries, keys and values; `before_last`: called in front of the last product.
-  template <typename F>
-  void AddThree(F before_last) {
+  template <typename Between>
+  void AddThree(Between before_last) {
     g_.Call("rmsnorm", {"x", "norm", "normed", F(1e-5)});
     g_.Call("gemv", {"normed", "w", None(), Part(0, kRows)});
     g_.Call("gemv", {"normed", "v", "bias", Part(kRows, kRows)});

@@ -27,7 +27,7 @@ class LaneVersionsTest : public ::testing::Test {
     operators_ = std::make_unique<client::Operators>(*client_);
     auto buffer = client_->Upload(std::vector<float>(64, 3.0f));
     EXPECT_TRUE(buffer.ok()) << buffer.status();
-    buffer_ = std::make_unique<client::Buffer>(*std::move(buffer));
+    buffer_ = std::make_unique<client::Buffer<float>>(*std::move(buffer));
     lane_ = std::make_unique<TestLane>(
         daemon_.Connect(),
         TestLane::Metadata{{"resident-session", client_->SessionId().value_or("")}});
@@ -65,7 +65,7 @@ class LaneVersionsTest : public ::testing::Test {
   const Daemon daemon_;
   std::unique_ptr<client::Client> client_;
   std::unique_ptr<client::Operators> operators_;
-  std::unique_ptr<client::Buffer> buffer_;
+  std::unique_ptr<client::Buffer<float>> buffer_;
   std::unique_ptr<TestLane> lane_;
 };
 
