@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).absolute().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import daemon as daemons  # noqa: E402
 import unittest_main  # noqa: E402
-from daemon import FAILED, NOT_WRITTEN, REFUSED  # noqa: E402
+from daemon import FAILED, NOT_WRITTEN  # noqa: E402
 
 
 class Bench(daemons.DaemonTest):
@@ -71,27 +71,6 @@ class Bench(daemons.DaemonTest):
         result = self.ctl("demo", "--json", "--out=/dev/full", code=NOT_WRITTEN)
         self.assertEqual(result.json["wrong"], 0)
         self.assertIn("/dev/full", result.error["message"])
-
-
-class Lane(daemons.CommandTest):
-    """Figures of a local lane."""
-
-    def test_a_lane(self):
-        with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # A socket's path is short.
-            daemon = daemons.Daemon("--local_address={}/local".format(folder))
-            self.addCleanup(daemon.stop)
-            result = self.check(daemon.ctl("bench", "--lane", "--quick", "--json"), 0).json
-            self.assertEqual(result["wrong"], 0)
-            self.assertGreater(result["lane"]["lone"]["p50_us"], 0)
-            self.assertGreater(result["lane"]["tasks_per_second"], 0)
-            self.assertIn("Through a local lane: ", self.check(daemon.ctl("demo"), 0).out)
-
-    def test_a_daemon_without_lanes_says_so(self):
-        daemon = daemons.Daemon()
-        self.addCleanup(daemon.stop)
-        result = self.check(daemon.ctl("bench", "--lane", "--quick"), REFUSED)
-        self.assertIn("--local_address", result.err)
-        self.assertEqual(result.out, "")
 
 
 class Shown(unittest.TestCase):

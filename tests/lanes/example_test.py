@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """A C compiler builds docs/examples/lane_add.c, as C99 and as C++, with what a bundle installs, and the program
-adds two vectors through a lane of a real daemon, started by `residentctl lane`. That command's errors."""
+adds two vectors through a lane of a real daemon, started by `residentctl lane`. That command's errors. The figures
+of `residentctl bench --lane` and of the demo."""
 
 import os
 import pathlib
@@ -104,8 +105,17 @@ class LaneTest(daemons.CommandTest):
     def test_a_daemon_without_a_local_socket_says_so(self):
         other = daemons.Daemon()
         self.addCleanup(other.stop)
-        result = self.check(other.ctl("lane", "add", "x:4=", "y:4=", "true"), daemons.REFUSED)
-        self.assertIn("--local_address", result.err)
+        for words in (("lane", "add", "x:4=", "y:4=", "true"), ("bench", "--lane", "--quick")):
+            result = self.check(other.ctl(*words), daemons.REFUSED)
+            self.assertIn("--local_address", result.err)
+            self.assertEqual(result.out, "")
+
+    def test_bench_and_demo_measure_a_lane(self):
+        result = self.check(self.daemon.ctl("bench", "--lane", "--quick", "--json"), 0).json
+        self.assertEqual(result["wrong"], 0)
+        self.assertGreater(result["lane"]["lone"]["p50_us"], 0)
+        self.assertGreater(result["lane"]["tasks_per_second"], 0)
+        self.assertIn("Through a local lane: ", self.check(self.daemon.ctl("demo"), 0).out)
 
 
 if __name__ == "__main__":
