@@ -14,6 +14,7 @@
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/commands/command.h"
+#include "client/lane.h"
 #include "client/version.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status_macros.h"
@@ -294,6 +295,11 @@ Json Setup(const v1::StatusResponse& status, const std::string& address) {
 int Measure(client::Client& daemon, const Settings& settings) {
   absl::StatusOr<v1::StatusResponse> status = daemon.Status();
   if (!status.ok()) return CallError(status.status());
+  if (settings.lane) {
+    // Says at once that the daemon has none.
+    const auto lane = daemon.OpenLane({.device = settings.device.value_or(0)});
+    if (!lane.ok()) return CallError(lane.status());
+  }
   const bool json = Common().json;
   Json summary = {{"setup", Setup(*status, daemon.address())}};
   Json raw = Json::object();

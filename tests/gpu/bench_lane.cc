@@ -7,9 +7,9 @@
 // or cuda, for the bare ring), RESIDENT_TEST_LANE_FLAGS (further flags of the daemon, separated by
 // spaces).
 //
-// The parts: the bare ring in this process, before the daemon starts; then, with one daemon, lone
-// adds through gRPC `Run` and through a lane (outputs on the device, and in shared memory), a chain
-// of dependent adds, adds that are submitted without waiting (joined and not), ranges beside
+// The parts: the bare ring, in a process that ends before the daemon starts; then, with one daemon,
+// lone adds through gRPC `Run` and through a lane (outputs on the device, and in shared memory), a
+// chain of dependent adds, adds that are submitted without waiting (joined and not), ranges beside
 // batches of 65,536 through gRPC, several client processes, `Run` beside 64 open lanes, and the
 // wake of a daemon that sleeps. Outputs are poisoned and compared with the CPU's results; a wrong
 // one ends the program with status 1. Speed never does.
@@ -44,7 +44,8 @@ ABSL_FLAG(std::string, out, "", "file for the raw figures, as JSON");
 ABSL_FLAG(std::string, gtest_output, "", "ignored: tests/gpu/run gives it to every check");
 ABSL_FLAG(bool, quick, false, "a twentieth of the rounds, for a quick try");
 ABSL_FLAG(bool, ring, true, "measure the bare ring first");
-ABSL_FLAG(std::string, child, "", "internal: the daemon's address, of a client process");
+ABSL_FLAG(std::string, child, "",
+          "internal: \"ring\", or the daemon's address of a client process");
 
 namespace resident::testing {
 namespace {
@@ -264,8 +265,10 @@ double StreamBatches(client::Client& client, const Adds& adds, uint32_t count, u
   return 1e6 * static_cast<double>(count) * static_cast<double>(batches) / UsSince(start);
 }
 
-// The bare ring: median microseconds of a lone add with outputs on the device, and after the fence.
-std::pair<double, double> BareRing() {
+// The bare ring: prints the median microseconds of a lone add with outputs on the device, and after
+// the fence. The kernel leaves the GPU only with its process; with two kernels there, each would
+// wait for time slices of milliseconds.
+[[noreturn]] void RunBareRing() {
   EngineHarness harness({.ring_slots = 8192, .staging_bytes = uint64_t{64} << 20, .engine = {}});
   const auto ring = harness.NewRing();
   DeviceTasks device(harness, ring);
@@ -288,7 +291,9 @@ std::pair<double, double> BareRing() {
   for (const float value : out) {
     if (value != 17) Fail("the bare ring's add is wrong");
   }
-  return {median[0], median[1]};
+  std::printf("%f %f\n", median[0], median[1]);
+  std::fflush(stdout);
+  _exit(0);
 }
 
 // A client process: lone adds for a while; prints p50, p99 and the number of them in a second.
@@ -320,31 +325,51 @@ struct Child {
   int in;
 };
 
-// Starts this program as a client, and waits until it is ready.
-Child StartChild(const std::string& address) {
+// Starts this program with --child.
+Child StartChild(const std::string& value) {
   int out[2], in[2];
   if (pipe(out) != 0 || pipe(in) != 0) Fail("pipe");
-  const std::string flag = "--child=" + address;
+  const std::string flag = "--child=" + value;
+  const char* const quick = absl::GetFlag(FLAGS_quick) ? "--quick" : "--noquick";
   const pid_t pid = fork();
   if (pid == 0) {
     dup2(out[1], STDOUT_FILENO);
     dup2(in[0], STDIN_FILENO);
     for (const int fd : {out[0], out[1], in[0], in[1]}) close(fd);
-    execl("/proc/self/exe", "bench_lane", flag.c_str(), nullptr);
+    execl("/proc/self/exe", "bench_lane", flag.c_str(), quick, nullptr);
     _exit(127);
   }
   close(out[1]);
   close(in[0]);
-  Child child{pid, fdopen(out[0], "r"), in[1]};
-  char line[100];
-  if (fgets(line, sizeof(line), child.out) == nullptr) Fail("a client process did not start");
-  return child;
+  return {pid, fdopen(out[0], "r"), in[1]};
+}
+
+void EndChild(const Child& child) {
+  fclose(child.out);
+  close(child.in);
+  if (waitpid(child.pid, nullptr, 0) != child.pid) Fail("waitpid");
+}
+
+std::pair<double, double> BareRing() {
+  const Child child = StartChild("ring");
+  std::pair<double, double> medians;
+  if (fscanf(child.out, "%lf %lf", &medians.first, &medians.second) != 2) {
+    Fail("the process of the bare ring failed");
+  }
+  EndChild(child);
+  return medians;
 }
 
 void Processes(const std::string& address, BenchReport& report) {
   for (const int count : {1, 2, 4, 8}) {
     std::vector<Child> children;
-    for (int i = 0; i < count; ++i) children.push_back(StartChild(address));
+    for (int i = 0; i < count; ++i) {
+      children.push_back(StartChild(address));
+      char line[100];
+      if (fgets(line, sizeof(line), children.back().out) == nullptr) {
+        Fail("a client process did not start");
+      }
+    }
     for (const Child& child : children) {
       if (write(child.in, "g", 1) != 1) Fail("write");
     }
@@ -355,9 +380,7 @@ void Processes(const std::string& address, BenchReport& report) {
       p50 = std::max(p50, a);
       p99 = std::max(p99, b);
       rate += c;
-      fclose(child.out);
-      close(child.in);
-      if (waitpid(child.pid, nullptr, 0) != child.pid) Fail("waitpid");
+      EndChild(child);
     }
     const std::string name =
         absl::StrCat(count, count == 1 ? " process" : " processes", ", a lane each, lone adds: ");
@@ -501,5 +524,6 @@ int Run() {
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   const std::string child = absl::GetFlag(FLAGS_child);
+  if (child == "ring") resident::testing::RunBareRing();
   return child.empty() ? resident::testing::Run() : resident::testing::RunChild(child);
 }
