@@ -29,6 +29,7 @@ GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 PYTHON_CPU, INFERENCE_CPU = "python_cpu.json", "inference_cpu.json"
 PERF_ANALYZER, PERF_ANALYZER_CPU = "perf_analyzer.json", "perf_analyzer_cpu.json"
 GRAPH_PROMPT_CPU, GRAPH_SOAK = "graph_prompt_cpu.json", "graph_soak.json"
+GRAPH_SOAK_ATTACKS = "graph_soak_attacks.json"
 # In place of a table whose benchmark has not run yet.
 NOT_MEASURED = "Not measured yet."
 # The kernel with blocks of fewer threads.
@@ -218,6 +219,17 @@ def graph_soak():
     return table(["what", "number"], rows)
 
 
+def graph_soak_attacks():
+    runs = load(GRAPH_SOAK_ATTACKS)["runs"]
+    names = ["runs: complete", "steps", "small tasks", "engines killed"]
+    rows = [[name, *("{:,}".format(run["counts"][name]) for run in runs)] for name in names]
+    rows += [["slowest lone task", *("{:,} ms".format(run["slowest lone task, ms"]) for run in runs)],
+             ["daemon's memory before and after", *(run["before"] + "; " + run["after"] for run in runs)],
+             ["seconds until then", *("{:.1f}".format(run["seconds until then"]) for run in runs)],
+             ["violations", *(str(run["violations"]) for run in runs)]]
+    return table(["what", "first", "second"], rows)
+
+
 def graphs():
     return figures(GRAPHS) if (HERE / GRAPHS).exists() else NOT_MEASURED
 
@@ -395,7 +407,7 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt,
           "python_cpu": python_cpu, "inference_cpu": inference_cpu,
           "perf_analyzer": perf_analyzer, "perf_analyzer_cpu": perf_analyzer_cpu,
-          "graph_soak": graph_soak}
+          "graph_soak": graph_soak, "graph_soak_attacks": graph_soak_attacks}
 
 
 def main():

@@ -59,8 +59,9 @@ RESIDENT_DEVICE u64 LargestOfThread(const Block& block, u64 x, u32 begin, u32 en
     const Quad<float> v = from[first];
     for (u32 i = 0; i < 4; ++i) look(v.v[i], 4 * first + i);
   }
-  if (4 * quads + block.thread() < end) {
-    const u32 i = 4 * quads + block.thread();
+  // At most 3 elements; a block may have fewer threads.
+  RESIDENT_UNROLL(1)
+  for (u32 i = 4 * quads + block.thread(); i < end; i += block.threads()) {
     look(*ElementAt<const float>(x, i), i);
   }
   return best == 0 ? 0 : MakePart(best, index);

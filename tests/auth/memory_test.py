@@ -471,14 +471,18 @@ class OpenCallsTest(MemoryTest):
             attackers = [self.connect() for _ in range(self.CONNECTIONS)]
             for attacker in attackers:
                 self.open(attacker, path, self.STREAMS)
+                for other in attackers:  # The daemon closes connections that answer no ping.
+                    other.read(0)
             for attacker in attackers:
                 while attacker.read(0.2):
                     pass
             refused = [result for attacker in attackers for result in attacker.results.values()
                        if result.grpc_status == RESOURCE_EXHAUSTED]
             self.check_others()
-        self.check_peak("{} calls without a message, {} refused".format(
-            self.CONNECTIONS * self.STREAMS, len(refused)), peak, most * self.CALL_KIB // 1024)
+        # Another call of this address is refused, too.
+        print("{} calls without a message, {} refused: {:.0f} MiB more at the most".format(
+            self.CONNECTIONS * self.STREAMS, len(refused), peak.mib), flush=True)
+        self.assertLess(peak.mib, most * self.CALL_KIB // 1024 + MARGIN_MIB)
         self.assertGreaterEqual(len(refused), self.CONNECTIONS * self.STREAMS - most)
         self.assertIn("open calls", refused[0].grpc_message)
         self.assertIn("Fix:", refused[0].grpc_message)

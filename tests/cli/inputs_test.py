@@ -423,7 +423,7 @@ class Files(FilesTest):
             (["prompt=5,7,3", "text=1,2"], "text has 2 of its 31 elements"),
         ):
             self.refused(text, "graph", "run", graph, *words)
-        self.refused("an index of `ids` is outside of the table", "graph", "run", graph, "prompt=5,99,3", code=REFUSED)
+        self.refused("the token is outside of the table", "graph", "run", graph, "prompt=5,99,3", code=REFUSED)
         batch = self.folder / "batch.json"
         self.ctl("graph", "llama", model, "--max_context=16", "--batch=2", "--out={}".format(batch))
         self.ctl("graph", "run", batch, "prompt0=5,7", "prompt1=3", "--steps=3")

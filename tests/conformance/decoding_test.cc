@@ -194,6 +194,38 @@ TEST_F(DecodingTest, ASeedGivesTheseTokensOnEveryEngine) {
   EXPECT_EQ(Tokens(wide, draws), (std::vector<int64_t>{34333, 10843}));
 }
 
+// The ends of a decoding step. The largest logit is at any place of a row, also behind its last
+// quad.
+TEST_F(DecodingTest, ChooseToken) {
+  for (const int64_t columns : {1, 2, 3, 5, 7, 150, 1003}) {
+    for (const int64_t from_end : {1, 2, 3, 4, 150}) {
+      const int64_t want = std::max<int64_t>(columns - from_end, 0);
+      std::vector<double> values;
+      for (int64_t i = 0; i < columns; ++i) {
+        values.push_back(i == want ? 9 : static_cast<double>(i % 7) - 3);
+      }
+      const TestTensor logits = TestTensor::Input(DType::kF32, {columns}, values);
+      for (const int64_t parts : {1, 4}) {
+        SCOPED_TRACE(std::to_string(columns) + " logits, " + std::to_string(parts) + " parts");
+        const TestTensor scratch = TestTensor::Output(DType::kI64, {parts});
+        const TestTensor arrived = TestTensor::Input(DType::kI32, {1}, {0});
+        const TestTensor token = TestTensor::Output(DType::kI64, {1});
+        const TestTensor reported = TestTensor::Output(DType::kI64, {1});
+        const TestTensor record = TestTensor::Output(DType::kI64, {1});
+        ASSERT_EQ(RunOperator("choose_token",
+                              {logits, scratch, arrived, token, reported, record, I64(5), I64(7)},
+                              static_cast<uint32_t>(parts))
+                      .status,
+                  CompletionStatus::kOk);
+        EXPECT_EQ(token.Values(), std::vector<double>{static_cast<double>(want)});
+        EXPECT_EQ(reported.Values(), std::vector<double>{-1});
+        EXPECT_EQ(record.Values(), std::vector<double>{-1});
+        EXPECT_EQ(arrived.Values(), std::vector<double>{0});
+      }
+    }
+  }
+}
+
 TEST_F(DecodingTest, ConsecutiveSeedsGiveIndependentTokensOfTheRightFrequencies) {
   // Probabilities are multiples of 1/64: exp(log(n)).
   const std::vector<double> counts = {1, 2, 3, 10, 16, 32};

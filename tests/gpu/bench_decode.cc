@@ -481,9 +481,9 @@ class Decodes : public GraphBenchPart {
                 "without tasks", step_alone);
   }
 
-  // Small tasks on a device that is ready for graphs, but has hardly any to run: half of its blocks
-  // wait for the next one. They do so for 20 ms (kernels/resident/graph_worker.cuh). Measured in
-  // turn with the same tasks, and the same thread, while no graph comes.
+  // Small tasks on a device that is ready for graphs, but has hardly any to run: the blocks
+  // of the graph kernel wait for the next one. Measured in turn with the same tasks, and the same
+  // thread, while no graph comes; both kernels are resident in either case.
   void BesideIdle(const std::vector<TaskDescriptor>& tasks) {
     constexpr auto kPeriod = std::chrono::milliseconds(10);
     constexpr auto kNever = std::chrono::hours(24);

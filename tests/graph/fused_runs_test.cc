@@ -141,7 +141,7 @@ class RandomChains {
 
   void AddLink() {
     const std::string x = PickInput();
-    switch (Below(6)) {
+    switch (Below(7)) {
       case 0:
         Add("rmsnorm", {x, Pick<std::string>({"norm0", "norm1"})}, {x}, {F(kEps)});
         break;
@@ -179,6 +179,13 @@ class RandomChains {
         const std::string product = AddProduct(x, {residual});
         const std::string sum = Add("add", {product, residual}, {product, residual});
         Add("rmsnorm", {sum, "norm0"}, {sum}, {F(kEps)});
+        break;
+      }
+      case 5: {
+        // Queries, keys and values.
+        const std::string normed = Add("rmsnorm", {x, "norm0"}, {x}, {F(kEps)});
+        std::vector<std::string> products;
+        for (int i = 0; i < 3; ++i) products.push_back(AddProduct(normed, products));
         break;
       }
       default:
