@@ -108,7 +108,7 @@ typedef struct residentd_lane residentd_lane;
 /* How a submission ended. */
 typedef struct residentd_lane_completion {
   int64_t sequence;
-  /* Time on the device, nanoseconds. */
+  /* Time on the device, nanoseconds; of a range that of all tasks together, at most 2^32 - 1. */
   uint32_t device_ns;
   /* Of the operator that served; 0: none, or unknown (QUIET). */
   uint32_t version;
@@ -177,7 +177,9 @@ int64_t residentd_lane_submit(residentd_lane* lane, uint16_t call, const uint64_
                               int flags);
 
 /* Submits `count` tasks of one call as one submission, with a column for each of the call's `n`
- * words. FULL if the data area has no space for the columns; INVALID if it never has. A wrong value
+ * words. Places by stride are all in one buffer, and a word that is the number of elements has the
+ * stride 0. Not for tasks that are divided between workers, or that have more than 11 arguments.
+ * FULL if the data area has no space for the columns; INVALID if it never has. A wrong value
  * refuses all tasks. */
 int64_t residentd_lane_submit_range(residentd_lane* lane, uint16_t call, uint32_t count,
                                     const residentd_lane_column* columns, int n, int flags);
@@ -205,13 +207,18 @@ void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence);
 /* Orders submissions by words that other writers share, such as CUDA streams. Submissions after an
  * await are not read before (int32)(word - value) >= 0, where the word is `stream` of the client's
  * page, which residentd_lane_set_stream stores. A signal stores `value` to word `stream` of the
- * daemon's page when all earlier submissions have ended. `stream` is below 32. Return values as of
- * submit. */
+ * daemon's page when all earlier submissions have ended. `stream` is below 32, and the values of a
+ * word only rise (modulo 2^32). Return values as of submit, and SYSTEM.
+ *
+ * A signal always comes. If the daemon ends or closes the lane, and when the lane is detached, a
+ * thread of this library, which the first signal starts, stores the values that have not come. */
 int64_t residentd_lane_submit_await(residentd_lane* lane, uint32_t stream, uint32_t value);
 int64_t residentd_lane_submit_signal(residentd_lane* lane, uint32_t stream, uint32_t value);
 void residentd_lane_set_stream(residentd_lane* lane, uint32_t stream, uint32_t value);
 uint32_t residentd_lane_get_signal(const residentd_lane* lane, uint32_t stream);
-/* Tasks that did not end OK before the signals to the word so far. */
+/* Tasks that did not end OK before the signals to the word so far, since the lane was opened; a
+ * refused submission counts as one. One more if the library stored a value in the daemon's place:
+ * what happened before that signal is unknown. */
 uint32_t residentd_lane_get_failed(const residentd_lane* lane, uint32_t stream);
 
 /* Says in words how a submission ended: the daemon's text if it is still the latest refusal of the

@@ -5,7 +5,6 @@
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,7 +20,6 @@
 namespace resident {
 namespace {
 
-constexpr uint8_t kKnownFlags = kLaneAfterAll | kLaneDeadline | kLaneQuiet;
 // Batches that are kept for reuse.
 constexpr size_t kMaxFree = 16;
 // Threads of the client that are woken at a time: more would delay the thread that wakes them.
@@ -44,12 +42,6 @@ void StoreRelaxed(T* to, T value) {
 template <typename T>
 void StoreRelease(T* to, T value) {
   __atomic_store_n(to, value, __ATOMIC_RELEASE);
-}
-
-uint64_t CountPageFaults() {
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  return static_cast<uint64_t>(usage.ru_minflt) + static_cast<uint64_t>(usage.ru_majflt);
 }
 
 Clock::time_point ReadDeadline(uint64_t ns) {
@@ -175,14 +167,22 @@ void Lane::Close() {
   closed_.store(true);
   std::vector<CallTarget> targets;
   std::shared_ptr<const LaneBindings> bindings;
+  std::shared_ptr<Fill> fill;
   {
     absl::MutexLock lock(&mu_);
     if (pending_ != nullptr) pending_->cancelled = true;
     pending_.reset();
+    fill = std::move(fill_);
     targets.swap(targets_);
     forbidden_.clear();
     bindings = std::exchange(bindings_, std::make_shared<LaneBindings>());
     memory_.Reset();
+  }
+  if (fill != nullptr) (void)fill->wait.Cancel();
+  {
+    // No signal fires afterwards: the client's library then stores what was promised.
+    absl::MutexLock lock(&end_mu_);
+    signals_.clear();
   }
   StoreRelease(&daemon_->state, uint32_t{kLaneClosed});
   Notify();
@@ -192,18 +192,27 @@ void Lane::RejectWaiting() {
   {
     absl::MutexLock lock(&mu_);
     Copy copy;
-    while (Ready() && ReadSlot(next_.load(std::memory_order_relaxed), &copy)) {
-      EndUnread(copy.sequence, kLaneUnavailable, 0);
-    }
+    DropFill();
+    while (Ready() && ReadSlot(next_.load(std::memory_order_relaxed), &copy)) RejectUnread(copy);
   }
   Notify();
+}
+
+void Lane::RejectUnread(const Copy& copy) {
+  // A stream that waits for a signal goes on.
+  if (lane_head_kind(copy.head) == kLaneSignal) {
+    (void)HandleSignal(copy);
+  } else {
+    EndUnread(copy.sequence, kLaneUnavailable, 0);
+  }
 }
 
 bool Lane::Ready() const {
   const uint64_t next = next_.load(std::memory_order_relaxed);
   const uint64_t head = __atomic_load_n(&slot(next)->head, __ATOMIC_ACQUIRE);
   return lane_head_stamp(head) == lane_stamp(next) && !closed_.load(std::memory_order_relaxed) &&
-         next - completed_.load(std::memory_order_relaxed) < options_.slots;
+         next - completed_.load(std::memory_order_relaxed) < options_.slots &&
+         (block_.load(std::memory_order_relaxed) != Block::kAwait || AwaitEnds(next));
 }
 
 bool Lane::ReadSlot(uint64_t sequence, Copy* copy) const {
@@ -227,7 +236,10 @@ bool Lane::FallAsleep() {
   asleep_.store(true);
   __atomic_store_n(&daemon_->asleep, 1u, __ATOMIC_SEQ_CST);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!Ready()) return true;
+  if (!Ready()) {
+    if (awaits()) host_.note_await(*this);
+    return true;
+  }
   switch (block_.load()) {
     case Block::kNone:
       return false;
@@ -235,6 +247,10 @@ bool Lane::FallAsleep() {
       return next_.load() != completed_.load();
     case Block::kEpoch:  // The end of the move to the new engine calls it.
       return bound_epoch_.load() != epoch_.load();
+    case Block::kFill:  // Its end calls note_work.
+      return !fill_ready_.load();
+    case Block::kAwait:  // Ready has found that it ends.
+      return false;
   }
   return false;
 }
@@ -291,7 +307,7 @@ LaneSource::Visit Lane::TakeLocked(uint32_t max_tasks, uint64_t epoch) {
   cancel_below_ = LoadRelaxed(&client_->cancel_below);
   if (pending_ != nullptr) {
     if (pending_->submitted < pending_->count()) {
-      if (pending_->first + pending_->count() <= cancel_below_ && !pending_->cancelled) {
+      if (pending_->first + pending_->submissions() <= cancel_below_ && !pending_->cancelled) {
         pending_->cancelled = true;
         visit.cancelled = true;
       }
@@ -305,60 +321,79 @@ LaneSource::Visit Lane::TakeLocked(uint32_t max_tasks, uint64_t epoch) {
     block_.store(Block::kEpoch);
     return visit;
   }
-  std::shared_ptr<LaneBatch> batch;
+  const uint32_t running = running_tasks_.load(std::memory_order_acquire);
+  uint32_t limit = std::min(max_tasks, options_.slots - std::min(options_.slots, running));
+  if (limit == 0) block_.store(Block::kEarlier);
+  Taking taking;
   Copy copy;
-  while (visit.consumed < max_tasks) {
+  while (visit.consumed < limit) {
     const uint64_t next = next_.load(std::memory_order_relaxed);
     if (next - completed_.load(std::memory_order_acquire) >= options_.slots) break;
-    if (!ReadSlot(next, &copy)) break;
-    if (draining) {
-      EndUnread(next, kLaneUnavailable, 0);
-    } else if (Handle(copy, batch) == Step::kStop) {
+    if (fill_ != nullptr) {
+      copy = fill_->copy;
+    } else if (!ReadSlot(next, &copy)) {
       break;
+    }
+    if (draining) {
+      DropFill();
+      RejectUnread(copy);
+    } else if (Handle(copy, taking) == Step::kStop) {
+      break;
+    }
+    if (taking.joined.has_value() && taking.count() == 1) {
+      limit = visit.consumed + std::min(taking.joined->max_tasks(), options_.slots - running);
     }
     ++visit.consumed;
   }
-  if (batch == nullptr) return visit;
+  if (taking.batch == nullptr) return visit;
+  if (taking.joined.has_value()) EndJoined(taking);
+  Deliver(std::move(taking.batch), &visit);
+  return visit;
+}
+
+void Lane::Deliver(std::shared_ptr<LaneBatch> batch, Visit* visit) {
   Shrink(batch->tasks);
   Shrink(batch->arguments);
   Shrink(batch->quiet);
-  auto entry = host_.gate.Enter(batch->count());
-  if (!entry.ok()) {  // The drain has just begun.
-    absl::MutexLock lock(&end_mu_);
-    for (uint32_t i = 0; i < batch->count(); ++i) {
-      WriteCompletion(batch->first + i, kLaneUnavailable, 0, 0, 0, 0);
-    }
-    Advance(batch->first, batch->count());
-    host_.counters.failed.fetch_add(batch->count(), std::memory_order_relaxed);
-    return visit;
-  }
-  batch->entry = *std::move(entry);
   pending_ = batch;
-  visit.batch = std::move(batch);
-  return visit;
+  visit->batch = batch;
+  if (batch->whole && batch->ticket.staging() != nullptr) return;  // The ticket has an entry.
+  auto entry = host_.gate.Enter(batch->count());
+  if (entry.ok()) {
+    running_tasks_.fetch_add(batch->count(), std::memory_order_relaxed);
+    batch->entry = *std::move(entry);
+    return;
+  }
+  // The drain has just begun.
+  const uint32_t submissions = batch->submissions();
+  {
+    absl::MutexLock lock(&end_mu_);
+    for (uint32_t i = 0; i < submissions; ++i) {
+      WriteCompletion(batch->first + i, kLaneUnavailable, 0, 0, 0, 0);
+      NoteFailed(batch->first + i, 1);
+    }
+    Advance(batch->first, submissions);
+  }
+  host_.counters.failed.fetch_add(submissions, std::memory_order_relaxed);
+  pending_.reset();
+  visit->batch.reset();
 }
 
 const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::string* text) {
   const uint8_t kind = lane_head_kind(copy.head);
   const uint8_t flags = lane_head_flags(copy.head);
   const uint16_t call = lane_head_call(copy.head);
-  if (kind != kLaneTask) {
-    *reason = kLaneRefusedKind;
-    *text = absl::StrCat("the kind ", int{kind},
-                         " of a submission is not served. Fix: submit tasks "
-                         "(kind 0), or use a newer daemon");
-    return nullptr;
-  }
   if (call >= bindings_->calls.size() || bindings_->calls[call] == nullptr) {
     *reason = kLaneRefusedCall;
     *text = absl::StrCat("the lane has no prepared call ", call, ". Fix: use a number of Prepare");
     return nullptr;
   }
   const PreparedCall& found = *bindings_->calls[call];
-  if ((flags & ~kKnownFlags) != 0) {
+  const uint8_t known = kLaneAfterAll | kLaneQuiet | (kind == kLaneTask ? kLaneDeadline : 0);
+  if ((flags & ~known) != 0) {
     *reason = kLaneRefusedFlags;
-    *text = absl::StrCat("the flags ", int{flags},
-                         " of a submission have unknown bits. Fix: use those of the format");
+    *text = absl::StrCat("the flags ", int{flags}, " of a ", kind == kLaneTask ? "task" : "range",
+                         " have unknown bits. Fix: use those of the format");
     return nullptr;
   }
   if ((flags & kLaneDeadline) != 0 && found.words() > kDeadlineWord) {
@@ -375,14 +410,40 @@ const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::str
   return &found;
 }
 
-Lane::Step Lane::Handle(const Copy& copy, std::shared_ptr<LaneBatch>& batch) {
-  // The submissions of a batch follow each other: what ends at once waits for the next batch.
-  if (copy.sequence < cancel_below_) {
-    if (batch != nullptr) return Step::kStop;
+Lane::Step Lane::Handle(const Copy& copy, Taking& taking) {
+  const uint8_t kind = lane_head_kind(copy.head);
+  // The submissions of a batch follow each other: what ends at once, or is a batch of its own,
+  // waits for the next one.
+  const bool cancelled = copy.sequence < cancel_below_ && kind != kLaneSignal;
+  if (taking.batch != nullptr && (cancelled || kind != kLaneTask || taking.batch->whole)) {
+    return Step::kStop;
+  }
+  if (cancelled) {
+    DropFill();
     EndUnread(copy.sequence, kLaneCancelled, 0);
     host_.counters.cancelled.fetch_add(1, std::memory_order_relaxed);
     return Step::kEnded;
   }
+  switch (kind) {
+    case kLaneTask:
+      return HandleTask(copy, taking);
+    case kLaneRange:
+      return HandleRange(copy, taking);
+    case kLaneAwait:
+      return HandleAwait(copy);
+    case kLaneSignal:
+      return HandleSignal(copy);
+    default:
+      Refuse(copy, kLaneRefusedKind,
+             absl::StrCat("the kind ", int{kind},
+                          " of a submission is not served. Fix: use the kinds of the format, or a "
+                          "newer daemon"));
+      return Step::kEnded;
+  }
+}
+
+Lane::Step Lane::HandleTask(const Copy& copy, Taking& taking) {
+  std::shared_ptr<LaneBatch>& batch = taking.batch;
   const uint8_t flags = lane_head_flags(copy.head);
   const uint16_t number = lane_head_call(copy.head);
   uint16_t reason = 0;
@@ -423,20 +484,32 @@ Lane::Step Lane::Handle(const Copy& copy, std::shared_ptr<LaneBatch>& batch) {
   if (batch != nullptr && (batch->version != target->version || batch->deadline != deadline)) {
     return Step::kStop;
   }
-  if (batch == nullptr) batch = NewBatch(copy, *target, deadline);
-  TaskDescriptor& descriptor = batch->tasks.emplace_back(target->task);
-  if (task.device_outputs && target->version->trusted) descriptor.flags |= kTaskDeviceOutputs;
-  if (target->compact) {
-    descriptor.set_elements(task.elements);
-    for (uint32_t a = 0; a < call->arguments(); ++a) {
-      descriptor.set_compact_argument(a, task.values[a]);
+  if (batch == nullptr) {
+    if (ManyWait(copy) && !BeginJoined(*call, *target, taking)) {
+      block_.store(Block::kEarlier);
+      return Step::kStop;
     }
-  } else {
-    call->AppendArguments(task, &batch->arguments);
+    batch = NewBatch(copy, *target, deadline);
+  }
+  if (!taking.joined.has_value()) {
+    AppendTask(*call, *target, task, *batch);
+  } else if (!taking.joined->Add(task)) {
+    return Step::kStop;
   }
   batch->quiet.push_back((flags & kLaneQuiet) != 0);
   next_.store(copy.sequence + 1, std::memory_order_relaxed);
   return Step::kTaken;
+}
+
+void Lane::AppendTask(const PreparedCall& call, const CallTarget& target, const CheckedTask& task,
+                      LaneBatch& batch) {
+  TaskDescriptor& descriptor = batch.tasks.emplace_back(target.task);
+  if (call.DeviceOutputs(task) && target.version->trusted) descriptor.flags |= kTaskDeviceOutputs;
+  if (!target.compact) return call.AppendArguments(task, &batch.arguments);
+  descriptor.set_elements(task.elements);
+  for (uint32_t a = 0; a < call.arguments(); ++a) {
+    descriptor.set_compact_argument(a, task.values[a]);
+  }
 }
 
 const CallTarget* Lane::FindTarget(uint16_t call) {
@@ -478,8 +551,11 @@ std::shared_ptr<LaneBatch> Lane::NewBatch(const Copy& copy, const CallTarget& ta
   batch->detail.clear();
   batch->device_ns.clear();
   batch->cause.clear();
+  batch->range.reset();
+  batch->whole = false;
   batch->cancelled = false;
-  batch->submitted = batch->finished = batch->failed = batch->skipped = 0;
+  batch->submitted = batch->finished = batch->failed = batch->skipped = batch->range_ran = 0;
+  batch->range_ns = 0;
   batch->lane = shared_from_this();
   batch->bindings = bindings_;
   batch->version = target.version;
@@ -521,7 +597,9 @@ void Lane::EndUnread(uint64_t sequence, uint8_t status, uint16_t detail) {
   if (status == kLaneUnavailable) {
     host_.counters.failed.fetch_add(1, std::memory_order_relaxed);
   }
+  if (status == kLaneOk) host_.counters.ok.fetch_add(1, std::memory_order_relaxed);
   absl::MutexLock lock(&end_mu_);
+  if (status != kLaneOk) NoteFailed(sequence, 1);
   WriteCompletion(sequence, status, 0, detail, 0, 0);
   Advance(sequence, 1);
 }
@@ -540,39 +618,61 @@ void Lane::Advance(uint64_t first, uint32_t count) {
     for (uint64_t s = first; s != first + count; ++s) ended_[s & mask] = true;
     return;
   }
-  completed += count;
-  while (ended_[completed & mask]) {
-    ended_[completed & mask] = false;
-    ++completed;
+  Settle(completed + count);
+}
+
+uint64_t Lane::WriteEnds(const LaneBatch& batch, uint32_t version) {
+  const uint32_t count = batch.count();
+  // Of a range only the sum of the times is known, and the failures if there are any.
+  const bool joined = batch.range != nullptr;
+  const uint64_t average = joined && batch.range_ran > 0 ? batch.range_ns / batch.range_ran : 0;
+  const uint8_t joined_flag = joined ? kLaneJoined : 0;
+  uint64_t cancelled = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const TaskStatus status = batch.status.empty() ? TaskStatus::kOk : batch.status[i];
+    if (status != TaskStatus::kOk) {
+      NoteFailed(batch.first + i, 1);
+    } else if (batch.quiet[i]) {
+      continue;
+    }
+    cancelled += status == TaskStatus::kCancelled;
+    const bool ran = i < count - batch.skipped;
+    const bool unsure =
+        ran && (status == TaskStatus::kAborted || status == TaskStatus::kUnavailable);
+    const uint64_t ns = joined ? (ran ? average : 0) : batch.device_ns[i];
+    WriteCompletion(batch.first + i, static_cast<uint8_t>(status),
+                    static_cast<uint8_t>(joined_flag | (unsure ? kLaneMayHaveRun : 0)),
+                    batch.detail.empty() ? uint16_t{0} : batch.detail[i],
+                    static_cast<uint32_t>(std::min<uint64_t>(ns, UINT32_MAX)), version);
   }
-  StoreRelease(&daemon_->completed, completed);
-  // FallAsleep stores asleep_ before it reads this.
-  completed_.store(completed);
+  return cancelled;
 }
 
 void Lane::Finish(LaneBatch& batch) {
   const uint32_t count = batch.count();
   const uint32_t version = batch.version == nullptr ? 0 : batch.version->version;
+  const bool own_ticket = batch.whole && batch.ticket.staging() != nullptr;
+  if (!own_ticket) running_tasks_.fetch_sub(count, std::memory_order_release);
   uint64_t cancelled = 0;
+  uint64_t failed = batch.failed;
   {
     absl::MutexLock lock(&end_mu_);
-    for (uint32_t i = 0; i < count; ++i) {
-      const TaskStatus status = batch.status[i];
-      if (status == TaskStatus::kOk && batch.quiet[i]) continue;
-      cancelled += status == TaskStatus::kCancelled;
-      const bool ran = i < count - batch.skipped;
-      const bool unsure =
-          ran && (status == TaskStatus::kAborted || status == TaskStatus::kUnavailable);
-      WriteCompletion(batch.first + i, static_cast<uint8_t>(status), unsure ? kLaneMayHaveRun : 0,
-                      batch.detail[i], batch.device_ns[i], version);
+    if (batch.whole) {
+      const uint8_t status = WriteRangeEnd(batch, version);
+      failed = status != kLaneOk;
+      cancelled = status == kLaneCancelled;
+    } else {
+      cancelled = WriteEnds(batch, version);
     }
-    Advance(batch.first, count);
+    Advance(batch.first, batch.submissions());
   }
-  host_.counters.ok.fetch_add(count - batch.failed, std::memory_order_relaxed);
-  if (batch.failed != 0) {
-    host_.counters.failed.fetch_add(batch.failed - cancelled, std::memory_order_relaxed);
+  host_.counters.ok.fetch_add(batch.submissions() - failed, std::memory_order_relaxed);
+  if (failed != 0) {
+    host_.counters.failed.fetch_add(failed - cancelled, std::memory_order_relaxed);
     host_.counters.cancelled.fetch_add(cancelled, std::memory_order_relaxed);
   }
+  batch.memory.reset();
+  batch.ticket.Release();
   batch.bindings.reset();
   batch.version.reset();
   batch.dropped.reset();

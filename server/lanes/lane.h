@@ -17,6 +17,13 @@
 //   3. Every submission that was taken gets one outcome. Those of a batch follow each other.
 //   4. At most one batch has tasks that are not in the ring: pending_.
 //   5. A batch keeps the lane, the bindings with its buffers, and its version.
+//   6. Tasks that have not ended, except those of ranges with a ticket of their own, are at most as
+//      many as the lane has slots: running_tasks_.
+//
+// At least kMinRangeTasks submissions of one call that wait are joined into one range. A submission
+// of the kind kLaneRange is read at once if the lane's blocks (RangeBlocks) have space for it;
+// otherwise a thread of Host::post acquires a ticket for it and reads it (Fill), and the lane
+// waits.
 //
 // Thread safety: the members of LaneSource as stated there, the others from any thread. mu_ guards
 // what Take uses; Take only tries to lock it, so that the dispatch loop never waits for a call of
@@ -30,9 +37,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -45,6 +55,7 @@
 #include "runtime/queue/lane_source.h"
 #include "server/admission/admission.h"
 #include "server/admission/drain_gate.h"
+#include "server/lanes/lane_range.h"
 #include "server/lanes/prepared_call.h"
 
 namespace resident {
@@ -60,6 +71,10 @@ inline constexpr uint32_t kLaneTokenMs = 30'000;
 // A lane is closed if it gets more refused submissions, or causes more page faults, in a second.
 inline constexpr uint32_t kMaxLaneRefusals = 1000;
 inline constexpr uint32_t kMaxLaneFaults = 1000;
+// Submissions that are joined into one range: more would make an iteration of the dispatch loop
+// long. A lane with a data area takes ranges of up to kMaxLaneRange tasks at once.
+inline constexpr uint32_t kMaxLaneJoined = 512;
+inline constexpr uint32_t kMaxLaneRange = 4096;
 
 class Lane;
 
@@ -70,6 +85,8 @@ struct LaneBindings {
   std::vector<BoundBuffer> buffers;
   // Null: the number is free.
   std::vector<std::shared_ptr<const PreparedCall>> calls;
+  // For ranges; null: nothing is joined, and each range has a ticket of its own.
+  std::shared_ptr<RangeBlocks> blocks;
 };
 
 // Submissions of all lanes of a device, by result, since the daemon started.
@@ -78,6 +95,7 @@ struct LaneCounters {
   std::atomic<uint64_t> failed{0};
   std::atomic<uint64_t> refused{0};
   std::atomic<uint64_t> cancelled{0};
+  std::atomic<uint64_t> joined{0};  // Those of them that were joined into ranges.
 };
 
 struct LaneBatch : Batch, std::enable_shared_from_this<LaneBatch> {
@@ -88,10 +106,16 @@ struct LaneBatch : Batch, std::enable_shared_from_this<LaneBatch> {
   // A version that the lane used before: it is destroyed with no lock held.
   std::shared_ptr<const OperatorVersion> dropped;
   DrainGate::Entry entry;
+  // Of a range: the lane's block, or a ticket.
+  std::shared_ptr<const StagingMemory> memory;
+  Ticket ticket;
 
   uint64_t first = 0;  // The submission of task 0.
   uint16_t call = 0;
-  std::vector<uint8_t> quiet;  // By task.
+  bool whole = false;          // All tasks are one submission.
+  std::vector<uint8_t> quiet;  // By submission.
+
+  uint32_t submissions() const { return whole ? 1 : count(); }
 };
 
 class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> {
@@ -101,6 +125,8 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
     uint32_t slots = kLaneDefaultSlots;
     uint64_t data_bytes = 0;
     std::chrono::milliseconds task_time_limit{0};
+    uint32_t max_batch_tasks = Limits{}.max_batch_tasks;
+    uint64_t max_queued_tasks = Limits{}.max_queued_tasks;
     uint32_t max_refusals = kMaxLaneRefusals;
     uint32_t max_faults = kMaxLaneFaults;
   };
@@ -109,10 +135,19 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
     const Registry& registry;
     DrainGate& gate;
     LaneCounters& counters;
+    // For ranges that need a ticket: as for a batch of the lane's client.
+    Admission& admission;
+    std::shared_ptr<ClientAccounts> accounts;
+    // Places in the client's queue that its lanes hold for as long as they are open.
+    std::function<uint64_t()> standing_tasks;
+    // Runs its argument on a thread that may copy a lot.
+    std::function<void(std::function<void()>)> post;
     // There is something to take, and the lane is asleep. May be called from any thread.
     std::function<void(const Lane&)> note_work;
     // The lane must be closed, with this status. Called with locks held: it must not wait for any.
     std::function<void(const Lane&, const absl::Status&)> refuse;
+    // The lane is asleep and waits for a word that a device may write: look at Ready() often.
+    std::function<void(const Lane&)> note_await;
   };
 
   // Makes the memory. RESOURCE_EXHAUSTED.
@@ -147,6 +182,8 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   void RejectWaiting() ABSL_LOCKS_EXCLUDED(mu_);
 
   bool asleep() const { return asleep_.load(); }
+  // It waits for the value of a stream word.
+  bool awaits() const { return block_.load(std::memory_order_relaxed) == Block::kAwait; }
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
   // LaneSource.
@@ -169,15 +206,70 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
     kStop,   // It is not read yet.
   };
   // Why the last Take took nothing.
-  enum class Block : uint8_t { kNone, kEarlier, kEpoch };
+  enum class Block : uint8_t { kNone, kEarlier, kEpoch, kFill, kAwait };
+  // A batch that is being taken.
+  struct Taking {
+    std::shared_ptr<LaneBatch> batch;
+    // Not null: its tasks are joined.
+    std::optional<LaneRange> joined;
+    std::shared_ptr<const StagingMemory> memory;
+    CallTarget target;  // Of the joined tasks.
+
+    // Tasks so far.
+    uint32_t count() const { return joined.has_value() ? joined->count() : batch->count(); }
+  };
+  // A range that another thread reads.
+  struct Fill {
+    explicit Fill(Admission& admission) : wait(admission) {}
+    Admission::Wait wait;
+    Copy copy{};
+    std::shared_ptr<const LaneBindings> bindings;
+    CallTarget target;
+    uint64_t epoch = 0;
+    // The result, guarded by mu_: a batch, or a refusal, or neither if the daemon drains.
+    bool ready = false;
+    std::shared_ptr<LaneBatch> batch;
+    uint16_t reason = 0;
+    std::string text;
+  };
+  // A signal that waits for earlier submissions.
+  struct Signal {
+    uint64_t sequence;
+    uint32_t stream;
+    uint32_t value;
+  };
 
   bool ReadSlot(uint64_t sequence, Copy* copy) const;
   // Looks at the heads of the next slots, at most `max_slots`.
   void TouchSlots(uint32_t max_slots) const;
   Visit TakeLocked(uint32_t max_tasks, uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Handles the next submission; `batch` receives its task.
-  Step Handle(const Copy& copy, std::shared_ptr<LaneBatch>& batch)
+  // Handles the next submission; `taking` receives its task.
+  Step Handle(const Copy& copy, Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step HandleTask(const Copy& copy, Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step HandleRange(const Copy& copy, Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step HandleAwait(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step HandleSignal(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The stream word of an await or a signal; nullopt: it is refused.
+  std::optional<uint32_t> CheckStream(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether so many submissions wait that they are worth being joined.
+  bool ManyWait(const Copy& copy) const;
+  // Begins to join; false: all blocks are in use.
+  bool BeginJoined(const PreparedCall& call, const CallTarget& target, Taking& taking)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndJoined(Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void AppendTask(const PreparedCall& call, const CallTarget& target,
+                         const CheckedTask& task, LaneBatch& batch);
+  // Gives the batch to the queue, unless the daemon drains.
+  void Deliver(std::shared_ptr<LaneBatch> batch, Visit* visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  RangeSource DataArea(const Copy& copy) const;
+  void StartFill(const Copy& copy, const CallTarget& target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The result of a fill is not wanted any more.
+  void DropFill() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AcquireForFill(const std::shared_ptr<Fill>& fill) ABSL_LOCKS_EXCLUDED(mu_);
+  void RunFill(const std::shared_ptr<Fill>& fill, absl::StatusOr<Ticket> ticket)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   // The call of a submission. Null: it is refused.
   const PreparedCall* CheckHead(const Copy& copy, uint16_t* reason, std::string* text)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -191,14 +283,32 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndUnread(uint64_t sequence, uint8_t status, uint16_t detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The daemon drains, or has no engine.
+  void RejectUnread(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static uint64_t CountPageFaults();
   void CountFaults(uint64_t faults) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The tasks of a batch have ended.
   void Finish(LaneBatch& batch) ABSL_LOCKS_EXCLUDED(mu_, end_mu_);
+  // Writes the completions of a batch; returns how many were cancelled.
+  uint64_t WriteEnds(const LaneBatch& batch, uint32_t version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  // Writes the completion of a range that is one submission; returns its status.
+  uint8_t WriteRangeEnd(const LaneBatch& batch, uint32_t version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
   void WriteCompletion(uint64_t sequence, uint8_t status, uint8_t flags, uint16_t detail,
                        uint32_t device_ns, uint32_t version) const;
   // Submissions [first, first + count) have ended.
   void Advance(uint64_t first, uint32_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  // Moves completed_ from `completed` over what has ended, and fires the signals that it reaches.
+  void Settle(uint64_t completed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  void Fire(const Signal& signal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  // `tasks` of the submission did not end OK.
+  void NoteFailed(uint64_t sequence, uint32_t tasks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  // Failed tasks of submissions below `sequence`, since the lane was opened.
+  uint32_t CountFailed(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  // Whether what the lane waits for (Block::kAwait) has come, or does not matter any more.
+  bool AwaitEnds(uint64_t next) const;
 
   lane_slot* slot(uint64_t sequence) const { return slots_ + (sequence & (options_.slots - 1)); }
 
@@ -221,6 +331,11 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   std::atomic<uint64_t> bound_epoch_{0};  // Of bindings_.
   std::atomic<uint32_t> wakes_{0};        // The value of the daemon page's `wakes`.
   std::atomic<uint64_t> refused_{0};
+  std::atomic<uint32_t> running_tasks_{0};  // See invariant 6.
+  // Of Block::kAwait.
+  std::atomic<uint32_t> await_stream_{0};
+  std::atomic<uint32_t> await_value_{0};
+  std::atomic<bool> fill_ready_{false};
 
   mutable absl::Mutex mu_ ABSL_ACQUIRED_BEFORE(end_mu_);
   UniqueFd memory_ ABSL_GUARDED_BY(mu_);
@@ -231,6 +346,7 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   std::vector<bool> forbidden_ ABSL_GUARDED_BY(mu_);  // By call.
   std::vector<Ticket> tickets_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LaneBatch> pending_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Fill> fill_ ABSL_GUARDED_BY(mu_);  // Of submission next_.
   uint64_t cancel_below_ ABSL_GUARDED_BY(mu_) = 0;
   // For the limits of refusals and faults: the present second, and how many it has had.
   Clock::time_point second_ ABSL_GUARDED_BY(mu_);
@@ -241,6 +357,10 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
 
   absl::Mutex end_mu_;
   std::vector<bool> ended_ ABSL_GUARDED_BY(end_mu_);  // By slot: ended, and above completed_.
+  std::deque<Signal> signals_ ABSL_GUARDED_BY(end_mu_);
+  // Tasks that failed: of submissions below completed_, and of each later one.
+  uint32_t failed_tasks_ ABSL_GUARDED_BY(end_mu_) = 0;
+  std::vector<std::pair<uint64_t, uint32_t>> later_failed_ ABSL_GUARDED_BY(end_mu_);
   // Batches that have ended and can be used again.
   std::vector<std::shared_ptr<LaneBatch>> free_ ABSL_GUARDED_BY(end_mu_);
 };

@@ -117,6 +117,8 @@ absl::Status LaneTable::Open(const std::shared_ptr<Client>& client,
   options.slots = request.slots() == 0 ? uint32_t{kLaneDefaultSlots} : request.slots();
   options.data_bytes = request.data_bytes();
   options.task_time_limit = options_.task_time_limit;
+  options.max_batch_tasks = core_.limits.max_batch_tasks;
+  options.max_queued_tasks = core_.limits.max_queued_tasks;
   const uint64_t bytes = lane_bytes(options.slots, options.data_bytes);
   Needs needs;
   needs.device = place.device;
@@ -136,19 +138,32 @@ absl::Status LaneTable::Open(const std::shared_ptr<Client>& client,
     absl::MutexLock lock(&mu_);
     entry->id = next_id_++;
   }
-  const Lane::Host host{.registry = core_.registry,
-                        .gate = core_.gate,
-                        .counters = counters_[place.device],
-                        .note_work = [device = entry->device](
-                                         const Lane& lane) { device->queue().NoteLaneWork(&lane); },
-                        .refuse =
-                            [this, id = entry->id](const Lane&, const absl::Status& status) {
-                              {
-                                absl::MutexLock lock(&refused_mu_);
-                                refused_.emplace_back(id, status);
-                              }
-                              wake_.Signal();
-                            }};
+  const Lane::Host host{
+      .registry = core_.registry,
+      .gate = core_.gate,
+      .counters = counters_[place.device],
+      .admission = core_.admission,
+      .accounts = client->accounts(),
+      .standing_tasks =
+          [this, id = client->id()] {
+            uint64_t slots = 0;
+            for (const EntryPtr& other : List()) {
+              if (other->client->id() == id) slots += other->lane->options().slots;
+            }
+            return slots;
+          },
+      .post = [this](std::function<void()> work) { core_.pools.fills.Post(std::move(work)); },
+      .note_work = [device =
+                        entry->device](const Lane& lane) { device->queue().NoteLaneWork(&lane); },
+      .refuse =
+          [this, id = entry->id](const Lane&, const absl::Status& status) {
+            {
+              absl::MutexLock lock(&refused_mu_);
+              refused_.emplace_back(id, status);
+            }
+            wake_.Signal();
+          },
+      .note_await = [this](const Lane&) { wake_.Signal(); }};
   ASSIGN_OR_RETURN(entry->lane, Lane::Create(options, host, std::move(tickets)));
   auto bindings = std::make_shared<LaneBindings>();
   bindings->session = place.session;
@@ -311,6 +326,11 @@ absl::Status LaneTable::Prepare(const Client& client, const v1::PrepareLaneReque
   const auto place =
       FindPlace(next->calls, 0, kMaxLaneCalls, [](const auto& other) { return other == nullptr; });
   if (!place.has_value()) return errors::TooManyLaneCalls(kMaxLaneCalls);
+  const bool ranges = target.has_value() && target->ranges;
+  if (ranges) GrowBlocks(*entry, call->words(), *next);
+  response->set_joins(ranges && !call->task_times() && next->blocks != nullptr &&
+                      next->blocks->tasks() >= kMinRangeTasks &&
+                      next->blocks->words() >= call->words());
   next->calls[*place] = std::move(call);
   if (entry->call_tickets.size() <= *place) entry->call_tickets.resize(*place + 1);
   entry->call_tickets[*place] = std::move(ticket);
@@ -322,6 +342,22 @@ absl::Status LaneTable::Prepare(const Client& client, const v1::PrepareLaneReque
     response->set_version(target->version->version);
   }
   return absl::OkStatus();
+}
+
+void LaneTable::GrowBlocks(const Entry& entry, size_t words, LaneBindings& bindings) {
+  if (bindings.blocks != nullptr && bindings.blocks->words() >= words) return;
+  const Lane::Options& lane = entry.lane->options();
+  const uint32_t tasks =
+      std::min(lane.slots, lane.data_bytes == 0 ? kMaxLaneJoined : kMaxLaneRange);
+  Needs needs;
+  needs.device = lane.device;
+  needs.session = bindings.session;
+  needs.staging_bytes = RangeBlocks::Bytes(tasks, words);
+  auto ticket = core_.admission.TryAcquire(entry.client->accounts(), needs);
+  // Without them the lane is slower.
+  if (ticket.ok()) {
+    bindings.blocks = std::make_shared<RangeBlocks>(*std::move(ticket), tasks, words);
+  }
 }
 
 absl::Status LaneTable::Release(const Client& client, const v1::ReleaseLaneRequest& request) {
@@ -379,6 +415,7 @@ void LaneTable::MoveTo(Entry& entry, const std::shared_ptr<EngineSession>& sessi
     for (const auto& call : before->calls) {
       next->calls.push_back(call == nullptr ? nullptr : call->MoveTo(sources));
     }
+    if (before->blocks != nullptr) GrowBlocks(entry, before->blocks->words(), *next);
     entry.lane->SetBindings(std::move(next));
   }
   entry.device->queue().NoteLaneWork(entry.lane.get());
@@ -537,12 +574,17 @@ void LaneTable::Loop() {
       if (entry != nullptr) End(entry, &status);
     }
     const Clock::time_point now = Clock::now();
+    std::vector<EntryPtr> awaited;
     {
       absl::MutexLock lock(&mu_);
       for (const auto& [id, entry] : lanes_) {
         if (entry->muted && entry->muted_until <= now) Listen(*entry, /*doorbell=*/true);
+        if (entry->lane->asleep() && entry->lane->awaits() && entry->lane->Ready()) {
+          awaited.push_back(entry);
+        }
       }
     }
+    for (const EntryPtr& entry : awaited) entry->device->queue().NoteLaneWork(entry->lane.get());
     if (now < next_tick) continue;
     next_tick = now + kTick;
     Tick(now);
@@ -554,6 +596,7 @@ int LaneTable::NextWakeup(Clock::time_point now) const {
   if (lanes_.empty()) return -1;
   Clock::time_point next = now + kTick;
   for (const auto& [id, entry] : lanes_) {
+    if (entry->lane->asleep() && entry->lane->awaits()) next = std::min(next, now + kAwaitTick);
     if (entry->muted) next = std::min(next, entry->muted_until);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();

@@ -46,6 +46,9 @@ namespace resident {
 class LaneTable {
  public:
   static constexpr std::chrono::milliseconds kTick{100};
+  // How often it looks at a sleeping lane that waits for a stream word, which a device writes
+  // without ringing.
+  static constexpr std::chrono::milliseconds kAwaitTick{1};
   static constexpr std::chrono::milliseconds kMinMute{1};
   static constexpr std::chrono::milliseconds kMaxMute{100};
   // Doorbells without a submission, within kMaxMute, before a client is not listened to.
@@ -133,6 +136,8 @@ class LaneTable {
   std::vector<EntryPtr> List() const;
   PreparedCall::Sources MakeSources(const Entry& entry,
                                     const std::shared_ptr<EngineSession>& session) const;
+  // Gives the bindings memory for ranges of calls with so many words, if there is some.
+  void GrowBlocks(const Entry& entry, size_t words, LaneBindings& bindings);
   // Moves the lane's bindings to the session's engine.
   void MoveTo(Entry& entry, const std::shared_ptr<EngineSession>& session);
   // The client has the memory: the lane begins.

@@ -14,16 +14,6 @@
 #include "server/workload/errors.h"
 
 namespace resident {
-namespace {
-
-// The value of an integer scalar in the low bytes of a word.
-int64_t ReadInteger(uint64_t word, uint32_t bytes, bool is_signed) {
-  const uint32_t unused = 64 - 8 * bytes;
-  const uint64_t high = word << unused;
-  return is_signed ? static_cast<int64_t>(high) >> unused : static_cast<int64_t>(high >> unused);
-}
-
-}  // namespace
 
 BoundBuffer MakeBound(std::shared_ptr<const Buffer> buffer, uint64_t epoch) {
   BoundBuffer bound;
@@ -61,6 +51,7 @@ absl::StatusOr<std::shared_ptr<const PreparedCall>> PreparedCall::Prepare(
   auto call = std::make_shared<PreparedCall>();
   call->operator_ = op.version->op;
   call->version_ = tasks.version();
+  call->task_times_ = request.task_times();
   call->task_ = columns.Describe();
   for (const ArgumentTemplate& from : call->task_.arguments) {
     CallArgument& argument = call->arguments_.emplace_back();
@@ -72,7 +63,13 @@ absl::StatusOr<std::shared_ptr<const PreparedCall>> PreparedCall::Prepare(
     argument.argument = from.argument;
     const DTypeInfo* const type = FindDType(from.dtype);
     argument.is_signed = type != nullptr && type->kind == DTypeInfo::Kind::kSigned;
-    if (from.buffer != nullptr) call->max_elements_ = from.elements;
+    if (from.buffer == nullptr) continue;
+    call->max_elements_ = from.elements;
+    const size_t a = call->arguments_.size() - 1;
+    if (argument.written) call->outputs_ |= 1u << a;
+    if (op.op->signature().parameters()[a].kind != ParameterKind::kOutput) {
+      call->inputs_ |= 1u << a;
+    }
   }
   RETURN_IF_ERROR(call->ReadWords(request));
   RETURN_IF_ERROR(call->HoldFixed(sources));
@@ -273,6 +270,7 @@ std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
   target.version = op.version;
   target.stats = op.stats(limits.device);
   target.compact = task_.compact && chunks <= 1;
+  target.ranges = chunks <= 1 && arguments_.size() <= kMaxRangeArguments;
   target.task.operator_slot = static_cast<u16>(op.version->slot);
   if (target.compact) {
     target.task.flags = kTaskCompact;
@@ -286,7 +284,7 @@ std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
 Refusal PreparedCall::Check(const LaneWordCopy& words, const std::vector<BoundBuffer>& buffers,
                             CheckedTask* task) const {
   if (lost_) return {kLaneRefusedLostBuffer, 0};
-  task->device_outputs = true;
+  task->device_memory = 0;
   task->elements = max_elements_;
   if (elements_word_ >= 0) {
     const uint64_t elements = words[static_cast<size_t>(elements_word_)];
@@ -297,38 +295,14 @@ Refusal PreparedCall::Check(const LaneWordCopy& words, const std::vector<BoundBu
   }
   for (size_t a = 0; a < arguments_.size(); ++a) {
     const CallArgument& argument = arguments_[a];
+    bool device_memory = argument.in_device_memory;
     if (argument.role == Role::kFixed) {
       task->values[a] = argument.argument.scalar_bits;
-      if (argument.written) task->device_outputs &= argument.in_device_memory;
-      continue;
+    } else if (const Refusal refusal = CheckArgument(argument, words[argument.word], task->elements,
+                                                     buffers, &task->values[a], &device_memory)) {
+      return refusal;
     }
-    const uint64_t word = words[argument.word];
-    if (argument.role == Role::kValue) {
-      const uint32_t unused = 64 - 8 * argument.element_bytes;
-      if (argument.bounded) {
-        const int64_t value = ReadInteger(word, argument.element_bytes, argument.is_signed);
-        if (value < argument.min || value > argument.max) {
-          return {kLaneRefusedValue, argument.word};
-        }
-      }
-      task->values[a] = word << unused >> unused;
-      continue;
-    }
-    const uint16_t index = lane_place_buffer(word);
-    if (index >= buffers.size() || buffers[index].buffer == nullptr) {
-      return {kLaneRefusedBuffer, argument.word};
-    }
-    const BoundBuffer& bound = buffers[index];
-    if (bound.address == 0) return {kLaneRefusedLostBuffer, argument.word};
-    const uint64_t offset = lane_place_offset(word);
-    if (offset % argument.element_bytes != 0) return {kLaneRefusedAlignment, argument.word};
-    const uint64_t from =
-        elements_word_ >= 0 ? task->elements * argument.element_bytes : argument.bytes_from;
-    if (from > bound.bytes || offset > bound.bytes - from || offset < argument.bytes_before) {
-      return {kLaneRefusedBounds, argument.word};
-    }
-    task->values[a] = bound.address + offset;
-    if (argument.written) task->device_outputs &= bound.device_memory;
+    task->device_memory |= uint32_t{device_memory} << a;
   }
   return {};
 }

@@ -63,8 +63,8 @@ struct Refusal {
 
 // What a task runs on.
 struct CheckedTask {
-  uint64_t elements = 0;        // Of each tensor, in compact form.
-  bool device_outputs = false;  // All that it writes is memory of the device.
+  uint64_t elements = 0;       // Of each tensor, in compact form.
+  uint32_t device_memory = 0;  // Bit a: tensor a is in memory of the device.
   // The address of a tensor, or a scalar's bits, by argument.
   std::array<uint64_t, kMaxArguments> values;
 };
@@ -81,50 +81,14 @@ struct CallTarget {
   // As all tasks have it, except for elements, addresses and bits.
   TaskDescriptor task{};
   bool compact = false;
+  // Whether many tasks can be one range: they are not divided, and have few arguments.
+  bool ranges = false;
 };
 
 class PreparedCall {
  public:
-  struct Sources {
-    const Registry& registry;
-    const BufferTable& buffers;
-    ClientId client = 0;
-    uint32_t device = 0;
-    std::shared_ptr<EngineSession> session;
-    std::chrono::milliseconds task_time_limit{0};
-  };
-
-  // Errors: those of Executor.Run for the template, and of Lanes.Prepare. The caller checks whether
-  // the client may run the operator.
-  static absl::StatusOr<std::shared_ptr<const PreparedCall>> Prepare(
-      const Sources& sources, const v1::PrepareLaneRequest& request);
-
-  const std::string& operator_name() const { return operator_->name(); }
-  // 0: each submission runs the active version.
-  uint32_t version() const { return version_; }
-  size_t arguments() const { return arguments_.size(); }
-  size_t words() const { return words_; }
-  // Bytes of the arguments of one task, in the form that needs more.
-  uint64_t argument_bytes() const {
-    return task_.compact ? 0 : arguments_.size() * sizeof(Argument);
-  }
-
-  // The call with the fixed tensors' buffers as they are on the session's engine.
-  std::shared_ptr<const PreparedCall> MoveTo(const Sources& sources) const;
-
-  // The version that a submission runs on now; nullopt: the registry is being changed, try again.
-  std::optional<CallTarget> Resolve(const Registry& registry, const WorkLimits& limits) const;
-
-  Refusal Check(const LaneWordCopy& words, const std::vector<BoundBuffer>& buffers,
-                CheckedTask* task) const;
-  // The arguments of a task that is not in compact form.
-  void AppendArguments(const CheckedTask& task, std::vector<Argument>* to) const;
-  // What was wrong, and what to do.
-  std::string Explain(const Refusal& refusal, const LaneWordCopy& words,
-                      const std::vector<BoundBuffer>& buffers) const;
-
- private:
   enum class Role : uint8_t { kFixed, kPlace, kValue };
+  // An argument, and how a submission changes it.
   struct CallArgument {
     Role role = Role::kFixed;
     uint8_t word = 0;
@@ -146,6 +110,64 @@ class PreparedCall {
     Argument argument;
   };
 
+  struct Sources {
+    const Registry& registry;
+    const BufferTable& buffers;
+    ClientId client = 0;
+    uint32_t device = 0;
+    std::shared_ptr<EngineSession> session;
+    std::chrono::milliseconds task_time_limit{0};
+  };
+
+  // Errors: those of Executor.Run for the template, and of Lanes.Prepare. The caller checks whether
+  // the client may run the operator.
+  static absl::StatusOr<std::shared_ptr<const PreparedCall>> Prepare(
+      const Sources& sources, const v1::PrepareLaneRequest& request);
+
+  const std::string& operator_name() const { return operator_->name(); }
+  // 0: each submission runs the active version.
+  uint32_t version() const { return version_; }
+  size_t arguments() const { return arguments_.size(); }
+  const CallArgument& argument(size_t index) const { return arguments_[index]; }
+  size_t words() const { return words_; }
+  // The word with the number of elements; -1: none.
+  int elements_word() const { return elements_word_; }
+  uint64_t max_elements() const { return max_elements_; }
+  // Each submission has a device time of its own.
+  bool task_times() const { return task_times_; }
+  // Bit a: the tasks read tensor a.
+  uint32_t inputs() const { return inputs_; }
+  // A tensor that does not change was lost with its engine.
+  bool lost() const { return lost_; }
+  // Bytes of the arguments of one task, in the form that needs more.
+  uint64_t argument_bytes() const {
+    return task_.compact ? 0 : arguments_.size() * sizeof(Argument);
+  }
+
+  // The call with the fixed tensors' buffers as they are on the session's engine.
+  std::shared_ptr<const PreparedCall> MoveTo(const Sources& sources) const;
+
+  // The version that a submission runs on now; nullopt: the registry is being changed, try again.
+  std::optional<CallTarget> Resolve(const Registry& registry, const WorkLimits& limits) const;
+
+  Refusal Check(const LaneWordCopy& words, const std::vector<BoundBuffer>& buffers,
+                CheckedTask* task) const;
+  // Checks the word of one argument that is not fixed. `elements`: of each tensor, if they change.
+  // Sets the argument's address or bits, and whether it is in memory of the device.
+  Refusal CheckArgument(const CallArgument& argument, uint64_t word, uint64_t elements,
+                        const std::vector<BoundBuffer>& buffers, uint64_t* value,
+                        bool* device_memory) const;
+  // All that the task writes is memory of the device.
+  bool DeviceOutputs(const CheckedTask& task) const {
+    return (outputs_ & ~task.device_memory) == 0;
+  }
+  // The arguments of a task that is not in compact form.
+  void AppendArguments(const CheckedTask& task, std::vector<Argument>* to) const;
+  // What was wrong, and what to do.
+  std::string Explain(const Refusal& refusal, const LaneWordCopy& words,
+                      const std::vector<BoundBuffer>& buffers) const;
+
+ private:
   absl::Status ReadWords(const v1::PrepareLaneRequest& request);
   absl::Status ReadWord(int index, const v1::LaneWord& word);
   absl::Status ReadValue(int index, const v1::LaneWord::Value& value);
@@ -162,7 +184,50 @@ class PreparedCall {
   int elements_word_ = -1;  // -1: none.
   uint64_t max_elements_ = 0;
   bool lost_ = false;  // A fixed tensor was lost.
+  bool task_times_ = false;
+  uint32_t inputs_ = 0;   // See inputs().
+  uint32_t outputs_ = 0;  // Bit a: the tasks write tensor a.
 };
+
+// The value of an integer scalar in the low bytes of a word.
+inline int64_t ReadLaneInteger(uint64_t word, uint32_t bytes, bool is_signed) {
+  const uint32_t unused = 64 - 8 * bytes;
+  const uint64_t high = word << unused;
+  return is_signed ? static_cast<int64_t>(high) >> unused : static_cast<int64_t>(high >> unused);
+}
+
+inline Refusal PreparedCall::CheckArgument(const CallArgument& argument, uint64_t word,
+                                           uint64_t elements,
+                                           const std::vector<BoundBuffer>& buffers, uint64_t* value,
+                                           bool* device_memory) const {
+  if (argument.role == Role::kValue) {
+    const uint32_t unused = 64 - 8 * argument.element_bytes;
+    if (argument.bounded) {
+      const int64_t number = ReadLaneInteger(word, argument.element_bytes, argument.is_signed);
+      if (number < argument.min || number > argument.max) {
+        return {kLaneRefusedValue, argument.word};
+      }
+    }
+    *value = word << unused >> unused;
+    return {};
+  }
+  const uint16_t index = lane_place_buffer(word);
+  if (index >= buffers.size() || buffers[index].buffer == nullptr) {
+    return {kLaneRefusedBuffer, argument.word};
+  }
+  const BoundBuffer& bound = buffers[index];
+  if (bound.address == 0) return {kLaneRefusedLostBuffer, argument.word};
+  const uint64_t offset = lane_place_offset(word);
+  if (offset % argument.element_bytes != 0) return {kLaneRefusedAlignment, argument.word};
+  const uint64_t from =
+      elements_word_ >= 0 ? elements * argument.element_bytes : argument.bytes_from;
+  if (from > bound.bytes || offset > bound.bytes - from || offset < argument.bytes_before) {
+    return {kLaneRefusedBounds, argument.word};
+  }
+  *value = bound.address + offset;
+  *device_memory = bound.device_memory;
+  return {};
+}
 
 }  // namespace resident
 

@@ -118,9 +118,9 @@ MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, L
           .lanes =
               [&lanes](uint32_t device) {
                 const LaneCounters& counters = lanes.counters(device);
-                return LaneFigures{lanes.CountOn(device), counters.ok.load(),
-                                   counters.failed.load(), counters.refused.load(),
-                                   counters.cancelled.load()};
+                return LaneFigures{lanes.CountOn(device),     counters.ok.load(),
+                                   counters.failed.load(),    counters.refused.load(),
+                                   counters.cancelled.load(), counters.joined.load()};
               },
           .host_memory = [&core] { return MeasureHostMemory(core); },
           .graphs =

@@ -39,10 +39,7 @@ struct FakeSources {
                 [](uint32_t) {
                   return StagingFigures{4096, 2};
                 },
-            .lanes =
-                [](uint32_t) {
-                  return LaneFigures{2, 100, 3, 4, 5};
-                },
+            .lanes = [](uint32_t) { return LaneFigures{2, 100, 3, 4, 5, 6}; },
             .host_memory =
                 [] {
                   return std::map<std::string, uint64_t>{{"requests", 11}};

@@ -175,6 +175,7 @@ class DeviceFamilies {
           std::pair("refused", lanes.refused), std::pair("cancelled", lanes.cancelled)}) {
       AddCounter(submissions_, With(labels, "result", result), static_cast<double>(count));
     }
+    AddCounter(lane_joined_, labels, static_cast<double>(lanes.joined));
     AddCounter(lane_wakeups_, labels, static_cast<double>(snapshot.queue.lane_wakeups));
     AddCounter(lane_polling_, labels,
                std::chrono::duration<double>(snapshot.queue.lane_polling).count());
@@ -187,12 +188,12 @@ class DeviceFamilies {
 
   void MoveTo(std::vector<MetricFamily>& families) {
     for (MetricFamily* family :
-         {&state_,       &info_,          &generation_,  &changes_,      &pause_,
-          &workers_,     &queue_,         &occupancy_,   &slots_,        &busy_,
-          &parks_,       &resumes_,       &park_,        &resume_,       &restarts_,
-          &memory_,      &memory_used_,   &buffers_,     &staging_used_, &staging_waiting_,
-          &engine_cpu_,  &engine_memory_, &spare_,       &last_restart_, &lanes_,
-          &submissions_, &lane_wakeups_,  &lane_polling_}) {
+         {&state_,       &info_,          &generation_,   &changes_,      &pause_,
+          &workers_,     &queue_,         &occupancy_,    &slots_,        &busy_,
+          &parks_,       &resumes_,       &park_,         &resume_,       &restarts_,
+          &memory_,      &memory_used_,   &buffers_,      &staging_used_, &staging_waiting_,
+          &engine_cpu_,  &engine_memory_, &spare_,        &last_restart_, &lanes_,
+          &submissions_, &lane_joined_,   &lane_wakeups_, &lane_polling_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -257,6 +258,9 @@ class DeviceFamilies {
       Family("resident_lane_submissions_total", MetricType::Counter,
              "Submissions of local lanes that ended, by result: ok, failed (another status of a "
              "task), refused (not accepted), cancelled.");
+  MetricFamily lane_joined_ =
+      Family("resident_lane_joined_tasks_total", MetricType::Counter,
+             "Submissions of local lanes that waited and were joined into ranges.");
   MetricFamily lane_wakeups_ = Family("resident_lane_wakeups_total", MetricType::Counter,
                                       "Local lanes that were asleep and were polled again.");
   MetricFamily lane_polling_ = Family("resident_lane_poll_seconds_total", MetricType::Counter,

@@ -57,6 +57,7 @@ struct LaneFigures {
   uint64_t failed = 0;
   uint64_t refused = 0;
   uint64_t cancelled = 0;
+  uint64_t joined = 0;
 };
 
 struct MetricsSources {

@@ -140,6 +140,21 @@ void TestLane::CancelBelow(uint64_t sequence) {
   Ring();
 }
 
+void TestLane::SetStream(uint32_t stream, uint32_t value, bool ring) {
+  __atomic_store_n(&reinterpret_cast<lane_client_page*>(base_)->stream[stream], uint64_t{value},
+                   __ATOMIC_RELEASE);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (ring && asleep()) Ring();
+}
+
+uint32_t TestLane::signalled(uint32_t stream) const {
+  return static_cast<uint32_t>(__atomic_load_n(&page()->stream[stream], __ATOMIC_ACQUIRE));
+}
+
+uint32_t TestLane::failed(uint32_t stream) const {
+  return __atomic_load_n(&page()->stream_failed[stream], __ATOMIC_ACQUIRE);
+}
+
 LaneEnd TestLane::Await(uint64_t sequence) {
   const auto* const from =
       reinterpret_cast<lane_completion*>(base_ + lane_completions_offset(opened_.slots())) +

@@ -73,12 +73,21 @@ class TestLane {
   }
   void Ring();
   void CancelBelow(uint64_t sequence);
+  // Stores a stream word of the client's page. `ring`: as the library; a device does not.
+  void SetStream(uint32_t stream, uint32_t value, bool ring = true);
 
   const v1::OpenLaneResponse& opened() const { return opened_; }
   lane_slot* slot(uint64_t sequence) const;
   uint32_t state() const;
   bool asleep() const;
   uint64_t completed() const;
+  // Stream words of the daemon's page.
+  uint32_t signalled(uint32_t stream) const;
+  uint32_t failed(uint32_t stream) const;
+  // The data area.
+  uint64_t* data() const {
+    return reinterpret_cast<uint64_t*>(base_ + lane_data_offset(opened_.slots()));
+  }
   // The text of the last refusal.
   std::string refusal() const;
   uint64_t next() const { return next_; }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,9 +42,9 @@ class LanesTest : public ::testing::Test {
     client_ = std::make_unique<Client>(*daemon_);
   }
   // An attached lane with the buffer x at index 0, and `add` of 4 floats as call 0.
-  std::unique_ptr<TestLane> OpenLane(uint32_t slots = 0) {
+  std::unique_ptr<TestLane> OpenLane(uint32_t slots = 0, uint64_t data_bytes = 0) {
     auto lane = std::make_unique<TestLane>(*daemon_, *client_);
-    const grpc::Status opened = lane->Open(slots);
+    const grpc::Status opened = lane->Open(slots, data_bytes);
     EXPECT_TRUE(opened.ok()) << opened.error_message();
     EXPECT_TRUE(lane->Attach(path_)) << lane->attach_error();
     if (buffer_ == 0) {
@@ -76,6 +77,30 @@ class LanesTest : public ::testing::Test {
     *request.add_words() = word;
     return request;
   }
+  // gelu of 4 floats, whose third argument is a word from -1 to 1; it refuses -1.
+  v1::PrepareLaneRequest BoundedCall() const {
+    v1::PrepareLaneRequest gelu;
+    gelu.mutable_tasks()->set_operator_("gelu");
+    gelu.mutable_tasks()->set_count(1);
+    for (uint32_t a = 0; a < 2; ++a) {
+      v1::BufferColumn& column = *gelu.mutable_tasks()->add_arguments()->mutable_buffer();
+      column.add_buffer_ids(buffer_);
+      column.add_shape(4);
+      if (a == 1) column.add_offsets(2048);
+    }
+    gelu.mutable_tasks()->add_arguments()->mutable_scalar()->add_i64(0);
+    v1::LaneWord::Value& value = *gelu.add_words()->mutable_value();
+    value.set_argument(2);
+    value.set_min(-1);
+    value.set_max(1);
+    return gelu;
+  }
+  // Lets what is submitted wait, until Go.
+  static void Hold(TestLane& lane) { lane.Submit(0, {31, ++held_}, 0, kLaneAwait); }
+  static void Go(TestLane& lane) { lane.SetStream(31, held_); }
+  uint64_t Joined() const {
+    return daemon_->Figure("resident_lane_joined_tasks_total{device=\"0\"}");
+  }
   uint64_t Submissions(const std::string& result) const {
     return daemon_->Figure("resident_lane_submissions_total{device=\"0\",result=\"" + result +
                            "\"}");
@@ -87,6 +112,7 @@ class LanesTest : public ::testing::Test {
   std::unique_ptr<Daemon> daemon_;
   std::unique_ptr<Client> client_;
   uint64_t buffer_ = 0;
+  static inline uint32_t held_ = 0;
 };
 
 TEST_F(LanesTest, EachSubmissionOfALonePreparedCallRunsOnceAndIsAnswered) {
@@ -162,7 +188,7 @@ TEST_F(LanesTest, EachBadSubmissionIsRefusedWithItsReason) {
   for (const Case& bad : std::vector<Case>{
            {1, {}, 0, kLaneTask, kLaneRefusedCall, "no prepared call 1"},
            {UINT16_MAX, {}, 0, kLaneTask, kLaneRefusedCall, "no prepared call 65535"},
-           {0, {}, 0, kLaneRange, kLaneRefusedKind, "kind 1"},
+           {0, {}, 0, kLaneRange, kLaneRefusedRange, "a range of 0 tasks"},
            {0, {}, 0, 4, kLaneRefusedKind, "kind 4"},
            {0, {}, 0, 255, kLaneRefusedKind, "kind 255"},
            {0, {good, good, good}, 8, kLaneTask, kLaneRefusedFlags, "unknown bits"},
@@ -209,21 +235,7 @@ TEST_F(LanesTest, ValuesAndNumbersOfElementsHaveTheirLimits) {
   EXPECT_EQ(Read()[513], 2.0f);
   EXPECT_EQ(Read()[515], 515.0f);
 
-  v1::PrepareLaneRequest gelu;
-  gelu.mutable_tasks()->set_operator_("gelu");
-  gelu.mutable_tasks()->set_count(1);
-  for (uint32_t a = 0; a < 2; ++a) {
-    v1::BufferColumn& column = *gelu.mutable_tasks()->add_arguments()->mutable_buffer();
-    column.add_buffer_ids(buffer_);
-    column.add_shape(4);
-    if (a == 1) column.add_offsets(2048);
-  }
-  gelu.mutable_tasks()->add_arguments()->mutable_scalar()->add_i64(0);
-  v1::LaneWord::Value& value = *gelu.add_words()->mutable_value();
-  value.set_argument(2);
-  value.set_min(-1);
-  value.set_max(1);
-  ASSERT_TRUE(lane->Prepare(gelu, &response).ok());
+  ASSERT_TRUE(lane->Prepare(BoundedCall(), &response).ok());
   const auto bounded = static_cast<uint16_t>(response.call());
   EXPECT_EQ(lane->Call(bounded, {1}).status, kLaneOk);
   // The other bytes of the word are ignored.
@@ -668,6 +680,299 @@ TEST_F(LanesTest, SixteenLanesOfASessionAllWork) {
   for (const auto& lane : lanes) {
     EXPECT_TRUE(Eventually([&] { return lane->completed() == 200; }));
   }
+}
+
+// --- Joined submissions, ranges, awaits and signals
+// -----------------------------------------------
+
+TEST_F(LanesTest, SubmissionsThatWaitAreJoinedAndEachIsAnswered) {
+  Start();
+  const auto lane = OpenLane();
+  v1::PrepareLaneResponse bounded;
+  ASSERT_TRUE(lane->Prepare(BoundedCall(), &bounded).ok());
+  EXPECT_TRUE(bounded.joins());
+  v1::PrepareLaneRequest timed = AddCall(buffer_, 4);
+  timed.set_task_times(true);
+  v1::PrepareLaneResponse single;
+  ASSERT_TRUE(lane->Prepare(timed, &single).ok());
+  EXPECT_FALSE(single.joins());
+
+  Hold(*lane);
+  const uint64_t first = lane->next();
+  for (uint64_t i = 0; i < 700; ++i) {
+    lane->Submit(0, Places(i % 100, 100, 200 + 4 * (i % 200)), i % 3 == 0 ? kLaneQuiet : 0);
+  }
+  Go(*lane);
+  ASSERT_TRUE(Eventually([&] { return lane->completed() == lane->next(); }));
+  // 512 in one range; the others are too few for one.
+  EXPECT_EQ(Joined(), 512u);
+  for (uint64_t i = 0; i < 700; ++i) {
+    if (i % 3 == 0) continue;
+    const LaneEnd end = lane->Await(first + i);
+    EXPECT_EQ(end.status, kLaneOk);
+    EXPECT_EQ(end.flags, i < 512 ? kLaneJoined : 0) << i;
+    EXPECT_EQ(end.version, 1u);
+    EXPECT_GT(end.device_ns, 0u);
+  }
+  const std::vector<float> floats = Read();
+  for (uint64_t i = 0; i < 200; ++i) {
+    for (uint64_t j = 0; j < 4; ++j) {
+      EXPECT_EQ(floats[200 + 4 * i + j], static_cast<float>(i % 100 + 100 + 2 * j)) << i;
+    }
+  }
+
+  // One of them is refused by the operator.
+  Hold(*lane);
+  const uint64_t values = lane->next();
+  const auto call = static_cast<uint16_t>(bounded.call());
+  for (uint64_t i = 0; i < 300; ++i) lane->Submit(call, {i == 77 ? uint32_t(-1) : i % 2});
+  Go(*lane);
+  for (uint64_t i = 0; i < 300; ++i) {
+    const LaneEnd end = lane->Await(values + i);
+    EXPECT_EQ(end.status, i == 77 ? kLaneInvalidArgument : kLaneOk) << i;
+    EXPECT_EQ(end.flags, kLaneJoined) << i;
+  }
+  EXPECT_EQ(Joined(), 812u);
+
+  // With a time of their own, and of several calls: one by one.
+  Hold(*lane);
+  const uint64_t rest = lane->next();
+  for (uint64_t i = 0; i < 300; ++i) {
+    lane->Submit(static_cast<uint16_t>(single.call()), Places(0, 0, 600));
+  }
+  for (uint64_t i = 0; i < 300; ++i) {
+    lane->Submit(i == 100 ? call : 0, i == 100 ? std::vector<uint64_t>{1} : Places(0, 0, 600));
+  }
+  Go(*lane);
+  for (uint64_t i = 0; i < 600; ++i) {
+    const LaneEnd end = lane->Await(rest + i);
+    EXPECT_EQ(end.status, kLaneOk) << i;
+    EXPECT_EQ(end.flags, 0) << i;
+  }
+  EXPECT_EQ(Joined(), 812u);
+  EXPECT_EQ(Submissions("failed"), 1u);
+}
+
+TEST_F(LanesTest, ABadSubmissionAmongManyThatWaitIsRefusedAlone) {
+  Start();
+  const auto lane = OpenLane();
+  Hold(*lane);
+  const uint64_t first = lane->next();
+  for (uint64_t i = 0; i < 600; ++i) {
+    lane->Submit(0, i == 280 ? Places(0, 0, kFloats) : Places(0, 0, 600));
+  }
+  Go(*lane);
+  for (uint64_t i = 0; i < 600; ++i) {
+    const LaneEnd end = lane->Await(first + i);
+    EXPECT_EQ(end.status, i == 280 ? kLaneRefused : kLaneOk) << i;
+  }
+  EXPECT_EQ(Joined(), 280u + 319u);
+}
+
+TEST_F(LanesTest, ARangeIsOneSubmissionOfManyTasks) {
+  Start();
+  const auto lane = OpenLane(0, 64 << 10);
+  auto* const records = reinterpret_cast<lane_range_column*>(lane->data());
+  uint64_t* const values = lane->data() + 64;
+  // Task i: out[600 + 4 * i ...] = x[i ...] + y[values[i] ...].
+  const auto fill = [&] {
+    for (uint64_t i = 0; i < 100; ++i) values[i] = lane_place(0, 4 * (i % 7));
+    records[0] = {lane_place(0, 0), 4, 0};
+    records[1] = {0, 0, 64 * 8};
+    records[2] = {lane_place(0, 4 * 600), 16, 0};
+  };
+  fill();
+  const LaneEnd end = lane->Await(lane->Submit(0, {100, 0}, 0, kLaneRange));
+  ASSERT_EQ(end.status, kLaneOk) << lane->refusal();
+  EXPECT_EQ(end.detail, 0);
+  EXPECT_EQ(end.version, 1u);
+  EXPECT_GT(end.device_ns, 0u);
+  const std::vector<float> floats = Read();
+  for (uint64_t i = 0; i < 100; ++i) {
+    for (uint64_t j = 0; j < 4; ++j) {
+      EXPECT_EQ(floats[600 + 4 * i + j], static_cast<float>(i + i % 7 + 2 * j)) << i;
+    }
+  }
+  EXPECT_EQ(Submissions("ok"), 1u);
+
+  struct Case {
+    const char* text;
+    std::function<void()> spoil;
+    uint16_t reason;
+    uint64_t count = 100;
+    uint64_t records = 0;
+    uint8_t flags = 0;
+  };
+  const uint64_t size = 4 * kFloats;
+  for (const Case& bad : std::vector<Case>{
+           {"a range of 0 tasks", [] {}, kLaneRefusedRange, 0},
+           {"--max_batch_tasks", [] {}, kLaneRefusedRange, UINT64_MAX},
+           {"records at the offset 65536", [] {}, kLaneRefusedRange, 100, 65536},
+           {"records at the offset 4", [] {}, kLaneRefusedRange, 100, 4},
+           {"records at the offset 184", [] {}, kLaneRefusedRange, 100, UINT64_MAX - 7},
+           {"unknown bits", [] {}, kLaneRefusedFlags, 100, 0, kLaneDeadline},
+           {"has a base", [&] { records[1].base = 8; }, kLaneRefusedRange},
+           {"100 values at the offset 65528", [&] { records[1].values = 65528; },
+            kLaneRefusedRange},
+           {"100 values at the offset 513", [&] { records[1].values = 513; }, kLaneRefusedRange},
+           {"100 values at the offset 184", [&] { records[1].values = UINT64_MAX - 7; },
+            kLaneRefusedRange},
+           {"task 42 of the range", [&] { values[42] = lane_place(0, size); }, kLaneRefusedBounds},
+           {"task 99 of the range", [&] { values[99] = lane_place(1, 0); }, kLaneRefusedBuffer},
+           {"task 0 of the range", [&] { values[0] = lane_place(0, 2); }, kLaneRefusedAlignment},
+           {"task 99 of the range", [&] { records[2].stride = 20; }, kLaneRefusedBounds},
+           {"task 1 of the range", [&] { records[2].stride = 2; }, kLaneRefusedAlignment},
+           {"not all in one buffer", [&] { records[2].stride = uint64_t{1} << 47; },
+            kLaneRefusedRange},
+           {"not all in one buffer", [&] { records[2].stride = -uint64_t{32}; }, kLaneRefusedRange},
+           {"not all in one buffer", [&] { records[2].stride = uint64_t{1} << 63; },
+            kLaneRefusedRange}}) {
+    fill();
+    bad.spoil();
+    const LaneEnd refused =
+        lane->Await(lane->Submit(0, {bad.count, bad.records}, bad.flags, kLaneRange));
+    EXPECT_EQ(refused.status, kLaneRefused) << bad.text;
+    EXPECT_EQ(refused.detail, bad.reason) << bad.text << ": " << lane->refusal();
+    EXPECT_THAT(lane->refusal(), HasSubstr(bad.text));
+  }
+  // Nothing of them ran, and the lane goes on.
+  EXPECT_EQ(Read(), floats);
+  fill();
+  records[2] = {lane_place(0, 4 * 1020), -uint64_t{16}, 0};
+  EXPECT_EQ(lane->Await(lane->Submit(0, {100, 0}, 0, kLaneRange)).status, kLaneOk)
+      << lane->refusal();
+}
+
+TEST_F(LanesTest, TheCompletionOfARangeSaysHowManyTasksFailed) {
+  Start();
+  const auto lane = OpenLane(0, 64 << 10);
+  v1::PrepareLaneResponse bounded;
+  ASSERT_TRUE(lane->Prepare(BoundedCall(), &bounded).ok());
+  const auto call = static_cast<uint16_t>(bounded.call());
+  auto* const records = reinterpret_cast<lane_range_column*>(lane->data());
+  uint64_t* const values = lane->data() + 64;
+  records[0] = {0, 0, 64 * 8};
+  for (uint64_t i = 0; i < 50; ++i) values[i] = i % 10 == 3 ? uint32_t(-1) : 1;
+  const LaneEnd failed = lane->Await(lane->Submit(call, {50, 0}, 0, kLaneRange));
+  EXPECT_EQ(failed.status, kLaneInvalidArgument) << lane->refusal();
+  EXPECT_EQ(failed.detail, 5);
+  // A bounded value is checked for each task, also by stride.
+  records[0] = {0, 1, 0};
+  EXPECT_EQ(lane->Await(lane->Submit(call, {2, 0}, 0, kLaneRange)).status, kLaneOk);
+  EXPECT_EQ(lane->Await(lane->Submit(call, {3, 0}, 0, kLaneRange)).detail, kLaneRefusedValue);
+  EXPECT_THAT(lane->refusal(), HasSubstr("task 2 of the range"));
+  lane->Submit(0, {0, 1}, 0, kLaneSignal);
+  ASSERT_TRUE(Eventually([&] { return lane->signalled(0) == 1; }));
+  EXPECT_EQ(lane->failed(0), 6u);  // A refused range counts as one.
+}
+
+TEST_F(LanesTest, ARangeThatDoesNotFitIsReadWithATicketOfItsOwn) {
+  Start();
+  constexpr uint32_t kTasks = 20'000;
+  const auto lane = OpenLane(/*slots=*/64, 1 << 20);
+  const Counters counters(*client_, kTasks);
+  v1::PrepareLaneRequest count;
+  *count.mutable_tasks() = FloatTasks("test.count", counters.buffer(), 0, 1).tasks();
+  count.add_words()->mutable_place()->set_argument(0);
+  v1::PrepareLaneResponse prepared;
+  ASSERT_TRUE(lane->Prepare(count, &prepared).ok());
+  std::vector<uint32_t> indices;
+  ASSERT_TRUE(lane->Bind({counters.buffer()}, &indices).ok());
+  const auto call = static_cast<uint16_t>(prepared.call());
+  auto* const records = reinterpret_cast<lane_range_column*>(lane->data());
+  uint64_t* const values = lane->data() + 8;
+  for (uint64_t i = 0; i < kTasks; ++i) {
+    values[i] = lane_place(static_cast<uint16_t>(indices[0]), 4 * (i * 7 % kTasks));
+  }
+  records[0] = {0, 0, 64};
+  for (int round = 1; round <= 3; ++round) {
+    lane->Submit(call, {kTasks, 0}, kLaneAfterAll, kLaneRange);
+    const LaneEnd after = lane->Call(0, Places(0, 0, 600), kLaneAfterAll);
+    EXPECT_EQ(after.status, kLaneOk);
+    for (uint32_t i = 0; i < kTasks; ++i) {
+      ASSERT_EQ(counters.value(i), static_cast<float>(round)) << i;
+    }
+  }
+  values[kTasks - 1] = lane_place(9, 0);
+  EXPECT_EQ(lane->Await(lane->Submit(call, {kTasks, 0}, 0, kLaneRange)).detail, kLaneRefusedBuffer);
+  EXPECT_THAT(lane->refusal(), HasSubstr("task 19999 of the range"));
+  EXPECT_EQ(daemon_->Status().clients(0).queued_tasks(), 0u);
+}
+
+TEST_F(LanesTest, ARangeThatNeverFitsIsRefused) {
+  Start({"--max_queued_tasks=4096"});
+  const auto lane = OpenLane(/*slots=*/1024, 1 << 20);
+  auto* const records = reinterpret_cast<lane_range_column*>(lane->data());
+  for (int w = 0; w < 3; ++w) records[w] = {lane_place(0, 0), 0, 0};
+  const LaneEnd refused = lane->Await(lane->Submit(0, {5000, 0}, 0, kLaneRange));
+  EXPECT_EQ(refused.detail, kLaneRefusedRange);
+  EXPECT_THAT(lane->refusal(), HasSubstr("--max_queued_tasks"));
+  EXPECT_EQ(lane->Call(0, Places(0, 0, 600)).status, kLaneOk);
+}
+
+TEST_F(LanesTest, WhatFollowsAnAwaitIsNotReadBeforeItsWord) {
+  Start();
+  const auto lane = OpenLane();
+  for (const bool ring : {true, false}) {
+    const uint32_t value = ring ? 1 : 2;
+    const uint64_t await = lane->Submit(0, {3, value}, 0, kLaneAwait);
+    const uint64_t task = lane->Submit(0, Places(0, 0, 600));
+    ASSERT_TRUE(Eventually([&] { return lane->asleep(); }));
+    EXPECT_EQ(lane->completed(), await);
+    // A device writes the word and does not ring.
+    lane->SetStream(3, value, ring);
+    EXPECT_EQ(lane->Await(task).status, kLaneOk);
+    EXPECT_EQ(lane->Await(await).status, kLaneOk);
+  }
+  // A later value will do, also beyond 2^31.
+  lane->SetStream(4, UINT32_MAX);
+  lane->SetStream(4, 5);
+  EXPECT_EQ(lane->Await(lane->Submit(0, {4, UINT32_MAX}, 0, kLaneAwait)).status, kLaneOk);
+  // What waits behind one that never comes can be cancelled.
+  const uint64_t never = lane->Submit(0, {4, 6}, 0, kLaneAwait);
+  const uint64_t behind = lane->Submit(0, Places(0, 0, 600));
+  ASSERT_TRUE(Eventually([&] { return lane->asleep(); }));
+  lane->CancelBelow(behind + 1);
+  EXPECT_EQ(lane->Await(never).status, kLaneCancelled);
+  EXPECT_EQ(lane->Await(behind).status, kLaneCancelled);
+  EXPECT_EQ(lane->Await(lane->Submit(0, {32, 0}, 0, kLaneAwait)).detail, kLaneRefusedStream);
+  EXPECT_EQ(lane->Await(lane->Submit(0, {UINT64_MAX, 0}, 0, kLaneSignal)).detail,
+            kLaneRefusedStream);
+  EXPECT_EQ(lane->Await(lane->Submit(0, {1, 0}, kLaneQuiet, kLaneSignal)).detail,
+            kLaneRefusedFlags);
+  EXPECT_EQ(lane->Await(lane->Submit(1, {1, 0}, 0, kLaneSignal)).detail, kLaneRefusedCall);
+}
+
+TEST_F(LanesTest, ASignalFollowsEverythingBeforeItAndCountsWhatFailed) {
+  Start();
+  const auto lane = OpenLane(/*slots=*/64);
+  const Counters counters(*client_, 1);
+  v1::PrepareLaneRequest count;
+  *count.mutable_tasks() = FloatTasks("test.count", counters.buffer(), 0, 1).tasks();
+  v1::PrepareLaneResponse prepared;
+  ASSERT_TRUE(lane->Prepare(count, &prepared).ok());
+  const auto call = static_cast<uint16_t>(prepared.call());
+  for (uint32_t i = 1; i <= 500; ++i) {
+    lane->Submit(call, {}, kLaneAfterAll);
+    if (i % 100 == 0) lane->Submit(0, Places(0, 0, kFloats));  // Refused.
+    lane->Submit(0, {7, i}, 0, kLaneSignal);
+    if (i % 50 != 0) continue;
+    ASSERT_TRUE(Eventually([&] { return lane->signalled(7) == i; }));
+    EXPECT_EQ(counters.value(0), static_cast<float>(i));
+    EXPECT_EQ(lane->failed(7), i / 100);
+  }
+  ASSERT_TRUE(Eventually([&] { return lane->completed() == lane->next(); }));
+
+  // Also of what ends with its engine.
+  lane->Submit(0, {6, 0}, 0, kLaneSignal);
+  const pid_t engine = daemon_->engine_pid();
+  for (int i = 0; i < 60; ++i) {
+    if (i == 30) kill(engine, SIGKILL);
+    lane->Submit(call, {}, kLaneAfterAll);
+  }
+  lane->Submit(0, {6, 1}, 0, kLaneSignal);
+  ASSERT_TRUE(Eventually([&] { return lane->signalled(6) == 1; }));
+  EXPECT_TRUE(daemon_->AwaitAnotherEngine(engine));
 }
 
 }  // namespace
