@@ -244,6 +244,7 @@ absl::Status LaneCall::Encode(std::span<const Argument> arguments, uint64_t* wor
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Argument& argument = arguments[i];
+    if (argument.values.data() != nullptr) continue;
     const bool is_place = words_[i].kind == v1::LaneWord::kPlace;
     if (is_place != argument.place.has_value()) {
       return Invalid(absl::StrCat("word ", i, " is a ",
@@ -281,6 +282,26 @@ absl::StatusOr<int64_t> LaneCall::SubmitArguments(int flags, std::span<const Arg
   RETURN_IF_ERROR(Encode(arguments, words));
   const int64_t sequence = residentd_lane_submit(lane_->handle_, number_, words,
                                                  static_cast<int>(arguments.size()), flags);
+  if (sequence < 0) return lane_->FromCode(sequence);
+  return sequence;
+}
+
+absl::StatusOr<int64_t> LaneCall::SubmitColumns(uint32_t count, int flags,
+                                                std::span<const Argument> arguments) {
+  uint64_t words[RESIDENTD_LANE_MAX_WORDS] = {};
+  RETURN_IF_ERROR(Encode(arguments, words));
+  residentd_lane_column columns[RESIDENTD_LANE_MAX_WORDS] = {};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::span<const uint64_t> values = arguments[i].values;
+    if (values.data() != nullptr && values.size() != count) {
+      return Invalid(
+          absl::StrCat("word ", i, " has ", values.size(), " values for ", count, " tasks"),
+          "give one for each task");
+    }
+    columns[i] = {words[i], static_cast<uint64_t>(arguments[i].stride_bytes), values.data()};
+  }
+  const int64_t sequence = residentd_lane_submit_range(lane_->handle_, number_, count, columns,
+                                                       static_cast<int>(arguments.size()), flags);
   if (sequence < 0) return lane_->FromCode(sequence);
   return sequence;
 }

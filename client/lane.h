@@ -10,7 +10,7 @@
 // A lane has prepared calls, which the daemon has checked. Each call has up to 7 words: what
 // changes from submission to submission. docs/local_lane.md describes lanes, and
 // client/lane/residentd_lane.h the C functions below this class, which handle() gives access to:
-// ranges, deadlines, streams.
+// deadlines, streams.
 //
 // Errors: UNAVAILABLE (the daemon has ended, what was not answered may have run; or the task's
 // engine has), DEADLINE_EXCEEDED (not within the timeout), RESOURCE_EXHAUSTED (all slots are in
@@ -85,6 +85,12 @@ struct PlaceIn {
   uint64_t offset_bytes = 0;
 };
 
+// Where the tensors of a range's tasks begin: that of task i at first + i * stride_bytes.
+struct PlacesIn {
+  PlaceIn first;
+  int64_t stride_bytes = 0;
+};
+
 class Lane;
 
 // A prepared call. Copies are the same call.
@@ -100,6 +106,13 @@ class LaneCall {
   // of the submission for Lane::Await.
   template <typename... Words>
   absl::StatusOr<int64_t> Submit(int flags, const Words&... words);
+
+  // Submits `count` tasks as one submission, and does not wait. There is one argument for each
+  // word: what operator() takes is the same for all tasks; PlacesIn moves the tensor from task to
+  // task; a span has the word of each task (residentd_lane_place_at, or the bits of a value). The
+  // lane needs data_bytes: 24 for each word and 8 for each word of a span.
+  template <typename... Words>
+  absl::StatusOr<int64_t> SubmitRange(uint32_t count, int flags, const Words&... words);
 
   // The number of the call in submissions.
   uint16_t number() const { return number_; }
@@ -117,7 +130,12 @@ class LaneCall {
         : real(static_cast<double>(number)),
           integer(static_cast<int64_t>(number)),
           is_integer(std::is_integral_v<T>) {}
+    explicit Argument(const PlacesIn& in) : place(in.first), stride_bytes(in.stride_bytes) {}
+    explicit Argument(std::span<const uint64_t> words) : values(words) {}
     std::optional<PlaceIn> place;
+    // Of a range.
+    int64_t stride_bytes = 0;
+    std::span<const uint64_t> values;
     double real = 0;
     int64_t integer = 0;
     bool is_integer = false;
@@ -133,6 +151,8 @@ class LaneCall {
   absl::Status Encode(std::span<const Argument> arguments, uint64_t* words);
   absl::Status Run(std::span<const Argument> arguments);
   absl::StatusOr<int64_t> SubmitArguments(int flags, std::span<const Argument> arguments);
+  absl::StatusOr<int64_t> SubmitColumns(uint32_t count, int flags,
+                                        std::span<const Argument> arguments);
 
   Lane* lane_;
   uint16_t number_;
@@ -199,6 +219,12 @@ template <typename... Words>
 absl::StatusOr<int64_t> LaneCall::Submit(int flags, const Words&... words) {
   const std::array<Argument, sizeof...(Words)> arguments = {Argument(words)...};
   return SubmitArguments(flags, arguments);
+}
+
+template <typename... Words>
+absl::StatusOr<int64_t> LaneCall::SubmitRange(uint32_t count, int flags, const Words&... words) {
+  const std::array<Argument, sizeof...(Words)> arguments = {Argument(words)...};
+  return SubmitColumns(count, flags, arguments);
 }
 
 }  // namespace resident::client

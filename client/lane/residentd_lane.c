@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/lane/lane_layout.h"
+#include "client/lane/lane_state.h"
 
 /* The public names of what lane_layout.h defines. */
 static_assert(RESIDENTD_LANE_MAX_WORDS == kLaneWords, "");
@@ -61,55 +61,11 @@ enum {
   kStaleStatus = 255,
 };
 
-/* A buffer that is mapped in this process. */
-struct mapping {
-  uint32_t buffer;
-  bool owned; /* Mapped by residentd_lane_memory. */
-  const uint8_t* address;
-  uint64_t bytes;
-};
-
-/* A range whose columns are in the data area up to `end`. */
-struct range {
-  uint64_t sequence;
-  uint64_t end;
-};
-
-struct residentd_lane {
-  uint8_t* memory;
-  uint64_t memory_bytes;
-  lane_client_page* client;
-  lane_daemon_page* daemon;
-  lane_slot* slots;
-  lane_completion* completions;
-  uint8_t* data;
-  uint32_t slot_count;
-  int socket;
-  bool lost;
-  /* The number of the next submission; `completed` as it was last read. */
-  uint64_t next;
-  uint64_t completed;
-  uint64_t cancel_below;
-  /* How often the lane was found full since it was not. */
-  uint32_t full;
-  /* A page that the system fills with zeros in a child that fork() makes; otherwise 1. */
-  volatile uint32_t* alive;
-
-  /* The part of the data area that submit_range uses is a ring: positions only rise, and position p
-   * is at data_begin + p % data_size. [data_tail, data_head) is in use. */
-  uint64_t data_bytes, data_begin, data_size, data_head, data_tail;
-  struct range* ranges; /* kMaxRanges, a ring; null before the first range. */
-  uint64_t range_head, range_tail;
-
-  struct mapping* mappings;
-  uint32_t mapping_count, mapping_space, last_mapping;
-};
-
 static _Thread_local const char* last_error = "";
 static _Thread_local char error_text[kErrorBytes];
 static _Thread_local char explanation[kErrorBytes];
 
-__attribute__((format(printf, 2, 3))) static int fail(int code, const char* format, ...) {
+int lane_fail(int code, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(error_text, sizeof(error_text), format, arguments);
@@ -129,13 +85,13 @@ const char* residentd_lane_last_error(void) { return last_error; }
 
 static int fail_lost(residentd_lane* lane) {
   lane->lost = true;
-  return fail(RESIDENTD_LANE_LOST,
-              "the daemon has closed the lane's connection, or has ended; tasks that were not "
-              "answered may have run. Fix: open a lane again");
+  return lane_fail(RESIDENTD_LANE_LOST,
+                   "the daemon has closed the lane's connection, or has ended; tasks that were not "
+                   "answered may have run. Fix: open a lane again");
 }
 
 static int fail_closed(uint32_t state) {
-  return fail(
+  return lane_fail(
       RESIDENTD_LANE_CLOSED,
       state == kLaneDraining
           ? "the daemon is stopping and takes no submissions. Fix: open a lane when it runs again"
@@ -144,7 +100,7 @@ static int fail_closed(uint32_t state) {
 }
 
 static int fail_forked(void) {
-  return fail(
+  return lane_fail(
       RESIDENTD_LANE_FORKED,
       "this lane belongs to the process that called fork(). Fix: open a lane in each process");
 }
@@ -168,16 +124,18 @@ static int connect_to(const char* path, int* out) {
   memset(&address, 0, sizeof(address));
   address.sun_family = AF_UNIX;
   if (strlen(path) >= sizeof(address.sun_path)) {
-    return fail(RESIDENTD_LANE_INVALID,
-                "the socket's path '%.120s' is too long. Fix: use a shorter one, for instance a "
-                "symbolic link",
-                path);
+    return lane_fail(
+        RESIDENTD_LANE_INVALID,
+        "the socket's path '%.120s' is too long. Fix: use a shorter one, for instance a "
+        "symbolic link",
+        path);
   }
   strcpy(address.sun_path, path);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) {
-    return fail(RESIDENTD_LANE_SYSTEM,
-                "cannot create a socket: %s. Fix: raise the limit that it names", strerror(errno));
+    return lane_fail(RESIDENTD_LANE_SYSTEM,
+                     "cannot create a socket: %s. Fix: raise the limit that it names",
+                     strerror(errno));
   }
   const struct timeval timeout = {kAttachSeconds, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
@@ -189,7 +147,7 @@ static int connect_to(const char* path, int* out) {
   if (connected != 0) {
     const int error = errno;
     close(fd);
-    return fail(
+    return lane_fail(
         RESIDENTD_LANE_LOST,
         "cannot connect to the daemon's local socket %s: %s. Fix: check that the daemon runs with "
         "--local_address, on this machine",
@@ -232,26 +190,28 @@ static int receive_welcome(int fd, lane_welcome* welcome, int* memory) {
     }
   }
   if (bytes < (ssize_t)sizeof(uint32_t)) {
-    return fail(RESIDENTD_LANE_LOST,
-                "the daemon did not answer: %s. Fix: check that it runs, and open a lane again",
-                bytes < 0 ? strerror(errno) : "it closed the connection");
+    return lane_fail(
+        RESIDENTD_LANE_LOST,
+        "the daemon did not answer: %s. Fix: check that it runs, and open a lane again",
+        bytes < 0 ? strerror(errno) : "it closed the connection");
   }
   uint32_t code;
   memcpy(&code, packet, sizeof(code));
   if (code != 0) {
     packet[bytes] = 0;
-    return fail(RESIDENTD_LANE_NOT_ACCEPTED, "%s", packet + sizeof(code));
+    return lane_fail(RESIDENTD_LANE_NOT_ACCEPTED, "%s", packet + sizeof(code));
   }
   if (bytes >= (ssize_t)sizeof(*welcome)) memcpy(welcome, packet, sizeof(*welcome));
   if (bytes < (ssize_t)sizeof(*welcome) || welcome->layout_hash != lane_layout_hash()) {
-    return fail(RESIDENTD_LANE_NOT_ACCEPTED,
-                "the daemon's lanes have another format than this library's. Fix: use the "
-                "libresidentd_lane "
-                "of the daemon's bundle");
+    return lane_fail(RESIDENTD_LANE_NOT_ACCEPTED,
+                     "the daemon's lanes have another format than this library's. Fix: use the "
+                     "libresidentd_lane "
+                     "of the daemon's bundle");
   }
   if (*memory < 0) {
-    return fail(RESIDENTD_LANE_SYSTEM,
-                "the daemon's descriptor was not received. Fix: raise the limit on open files");
+    return lane_fail(
+        RESIDENTD_LANE_SYSTEM,
+        "the daemon's descriptor was not received. Fix: raise the limit on open files");
   }
   return RESIDENTD_LANE_OK;
 }
@@ -262,14 +222,16 @@ static int map_memory(residentd_lane* lane, const lane_welcome* welcome, int mem
   if (fstat(memory, &file) != 0 || (uint64_t)file.st_size < bytes ||
       welcome->slots < kLaneMinSlots || welcome->slots > kLaneMaxSlots ||
       (welcome->slots & (welcome->slots - 1)) != 0) {
-    return fail(RESIDENTD_LANE_NOT_ACCEPTED,
-                "the daemon's memory has not the size that it says. Fix: report this as a bug");
+    return lane_fail(
+        RESIDENTD_LANE_NOT_ACCEPTED,
+        "the daemon's memory has not the size that it says. Fix: report this as a bug");
   }
   uint8_t* const base =
       mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory, 0);
   if (base == MAP_FAILED) {
-    return fail(RESIDENTD_LANE_SYSTEM, "cannot map %llu bytes: %s. Fix: raise the limit on memory",
-                (unsigned long long)bytes, strerror(errno));
+    return lane_fail(RESIDENTD_LANE_SYSTEM,
+                     "cannot map %llu bytes: %s. Fix: raise the limit on memory",
+                     (unsigned long long)bytes, strerror(errno));
   }
   lane->memory = base;
   lane->memory_bytes = bytes;
@@ -289,8 +251,8 @@ static int map_alive(residentd_lane* lane) {
   if (page == MAP_FAILED || madvise(page, kLanePageBytes, MADV_WIPEONFORK) != 0) {
     const int error = errno;
     if (page != MAP_FAILED) munmap(page, kLanePageBytes);
-    return fail(RESIDENTD_LANE_SYSTEM, "cannot map a page: %s. Fix: raise the limit on memory",
-                strerror(error));
+    return lane_fail(RESIDENTD_LANE_SYSTEM, "cannot map a page: %s. Fix: raise the limit on memory",
+                     strerror(error));
   }
   lane->alive = page;
   *lane->alive = 1;
@@ -303,8 +265,9 @@ static int attach(residentd_lane* lane, const char* socket, const char* token) {
   char request[128];
   const int length = snprintf(request, sizeof(request), "%s%s", kLaneMagic, token);
   if (length >= (int)sizeof(request)) {
-    return fail(RESIDENTD_LANE_INVALID,
-                "the token has %zu characters. Fix: pass OpenLaneResponse.token", strlen(token));
+    return lane_fail(RESIDENTD_LANE_INVALID,
+                     "the token has %zu characters. Fix: pass OpenLaneResponse.token",
+                     strlen(token));
   }
   ssize_t sent;
   do {
@@ -312,9 +275,10 @@ static int attach(residentd_lane* lane, const char* socket, const char* token) {
   } while (sent < 0 && errno == EINTR);
   /* A daemon that refuses the connection itself answers before the request is sent. */
   if (sent < 0 && errno != EPIPE && errno != ECONNRESET) {
-    return fail(RESIDENTD_LANE_LOST,
-                "cannot send to the daemon: %s. Fix: check that it runs, and open a lane again",
-                strerror(errno));
+    return lane_fail(
+        RESIDENTD_LANE_LOST,
+        "cannot send to the daemon: %s. Fix: check that it runs, and open a lane again",
+        strerror(errno));
   }
   lane_welcome welcome = {0};
   int memory;
@@ -329,25 +293,25 @@ static int attach(residentd_lane* lane, const char* socket, const char* token) {
 
 int residentd_lane_attach(const char* socket, const char* token, residentd_lane** out) {
   if (out == NULL)
-    return fail(RESIDENTD_LANE_INVALID, "out is null. Fix: pass the address of a pointer");
+    return lane_fail(RESIDENTD_LANE_INVALID, "out is null. Fix: pass the address of a pointer");
   *out = NULL;
   if (socket == NULL && token == NULL) {
     socket = getenv("RESIDENTD_LANE_SOCKET");
     token = getenv("RESIDENTD_LANE_TOKEN");
     if (socket == NULL || token == NULL) {
-      return fail(
+      return lane_fail(
           RESIDENTD_LANE_INVALID,
           "RESIDENTD_LANE_SOCKET or RESIDENTD_LANE_TOKEN is not set. Fix: run the program with "
           "residentctl lane, or pass socket and token");
     }
   }
   if (socket == NULL || token == NULL) {
-    return fail(RESIDENTD_LANE_INVALID, "%s is null. Fix: pass both, or neither",
-                socket == NULL ? "socket" : "token");
+    return lane_fail(RESIDENTD_LANE_INVALID, "%s is null. Fix: pass both, or neither",
+                     socket == NULL ? "socket" : "token");
   }
   residentd_lane* const lane = calloc(1, sizeof(*lane));
   if (lane == NULL)
-    return fail(RESIDENTD_LANE_SYSTEM, "out of memory. Fix: raise the limit on memory");
+    return lane_fail(RESIDENTD_LANE_SYSTEM, "out of memory. Fix: raise the limit on memory");
   lane->socket = -1;
   const int code = attach(lane, socket, token);
   if (code != RESIDENTD_LANE_OK) {
@@ -363,6 +327,7 @@ void residentd_lane_detach(residentd_lane* lane) {
   for (uint32_t i = 0; i < lane->mapping_count; ++i) {
     if (lane->mappings[i].owned) munmap((void*)lane->mappings[i].address, lane->mappings[i].bytes);
   }
+  lane_end_watcher(lane);
   /* close() ends the connection only when no child has it any more; shutdown() would end a
    * parent's. */
   if (lane->socket >= 0) close(lane->socket);
@@ -394,7 +359,7 @@ static int add_mapping(residentd_lane* lane, uint32_t buffer, const void* addres
       const uint32_t space = lane->mapping_space == 0 ? 16 : 2 * lane->mapping_space;
       struct mapping* const grown = realloc(lane->mappings, space * sizeof(*grown));
       if (grown == NULL)
-        return fail(RESIDENTD_LANE_SYSTEM, "out of memory. Fix: raise the limit on memory");
+        return lane_fail(RESIDENTD_LANE_SYSTEM, "out of memory. Fix: raise the limit on memory");
       lane->mappings = grown;
       lane->mapping_space = space;
     }
@@ -408,8 +373,9 @@ static int add_mapping(residentd_lane* lane, uint32_t buffer, const void* addres
 
 int residentd_lane_map(residentd_lane* lane, uint32_t buffer, void* address, uint64_t bytes) {
   if (buffer >= kMaxBuffers) {
-    return fail(RESIDENTD_LANE_INVALID,
-                "buffer %u is no index of a lane. Fix: pass an index that Bind returned", buffer);
+    return lane_fail(RESIDENTD_LANE_INVALID,
+                     "buffer %u is no index of a lane. Fix: pass an index that Bind returned",
+                     buffer);
   }
   return add_mapping(lane, buffer, address, bytes, false);
 }
@@ -439,17 +405,18 @@ void* residentd_lane_memory(residentd_lane* lane, uint32_t buffer, uint64_t* byt
   int fd;
   uint64_t size;
   if (!find_passed(buffer, &fd, &size)) {
-    fail(RESIDENTD_LANE_INVALID,
-         "RESIDENTD_LANE_MEMORY has no memory of buffer %u. Fix: run the program with residentctl "
-         "lane, and "
-         "use the index of one of its tensors",
-         buffer);
+    lane_fail(
+        RESIDENTD_LANE_INVALID,
+        "RESIDENTD_LANE_MEMORY has no memory of buffer %u. Fix: run the program with residentctl "
+        "lane, and "
+        "use the index of one of its tensors",
+        buffer);
     return NULL;
   }
   void* const address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) {
-    fail(RESIDENTD_LANE_SYSTEM, "cannot map buffer %u: %s. Fix: raise the limit on memory", buffer,
-         strerror(errno));
+    lane_fail(RESIDENTD_LANE_SYSTEM, "cannot map buffer %u: %s. Fix: raise the limit on memory",
+              buffer, strerror(errno));
     return NULL;
   }
   if (add_mapping(lane, buffer, address, size, true) != RESIDENTD_LANE_OK) {
@@ -474,10 +441,10 @@ int residentd_lane_place(residentd_lane* lane, const void* address, uint64_t byt
     *place = lane_place((uint16_t)mapping->buffer, offset);
     return RESIDENTD_LANE_OK;
   }
-  return fail(RESIDENTD_LANE_INVALID,
-              "%llu bytes at %p are in no buffer of the lane. Fix: bind the buffer and call "
-              "residentd_lane_map",
-              (unsigned long long)bytes, address);
+  return lane_fail(RESIDENTD_LANE_INVALID,
+                   "%llu bytes at %p are in no buffer of the lane. Fix: bind the buffer and call "
+                   "residentd_lane_map",
+                   (unsigned long long)bytes, address);
 }
 
 /* --- Submission ------------------------------------------------------------------------------- */
@@ -488,7 +455,7 @@ static bool is_hung_up(const residentd_lane* lane) {
   return poll(&polled, 1, 0) > 0;
 }
 
-static int ring(residentd_lane* lane) {
+int lane_ring(residentd_lane* lane) {
   const char byte = 1;
   if (send(lane->socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) return RESIDENTD_LANE_OK;
   /* With EAGAIN, bytes that the daemon has not read wake it. */
@@ -515,8 +482,7 @@ static int fail_full(residentd_lane* lane, const char* text) {
   return fail_with(RESIDENTD_LANE_FULL, text);
 }
 
-/* OK: the next submission's slot is free. */
-static int reserve(residentd_lane* lane) {
+int lane_reserve(residentd_lane* lane) {
   if (*lane->alive == 0) return fail_forked();
   if (lane->lost) return fail_lost(lane);
   const uint32_t state = __atomic_load_n(&lane->daemon->state, __ATOMIC_RELAXED);
@@ -533,31 +499,26 @@ static int reserve(residentd_lane* lane) {
   return RESIDENTD_LANE_OK;
 }
 
-/* Publishes the slot whose words are written. */
-static int64_t publish(residentd_lane* lane, lane_slot* slot, uint16_t call, uint8_t kind,
-                       uint8_t flags) {
+int64_t lane_publish(residentd_lane* lane, lane_slot* slot, uint16_t call, uint8_t kind,
+                     uint8_t flags) {
   const uint64_t sequence = lane->next;
   __atomic_store_n(&slot->head, lane_slot_head(sequence, call, kind, flags), __ATOMIC_RELEASE);
   lane->next = sequence + 1;
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   if (__builtin_expect(__atomic_load_n(&lane->daemon->asleep, __ATOMIC_RELAXED) != 0, 0)) {
-    const int code = ring(lane);
+    const int code = lane_ring(lane);
     if (code != RESIDENTD_LANE_OK) return code;
   }
   return (int64_t)sequence;
 }
 
-static lane_slot* next_slot(residentd_lane* lane) {
-  return &lane->slots[lane->next & (lane->slot_count - 1)];
-}
-
 static int check_submission(int n, int max, int flags) {
   if (n < 0 || n > max) {
-    return fail(RESIDENTD_LANE_INVALID, "%d words. Fix: pass 0 to %d", n, max);
+    return lane_fail(RESIDENTD_LANE_INVALID, "%d words. Fix: pass 0 to %d", n, max);
   }
   if ((flags & ~(RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_DEADLINE | RESIDENTD_LANE_QUIET)) != 0) {
-    return fail(RESIDENTD_LANE_INVALID, "flags %#x. Fix: combine AFTER_ALL, DEADLINE and QUIET",
-                (unsigned)flags);
+    return lane_fail(RESIDENTD_LANE_INVALID,
+                     "flags %#x. Fix: combine AFTER_ALL, DEADLINE and QUIET", (unsigned)flags);
   }
   return RESIDENTD_LANE_OK;
 }
@@ -565,49 +526,11 @@ static int check_submission(int n, int max, int flags) {
 int64_t residentd_lane_submit(residentd_lane* lane, uint16_t call, const uint64_t* words, int n,
                               int flags) {
   int code = check_submission(n, kLaneWords, flags);
-  if (code == RESIDENTD_LANE_OK) code = reserve(lane);
+  if (code == RESIDENTD_LANE_OK) code = lane_reserve(lane);
   if (code != RESIDENTD_LANE_OK) return code;
-  lane_slot* const slot = next_slot(lane);
+  lane_slot* const slot = lane_next_slot(lane);
   for (int i = 0; i < n; ++i) __atomic_store_n(&slot->words[i], words[i], __ATOMIC_RELAXED);
-  return publish(lane, slot, call, kLaneTask, (uint8_t)flags);
-}
-
-static int64_t submit_stream(residentd_lane* lane, uint8_t kind, uint32_t stream, uint32_t value) {
-  if (stream >= kLaneStreamWords) {
-    return fail(RESIDENTD_LANE_INVALID, "stream word %u. Fix: use one below %d", stream,
-                kLaneStreamWords);
-  }
-  const int code = reserve(lane);
-  if (code != RESIDENTD_LANE_OK) return code;
-  lane_slot* const slot = next_slot(lane);
-  __atomic_store_n(&slot->words[0], stream, __ATOMIC_RELAXED);
-  __atomic_store_n(&slot->words[1], value, __ATOMIC_RELAXED);
-  return publish(lane, slot, 0, kind, 0);
-}
-
-int64_t residentd_lane_submit_await(residentd_lane* lane, uint32_t stream, uint32_t value) {
-  return submit_stream(lane, kLaneAwait, stream, value);
-}
-
-int64_t residentd_lane_submit_signal(residentd_lane* lane, uint32_t stream, uint32_t value) {
-  return submit_stream(lane, kLaneSignal, stream, value);
-}
-
-void residentd_lane_set_stream(residentd_lane* lane, uint32_t stream, uint32_t value) {
-  if (stream >= kLaneStreamWords) return;
-  __atomic_store_n(&lane->client->stream[stream], value, __ATOMIC_RELEASE);
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&lane->daemon->asleep, __ATOMIC_RELAXED) != 0) ring(lane);
-}
-
-uint32_t residentd_lane_get_signal(const residentd_lane* lane, uint32_t stream) {
-  if (stream >= kLaneStreamWords) return 0;
-  return (uint32_t)__atomic_load_n(&lane->daemon->stream[stream], __ATOMIC_ACQUIRE);
-}
-
-uint32_t residentd_lane_get_failed(const residentd_lane* lane, uint32_t stream) {
-  if (stream >= kLaneStreamWords) return 0;
-  return __atomic_load_n(&lane->daemon->stream_failed[stream], __ATOMIC_ACQUIRE);
+  return lane_publish(lane, slot, call, kLaneTask, (uint8_t)flags);
 }
 
 void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence) {
@@ -617,7 +540,7 @@ void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence) {
   lane->cancel_below = below;
   __atomic_store_n(&lane->client->cancel_below, below, __ATOMIC_RELEASE);
   /* Always: a batch that the daemon has taken is marked by the thread that reads the socket. */
-  ring(lane);
+  lane_ring(lane);
 }
 
 /* --- Ranges ----------------------------------------------------------------------------------- */
@@ -660,7 +583,7 @@ static int reserve_data(residentd_lane* lane, uint64_t bytes, uint64_t* at, uint
     return RESIDENTD_LANE_OK;
   }
   if (bytes > lane->data_size) {
-    return fail(
+    return lane_fail(
         RESIDENTD_LANE_INVALID,
         "the range needs %llu bytes of the data area, which has %llu. Fix: submit smaller ranges, "
         "or open the lane with more data_bytes",
@@ -668,7 +591,7 @@ static int reserve_data(residentd_lane* lane, uint64_t bytes, uint64_t* at, uint
   }
   if (lane->ranges == NULL) lane->ranges = malloc(kMaxRanges * sizeof(*lane->ranges));
   if (lane->ranges == NULL)
-    return fail(RESIDENTD_LANE_SYSTEM, "out of memory. Fix: raise the limit on memory");
+    return lane_fail(RESIDENTD_LANE_SYSTEM, "out of memory. Fix: raise the limit on memory");
   uint64_t position = 0;
   bool found =
       lane->range_head - lane->range_tail < kMaxRanges && find_space(lane, bytes, &position, head);
@@ -691,13 +614,13 @@ int64_t residentd_lane_submit_range(residentd_lane* lane, uint16_t call, uint32_
                                     const residentd_lane_column* columns, int n, int flags) {
   int code = check_submission(n, kLaneWords, flags & ~RESIDENTD_LANE_DEADLINE);
   if ((flags & RESIDENTD_LANE_DEADLINE) != 0) {
-    code = fail(
+    code = lane_fail(
         RESIDENTD_LANE_INVALID,
         "a range with a deadline. Fix: leave DEADLINE out, and use residentd_lane_cancel_below");
   }
   if (code == RESIDENTD_LANE_OK && count == 0)
-    code = fail(RESIDENTD_LANE_INVALID, "a range of 0 tasks. Fix: submit at least 1");
-  if (code == RESIDENTD_LANE_OK) code = reserve(lane);
+    code = lane_fail(RESIDENTD_LANE_INVALID, "a range of 0 tasks. Fix: submit at least 1");
+  if (code == RESIDENTD_LANE_OK) code = lane_reserve(lane);
   if (code != RESIDENTD_LANE_OK) return code;
   const uint64_t values_bytes = (uint64_t)count * sizeof(uint64_t);
   uint64_t bytes = (uint64_t)n * sizeof(lane_range_column);
@@ -728,10 +651,10 @@ int64_t residentd_lane_submit_range(residentd_lane* lane, uint16_t call, uint32_
     lane->data_head = head;
     lane->ranges[lane->range_head++ % kMaxRanges] = (struct range){lane->next, head};
   }
-  lane_slot* const slot = next_slot(lane);
+  lane_slot* const slot = lane_next_slot(lane);
   __atomic_store_n(&slot->words[0], count, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->words[1], at, __ATOMIC_RELAXED);
-  return publish(lane, slot, call, kLaneRange, (uint8_t)flags);
+  return lane_publish(lane, slot, call, kLaneRange, (uint8_t)flags);
 }
 
 uint64_t* residentd_lane_data(residentd_lane* lane, uint64_t reserve_bytes, uint64_t* bytes) {
@@ -827,15 +750,16 @@ int residentd_lane_await(residentd_lane* lane, int64_t sequence, int64_t timeout
                          residentd_lane_completion* completion) {
   if (*lane->alive == 0) return fail_forked();
   if (sequence < 0 || (uint64_t)sequence >= lane->next) {
-    return fail(RESIDENTD_LANE_INVALID,
-                "%lld was not submitted. Fix: pass what residentd_lane_submit returned",
-                (long long)sequence);
+    return lane_fail(RESIDENTD_LANE_INVALID,
+                     "%lld was not submitted. Fix: pass what residentd_lane_submit returned",
+                     (long long)sequence);
   }
   if (lane->next - (uint64_t)sequence > lane->slot_count) {
-    return fail(RESIDENTD_LANE_INVALID,
-                "the slot of submission %lld was used again. Fix: wait for it before %u further "
-                "submissions",
-                (long long)sequence, lane->slot_count);
+    return lane_fail(
+        RESIDENTD_LANE_INVALID,
+        "the slot of submission %lld was used again. Fix: wait for it before %u further "
+        "submissions",
+        (long long)sequence, lane->slot_count);
   }
   if (look(lane, (uint64_t)sequence, completion)) return RESIDENTD_LANE_OK;
   if (lane->lost) return fail_lost(lane);

@@ -515,6 +515,45 @@ TEST(LaneTest, TheEndOfTheDaemonIsNoticedBySubmit) {
   EXPECT_EQ(code, RESIDENTD_LANE_LOST);
 }
 
+// A stream that waits for a signal goes on.
+TEST(LaneTest, PromisedSignalsComeWhenTheDaemonHasEnded) {
+  Pair pair;
+  lane_daemon_page* const page = pair.daemon.page();
+  for (uint32_t value = 1; value <= 3; ++value) {
+    ASSERT_GE(residentd_lane_submit_signal(pair.lane, 2, value), 0);
+  }
+  ASSERT_GE(residentd_lane_submit_signal(pair.lane, 5, 7), 0);
+  ASSERT_GE(residentd_lane_submit_await(pair.lane, 6, 9), 0);
+  page->stream[5] = 7;  // This one has come.
+  pair.daemon.End();
+  while (residentd_lane_get_signal(pair.lane, 2) != 3) std::this_thread::yield();
+  EXPECT_EQ(residentd_lane_get_failed(pair.lane, 2), 1u);
+  EXPECT_EQ(residentd_lane_get_signal(pair.lane, 5), 7u);
+  EXPECT_EQ(residentd_lane_get_failed(pair.lane, 5), 0u);
+  EXPECT_EQ(residentd_lane_get_signal(pair.lane, 6), 0u);
+  // One that the library accepts afterwards, because it has not noticed yet.
+  ASSERT_GE(residentd_lane_submit_signal(pair.lane, 2, 4), 0);
+  EXPECT_EQ(residentd_lane_get_signal(pair.lane, 2), 4u);
+}
+
+TEST(LaneTest, DetachKeepsThePromiseOfSignals) {
+  Pair pair;
+  ASSERT_GE(residentd_lane_submit_signal(pair.lane, 31, 1), 0);
+  // A child neither waits for the thread, which it does not have, nor keeps the parent's promise.
+  const pid_t child = fork();
+  if (child == 0) {
+    residentd_lane_detach(pair.lane);
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(pair.daemon.page()->stream[31], 0u);
+  residentd_lane_detach(pair.lane);
+  pair.lane = nullptr;
+  EXPECT_EQ(pair.daemon.page()->stream[31], 1u);
+}
+
 TEST(LaneTest, ADaemonThatDrainsOrClosesTakesNoSubmissions) {
   Pair pair;
   EXPECT_EQ(residentd_lane_submit(pair.lane, 0, nullptr, 0, 0), 0);

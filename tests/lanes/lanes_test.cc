@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,7 @@ namespace {
 using client::Lane;
 using client::LaneCall;
 using client::PlaceIn;
+using client::PlacesIn;
 using client::Varying;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -165,29 +167,65 @@ TEST_F(LaneClientTest, ManySubmissionsAreEachAnsweredOnce) {
   }
 }
 
-// The library can submit kinds that this daemon does not take: each is answered, and the lane goes
-// on.
-TEST_F(LaneClientTest, KindsThatTheDaemonDoesNotTakeAreRefused) {
+// Small ranges, which are read at once, and large ones, which another thread reads.
+TEST_F(LaneClientTest, RangesRunEachTaskOnce) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  constexpr uint64_t kTasks = 10'000;
+  Shared x(*client, kTasks * kN), y(*client, kN), out(*client, kTasks * kN);
+  for (uint64_t i = 0; i < kTasks * kN; ++i) x.data()[i] = static_cast<float>(i % 65521);
+  for (uint64_t i = 0; i < kN; ++i) y.data()[i] = static_cast<float>(i);
+  const auto lane = Must(client->OpenLane({.data_bytes = 1 << 20}));
+  LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
+  constexpr uint64_t kBytes = kN * sizeof(float);
+  std::vector<uint64_t> places;
+  const uint32_t index = Must(lane->Bind(out.buffer));
+  for (uint64_t i = 0; i < kTasks; ++i)
+    places.push_back(residentd_lane_place_at(index, (i * 7 % kTasks) * kBytes));
+  for (const uint64_t count : {uint64_t{1}, uint64_t{300}, kTasks}) {
+    for (const bool values : {false, true}) {
+      for (uint64_t i = 0; i < kTasks * kN; ++i) out.data()[i] = -1;
+      const PlacesIn rows{{x.buffer}, kBytes};
+      const std::span<const uint64_t> of_out(places.data(), count);
+      const absl::StatusOr<int64_t> sequence =
+          values ? add.SubmitRange(static_cast<uint32_t>(count), 0, rows, y.buffer, of_out)
+                 : add.SubmitRange(static_cast<uint32_t>(count), 0, rows, y.buffer,
+                                   PlacesIn{{out.buffer}, kBytes});
+      ASSERT_TRUE(sequence.ok()) << sequence.status();
+      const residentd_lane_completion done = Must(lane->Await(*sequence));
+      ASSERT_TRUE(lane->Ended(done).ok()) << lane->Ended(done);
+      uint64_t wrong = 0;
+      for (uint64_t i = 0; i < count; ++i) {
+        const float* const row = out.data() + (values ? i * 7 % kTasks : i) * kN;
+        for (uint64_t j = 0; j < kN; ++j) wrong += row[j] != x.data()[i * kN + j] + 2 * y.data()[j];
+      }
+      EXPECT_EQ(wrong, 0u) << count << " " << values;
+    }
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      add.SubmitRange(3, 0, x.buffer, y.buffer, std::span<const uint64_t>(places.data(), 2))
+          .status()));
+}
+
+// Streams that another writer orders.
+TEST_F(LaneClientTest, AnAwaitAndASignalOrderTasks) {
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared x(*client, kN), y(*client, kN), out(*client, kN);
-  const auto lane = Must(client->OpenLane({.data_bytes = 64 << 10}));
+  const auto lane = Must(client->OpenLane({.slots = 64}));
   LaneCall add = PrepareAdd(*lane, x.buffer, y.buffer, out.buffer);
-  out.data()[0] = -1;
-  const uint64_t first = residentd_lane_place_at(Must(lane->Bind(x.buffer)), 0);
-  const residentd_lane_column columns[] = {
-      {first, 0, nullptr}, {first, 0, nullptr}, {first, 0, nullptr}};
   residentd_lane* const handle = lane->handle();
-  for (const int64_t sequence :
-       {residentd_lane_submit_range(handle, add.number(), 2, columns, 3, 0),
-        residentd_lane_submit_await(handle, 0, 1), residentd_lane_submit_signal(handle, 0, 1)}) {
-    ASSERT_GE(sequence, 0) << residentd_lane_last_error();
-    const residentd_lane_completion done = Must(lane->Await(sequence));
-    EXPECT_EQ(done.status, RESIDENTD_LANE_STATUS_REFUSED);
-    EXPECT_EQ(done.detail, RESIDENTD_LANE_REFUSED_KIND);
+  for (uint32_t i = 1; i <= Scaled(200); ++i) {
+    ASSERT_GE(residentd_lane_submit_await(handle, 1, i), 0) << residentd_lane_last_error();
+    const int64_t task = Must(add.Submit(RESIDENTD_LANE_QUIET, x.buffer, y.buffer, out.buffer));
+    ASSERT_GE(residentd_lane_submit_signal(handle, 2, i), 0) << residentd_lane_last_error();
+    EXPECT_LE(residentd_lane_completed(handle), task);
+    x.data()[9] = static_cast<float>(i);
+    residentd_lane_set_stream(handle, 1, i);
+    while (residentd_lane_get_signal(handle, 2) != i) std::this_thread::yield();
+    ASSERT_EQ(out.data()[9], static_cast<float>(i));
   }
-  EXPECT_EQ(out.data()[0], -1);
-  EXPECT_TRUE(add(x.buffer, y.buffer, out.buffer).ok());
+  EXPECT_EQ(residentd_lane_get_failed(handle, 2), 0u);
 }
 
 TEST_F(LaneClientTest, WhatIsWrongIsRefusedAndTheLaneGoesOn) {
@@ -327,12 +365,20 @@ TEST_F(LaneClientTest, TheDaemonIsKilled) {
   std::vector<int64_t> sequences;
   for (int i = 0; i < 1000; ++i)
     sequences.push_back(Must(add.Submit(0, x.buffer, y.buffer, out.buffer)));
+  ASSERT_GE(residentd_lane_submit_signal(lane->handle(), 3, 1), 0);
+  // This one cannot come from the daemon.
+  ASSERT_GE(residentd_lane_submit_await(lane->handle(), 3, 1), 0);
+  ASSERT_GE(residentd_lane_submit_signal(lane->handle(), 4, 1), 0);
   daemon.Kill(SIGKILL);
   ASSERT_TRUE(daemon.Wait().has_value());
   for (const int64_t sequence : sequences) {
     const auto done = lane->Await(sequence);
     ASSERT_TRUE(done.ok() || absl::IsUnavailable(done.status())) << done.status();
   }
+  // A stream that waits for a signal goes on.
+  while (residentd_lane_get_signal(lane->handle(), 3) != 1) std::this_thread::yield();
+  while (residentd_lane_get_signal(lane->handle(), 4) != 1) std::this_thread::yield();
+  EXPECT_EQ(residentd_lane_get_failed(lane->handle(), 4), 1u);
   EXPECT_TRUE(absl::IsUnavailable(add(x.buffer, y.buffer, out.buffer)));
 }
 

@@ -43,6 +43,25 @@ class Lanes(support.PackageTest):
                 add(x[i % 2], y[i % 2], out=z[i % 2], alpha=i)
                 np.testing.assert_array_equal(z[i % 2], np.float32(1.5 * i))
 
+    def test_ranges(self):
+        x, y, z = self.rd.shared((300, 64)), self.rd.shared((64,)), self.rd.shared((300, 64))
+        x[:] = np.arange(300 * 64, dtype=np.float32).reshape(300, 64) % 1000
+        y[:] = np.arange(64)
+        alphas = np.arange(300, dtype=np.float32) % 7
+        with self.rd.lane(data_bytes=1 << 16) as lane:
+            add = lane.prepare("add", x[0], y, out=z[0], alpha=1, varying=["alpha"])
+            lane.wait(add.submit_range(x, y, out=z, alpha=alphas))
+            np.testing.assert_array_equal(z, x + alphas[:, None] * y)
+            # Every other row, backwards; the rest as in the last call.
+            lane.wait(add.submit_range(x[::-2], out=z[:150], alpha=3))
+            np.testing.assert_array_equal(z[:150], x[::-2] + 3 * y)
+            with self.assertRaisesRegex(residentd.InvalidArgument, "150 rows"):
+                add.submit_range(x, out=z[:150])
+            with self.assertRaisesRegex(residentd.InvalidArgument, "no tensor or array"):
+                add.submit_range(alpha=3)
+            with self.assertRaisesRegex(residentd.InvalidArgument, "data_bytes"):
+                add.submit_range(alpha=np.zeros(10000))
+
     def test_what_is_wrong_is_refused(self):
         x, y = self.rd.shared((64,)), self.rd.shared((64,))
         with self.rd.lane() as lane:

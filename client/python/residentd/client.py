@@ -231,13 +231,14 @@ class Client(ClientCalls):
         """A stream of batches, see Stream."""
         return Stream(self, max_in_flight, in_order)
 
-    def lane(self, device: int = 0, *, slots: int = 4096) -> "Lane":
+    def lane(self, device: int = 0, *, slots: int = 4096, data_bytes: int = 0) -> "Lane":
         """A local lane: tasks through memory that this process shares with the daemon, see Lane. Needs a
         daemon on this machine with --local_address. slots: submissions that can be unanswered, a power
-        of two from 64 to 65536. FailedPrecondition if the daemon has no lanes."""
+        of two from 64 to 65536. data_bytes: for LaneCall.submit_range(), a multiple of 4,096 up to
+        64 MiB. FailedPrecondition if the daemon has no lanes."""
         from .lane import Lane  # Here, because it opens a C library.
 
-        return Lane(self, device, slots)
+        return Lane(self, device, slots, data_bytes)
 
     @property
     def graphs(self) -> "Graphs":

@@ -42,6 +42,11 @@ _REFUSED_LATER = (9, 11, 12)  # A lost buffer, a quarantined version, a call to 
 _MAY_HAVE_RUN = 2
 
 
+class _Column(ctypes.Structure):
+    """residentd_lane_column."""
+    _fields_ = [("base", ctypes.c_uint64), ("stride", ctypes.c_uint64), ("values", ctypes.c_void_p)]
+
+
 class _Completion(ctypes.Structure):
     _fields_ = [("sequence", ctypes.c_int64), ("device_ns", ctypes.c_uint32), ("version", ctypes.c_uint32),
                 ("detail", ctypes.c_uint16), ("status", ctypes.c_uint8), ("flags", ctypes.c_uint8)]
@@ -77,6 +82,7 @@ def _load() -> ctypes.CDLL:
             ("attach", ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(pointer)]),
             ("detach", None, [pointer]), ("slots", ctypes.c_uint32, [pointer]),
             ("submit", number, [pointer, ctypes.c_uint16, pointer, ctypes.c_int, ctypes.c_int]),
+            ("submit_range", number, [pointer, ctypes.c_uint16, ctypes.c_uint32, pointer, ctypes.c_int, ctypes.c_int]),
             ("await", ctypes.c_int, [pointer, number, number, pointer]),
             ("call", ctypes.c_int, [pointer, ctypes.c_uint16, pointer, ctypes.c_int, number, pointer]),
             ("cancel_below", None, [pointer, number]), ("explain", ctypes.c_char_p, [pointer, pointer])):
@@ -138,12 +144,61 @@ class LaneCall:
             self._lane._raise(sequence, None)
         return sequence
 
+    def submit_range(self, *args: Any, **kwargs: Any) -> int:
+        """Submits many tasks as one submission and does not wait; returns its number for Lane.wait().
+
+        A tensor with one more dimension in front has one tensor of the call in each row: row i is for
+        task i, and all such tensors have the same number of rows. A scalar that varies may be an array of
+        as many numbers. Others are the same for all tasks; those that are left out are as in the last
+        call. The lane needs data_bytes for the columns: 24 bytes for each word, and 8 for each number of
+        an array. Lane.wait() raises the error of the first task that failed.
+        """
+        count = 0
+        columns = (_Column * _MAX_WORDS)()
+        arrays: List[Any] = []  # Alive until they are copied.
+        for parameter, value in self._match(args, kwargs):
+            name = self._signature.parameters[parameter].name
+            word, kind = self._word(parameter)
+            rows = 0
+            if not isinstance(kind, str):
+                tensor = self._lane._tensor(name, value)
+                if len(tensor.kind[1]) == len(kind[1]) + 1:
+                    rows = tensor.kind[1][0]
+                    columns[word].stride = (tensor.kind[2][0] * tensor.dtype.size) % 2**64
+                    tensor.kind = (tensor.kind[0], tensor.kind[1][1:], tensor.kind[2][1:])
+                self._set_tensor(word, name, kind, tensor)
+            elif np.ndim(value) == 1:
+                rows = len(value)
+                arrays.append((ctypes.c_uint64 * rows)(*(_encode(name, kind, number) for number in value)))
+                columns[word].values = ctypes.addressof(arrays[-1])
+            else:
+                self._words[word] = _encode(name, kind, value)
+            if rows:
+                if count not in (0, rows):
+                    raise InvalidArgument("'{}' has {} rows, and others have {}".format(name, rows, count),
+                                          "pass tensors and arrays of the same number of rows")
+                count = rows
+        if not count:
+            raise InvalidArgument("no tensor or array has a row for each task",
+                                  "pass at least one with one more dimension in front, or use submit()")
+        for word in range(self._count):
+            if not columns[word].values:
+                columns[word].base = self._words[word]
+        if not self._lane._handle:
+            raise _closed()
+        sequence: int = self._lane._library.residentd_lane_submit_range(
+            self._lane._handle, self._number, count, ctypes.addressof(columns), self._count, 0)
+        if sequence < 0:
+            self._lane._raise(sequence, None)
+        return sequence
+
     @property
     def device_ns(self) -> int:
         """Time of the last call on the device, nanoseconds."""
         return int(self._completion.device_ns)
 
-    def _set(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> None:
+    def _match(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[int, Any]]:
+        """The index of the parameter of each argument."""
         if len(args) > len(self._positions):
             raise InvalidArgument("{} takes {} tensors and got {}".format(
                 self._signature.operator, len(self._positions), len(args)), "pass scalars by keyword")
@@ -153,20 +208,28 @@ class LaneCall:
             if any(parameter == other for other, _ in given):
                 raise InvalidArgument("{} is given twice".format(name), "pass it once")
             given.append((parameter, value))
-        for parameter, value in given:
+        return given
+
+    def _word(self, parameter: int) -> Tuple[int, Any]:
+        if parameter not in self._of_parameter:
+            raise InvalidArgument("{} does not vary in this call".format(self._signature.parameters[parameter].name),
+                                  "name it in varying= of prepare()")
+        return self._of_parameter[parameter]
+
+    def _set_tensor(self, word: int, name: str, kind: Any, tensor: "_Tensor") -> None:
+        if tensor.kind != kind:
+            raise InvalidArgument("'{}' has dtype, shape and strides {}, and the call was prepared with {}".format(
+                name, tensor.kind, kind), "pass a tensor of the same kind, or prepare another call")
+        self._words[word] = self._lane._place(tensor)
+
+    def _set(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> None:
+        for parameter, value in self._match(args, kwargs):
             name = self._signature.parameters[parameter].name
-            if parameter not in self._of_parameter:
-                raise InvalidArgument("{} does not vary in this call".format(name),
-                                      "name it in varying= of prepare()")
-            word, kind = self._of_parameter[parameter]
+            word, kind = self._word(parameter)
             if isinstance(kind, str):
                 self._words[word] = _encode(name, kind, value)
-                continue
-            tensor = self._lane._tensor(name, value)
-            if tensor.kind != kind:
-                raise InvalidArgument("'{}' has dtype, shape and strides {}, and the call was prepared with {}".format(
-                    name, tensor.kind, kind), "pass a tensor of the same kind, or prepare another call")
-            self._words[word] = self._lane._place(tensor)
+            else:
+                self._set_tensor(word, name, kind, self._lane._tensor(name, value))
 
 
 class _Tensor:
@@ -206,11 +269,12 @@ def _encode(name: str, dtype: str, value: Any) -> int:
 class Lane:
     """A lane to one device. Close it, or use it in a with block."""
 
-    def __init__(self, client: "Client", device: int, slots: int) -> None:
+    def __init__(self, client: "Client", device: int, slots: int, data_bytes: int) -> None:
         self._handle = ctypes.c_void_p()
         self._library = _load()
         self._client = client
-        request = message("OpenLaneRequest")(device=check_device(device) or 0, slots=slots)
+        request = message("OpenLaneRequest")(device=check_device(device) or 0, slots=slots,
+                                              data_bytes=data_bytes)
         # The call lasts as long as the lane.
         client._connection.session()
         self._stream = client._connection.open("Lanes.Open", request)
