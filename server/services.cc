@@ -9,6 +9,10 @@
 #include "absl/time/clock.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
+#include "inference/open_inference.grpc.pb.h"
+#include "resident/v1/buffers.grpc.pb.h"
+#include "resident/v1/graphs.grpc.pb.h"
+#include "resident/v1/operators.grpc.pb.h"
 #include "runtime/base/limits.h"
 #include "server/connections/connection_table.h"
 
@@ -29,14 +33,14 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
       endpoints_(endpoints),
       executor_(core_),
       sessions_(core_),
-      buffers_service_(buffers),
-      operators_(installs),
-      graphs_service_(graphs),
+      buffers_service_(MakeBuffersService(buffers)),
+      operators_(MakeOperatorsService(installs)),
+      graphs_service_(MakeGraphsService(graphs)),
       lanes_service_(core_, lanes),
       health_(core_, [&endpoints](const std::string& peer,
                                   bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core_, devices, std::move(facts), [this] { BeginDrain(); }),
-      inference_(buffers, installs, inference),
+      inference_(MakeInferenceService(buffers, installs, inference)),
       reflection_(core_,
                   [this] {
                     std::vector<std::string> names = {
@@ -50,16 +54,16 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
 std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
   std::vector<std::pair<const char*, grpc::Service*>> services = {
       {v1::Admin::service_full_name(), &admin_},
-      {v1::Buffers::service_full_name(), &buffers_service_},
+      {v1::Buffers::service_full_name(), buffers_service_.get()},
       {v1::Executor::service_full_name(), &executor_},
-      {v1::Graphs::service_full_name(), &graphs_service_},
+      {v1::Graphs::service_full_name(), graphs_service_.get()},
       {v1::Lanes::service_full_name(), &lanes_service_},
-      {v1::Operators::service_full_name(), &operators_},
+      {v1::Operators::service_full_name(), operators_.get()},
       {v1::Sessions::service_full_name(), &sessions_},
       {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
       {grpc::health::v1::Health::service_full_name(), &health_}};
-  if (inference_.enabled()) {
-    services.emplace_back(inference::GRPCInferenceService::service_full_name(), &inference_);
+  if (inference_ != nullptr) {
+    services.emplace_back(inference::GRPCInferenceService::service_full_name(), inference_.get());
   }
   return services;
 }

@@ -65,14 +65,14 @@ class Services {
   Endpoints& endpoints_;
   ExecutorService executor_;
   SessionsService sessions_;
-  BuffersService buffers_service_;
-  OperatorsService operators_;
-  GraphsService graphs_service_;
+  const std::unique_ptr<grpc::Service> buffers_service_;
+  const std::unique_ptr<grpc::Service> operators_;
+  const std::unique_ptr<grpc::Service> graphs_service_;
   LanesService lanes_service_;
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;
-  InferenceService inference_;
+  const std::unique_ptr<grpc::Service> inference_;  // Null: not enabled.
   ReflectionService reflection_;
   CallMemory memory_;
   OpenCalls calls_;
