@@ -62,8 +62,8 @@ absl::StatusOr<Described> DescribeVersion(const Registry& registry, const std::s
 }  // namespace
 
 InferenceService::InferenceService(Buffers& buffers, Installs& installs,
-                                   const InferenceOptions& options)
-    : state_(buffers, installs, options) {}
+                                   const InferenceOptions& options, std::function<bool()> ready)
+    : state_(buffers, installs, options), ready_(std::move(ready)) {}
 InferenceService::~InferenceService() = default;
 
 ServerUnaryReactor* InferenceService::ServerLive(CallbackServerContext* context,
@@ -79,7 +79,7 @@ ServerUnaryReactor* InferenceService::ServerReady(CallbackServerContext* context
                                                   const inference::ServerReadyRequest*,
                                                   inference::ServerReadyResponse* response) {
   return Serve(context, [&](UnaryCall&) {
-    response->set_ready(state_.core.ready());
+    response->set_ready(ready_());
     return absl::OkStatus();
   });
 }
@@ -92,7 +92,7 @@ ServerUnaryReactor* InferenceService::ModelReady(CallbackServerContext* context,
         DescribeVersion(state_.core.registry, request->name(), request->version());
     const bool found =
         described.ok() && (described->model.version != 0 || described->op.active_version != 0);
-    response->set_ready(found && state_.core.ready());
+    response->set_ready(found && ready_());
     // A model that does not exist is not ready; a version that is not a number is an error.
     const bool invalid = described.status().code() == absl::StatusCode::kInvalidArgument;
     return invalid ? described.status() : absl::OkStatus();

@@ -41,7 +41,9 @@ using InferenceCallbacks = inference::GRPCInferenceService::WithRawCallbackMetho
 
 class InferenceService final : public InferenceCallbacks {
  public:
-  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options);
+  // `ready`: what ServerReady answers.
+  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options,
+                   std::function<bool()> ready);
   ~InferenceService() override;
 
   bool enabled() const { return state_.options.enabled; }
@@ -118,6 +120,7 @@ class InferenceService final : public InferenceCallbacks {
                                        const std::string& name);
 
   InferenceState state_;
+  const std::function<bool()> ready_;
   RemovalWaits removals_;
 };
 
