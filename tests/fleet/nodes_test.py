@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -293,7 +294,8 @@ class Dns:
         self.set_hosts(())
         self.port = free_port()
         self.process = subprocess.Popen([
-            "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+            shutil.which("dnsmasq", path=os.environ.get("PATH", "") + ":/usr/sbin"),
+            "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
             "--local=/test/", "--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file=",
             "--user=" + getpass.getuser(), "--port={}".format(self.port),
             "--addn-hosts={}".format(self.hosts)], stderr=subprocess.DEVNULL)
