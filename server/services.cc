@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -40,7 +41,9 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
       health_(core_, [&endpoints](const std::string& peer,
                                   bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core_, devices, std::move(facts), [this] { BeginDrain(); }),
-      inference_(MakeInferenceService(buffers, installs, inference)),
+      inference_(
+          MakeInferenceService(buffers, installs, inference,
+                               [this] { return core_.ready() && !health_.end_announced(); })),
       reflection_(core_,
                   [this] {
                     std::vector<std::string> names = {
@@ -68,7 +71,7 @@ std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
   return services;
 }
 
-absl::Status Services::Start() {
+absl::Status Services::Start(std::chrono::milliseconds max_connection_age) {
   grpc::ServerBuilder builder;
   const Limits& limits = core_.limits;
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_message_mib) << 20);
@@ -90,6 +93,12 @@ absl::Status Services::Start() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  if (max_connection_age.count() > 0) {
+    // gRPC varies it by 10 %, and then sends GOAWAY. There is no grace limit, because it would end
+    // sessions and streams: they and other open calls go on, and new calls use a new connection.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               static_cast<int>(max_connection_age.count()));
+  }
   // gRPC 1.51 decompresses a whole message before it compares its size with a limit: 1 MiB can
   // become 1 GiB, also before its call is admitted. Therefore it refuses calls with `grpc-encoding`
   // (UNIMPLEMENTED, when it reads their headers), and decompresses nothing.
@@ -124,6 +133,8 @@ absl::Status Services::Start() {
   health_.Update();
   return endpoints_.Open(buffers_, lanes_, std::move(acceptor));
 }
+
+void Services::AnnounceDrain() { health_.AnnounceEnd(); }
 
 void Services::BeginDrain() {
   core_.gate.Close();

@@ -88,8 +88,9 @@ using InferenceCallbacks = Protocol::WithRawCallbackMethod_ModelInfer<
 
 class InferenceService final : public InferenceCallbacks {
  public:
-  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options)
-      : state_(buffers, installs, options) {}
+  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options,
+                   std::function<bool()> ready)
+      : state_(buffers, installs, options), ready_(std::move(ready)) {}
 
   ServerUnaryReactor* ServerLive(CallbackServerContext* context,
                                  const inference::ServerLiveRequest*,
@@ -104,7 +105,7 @@ class InferenceService final : public InferenceCallbacks {
                                   const inference::ServerReadyRequest*,
                                   inference::ServerReadyResponse* response) override {
     return Serve(context, [&](UnaryCall&) {
-      response->set_ready(state_.core.ready());
+      response->set_ready(ready_());
       return absl::OkStatus();
     });
   }
@@ -117,7 +118,7 @@ class InferenceService final : public InferenceCallbacks {
           DescribeVersion(state_.core.registry, request->name(), request->version());
       const bool found =
           described.ok() && (described->model.version != 0 || described->op.active_version != 0);
-      response->set_ready(found && state_.core.ready());
+      response->set_ready(found && ready_());
       // A model that does not exist is not ready; a version that is not a number is an error.
       const bool invalid = described.status().code() == absl::StatusCode::kInvalidArgument;
       return invalid ? described.status() : absl::OkStatus();
@@ -407,15 +408,17 @@ class InferenceService final : public InferenceCallbacks {
   }
 
   InferenceState state_;
+  const std::function<bool()> ready_;
   RemovalWaits removals_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeInferenceService(Buffers& buffers, Installs& installs,
-                                                    const InferenceOptions& options) {
+                                                    const InferenceOptions& options,
+                                                    std::function<bool()> ready) {
   if (!options.enabled) return nullptr;
-  return std::make_unique<InferenceService>(buffers, installs, options);
+  return std::make_unique<InferenceService>(buffers, installs, options, std::move(ready));
 }
 
 }  // namespace resident

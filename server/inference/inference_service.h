@@ -4,6 +4,7 @@
 #ifndef RESIDENT_SERVER_INFERENCE_INFERENCE_SERVICE_H_
 #define RESIDENT_SERVER_INFERENCE_INFERENCE_SERVICE_H_
 
+#include <functional>
 #include <memory>
 
 #include "grpcpp/impl/service_type.h"
@@ -11,10 +12,11 @@
 
 namespace resident {
 
-// Null: the options do not enable it. `buffers` and `installs` outlive the service, and the service
-// all of its calls.
+// Null: the options do not enable it. `ready`: what ServerReady answers. `buffers` and `installs`
+// outlive the service, and the service all of its calls.
 std::unique_ptr<grpc::Service> MakeInferenceService(Buffers& buffers, Installs& installs,
-                                                    const InferenceOptions& options);
+                                                    const InferenceOptions& options,
+                                                    std::function<bool()> ready);
 
 }  // namespace resident
 
