@@ -20,8 +20,9 @@ packages=(
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
   # The Prometheus server and promtool, for the metrics tests; a browser, for the test of the
-  # console; nginx, for the test of the reverse proxy; openssl, for certificates.
-  chromium nginx-light openssl prometheus
+  # console; nginx, for the test of the reverse proxy; openssl, for certificates; dnsmasq, for the
+  # test of several daemons behind one name.
+  chromium dnsmasq-base nginx-light openssl prometheus
 )
 
 missing=()

@@ -93,6 +93,10 @@ void AddTimeFlags(Command& serve, ServeOptions& options) {
   serve.Flag("park_after", &options.park_after,
              "idle time after which the kernel leaves the device until the next task; 0: never",
              kWait);
+  serve.Flag("drain_notice", &options.drain_notice,
+             "on SIGTERM, time in which health is NOT_SERVING and work is still accepted, so that "
+             "clients that follow health go elsewhere before the drain; a second signal ends it",
+             kWait);
   serve.Flag("drain_timeout", &options.drain_timeout,
              "on SIGTERM, time to finish accepted tasks before the rest is answered UNAVAILABLE",
              kWait);
@@ -169,7 +173,18 @@ void AddClientLimitFlags(Command& serve, Limits& limits) {
       {.low = 0, .high = kMaxMib});
 }
 
-void AddConnectionLimitFlags(Command& serve, Limits& limits) {
+void AddConnectionLimitFlags(Command& serve, ServeOptions& options) {
+  using std::chrono::milliseconds;
+  serve.Flag("max_connection_age", &options.max_connection_age,
+             "a client is asked to open a new connection after this time, varied by 10 %, so that "
+             "it asks DNS again; open calls, streams and sessions go on; 0: never",
+             {.holds =
+                  [](milliseconds age) {
+                    return age.count() == 0 ||
+                           (age >= std::chrono::seconds(1) && age <= std::chrono::hours(24));
+                  },
+              .fix = "give 0, or 1s to 24h, e.g. 5m"});
+  Limits& limits = options.limits;
   serve.Flag("max_connections", &limits.max_connections,
              "connections of clients; at the limit, an old connection without an admitted call is "
              "closed for a new one, or else the new one is closed",
@@ -212,7 +227,7 @@ void AddServeFlags(Command& serve, ServeOptions& options) {
   AddDeviceFlags(serve, options);
   AddWorkLimitFlags(serve, options.limits);
   AddClientLimitFlags(serve, options.limits);
-  AddConnectionLimitFlags(serve, options.limits);
+  AddConnectionLimitFlags(serve, options);
   AddInstallLimitFlags(serve, options.limits);
 }
 

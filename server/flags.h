@@ -33,9 +33,12 @@ struct ServeOptions {
   // --devices: "all", or devices by the names and ordinals of runtime/engine/engines.h.
   std::string devices = "all";
 
-  // --park_after, --task_time_limit, --drain_timeout.
+  // --max_connection_age: clients are asked to open a new connection after this time; 0: never.
+  std::chrono::milliseconds max_connection_age{0};
+  // --park_after, --task_time_limit, --drain_notice, --drain_timeout.
   std::chrono::milliseconds park_after{10'000};
   std::chrono::milliseconds task_time_limit{10'000};
+  std::chrono::milliseconds drain_notice{0};
   std::chrono::milliseconds drain_timeout{30'000};
 
   // --threads_per_block, --blocks_per_sm, --sms_free, --cpu_workers, --graphs_in_engine,

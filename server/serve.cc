@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -72,6 +74,16 @@ GraphsOptions MakeGraphsOptions(const ServeOptions& options, const Endpoints& en
               options.console && !options.metrics_address.empty() && !endpoints.credentials()};
 }
 
+// Whether one of `signals` arrives in this time.
+bool AwaitSignal(const sigset_t& signals, std::chrono::milliseconds time) {
+  const absl::Time deadline = absl::Now() + absl::FromChrono(time);
+  do {
+    const timespec left = absl::ToTimespec(std::max(deadline - absl::Now(), absl::ZeroDuration()));
+    if (sigtimedwait(&signals, nullptr, &left) > 0) return true;
+  } while (absl::Now() < deadline);  // Another signal can end the wait early.
+  return false;
+}
+
 // The parts of a daemon, constructed in the order of the members. Each part refers only to the
 // parts above it. The parts above call it only through callbacks of devices, endpoints and
 // services; ~Daemon stops these callbacks before it destroys anything.
@@ -102,8 +114,8 @@ class Daemon {
   absl::Status ReportAddresses() const { return WritePortFile(options_.port_file, addresses_); }
   // Reloads policy, tokens and certificates.
   void ReloadAccess() { endpoints_->files().Reload(); }
-  // Refuses new work and finishes accepted tasks, for at most --drain_timeout or until one of
-  // `signals` arrives.
+  // Announces the end for --drain_notice, or until one of `signals` arrives. Then refuses new work
+  // and finishes accepted tasks, for at most --drain_timeout or until one of `signals` arrives.
   void Drain(const sigset_t& signals);
 
  private:
@@ -132,6 +144,7 @@ class Daemon {
   Installs installs_;
   Graphs graphs_;
   LaneTable lanes_;
+  std::atomic<bool> end_announced_{false};  // For /readyz.
   // Set by StartServing.
   Addresses addresses_;
   std::optional<Console> console_;          // Its page is part of `metrics_`.
@@ -176,7 +189,7 @@ absl::Status Daemon::StartServing() {
   for (DeviceControl* device : devices_->controls()) {
     device->OnStateChange([this](Device::State) { services_->health().Update(); });
   }
-  RETURN_IF_ERROR(services_->Start());
+  RETURN_IF_ERROR(services_->Start(options_.max_connection_age));
   addresses_.grpc = endpoints_->address();
   addresses_.local = endpoints_->local_address();
   return absl::OkStatus();
@@ -192,16 +205,22 @@ absl::Status Daemon::StartMetrics() {
                                  .lanes = DescribeLanes()});
     pages = console_->paths();
   }
-  ASSIGN_OR_RETURN(
-      metrics_, MetricsServer::Start(
-                    options_.metrics_address,
-                    MakeDaemonSources(graphs_, lanes_, endpoints_->listener(), endpoints_->files()),
-                    options_.metrics_hosts, pages));
+  MetricsSources sources =
+      MakeDaemonSources(graphs_, lanes_, endpoints_->listener(), endpoints_->files());
+  sources.ready = [this] { return core_.ready() && !end_announced_; };
+  ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics_address, std::move(sources),
+                                                  options_.metrics_hosts, pages));
   addresses_.metrics = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());
   return absl::OkStatus();
 }
 
 void Daemon::Drain(const sigset_t& signals) {
+  if (options_.drain_notice.count() > 0) {
+    end_announced_ = true;
+    services_->AnnounceDrain();
+    LogInfo("health is NOT_SERVING; the drain begins after --drain_notice, or with another signal");
+    AwaitSignal(signals, options_.drain_notice);
+  }
   endpoints_->files().Stop();
   services_->BeginDrain();
   core_.streams.EndAtDrain(errors::Draining());
@@ -210,8 +229,7 @@ void Daemon::Drain(const sigset_t& signals) {
   while ((left = core_.gate.AwaitEmpty(std::min(deadline, absl::Now() + absl::Milliseconds(100)))) >
              0 &&
          absl::Now() < deadline) {
-    const timespec now{0, 0};
-    if (sigtimedwait(&signals, nullptr, &now) > 0) break;
+    if (AwaitSignal(signals, std::chrono::milliseconds(0))) break;
   }
   if (left > 0) {
     LogWarning(left, " tasks did not end within --drain_timeout and are answered UNAVAILABLE");

@@ -12,9 +12,10 @@ namespace resident {
 // user. INVALID_ARGUMENT: a flag, or a file that one names, is invalid, so that another start would
 // fail in the same way.
 //
-// SIGTERM: the health service reports NOT_SERVING, and new work gets UNAVAILABLE. Accepted tasks
-// are finished, for at most --drain_timeout or until a second signal; the rest is answered
-// UNAVAILABLE. The metrics page is closed last. SIGHUP: reloads the files of TLS and policy.
+// SIGTERM: the health service reports NOT_SERVING. For --drain_notice, or until a second signal,
+// work is still accepted; then new work gets UNAVAILABLE. Accepted tasks are finished, for at most
+// --drain_timeout or until a second signal; the rest is answered UNAVAILABLE. The metrics page is
+// closed last. SIGHUP: reloads the files of TLS and policy.
 //
 // REQUIRES: called from the main thread, before any other thread is started.
 absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options);

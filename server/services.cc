@@ -3,12 +3,17 @@
 #include <limits.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
 #include "absl/time/clock.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
+#include "inference/open_inference.grpc.pb.h"
+#include "resident/v1/buffers.grpc.pb.h"
+#include "resident/v1/graphs.grpc.pb.h"
+#include "resident/v1/operators.grpc.pb.h"
 #include "runtime/base/limits.h"
 #include "server/connections/connection_table.h"
 
@@ -29,14 +34,16 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
       endpoints_(endpoints),
       executor_(core_),
       sessions_(core_),
-      buffers_service_(buffers),
-      operators_(installs),
-      graphs_service_(graphs),
+      buffers_service_(MakeBuffersService(buffers)),
+      operators_(MakeOperatorsService(installs)),
+      graphs_service_(MakeGraphsService(graphs)),
       lanes_service_(core_, lanes),
       health_(core_, [&endpoints](const std::string& peer,
                                   bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core_, devices, std::move(facts), [this] { BeginDrain(); }),
-      inference_(buffers, installs, inference),
+      inference_(
+          MakeInferenceService(buffers, installs, inference,
+                               [this] { return core_.ready() && !health_.end_announced(); })),
       reflection_(core_,
                   [this] {
                     std::vector<std::string> names = {
@@ -50,21 +57,21 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
 std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
   std::vector<std::pair<const char*, grpc::Service*>> services = {
       {v1::Admin::service_full_name(), &admin_},
-      {v1::Buffers::service_full_name(), &buffers_service_},
+      {v1::Buffers::service_full_name(), buffers_service_.get()},
       {v1::Executor::service_full_name(), &executor_},
-      {v1::Graphs::service_full_name(), &graphs_service_},
+      {v1::Graphs::service_full_name(), graphs_service_.get()},
       {v1::Lanes::service_full_name(), &lanes_service_},
-      {v1::Operators::service_full_name(), &operators_},
+      {v1::Operators::service_full_name(), operators_.get()},
       {v1::Sessions::service_full_name(), &sessions_},
       {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},
       {grpc::health::v1::Health::service_full_name(), &health_}};
-  if (inference_.enabled()) {
-    services.emplace_back(inference::GRPCInferenceService::service_full_name(), &inference_);
+  if (inference_ != nullptr) {
+    services.emplace_back(inference::GRPCInferenceService::service_full_name(), inference_.get());
   }
   return services;
 }
 
-absl::Status Services::Start() {
+absl::Status Services::Start(std::chrono::milliseconds max_connection_age) {
   grpc::ServerBuilder builder;
   const Limits& limits = core_.limits;
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_message_mib) << 20);
@@ -86,6 +93,12 @@ absl::Status Services::Start() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  if (max_connection_age.count() > 0) {
+    // gRPC varies it by 10 %, and then sends GOAWAY. There is no grace limit, because it would end
+    // sessions and streams: they and other open calls go on, and new calls use a new connection.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               static_cast<int>(max_connection_age.count()));
+  }
   // gRPC 1.51 decompresses a whole message before it compares its size with a limit: 1 MiB can
   // become 1 GiB, also before its call is admitted. Therefore it refuses calls with `grpc-encoding`
   // (UNIMPLEMENTED, when it reads their headers), and decompresses nothing.
@@ -120,6 +133,8 @@ absl::Status Services::Start() {
   health_.Update();
   return endpoints_.Open(buffers_, lanes_, std::move(acceptor));
 }
+
+void Services::AnnounceDrain() { health_.AnnounceEnd(); }
 
 void Services::BeginDrain() {
   core_.gate.Close();

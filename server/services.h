@@ -1,14 +1,15 @@
 // Services: the gRPC server with all its services, each behind the admission of calls.
 //
-// Thread safety: BeginDrain and health() may be called from any thread, the other members from one
-// thread.
+// Thread safety: AnnounceDrain, BeginDrain and health() may be called from any thread, the other
+// members from one thread.
 //
-//   Services services(graphs, buffers, installs, lanes, endpoints, devices, facts,
-//   options.inference); RETURN_IF_ERROR(services.Start());
+//   Services services(graphs, buffers, installs, lanes, endpoints, devices, facts, inference);
+//   RETURN_IF_ERROR(services.Start(options.max_connection_age));
 //   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
 #define RESIDENT_SERVER_SERVICES_H_
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -43,10 +44,13 @@ class Services {
            Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
            AdminService::Facts facts, const InferenceOptions& inference);
 
-  // Opens the endpoints and serves their calls.
-  absl::Status Start();
+  // Opens the endpoints and serves their calls. `max_connection_age`: clients are asked to open a
+  // new connection after this time; 0: never.
+  absl::Status Start(std::chrono::milliseconds max_connection_age);
   HealthService& health() { return health_; }
 
+  // Health reports NOT_SERVING from now on, and all work is still accepted.
+  void AnnounceDrain();
   // Refuses new work from now on: health reports NOT_SERVING, batches that wait to be admitted are
   // refused, checks of graphs end, and lanes take nothing.
   void BeginDrain();
@@ -65,14 +69,14 @@ class Services {
   Endpoints& endpoints_;
   ExecutorService executor_;
   SessionsService sessions_;
-  BuffersService buffers_service_;
-  OperatorsService operators_;
-  GraphsService graphs_service_;
+  const std::unique_ptr<grpc::Service> buffers_service_;
+  const std::unique_ptr<grpc::Service> operators_;
+  const std::unique_ptr<grpc::Service> graphs_service_;
   LanesService lanes_service_;
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;
-  InferenceService inference_;
+  const std::unique_ptr<grpc::Service> inference_;  // Null: not enabled.
   ReflectionService reflection_;
   CallMemory memory_;
   OpenCalls calls_;

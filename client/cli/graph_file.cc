@@ -1,5 +1,7 @@
 #include "client/cli/graph_file.h"
 
+#include <cassert>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
@@ -20,6 +22,7 @@ absl::StatusOr<v1::Graph> ParseGraph(const std::string& path, const std::string&
 }
 
 std::string GraphNodeName(const v1::Graph& graph, uint32_t index) {
+  assert(index < static_cast<uint32_t>(graph.nodes_size()));
   const std::string& name = graph.nodes(static_cast<int>(index)).name();
   return name.empty() ? absl::StrCat("#", index) : name;
 }

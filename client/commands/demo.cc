@@ -88,11 +88,10 @@ absl::StatusOr<LanePart> DemonstrateLane(client::Client& client, uint32_t device
                   lane->wrong};
 }
 
-int Demonstrate(client::Client& client, const DemoOptions& options) {
-  absl::StatusOr<v1::StatusResponse> status = client.Status();
-  if (!status.ok()) return CallError(status.status());
+// Explains on what the demonstration runs; returns the devices for the summary.
+Json ShowDevices(const v1::StatusResponse& status) {
   Json devices = Json::array();
-  for (const v1::DeviceStatus& device : status->devices()) {
+  for (const v1::DeviceStatus& device : status.devices()) {
     Explain(absl::StrCat("device ", device.device(), ": ", device.name(), ", ", device.engine(),
                          " engine, ", device.blocks(),
                          device.threads_per_block() > 1
@@ -102,9 +101,16 @@ int Demonstrate(client::Client& client, const DemoOptions& options) {
     devices.push_back(
         {{"device", device.device()}, {"name", device.name()}, {"engine", device.engine()}});
   }
-  if (!status->gpu_unavailable_reason().empty()) {
-    Explain(absl::StrCat("no GPU: ", status->gpu_unavailable_reason(), "\n"));
+  if (!status.gpu_unavailable_reason().empty()) {
+    Explain(absl::StrCat("no GPU: ", status.gpu_unavailable_reason(), "\n"));
   }
+  return devices;
+}
+
+int Demonstrate(client::Client& client, const DemoOptions& options) {
+  absl::StatusOr<v1::StatusResponse> status = client.Status();
+  if (!status.ok()) return CallError(status.status());
+  const Json devices = ShowDevices(*status);
 
   Explain("\n1. FLUX: one bytecode program, many inputs (the sum of the squares from 1 to n)\n\n");
   Explain(bench::kSumOfSquaresSource);

@@ -250,7 +250,8 @@ RESIDENT_DEVICE void WaitForCopies() {
       continue;
     }
     std::memset(copy.to, 0, kChunkBytes);
-    std::memcpy(copy.to, copy.from, copy.bytes);
+    // The address of a chunk that is not read may be that of an empty tensor, which is null.
+    if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
   }
   copies.pending = std::move(later);
 #endif

@@ -1,6 +1,7 @@
 #include "runtime/base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cassert>
 #include <cctype>
 #include <string_view>
 
@@ -117,6 +118,7 @@ std::string Command::path() const {
 }
 
 absl::StatusOr<Command::Call> Command::Parse(std::span<const std::string> arguments) {
+  assert(parent_ == nullptr && !app_->parsed());
   // The words are passed to CLI11 first, so that a command's flags may be written before its name.
   // Each value is passed as a separate argument, because CLI11 does not accept "--name=" as an
   // empty value.

@@ -1,6 +1,7 @@
 #include "runtime/graph/dataflow.h"
 
 #include <algorithm>
+#include <cassert>
 #include <string>
 #include <utility>
 
@@ -405,6 +406,7 @@ uint32_t Dependencies::LongestChain(CheckBudget* budget) const {
 
 std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings,
                                         CheckBudget& budget) {
+  assert(findings->errors() == 0);
   const std::vector<int64_t> bases = PlaceRoots(graph);
   const std::vector<uint32_t> scalars = FindSizeScalars(graph, budget);
   Reported reported;
@@ -427,6 +429,7 @@ std::optional<Dependencies> DeriveOrder(const Graph& graph, Findings* findings,
 
 std::optional<Dependencies> DeriveStepOrder(const Graph& graph, Findings* findings,
                                             CheckBudget& budget) {
+  assert(findings->errors() == 0);
   const std::vector<int64_t> bases = PlaceRoots(graph);
   Reported reported;
   Dependencies order;

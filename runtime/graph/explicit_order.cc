@@ -1,6 +1,7 @@
 #include "runtime/graph/explicit_order.h"
 
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <string>
 #include <utility>
@@ -404,6 +405,7 @@ void CheckCounters(const Graph& graph, Findings* findings, CheckBudget& budget) 
 
 void CheckExplicitOrder(const Graph& graph, const Dependencies& order,
                         const Dependencies* step_order, Findings* findings, CheckBudget& budget) {
+  assert(findings->errors() == 0);
   // Lists of waits and signals, and of each vertex what is before it.
   const uint64_t listed = graph.nodes.size() + graph.counters.size() + graph.waits.size();
   if (!budget.Take(4 * listed) || !budget.Hold(64 * listed)) return;

@@ -1,6 +1,7 @@
 #include "runtime/graph/lowering.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -444,6 +445,7 @@ void Lowering::LayOut() {
 }
 
 std::string Lowering::Image(absl::Span<const uint64_t> addresses) const {
+  assert(nodes() <= kMaxImageNodes && image_bytes() <= kMaxImageBytes);
   std::string image(header_.bytes, '\0');
   GraphImage header = header_;
   if (graph_.loop.has_value() && graph_.loop->stop_tensor != kNone) {

@@ -1,6 +1,7 @@
 #include "runtime/graph/memory.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/graph/region.h"
@@ -62,6 +63,7 @@ std::string MemorySum::Text() const {
 }
 
 std::vector<uint64_t> RunBytes(const Graph& graph) {
+  assert(graph.root_bytes.size() == graph.tensors.size());
   std::vector<uint64_t> bytes(graph.tensors.size());
   for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
@@ -71,6 +73,7 @@ std::vector<uint64_t> RunBytes(const Graph& graph) {
     }
     const auto hull =
         FindHull(ExtentsOf(graph, tensor.view), tensor.view.offset, SizeOf(tensor.view.dtype));
+    assert(hull.has_value());
     uint64_t& record = bytes[tensor.root];
     record = std::max(record, static_cast<uint64_t>(hull->high));
   }

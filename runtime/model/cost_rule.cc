@@ -1,6 +1,7 @@
 #include "runtime/model/cost_rule.h"
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -65,6 +66,7 @@ double CostRule::Operations(absl::Span<const Shape> shapes,
   for (const Term& term : terms) {
     double product = term.factor;
     for (const Factor& factor : term.factors) {
+      assert(factor.parameter < shapes.size());
       double size = Product(factor, shapes[factor.parameter]);
       if (factor.limit.has_value() && !scalars.empty() && scalars[*factor.limit] >= 0) {
         size = std::min(size, scalars[*factor.limit]);

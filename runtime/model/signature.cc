@@ -327,6 +327,8 @@ bool Signature::Binds(uint32_t variable) const {
   });
 }
 
+// The function is long because it is one pass over the arguments, which every request takes, and
+// each error contains what the pass has bound so far.
 absl::Status Signature::Match(const std::string& operator_name,
                               absl::Span<const ArgumentType> arguments, Bindings* bindings) const {
   if (arguments.size() < required_ || arguments.size() > parameters_.size()) {

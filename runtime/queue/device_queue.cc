@@ -322,6 +322,8 @@ class DeviceQueue::Impl {
     Impl& impl_;
   };
 
+  // The function is long because the state of the thread (it spins, backs off, or sleeps) is in
+  // local variables, and the order of what each state reads and writes prevents a lost wake-up.
   void DispatchLoop() {
     prctl(PR_SET_NAME, "resident-queue");
     prctl(PR_SET_TIMERSLACK, 1000);

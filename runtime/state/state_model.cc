@@ -1,6 +1,7 @@
 #include "runtime/state/state_model.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <utility>
 
@@ -76,6 +77,7 @@ absl::Status StateModel::Check(const RegistryChange& change) const {
 }
 
 void StateModel::Apply(const RegistryChange& change, const VersionContent& content) {
+  assert(Check(change).ok());
   if (change.kind == EventKind::kRemoved) {
     const auto same = std::find_if(removed.begin(), removed.end(), [&](const auto& removal) {
       return removal.name == change.name;

@@ -81,6 +81,7 @@ bool Budget::TakeInOrder(const std::shared_ptr<Account>& account, uint64_t amoun
   Waiting* older_waiter_of_client = nullptr;
   for (auto& [number, waiting] : waiting_) {
     if (place != nullptr && number >= place->number_) break;
+    if (first_idle_waiter != nullptr && older_waiter_of_client != nullptr) break;
     if (waiting.account == account) {
       if (older_waiter_of_client == nullptr) older_waiter_of_client = &waiting;
     } else if (first_idle_waiter == nullptr && waiting.account->acquired() == 0) {

@@ -170,11 +170,11 @@ constexpr const Method* FindMethod(std::string_view service, std::string_view na
   return nullptr;
 }
 
-#define RESIDENT_HAS_ROW(service, method)                                        \
-  static_assert(FindMethod(service, method) != nullptr,                          \
-                "The method " method " of " service                              \
-                " has no row. Fix: add one to server/auth/method_roles.cc, run " \
-                "tools/method_table --write, and give tests/auth/methods_test.py an example");
+#define RESIDENT_HAS_ROW(service, method)                                            \
+  static_assert(FindMethod(service, method) != nullptr,                              \
+                "The method " method " of " service                                  \
+                " has no row. Fix: add one to server/auth/method_roles.cc, and run " \
+                "tools/method_table --write");
 RESIDENT_METHODS(RESIDENT_HAS_ROW)
 #undef RESIDENT_HAS_ROW
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,12 +21,25 @@ std::string ModeText(const struct stat& info) {
   return absl::StrFormat("mode %04o", info.st_mode & 07777);
 }
 
+// Whether nobody can write to the file or folder although its mode allows it. Kubernetes mounts
+// ConfigMaps and Secrets so, and gives their folders the mode 2777.
+bool OnReadOnlyMount(const std::string& path) {
+  struct statvfs mount {};
+  return statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_RDONLY) != 0;
+}
+
 absl::Status CheckMode(const std::string& path, const struct stat& info,
                        std::vector<std::string>* warnings) {
+  if ((info.st_mode & (S_IWOTH | S_IWGRP)) != 0 && OnReadOnlyMount(path)) return absl::OkStatus();
   if ((info.st_mode & S_IWOTH) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " may be written by every user of this machine (", ModeText(info),
-                     "), any of whom could gain all rights. Fix: chmod o-w ", path));
+                     "), any of whom could gain all rights. Fix: chmod o-w ", path,
+                     S_ISDIR(info.st_mode)
+                         ? absl::StrCat("; in Kubernetes, whose volumes have such modes, use a "
+                                        "folder inside the volume, such as ",
+                                        path, "/state")
+                         : std::string()));
   }
   if ((info.st_mode & S_IWGRP) != 0) {
     warnings->push_back(absl::StrCat(path, " may be written by its group (", ModeText(info),
@@ -48,7 +62,7 @@ void CheckFolderAround(const std::string& path, std::vector<std::string>* warnin
   const std::string folder = parent.empty() ? "." : parent;
   struct stat info {};
   if (stat(folder.c_str(), &info) != 0 || (info.st_mode & S_ISVTX) != 0) return;
-  if ((info.st_mode & S_IWOTH) == 0) return;
+  if ((info.st_mode & S_IWOTH) == 0 || OnReadOnlyMount(folder)) return;
   warnings->push_back(absl::StrCat(
       "the folder ", folder, " of ", path, " may be written by every user of this machine (",
       ModeText(info), "), who could replace the file. Fix: chmod o-w ", folder));

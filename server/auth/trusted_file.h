@@ -9,6 +9,9 @@
 //   every user may write its folder             a warning (but not if the sticky bit, as in /tmp,
 //                                               prevents others from replacing the file)
 //
+// On a mount that is read-only for the daemon nobody may write, whatever the mode: Kubernetes gives
+// folders of ConfigMaps and Secrets the mode 2777, and mounts them so.
+//
 // Checked are the file itself, through the descriptor that it is read from, and its folder;
 // not the folders above, and no access control lists.
 //

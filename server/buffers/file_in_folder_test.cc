@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "server/buffers/load_stream.h"
+#include "server/buffers/transfers.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident {

@@ -188,6 +188,8 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
 
   // LaneSource.
   bool Ready() const override;
+  // A joined range may have more than `max_tasks` tasks: kMaxLaneJoined, which are read in a bounded
+  // time.
   Visit Take(uint32_t max_tasks, uint64_t epoch) override ABSL_LOCKS_EXCLUDED(mu_);
   bool FallAsleep() override;
   void WakeUp() override;

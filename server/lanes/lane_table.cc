@@ -105,6 +105,8 @@ absl::Status LaneTable::CheckOpen(const Client& client, const v1::OpenLaneReques
   return absl::OkStatus();
 }
 
+// The function is long because what it takes is in local variables, which give all of it back when
+// a later step fails, until the lane is in the table.
 absl::Status LaneTable::Open(const std::shared_ptr<Client>& client,
                              const v1::OpenLaneRequest& request, Ended ended,
                              v1::OpenLaneResponse* response) {

@@ -39,7 +39,7 @@ class OperatorsServiceHarness : public ::testing::Test {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
+    builder.RegisterService(service_.get());
     builder.SetMaxReceiveMessageSize(-1);
     server_ = builder.BuildAndStart();
     const std::string address = "127.0.0.1:" + std::to_string(port);
@@ -65,7 +65,7 @@ class OperatorsServiceHarness : public ::testing::Test {
   Access access_;
   Core core_;
   Installs installs_{core_};
-  OperatorsService service_{installs_};
+  const std::unique_ptr<grpc::Service> service_ = MakeOperatorsService(installs_);
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Operators::Stub> stub_;
   std::unique_ptr<client::Client> client_;

@@ -3,7 +3,7 @@
 //
 //   * A message is charged once gRPC has it, before it is parsed, with what it will take then
 //     (message_bytes.h). For a call with one message, the charge lasts until the call ends; the
-//     handlers of streams charge what they keep (batch_stream.h, upload_stream.h).
+//     handlers of streams charge what they keep (batch_stream.h, upload_stream.cc).
 //   * An answer is charged when it is serialized: that of a unary call until the call ends, which
 //     is not before the client has read it, and that of a stream until the next one.
 //     MethodRule::charges_answers lists the methods whose handlers do that.
@@ -31,6 +31,7 @@
 #ifndef RESIDENT_SERVER_RPC_CALL_MEMORY_H_
 #define RESIDENT_SERVER_RPC_CALL_MEMORY_H_
 
+#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +58,7 @@ class CallContext final : public grpc::CallbackServerContext {
   explicit CallContext(CallMemory& memory) : memory_(memory) {}
   // REQUIRES: the context is of a server with CallMemory::AddTo.
   static CallContext& Of(grpc::ServerContextBase& context) {
+    assert(dynamic_cast<CallContext*>(&context) != nullptr);
     return static_cast<CallContext&>(context);
   }
 

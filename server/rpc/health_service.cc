@@ -61,6 +61,7 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
 
   void OnWritten() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { WriteLatest(); }
   void OnDone() override {
+    if (joined_) health_.Leave(peer_);
     if (!opened_) return;
     health_.Remove(this);
     health_.on_watch_(peer_, /*open=*/false);
@@ -69,10 +70,12 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
  private:
   absl::Status Begin() {
     RETURN_IF_ERROR(CheckName(service_));
-    // Callers are not identified here: slots are counted by the caller's address.
-    ASSIGN_OR_RETURN(auto slot, health_.slots_.Take(NameHolder(
-                                    *health_.core_.access.anonymous()->account(), peer_)));
-    slot_ = std::move(slot);
+    joined_ = health_.Join(peer_);
+    if (!joined_) {
+      // Callers are not identified here: slots are counted by the caller's address.
+      ASSIGN_OR_RETURN(slot_, health_.slots_.Take(
+                                  NameHolder(*health_.core_.access.anonymous()->account(), peer_)));
+    }
     opened_ = true;
     health_.on_watch_(peer_, /*open=*/true);
     health_.Add(this);
@@ -92,6 +95,7 @@ class HealthService::WatchStream final : public BidiStream<NoMessage, HealthChec
   // Set before the service's method returns.
   std::string peer_;
   std::string service_;
+  bool joined_ = false;  // It is part of the connection, and needs no slot.
   bool opened_ = false;
   SharedSlots::Ticket slot_;
 
@@ -107,15 +111,28 @@ void HealthService::Update() {
   // Locked while states are read, so that of two concurrent callers the later one writes the later
   // state.
   absl::MutexLock lock(&mu_);
-  const bool draining = core_.gate.draining();
+  const bool leaving = end_announced_ || core_.gate.draining();
   bool any_usable = false;
   for (const Device* device : core_.devices) {
     const bool usable = device->snapshot().state != Device::State::kUnhealthy;
     any_usable |= usable;
-    serving_[absl::StrCat("resident.device/", device->index())] = usable && !draining;
+    serving_[absl::StrCat("resident.device/", device->index())] = usable && !leaving;
   }
-  for (const char* name : kServices) serving_[name] = any_usable && !draining;
+  for (const char* name : kServices) serving_[name] = any_usable && !leaving;
   for (WatchStream* watch : watches_) watch->Tell(FindStatus(watch->service()));
+}
+
+void HealthService::AnnounceEnd() {
+  {
+    absl::MutexLock lock(&mu_);
+    end_announced_ = true;
+  }
+  Update();
+}
+
+bool HealthService::end_announced() const {
+  absl::ReaderMutexLock lock(&mu_);
+  return end_announced_;
 }
 
 HealthService::Status::ServingStatus HealthService::FindStatus(const std::string& service) const {
@@ -133,6 +150,16 @@ void HealthService::Add(WatchStream* watch) {
 void HealthService::Remove(WatchStream* watch) {
   absl::MutexLock lock(&mu_);
   watches_.erase(watch);
+}
+
+bool HealthService::Join(const std::string& peer) {
+  absl::MutexLock lock(&mu_);
+  return joined_peers_.insert(peer).second;
+}
+
+void HealthService::Leave(const std::string& peer) {
+  absl::MutexLock lock(&mu_);
+  joined_peers_.erase(peer);
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(CallbackServerContext* context,

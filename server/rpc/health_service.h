@@ -1,9 +1,14 @@
 // HealthService: grpc.health.v1.Health, for load balancers, probes and clients. Open to every
 // caller, and therefore with limits of its own.
 //
-// Every service, and "" for all of them, is SERVING while the daemon accepts work and at least one
-// device is usable. "resident.device/N" is SERVING while the daemon accepts work and device N is
-// usable: for clients that send work to a certain device, and for alerts.
+// Every service, and "" for all of them, is SERVING while the daemon accepts work, has not
+// announced its end, and at least one device is usable. "resident.device/N" is SERVING under the
+// same conditions if device N is usable: for clients that send work to a certain device, and for
+// alerts.
+//
+// A client that balances its calls keeps a Watch open on each of its connections, without a
+// credential. So one Watch of each connection is part of it, and bounded by the number of
+// connections; only further ones count towards kMaxHealthWatches.
 //
 // Check answers at once. Watch answers at once and after each change; a change that was not yet
 // sent to a slow reader is replaced by the next one, so that a watch holds one message.
@@ -35,6 +40,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   HealthService(Core& core, OnWatch on_watch);
   ~HealthService() override;
 
+  // No service is SERVING from now on, although the daemon accepts work for some time.
+  void AnnounceEnd() ABSL_LOCKS_EXCLUDED(mu_);
+  bool end_announced() const ABSL_LOCKS_EXCLUDED(mu_);
   // Reads the states of the daemon and its devices, and sends changes to the watches.
   void Update() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -42,8 +50,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::health::v1::HealthCheckRequest* request,
                                   grpc::health::v1::HealthCheckResponse* response) override;
-  // INVALID_ARGUMENT: see Check. RESOURCE_EXHAUSTED: kMaxHealthWatches are open, or the caller has
-  // used its share of them.
+  // INVALID_ARGUMENT: see Check. RESOURCE_EXHAUSTED: the connection has a watch, and
+  // kMaxHealthWatches further ones are open, or the caller has used its share of them.
   grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
       grpc::CallbackServerContext* context,
       const grpc::health::v1::HealthCheckRequest* request) override;
@@ -57,14 +65,21 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // From now on Update sends changes to `watch`.
   void Add(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(WatchStream* watch) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a watch over the connection from `peer` becomes part of the connection, until Leave.
+  bool Join(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+  void Leave(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
   Core& core_;
   const OnWatch on_watch_;
+  // For watches that are not part of their connection.
   SharedSlots slots_{{.what = "Health.Watch streams"}, kMaxHealthWatches};
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
+  bool end_announced_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<WatchStream*> watches_ ABSL_GUARDED_BY(mu_);
+  // Of the connections that a watch is part of.
+  absl::flat_hash_set<std::string> joined_peers_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace resident

@@ -15,9 +15,9 @@ std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Bat
                                        ClientId client) {
   switch (message.work_case()) {
     case v1::Batch::kTasks:
-      return std::make_unique<OperatorWorkload>(sources, message, client);
+      return MakeOperatorWorkload(sources, message, client);
     case v1::Batch::kPrograms:
-      return std::make_unique<FluxWorkload>(sources, message);
+      return MakeFluxWorkload(sources, message);
     case v1::Batch::WORK_NOT_SET:
       break;
   }
@@ -49,7 +49,7 @@ Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_poi
 
 std::string FindOperatorName(const v1::Batch& message) {
   if (message.has_tasks()) return message.tasks().operator_();
-  return FluxWorkload::FindOperatorName(message.programs());
+  return FindFluxOperatorName(message.programs());
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message,

@@ -274,12 +274,27 @@ class Headers(unittest.TestCase):
         self.assert_serves("a drain whose credential was revoked")
 
     def test_health_watches_without_a_credential_are_limited_per_address(self):
-        """One address can use all watches but a reserve; the error names the limit, and ended watches free it."""
+        """Beyond one for each connection, one address can use all watches but a reserve; the error
+        names the limit, and ended watches free it."""
         watch = "/grpc.health.v1.Health/Watch"
         limit, reserve = 256, 32
+
+        def watch_twice(**options):
+            """Begins two watches over a new connection; returns the statuses with which they ended."""
+            statuses = []
+            with http2.Connection(self.daemon.address, tls=self.tls, **options) as further:
+                for _ in range(2):
+                    stream = further.new_stream()
+                    further.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
+                    further.send_message(stream, b"")
+                    result = further.results[stream]
+                    further.read_until(lambda r=result: r.headers)
+                    statuses.append(result.grpc_status)
+            return statuses
+
         with self.connect() as connection:
             streams = []
-            for _ in range(limit):
+            for _ in range(1 + limit):
                 stream = connection.new_stream()
                 streams.append(stream)
                 connection.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
@@ -289,28 +304,14 @@ class Headers(unittest.TestCase):
             refused = [r for r in results if r.grpc_status == 8]  # RESOURCE_EXHAUSTED
             self.assertEqual(len(refused), reserve)
             self.assertIn("Health.Watch", refused[0].grpc_message)
-            # Another address can still watch.
-            with http2.Connection(self.daemon.address, tls=self.tls,
-                                  source="127.0.0.2") as other:
-                stream = other.new_stream()
-                other.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
-                other.send_message(stream, b"")
-                result = other.results[stream]
-                other.read_until(lambda: result.messages or result.ended != http2.OPEN)
-                self.assertEqual(len(result.messages), 1, result)
-                long_name = connection.call(HEALTH, message=b"\x0a\xac\x02" + b"n" * 300)
-                self.assertEqual(long_name.grpc_status, 3, long_name)
+            # A further connection has one of its own, and no more.
+            self.assertEqual(watch_twice(), [None, 8])
+            # Another address can still have more than the connection's own.
+            self.assertEqual(watch_twice(source="127.0.0.2"), [None, None])
+            long_name = connection.call(HEALTH, message=b"\x0a\xac\x02" + b"n" * 300)
+            self.assertEqual(long_name.grpc_status, 3, long_name)
 
-        def watch_is_admitted():
-            with self.connect() as again:
-                stream = again.new_stream()
-                again.send_headers(stream, http2.request_headers(watch, scheme=self.scheme))
-                again.send_message(stream, b"")
-                result = again.results[stream]
-                again.read_until(lambda: result.headers)
-                return result.grpc_status is None
-
-        self.assertTrue(eventually(watch_is_admitted))
+        self.assertTrue(eventually(lambda: watch_twice() == [None, None]))
 
 
 class HeadersOverTls(Headers):

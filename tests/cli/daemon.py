@@ -66,16 +66,17 @@ def ctl(*words, server=None, stdin=None, env=None):
 
 
 class Daemon:
-    """`residentd serve` on free ports of the loopback interface."""
+    """`residentd serve` on free ports of the loopback interface. `before`: words of a command that
+    becomes the daemon, such as one that changes its mounts."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, before=()):
         if not RESIDENTD.exists():
             raise FileNotFoundError(RESIDENTD)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="residentd-test-"))
         self.log = self.folder / "log"
         ports = self.folder / "ports"
         command = [
-            str(RESIDENTD), "serve", "--address=127.0.0.1:0", "--metrics_address=127.0.0.1:0",
+            *before, str(RESIDENTD), "serve", "--address=127.0.0.1:0", "--metrics_address=127.0.0.1:0",
             "--port_file=" + str(ports),
             "--devices=" + os.environ.get("RESIDENT_TEST_DEVICES", "cpu"), *flags
         ]

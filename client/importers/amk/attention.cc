@@ -37,6 +37,8 @@ absl::Status Importer::CheckCaches(const Operands& inputs, int64_t kv_heads) con
                        " do not fit the query's ", Text(q), " and n_kv_heads ", kv_heads));
 }
 
+// The function is long because the attention of AMK has two results, all of it or a part of the
+// keys, which share the checks of the shapes before them.
 absl::Status Importer::LowerAttention(const Operands& inputs, const Operand& out,
                                       const Params& params) {
   if (inputs.size() > 3) return Refuse("its fourth input has no meaning in AMK");

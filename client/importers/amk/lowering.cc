@@ -284,6 +284,8 @@ absl::StatusOr<Importer::Quantized> Importer::QuantizedRows(const Operand& q, co
   return result;
 }
 
+// The function is long because products of quantized and of plain weights, of one row and of
+// several, have the same tile of the output, whose place is checked once.
 absl::Status Importer::LowerTile(Op op, const Operands& inputs, const Operand& out,
                                  const Params& params, bool scratch) {
   ASSIGN_OR_RETURN(const int64_t columns, params.Int("K"));
@@ -526,6 +528,48 @@ absl::Status Importer::LowerArgmax(const Operands& inputs, const Operand& out) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// The operation of a recipe's step, by its number or its name.
+std::optional<Op> ReadStepOp(const Json& code) {
+  if (code.is_string()) return FindOp(code.get<std::string>());
+  const std::optional<int64_t> number = Integer(code);
+  if (!number.has_value() || *number < 0 || *number >= static_cast<int64_t>(kOpCount)) {
+    return std::nullopt;
+  }
+  return static_cast<Op>(*number);
+}
+
+// The type and the shape of the scratch that a recipe's step writes: those of its first operand,
+// unless the step has others.
+absl::StatusOr<Operand> ReadScratchType(const Json& step, const Operand& first) {
+  Operand scratch;
+  scratch.type = first.type;
+  scratch.shape = first.shape;
+  if (const Json& dtype = Field(step, "out_dtype"); !dtype.is_null()) {
+    static constexpr std::pair<std::string_view, Type> kRecipeTypes[] = {
+        {"float32", Type::kF32}, {"float16", Type::kF16}, {"bfloat16", Type::kBF16},
+        {"float64", Type::kF64}, {"int8", Type::kI8},     {"int32", Type::kI32}};
+    const auto* const found =
+        std::find_if(std::begin(kRecipeTypes), std::end(kRecipeTypes), [&](const auto& candidate) {
+          return dtype.is_string() && dtype.get<std::string>() == candidate.first;
+        });
+    if (found == std::end(kRecipeTypes)) return Refuse("its out_dtype is unknown");
+    scratch.type = found->second;
+  }
+  if (scratch.type == Type::kI4 || scratch.type == Type::kBool) {
+    return Refuse(StrCat("it writes a scratch of dtype ", TypeName(scratch.type)));
+  }
+  if (const Json& given = Field(step, "out_shape"); !given.is_null()) {
+    absl::StatusOr<Shape> parsed = ParseShape(given);
+    if (!parsed.ok()) return Refuse(StrCat("its out_shape: ", parsed.status().message()));
+    scratch.shape = *std::move(parsed);
+  }
+  return scratch;
+}
+
+}  // namespace
+
 absl::Status Importer::LowerFused(const Operands& inputs, const Operand& out,
                                   const Params& params) {
   const Json& recipe = Field(params.json(), "recipe");
@@ -542,14 +586,7 @@ absl::Status Importer::LowerFused(const Operands& inputs, const Operand& out,
     };
     const Json& step = steps[i];
     if (!step.is_object()) return fail("it is not an object");
-    const Json& code = Field(step, "op");
-    std::optional<Op> op;
-    if (const std::optional<int64_t> number = Integer(code);
-        number.has_value() && *number >= 0 && *number < static_cast<int64_t>(kOpCount)) {
-      op = static_cast<Op>(*number);
-    } else if (code.is_string()) {
-      op = FindOp(code.get<std::string>());
-    }
+    const std::optional<Op> op = ReadStepOp(Field(step, "op"));
     if (!op.has_value()) return fail("its op is unknown");
     if (*op == Op::kFused) return fail("it is a FUSED recipe itself");
     if (*op == Op::kNop) return fail("a NOP writes nothing");
@@ -582,28 +619,9 @@ absl::Status Importer::LowerFused(const Operands& inputs, const Operand& out,
     if (!final && !j.has_value()) return fail("its out is neither \"final\" nor a whole number");
     Operand target = out;
     if (!final) {
-      Type type = operands[0].type;
-      if (const Json& dtype = Field(step, "out_dtype"); !dtype.is_null()) {
-        static constexpr std::pair<std::string_view, Type> kRecipeTypes[] = {
-            {"float32", Type::kF32}, {"float16", Type::kF16}, {"bfloat16", Type::kBF16},
-            {"float64", Type::kF64}, {"int8", Type::kI8},     {"int32", Type::kI32}};
-        const auto* const found = std::find_if(
-            std::begin(kRecipeTypes), std::end(kRecipeTypes), [&](const auto& candidate) {
-              return dtype.is_string() && dtype.get<std::string>() == candidate.first;
-            });
-        if (found == std::end(kRecipeTypes)) return fail("its out_dtype is unknown");
-        type = found->second;
-      }
-      if (type == Type::kI4 || type == Type::kBool) {
-        return fail(StrCat("it writes a scratch of dtype ", TypeName(type)));
-      }
-      Shape shape = operands[0].shape;
-      if (const Json& given = Field(step, "out_shape"); !given.is_null()) {
-        absl::StatusOr<Shape> parsed = ParseShape(given);
-        if (!parsed.ok()) return fail(StrCat("its out_shape: ", parsed.status().message()));
-        shape = *std::move(parsed);
-      }
-      target = Temporary(type, std::move(shape));
+      const absl::StatusOr<Operand> scratch_type = ReadScratchType(step, operands[0]);
+      if (!scratch_type.ok()) return fail(std::string(scratch_type.status().message()));
+      target = Temporary(scratch_type->type, scratch_type->shape);
     }
     const Json& given = Field(step, "params");
     if (!given.is_null() && !given.is_object()) return fail("its params are not an object");

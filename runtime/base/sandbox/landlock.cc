@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 
 #include "absl/cleanup/cleanup.h"
@@ -74,6 +75,7 @@ int LandlockVersion() {
 
 absl::Status RestrictFiles(const LandlockPaths& paths) {
   const int version = LandlockVersion();
+  assert(version > 0);
   RulesetAttributes attributes = {};
   attributes.files = (1ull << 13) - 1;
   if (version >= 2) attributes.files |= kRefer;

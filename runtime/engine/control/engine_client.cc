@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cassert>
 #include <deque>
 #include <string>
 #include <utility>
@@ -199,6 +200,7 @@ bool EngineCall::answered() const {
 }
 
 absl::StatusOr<SwitchTimes> EngineCall::answer() const {
+  assert(answered());
   if (!pending_->done()) return absl::DeadlineExceededError("the engine did not answer in time");
   RETURN_IF_ERROR(GetStatus(pending_->response.status()));
   return FromMessage(pending_->response.switch_generation());

@@ -469,6 +469,8 @@ absl::StatusOr<RegistryChange> Registry::Remove(
 
 // --- Restoring ----------------------------------------------------------------------
 
+// The function is long because nothing is published before all versions have been restored: until
+// then, the entry and what serves are local variables of it.
 absl::Status Registry::Restore(const RestoredOperator& op) {
   if (op.versions.empty()) return absl::OkStatus();
   absl::MutexLock change_lock(&change_mu_);
