@@ -188,8 +188,8 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
 
   // LaneSource.
   bool Ready() const override;
-  // A joined range may have more than `max_tasks` tasks: kMaxLaneJoined, which are read in a bounded
-  // time.
+  // A joined range may have more than `max_tasks` tasks: kMaxLaneJoined, which are read in a
+  // bounded time.
   Visit Take(uint32_t max_tasks, uint64_t epoch) override ABSL_LOCKS_EXCLUDED(mu_);
   bool FallAsleep() override;
   void WakeUp() override;
@@ -249,6 +249,12 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   Step Handle(const Copy& copy, Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step HandleTask(const Copy& copy, Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step HandleRange(const Copy& copy, Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A range that another thread reads, or has read; nullopt: it has to be read again.
+  std::optional<Step> HandleFill(const Copy& copy, Taking& taking)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Reads a range that fits into the lane's blocks.
+  Step ReadRange(const Copy& copy, const PreparedCall& call, const CallTarget& target,
+                 Taking& taking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step HandleAwait(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step HandleSignal(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The stream word of an await or a signal; nullopt: it is refused.

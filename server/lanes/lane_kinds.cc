@@ -95,27 +95,30 @@ std::string ExplainRange(const PreparedCall& call, const RangeRefusal& refused,
 
 }  // namespace
 
-Lane::Step Lane::HandleRange(const Copy& copy, Taking& taking) {
-  if (fill_ != nullptr && fill_->ready) {
-    const std::shared_ptr<Fill> fill = std::move(fill_);
-    if (fill->reason != 0) {
-      Refuse(copy, fill->reason, fill->text);
-      return Step::kEnded;
-    }
-    if (fill->batch == nullptr) {
-      EndUnread(copy.sequence, kLaneUnavailable, 0);
-      return Step::kEnded;
-    }
-    // With another engine, it is read again.
-    if (fill->epoch == epoch_.load(std::memory_order_relaxed)) {
-      taking.batch = std::move(fill->batch);
-      next_.store(copy.sequence + 1, std::memory_order_relaxed);
-      return Step::kTaken;
-    }
-  }
-  if (fill_ != nullptr) {
+std::optional<Lane::Step> Lane::HandleFill(const Copy& copy, Taking& taking) {
+  if (!fill_->ready) {
     block_.store(Block::kFill);
     return Step::kStop;
+  }
+  const std::shared_ptr<Fill> fill = std::move(fill_);
+  if (fill->reason != 0) {
+    Refuse(copy, fill->reason, fill->text);
+    return Step::kEnded;
+  }
+  if (fill->batch == nullptr) {
+    EndUnread(copy.sequence, kLaneUnavailable, 0);
+    return Step::kEnded;
+  }
+  // With another engine, it is read again.
+  if (fill->epoch != epoch_.load(std::memory_order_relaxed)) return std::nullopt;
+  taking.batch = std::move(fill->batch);
+  next_.store(copy.sequence + 1, std::memory_order_relaxed);
+  return Step::kTaken;
+}
+
+Lane::Step Lane::HandleRange(const Copy& copy, Taking& taking) {
+  if (fill_ != nullptr) {
+    if (const std::optional<Step> step = HandleFill(copy, taking)) return *step;
   }
   uint16_t reason = 0;
   std::string text;
@@ -156,25 +159,32 @@ Lane::Step Lane::HandleRange(const Copy& copy, Taking& taking) {
     block_.store(Block::kFill);
     return Step::kStop;
   }
+  return ReadRange(copy, *call, *target, taking);
+}
+
+Lane::Step Lane::ReadRange(const Copy& copy, const PreparedCall& call, const CallTarget& target,
+                           Taking& taking) {
+  RangeBlocks& blocks = *bindings_->blocks;
+  const uint64_t count = copy.words[0];
   std::shared_ptr<const StagingMemory> memory;
   if (running_tasks_.load(std::memory_order_acquire) + count <= options_.slots) {
-    memory = blocks->Take();
+    memory = blocks.Take();
   }
   if (memory == nullptr) {
     block_.store(Block::kEarlier);
     return Step::kStop;
   }
-  LaneRange range(*call, *memory, blocks->tasks());
+  LaneRange range(call, *memory, blocks.tasks());
   const uint64_t faults = CountPageFaults();
   const RangeRefusal refused =
       range.Read(DataArea(copy), static_cast<uint32_t>(count), bindings_->buffers);
   CountFaults(CountPageFaults() - faults);
   if (refused) {
-    Refuse(copy, refused.refusal.reason, ExplainRange(*call, refused, bindings_->buffers));
+    Refuse(copy, refused.refusal.reason, ExplainRange(call, refused, bindings_->buffers));
     return Step::kEnded;
   }
-  taking.batch = NewBatch(copy, *target, Clock::time_point::max());
-  taking.batch->range = range.Build(*target);
+  taking.batch = NewBatch(copy, target, Clock::time_point::max());
+  taking.batch->range = range.Build(target);
   taking.batch->memory = std::move(memory);
   taking.batch->whole = true;
   taking.batch->quiet.push_back((lane_head_flags(copy.head) & kLaneQuiet) != 0);
