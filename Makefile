@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test test-python test-strangers demo bundle wheel bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-python test-strangers demo bundle deb wheel bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -34,6 +34,9 @@ demo: setup  ## Builds, starts a daemon, streams work to it, decodes with a smal
 
 bundle: setup  ## Makes dist/: the programs with every library that they need, for other machines.
 	@BAZEL_OPTIONS='$(BAZEL_OPTIONS)' bazel/bundle.sh $(DIST)
+
+deb: bundle  ## Makes DIST/residentd_VERSION_ARCHITECTURE.deb, for Debian 12, Ubuntu 24.04, or newer.
+	@deploy/deb/make_package $(DIST)
 
 wheel: setup  ## Makes the Python package in DIST/python, for pip; does not build the daemon.
 	@bazel build //client/python:wheel

@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
         return command.ok() ? PrintHelp(**command) : Fail(command.status(), 2);
       });
   resident::AddCompletionCommand(program);
+  resident::AddManualCommand(program, 8);
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const absl::StatusOr<Command::Call> call = program.Parse(arguments);

@@ -30,7 +30,8 @@ constexpr void (*kCommands[])(Command&) = {AddStatus,
                                            AddState,
                                            AddVersion,
                                            AddHelp,
-                                           AddCompletionCommand};
+                                           AddCompletionCommand,
+                                           [](Command& program) { AddManualCommand(program, 1); }};
 
 }  // namespace
 

@@ -47,14 +47,18 @@ std::string DefaultText(const Command::FlagInfo& flag) {
 std::string FlagTable(const std::vector<Command::FlagInfo>& flags) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Command::FlagInfo& flag : flags) {
-    std::string text = flag.help;
-    if (!flag.environment.empty()) absl::StrAppend(&text, "; overrides $", flag.environment);
-    rows.emplace_back(absl::StrCat("--", flag.name), absl::StrCat(text, DefaultText(flag)));
+    rows.emplace_back(absl::StrCat("--", flag.name), flag.Describe());
   }
   return Columns(rows);
 }
 
 }  // namespace
+
+std::string Command::FlagInfo::Describe() const {
+  std::string text = help;
+  if (!environment.empty()) absl::StrAppend(&text, "; overrides $", environment);
+  return absl::StrCat(text, DefaultText(*this));
+}
 
 Command::Command(std::string name, std::string summary)
     : parent_(nullptr),
@@ -257,11 +261,15 @@ absl::StatusOr<const Command*> Command::Find(const Words& words) const {
   return found;
 }
 
-std::string Command::HelpText() const {
-  std::string text = absl::StrCat(path(), ": ", summary_, "\n\nUsage: ", path());
+std::string Command::UsageLine() const {
+  std::string text = path();
   if (!commands_.empty()) absl::StrAppend(&text, run_ == nullptr ? " COMMAND" : " [COMMAND]");
   if (!usage_.empty()) absl::StrAppend(&text, " ", usage_);
-  absl::StrAppend(&text, " [--FLAG=VALUE]...\n");
+  return absl::StrCat(text, " [--FLAG=VALUE]...");
+}
+
+std::string Command::HelpText() const {
+  std::string text = absl::StrCat(path(), ": ", summary_, "\n\nUsage: ", UsageLine(), "\n");
   if (!details_.empty()) absl::StrAppend(&text, "\n", details_);
   if (!commands_.empty()) {
     std::vector<std::pair<std::string, std::string>> rows;

@@ -78,6 +78,9 @@ class Command {
     std::function<bool(const std::string& text, std::string* error)> set;
     const Command* owner = nullptr;
     CLI::Option* option = nullptr;
+
+    // The help, with what else sets the value, and the default.
+    std::string Describe() const;
   };
 
   // The result of parsing a command line.
@@ -136,7 +139,10 @@ class Command {
   // The names from the program to this command: "residentctl ops install".
   std::string path() const;
   const std::string& summary() const { return summary_; }
+  const std::string& details() const { return details_; }
   const std::string& usage() const { return usage_; }
+  // The command's usage with the names before it, as HelpText shows it.
+  std::string UsageLine() const;
   const std::vector<FlagInfo>& flags() const { return flags_; }
   const std::vector<std::unique_ptr<Command>>& commands() const { return commands_; }
 

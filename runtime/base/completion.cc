@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -178,6 +179,40 @@ LINES)",
       {{"PROGRAM", program.name()}, {"PATHS", Alternatives(nodes, " ")}, {"LINES", lines}});
 }
 
+// Text of a manual page, in which some characters have a meaning.
+std::string Troff(const std::string& text) {
+  std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\(rs"}, {"-", "\\-"}});
+  // A line that begins with one of these would be a request.
+  if (!escaped.empty() && (escaped[0] == '.' || escaped[0] == '\'')) escaped.insert(0, "\\&");
+  return absl::StrReplaceAll(escaped, {{"\n.", "\n\\&."}, {"\n'", "\n\\&'"}});
+}
+
+std::string ManualOf(const Command& command) {
+  std::string text =
+      absl::StrCat(Troff(command.summary()), "\n.PP\n.B ", Troff(command.UsageLine()), "\n");
+  // As it is written: it contains examples and tables.
+  if (!command.details().empty()) {
+    absl::StrAppend(&text, ".PP\n.nf\n", Troff(command.details()), ".fi\n");
+  }
+  for (const Command::FlagInfo& flag : command.flags()) {
+    absl::StrAppend(&text, ".TP\n.B ", Troff(absl::StrCat("--", flag.name)), "\n",
+                    Troff(flag.Describe()), "\n");
+  }
+  return text;
+}
+
+std::string Manual(const Command& program, int section) {
+  std::string text =
+      absl::StrCat(".TH ", absl::AsciiStrToUpper(program.name()), " ", section, "\n.SH NAME\n",
+                   Troff(program.name()), " \\- ", Troff(program.summary()), "\n.SH DESCRIPTION\n",
+                   ManualOf(program), ".SH COMMANDS\n");
+  for (const Node& node : ListNodes(program)) {
+    if (node.command == &program) continue;
+    absl::StrAppend(&text, ".SS ", Troff(node.command->path()), "\n", ManualOf(*node.command));
+  }
+  return text;
+}
+
 }  // namespace
 
 void AddCompletionCommand(Command& program) {
@@ -193,6 +228,14 @@ void AddCompletionCommand(Command& program) {
   add("bash", BashScript);
   add("zsh", ZshScript);
   add("fish", FishScript);
+}
+
+void AddManualCommand(Command& program, int section) {
+  program.Add("manual", "a manual page with all commands and flags, for man(1)")
+      .Run("", [&program, section](const auto&) {
+        std::fputs(Manual(program, section).c_str(), stdout);
+        return 0;
+      });
 }
 
 }  // namespace resident

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Shell completions of residentctl and residentd.
+"""Shell completions and manual pages of residentctl and residentd.
 
 The scripts are run by bash itself. Those for zsh and fish are only checked for their syntax, if
-these shells are installed. The last line is `N passed, N failed`.
+these shells are installed, and the manual pages by man, if it is installed. The last line is
+`N passed, N failed`.
 """
 
 import pathlib
@@ -106,6 +107,42 @@ class OtherShellsTest(unittest.TestCase):
     def test_fish(self):
         self.assertIn("complete -c residentctl", script("fish"))
         self.check_syntax("fish")
+
+
+class ManualTest(unittest.TestCase):
+    def page(self, program):
+        return subprocess.run([str(program), "manual"], check=True, capture_output=True,
+                              text=True).stdout
+
+    def test_every_command_and_flag_is_described(self):
+        page = self.page(daemons.RESIDENTCTL).replace("\\-", "-")
+
+        def check(at, command):
+            for flag in command["flags"]:
+                self.assertIn("\n.B --{}\n".format(flag["name"]), page)
+            for entry in command.get("commands", []):
+                path = "{} {}".format(at, entry["name"])
+                self.assertIn("\n.SS {}\n".format(path), page)
+                check(path, entry)
+
+        check("residentctl", daemons.ctl("help", "--json").json)
+        self.assertIn(".TH RESIDENTD 8\n", self.page(daemons.RESIDENTD))
+
+    def test_lines_of_text_are_no_requests(self):
+        for program in (daemons.RESIDENTCTL, daemons.RESIDENTD):
+            for line in self.page(program).splitlines():
+                if line.startswith((".", "'")):
+                    self.assertRegex(line, r"^\.(TH|SH|SS|PP|TP|B|nf|fi)( |$)")
+
+    def test_man_shows_them(self):
+        if shutil.which("man") is None:
+            self.skipTest("man is not installed")
+        for program in (daemons.RESIDENTCTL, daemons.RESIDENTD):
+            done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-"],
+                                  input=self.page(program), capture_output=True, text=True,
+                                  env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100"}, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("{} - ".format(program.name), done.stdout)
 
 
 if __name__ == "__main__":
