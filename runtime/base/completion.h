@@ -1,5 +1,5 @@
-// A program's commands and flags as other programs want them: scripts that complete them in bash, zsh
-// and fish, and a manual page.
+// A program's commands and flags as other programs want them: scripts that complete them in bash,
+// zsh and fish, and a manual page.
 //
 // Thread safety: none.
 #ifndef RESIDENT_RUNTIME_BASE_COMPLETION_H_
@@ -13,8 +13,9 @@ namespace resident {
 // for the shell with all commands and flags that the program has at that time.
 void AddCompletionCommand(Command& program);
 
-// Adds the command `manual`, which prints a manual page with all commands and flags that the program
-// has at that time, in the format of man(7). `section`: 1 for programs of users, 8 for daemons.
+// Adds the command `manual`, which prints a manual page with all commands and flags that the
+// program has at that time, in the format of man(7). `section`: 1 for programs of users, 8 for
+// daemons.
 void AddManualCommand(Command& program, int section);
 
 }  // namespace resident

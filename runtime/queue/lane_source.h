@@ -40,8 +40,9 @@ class LaneSource {
 
   // Whether there may be something to take.
   virtual bool Ready() const = 0;
-  // Reads the next submissions, at most `max_tasks`. It returns no batch while the previous one has
-  // tasks that are not yet in the ring. `epoch`: of the queue's engine.
+  // Reads the next submissions, at most `max_tasks`, or as many as become one range. It returns no
+  // batch while the previous one has tasks that are not yet in the ring. `epoch`: of the queue's
+  // engine.
   virtual Visit Take(uint32_t max_tasks, uint64_t epoch) = 0;
 
   // The queue does not look at the lane any more: from now on the client announces submissions, and
