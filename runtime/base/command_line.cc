@@ -46,6 +46,7 @@ std::string DefaultText(const Command::FlagInfo& flag) {
 
 std::string FlagTable(const std::vector<Command::FlagInfo>& flags) {
   std::vector<std::pair<std::string, std::string>> rows;
+  rows.reserve(flags.size());
   for (const Command::FlagInfo& flag : flags) {
     rows.emplace_back(absl::StrCat("--", flag.name), flag.Describe());
   }
