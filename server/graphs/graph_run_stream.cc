@@ -104,9 +104,9 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
     if (loaded_ != nullptr) {
       absl::StatusOr<LoadedGraph::Checked> found = loaded_->FindChecked(core_.registry);
       if (!found.ok() || *found != nullptr) {
-        if (found.ok()) checked_ = *std::move(found);
-        return core_.runner.Post(
-            [self = Ref(this), status = found.status()] { self->OnChecked(status); });
+        const absl::Status status = found.status();
+        if (status.ok()) checked_ = *std::move(found);
+        return core_.runner.Post([self = Ref(this), status] { self->OnChecked(status); });
       }
     }
     const auto self = Ref(this);

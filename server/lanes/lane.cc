@@ -347,11 +347,11 @@ LaneSource::Visit Lane::TakeLocked(uint32_t max_tasks, uint64_t epoch) {
   }
   if (taking.batch == nullptr) return visit;
   if (taking.joined.has_value()) EndJoined(taking);
-  Deliver(std::move(taking.batch), &visit);
+  Deliver(taking.batch, &visit);
   return visit;
 }
 
-void Lane::Deliver(std::shared_ptr<LaneBatch> batch, Visit* visit) {
+void Lane::Deliver(const std::shared_ptr<LaneBatch>& batch, Visit* visit) {
   Shrink(batch->tasks);
   Shrink(batch->arguments);
   Shrink(batch->quiet);

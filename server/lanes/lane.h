@@ -268,7 +268,8 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   static void AppendTask(const PreparedCall& call, const CallTarget& target,
                          const CheckedTask& task, LaneBatch& batch);
   // Gives the batch to the queue, unless the daemon drains.
-  void Deliver(std::shared_ptr<LaneBatch> batch, Visit* visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Deliver(const std::shared_ptr<LaneBatch>& batch, Visit* visit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   RangeSource DataArea(const Copy& copy) const;
   void StartFill(const Copy& copy, const CallTarget& target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -380,12 +380,13 @@ void Lane::NoteFailed(uint64_t sequence, uint32_t tasks) {
 }
 
 uint32_t Lane::CountFailed(uint64_t sequence) {
+  uint32_t failed = failed_tasks_;
   std::erase_if(later_failed_, [&](const auto& later) {
     if (later.first >= sequence) return false;
-    failed_tasks_ += later.second;
+    failed += later.second;
     return true;
   });
-  return failed_tasks_;
+  return failed_tasks_ = failed;
 }
 
 }  // namespace resident
