@@ -91,7 +91,8 @@ Lane::Lane(const Options& options, const Host& host, UniqueFd memory, uint8_t* b
       bindings_(std::make_shared<LaneBindings>()),
       tickets_(std::move(tickets)),
       random_(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(base) >> 12) | 1),
-      ended_(options.slots, false) {
+      ended_(options.slots, false),
+      failed_by_slot_(options.slots, 0) {
   StoreRelaxed(&daemon_->refused, uint64_t{UINT64_MAX});
   StoreRelease(&daemon_->state, uint32_t{kLaneOpen});
 }

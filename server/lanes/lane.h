@@ -312,10 +312,10 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   // Moves completed_ from `completed` over what has ended, and fires the signals that it reaches.
   void Settle(uint64_t completed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
   void Fire(const Signal& signal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
-  // `tasks` of the submission did not end OK.
+  // `tasks` of the submission did not end OK. REQUIRES: tasks > 0, and it is not below completed_.
   void NoteFailed(uint64_t sequence, uint32_t tasks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
-  // Failed tasks of submissions below `sequence`, since the lane was opened.
-  uint32_t CountFailed(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
+  // Adds the failed tasks of submissions [first, end), which have ended, to failed_tasks_.
+  void CountFailed(uint64_t first, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mu_);
   // Whether what the lane waits for (Block::kAwait) has come, or does not matter any more.
   bool AwaitEnds(uint64_t next) const;
 
@@ -367,9 +367,12 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   absl::Mutex end_mu_;
   std::vector<bool> ended_ ABSL_GUARDED_BY(end_mu_);  // By slot: ended, and above completed_.
   std::deque<Signal> signals_ ABSL_GUARDED_BY(end_mu_);
-  // Tasks that failed: of submissions below completed_, and of each later one.
+  // Failed tasks of the submissions that Settle has passed, since the lane was opened.
   uint32_t failed_tasks_ ABSL_GUARDED_BY(end_mu_) = 0;
-  std::vector<std::pair<uint64_t, uint32_t>> later_failed_ ABSL_GUARDED_BY(end_mu_);
+  // Those of each later submission, by slot, and how many slots are not 0. A list would be searched
+  // for each end, and a client could make it as long as the lane has slots.
+  std::vector<uint32_t> failed_by_slot_ ABSL_GUARDED_BY(end_mu_);
+  uint32_t later_failed_ ABSL_GUARDED_BY(end_mu_) = 0;
   // Batches that have ended and can be used again.
   std::vector<std::shared_ptr<LaneBatch>> free_ ABSL_GUARDED_BY(end_mu_);
 };

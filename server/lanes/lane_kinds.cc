@@ -32,8 +32,7 @@ uint64_t Lane::CountPageFaults() {
   return static_cast<uint64_t>(usage.ru_minflt) + static_cast<uint64_t>(usage.ru_majflt);
 }
 
-// --- Joined submissions
-// ---------------------------------------------------------------------------
+// --- Joined submissions --------------------------------------------------------------------------
 
 bool Lane::ManyWait(const Copy& copy) const {
   const uint64_t last = copy.sequence + kMinRangeTasks - 1;
@@ -73,8 +72,7 @@ void Lane::EndJoined(Taking& taking) {
   }
 }
 
-// --- Ranges
-// ---------------------------------------------------------------------------------------
+// --- Ranges --------------------------------------------------------------------------------------
 
 RangeSource Lane::DataArea(const Copy& copy) const {
   return {.data = base_ + lane_data_offset(options_.slots),
@@ -296,8 +294,7 @@ uint8_t Lane::WriteRangeEnd(const LaneBatch& batch, uint32_t version) {
   return status;
 }
 
-// --- Awaits and signals
-// ---------------------------------------------------------------------------
+// --- Awaits and signals --------------------------------------------------------------------------
 
 std::optional<uint32_t> Lane::CheckStream(const Copy& copy) {
   if (lane_head_flags(copy.head) != 0) {
@@ -349,18 +346,19 @@ Lane::Step Lane::HandleSignal(const Copy& copy) {
 
 void Lane::Settle(uint64_t completed) {
   const uint64_t mask = options_.slots - 1;
+  CountFailed(completed_.load(std::memory_order_relaxed), completed);
   while (true) {
     if (!signals_.empty() && signals_.front().sequence == completed) {
       Fire(signals_.front());
       signals_.pop_front();
     } else if (ended_[completed & mask]) {
       ended_[completed & mask] = false;
+      CountFailed(completed, completed + 1);
     } else {
       break;
     }
     ++completed;
   }
-  if (!later_failed_.empty()) (void)CountFailed(completed);
   __atomic_store_n(&daemon_->completed, completed, __ATOMIC_RELEASE);
   // FallAsleep stores asleep_ before it reads this.
   completed_.store(completed);
@@ -368,25 +366,24 @@ void Lane::Settle(uint64_t completed) {
 
 void Lane::Fire(const Signal& signal) {
   if (closed_.load()) return;
-  const uint32_t failed = CountFailed(signal.sequence);
   // Before the word: who has read it finds the number.
-  __atomic_store_n(&daemon_->stream_failed[signal.stream], failed, __ATOMIC_RELEASE);
+  __atomic_store_n(&daemon_->stream_failed[signal.stream], failed_tasks_, __ATOMIC_RELEASE);
   __atomic_store_n(&daemon_->stream[signal.stream], uint64_t{signal.value}, __ATOMIC_RELEASE);
   WriteCompletion(signal.sequence, kLaneOk, 0, 0, 0, 0);
 }
 
 void Lane::NoteFailed(uint64_t sequence, uint32_t tasks) {
-  later_failed_.emplace_back(sequence, tasks);
+  uint32_t& failed = failed_by_slot_[sequence & (options_.slots - 1)];
+  later_failed_ += failed == 0;
+  failed += tasks;
 }
 
-uint32_t Lane::CountFailed(uint64_t sequence) {
-  uint32_t failed = failed_tasks_;
-  std::erase_if(later_failed_, [&](const auto& later) {
-    if (later.first >= sequence) return false;
-    failed += later.second;
-    return true;
-  });
-  return failed_tasks_ = failed;
+void Lane::CountFailed(uint64_t first, uint64_t end) {
+  for (; later_failed_ != 0 && first != end; ++first) {
+    const uint32_t failed = std::exchange(failed_by_slot_[first & (options_.slots - 1)], 0);
+    failed_tasks_ += failed;
+    later_failed_ -= failed != 0;
+  }
 }
 
 }  // namespace resident
