@@ -149,8 +149,6 @@ def target_and_options(settings: Settings) -> Tuple[str, List[Tuple[str, Any]]]:
         ("grpc.enable_http_proxy", 0),
         # Each client has its own connection, so that clients of one process are served in turn.
         ("grpc.use_local_subchannel_pool", 1),
-        # The channel does not repeat calls by itself: a task could run twice.
-        ("grpc.enable_retries", 0),
         ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         # A call that waits for its answer for long sends no data.
