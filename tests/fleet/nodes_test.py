@@ -209,7 +209,9 @@ class NodesTest(FleetTest):
                     return tasks_of(node) == before
 
                 for number, node in enumerate(nodes):
-                    self.wait_for("work", lambda n=node: tasks_of(n) > 0)
+                    # Also the node that was restarted last has its share again.
+                    for each in nodes:
+                        self.wait_for("work", lambda n=each: tasks_of(n) > 0)
                     node.process.send_signal(signal.SIGTERM)
                     self.wait_for("no work", lambda n=node: get_no_work(n))
                     # The notice of this test has no end of its own.
@@ -292,15 +294,21 @@ class Dns:
         self.folder = tempfile.TemporaryDirectory(prefix="residentd-dns-")
         self.hosts = pathlib.Path(self.folder.name) / "hosts"
         self.set_hosts(())
-        self.port = free_port()
-        self.process = subprocess.Popen([
-            shutil.which("dnsmasq", path=os.environ.get("PATH", "") + ":/usr/sbin"),
-            "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
-            "--local=/test/", "--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file=",
-            "--user=" + getpass.getuser(), "--port={}".format(self.port),
-            "--addn-hosts={}".format(self.hosts)], stderr=subprocess.DEVNULL)
-        self.wait_for(0)  # Before that a signal would end it.
-        return self
+        deadline = time.monotonic() + WAIT_S
+        while True:  # Somebody else may take the free port first.
+            self.port = free_port()
+            self.process = subprocess.Popen([
+                shutil.which("dnsmasq", path=os.environ.get("PATH", "") + ":/usr/sbin"),
+                "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+                "--local=/test/", "--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file=",
+                "--user=" + getpass.getuser(), "--port={}".format(self.port),
+                "--addn-hosts={}".format(self.hosts)], stderr=subprocess.DEVNULL)
+            try:
+                self.wait_for(0)  # Before that a signal would end it.
+                return self
+            except RuntimeError:
+                if self.process.poll() is None or time.monotonic() > deadline:
+                    raise
 
     def __exit__(self, *_):
         self.process.kill()
