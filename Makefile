@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test test-python test-strangers demo bundle deb wheel bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-python test-strangers demo bundle deb image wheel bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -37,6 +37,9 @@ bundle: setup  ## Makes dist/: the programs with every library that they need, f
 
 deb: bundle  ## Makes DIST/residentd_VERSION_ARCHITECTURE.deb, for Debian 12, Ubuntu 24.04, or newer.
 	@deploy/deb/make_package $(DIST)
+
+image: bundle  ## Makes DIST/*.oci.tar: images for containers, one with and one without a compiler.
+	@deploy/docker/make_images $(DIST)
 
 wheel: setup  ## Makes the Python package in DIST/python, for pip; does not build the daemon.
 	@bazel build //client/python:wheel
