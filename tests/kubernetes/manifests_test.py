@@ -20,7 +20,6 @@ import yaml  # noqa: E402
 MANIFESTS = HERE.parent.parent / "deploy" / "kubernetes"
 OLDEST = (1, 28)
 WAIT_S = 60
-OVERLAYS = ("cpu", "gpu")
 
 
 def build(overlay):
@@ -54,114 +53,117 @@ def mebibytes(text):
     return int(number) * {"Mi": 1, "Gi": 1024}[unit]
 
 
-class ManifestsTest(unittest.TestCase):
+class Manifests:
+    """The checks of each overlay."""
+
     @classmethod
     def setUpClass(cls):
-        cls.built = {overlay: build(overlay) for overlay in OVERLAYS}
-        shown = subprocess.run([os.environ["RESIDENTD"], "serve", "--help"], check=True,
-                               stdout=subprocess.PIPE, timeout=WAIT_S)
-        cls.known = set(re.findall(r"^ *--([a-z_0-9]+)\b", shown.stdout.decode(), re.M))
-
-    def each(self):
-        """(overlay, its objects by kind, the pod's template, the container, its flags)."""
-        for overlay, objects in self.built.items():
-            kinds = {}
-            for item in objects:
-                kinds.setdefault(item["kind"], []).append(item)
-            template = kinds["StatefulSet"][0]["spec"]["template"]
-            container, = template["spec"]["containers"]
-            flags = dict(flag[2:].partition("=")[::2] for flag in container["args"])
-            with self.subTest(overlay=overlay):
-                yield kinds, template, container, flags
+        cls.objects = build(cls.OVERLAY)
+        cls.kinds = {}
+        for item in cls.objects:
+            cls.kinds.setdefault(item["kind"], []).append(item)
+        cls.stateful, = cls.kinds["StatefulSet"]
+        cls.template = cls.stateful["spec"]["template"]
+        cls.pod = cls.template["spec"]
+        cls.container, = cls.pod["containers"]
+        cls.flags = dict(flag[2:].partition("=")[::2] for flag in cls.container["args"])
 
     def test_kubernetes_accepts_the_objects(self):
         versions = sorted({tuple(int(part) for part in version.split(".")[:2])
                            for version in kubernetes_validate.utils.all_versions()})
         versions = [version for version in versions if version >= OLDEST]
         self.assertGreater(len(versions), 3)
-        for overlay, objects in self.built.items():
-            for version in versions:
-                with self.subTest(overlay=overlay, version=version):
-                    for item in objects:
-                        kubernetes_validate.validate(item, "{}.{}".format(*version), strict=True)
+        for version in versions:
+            for item in self.objects:
+                kubernetes_validate.validate(item, "{}.{}".format(*version), strict=True)
 
     def test_flags_are_those_of_the_daemon(self):
-        for _, _, container, flags in self.each():
-            self.assertEqual(len(flags), len(container["args"]), "a flag stands twice")
-            self.assertEqual(set(flags) - self.known, set())
+        self.assertEqual(len(self.flags), len(self.container["args"]), "a flag stands twice")
+        shown = subprocess.run([os.environ["RESIDENTD"], "serve", "--help"], check=True,
+                               stdout=subprocess.PIPE, timeout=WAIT_S)
+        known = set(re.findall(r"^ *--([a-z_0-9]+)\b", shown.stdout.decode(), re.M))
+        self.assertEqual(set(self.flags) - known, set())
 
     def test_a_pod_has_time_to_drain(self):
-        for _, template, _, flags in self.each():
-            self.assertGreaterEqual(template["spec"]["terminationGracePeriodSeconds"],
-                                    seconds(flags["drain_notice"]) + seconds(flags["drain_timeout"]) + 10)
+        self.assertGreaterEqual(self.pod["terminationGracePeriodSeconds"],
+                                seconds(self.flags["drain_notice"]) +
+                                seconds(self.flags["drain_timeout"]) + 10)
 
     def test_what_clients_can_make_the_daemon_use_fits_into_the_memory_limit(self):
-        for _, _, container, flags in self.each():
-            staging = 256  # --staging_mib, pinned.
-            used = (int(flags["max_host_mib"]) + staging +
-                    int(flags["compile_processes"]) * int(flags["compile_memory_mib"]))
-            if flags["devices"] == "cpu":
-                used += 1024  # --device_memory_mib.
-            self.assertLess(used, mebibytes(container["resources"]["limits"]["memory"]) - 1024)
+        staging = 256  # --staging_mib, pinned.
+        used = (int(self.flags["max_host_mib"]) + staging +
+                int(self.flags["compile_processes"]) * int(self.flags["compile_memory_mib"]))
+        if self.flags["devices"] == "cpu":
+            used += 1024  # --device_memory_mib.
+        self.assertLess(used, mebibytes(self.container["resources"]["limits"]["memory"]) - 1024)
 
     def test_selectors_and_ports_name_what_the_pods_have(self):
-        for kinds, template, container, flags in self.each():
-            labels = template["metadata"]["labels"].items()
-            ports = {port["name"]: port for port in container["ports"]}
-            for port in ports.values():
-                # A server-side apply refuses a port without it.
+        labels = self.template["metadata"]["labels"].items()
+        ports = {port["name"]: port for port in self.container["ports"]}
+        for port in ports.values():
+            # A server-side apply refuses a port without it.
+            self.assertEqual(port["protocol"], "TCP")
+        for name, flag in (("grpc", "address"), ("metrics", "metrics_address")):
+            self.assertEqual(self.flags[flag], "0.0.0.0:{}".format(ports[name]["containerPort"]))
+        services = {service["metadata"]["name"]: service["spec"] for service in self.kinds["Service"]}
+        self.assertEqual(set(services), {"residentd", "residentd-all"})
+        self.assertIn(self.stateful["spec"]["serviceName"], services)
+        self.assertTrue(services["residentd-all"]["publishNotReadyAddresses"])
+        self.assertNotIn("publishNotReadyAddresses", services["residentd"])
+        for service in services.values():
+            self.assertEqual(service["clusterIP"], "None")
+            self.assertLessEqual(service["selector"].items(), labels)
+            for port in service["ports"]:
                 self.assertEqual(port["protocol"], "TCP")
-            for name, flag in (("grpc", "address"), ("metrics", "metrics_address")):
-                self.assertEqual(flags[flag], "0.0.0.0:{}".format(ports[name]["containerPort"]))
-            services = {service["metadata"]["name"]: service["spec"] for service in kinds["Service"]}
-            self.assertEqual(set(services), {"residentd", "residentd-all"})
-            self.assertIn(kinds["StatefulSet"][0]["spec"]["serviceName"], services)
-            self.assertTrue(services["residentd-all"]["publishNotReadyAddresses"])
-            self.assertNotIn("publishNotReadyAddresses", services["residentd"])
-            for service in services.values():
-                self.assertEqual(service["clusterIP"], "None")
-                self.assertLessEqual(service["selector"].items(), labels)
-                for port in service["ports"]:
-                    self.assertEqual(port["protocol"], "TCP")
-                    self.assertEqual(port["port"], ports[port["targetPort"]]["containerPort"])
-            for selector in (kinds["StatefulSet"][0]["spec"]["selector"],
-                             kinds["PodDisruptionBudget"][0]["spec"]["selector"],
-                             kinds["NetworkPolicy"][0]["spec"]["podSelector"]):
-                self.assertLessEqual(selector["matchLabels"].items(), labels)
-            for rule in kinds["NetworkPolicy"][0]["spec"]["ingress"]:
-                self.assertTrue(rule["from"])
-                for port in rule["ports"]:
-                    self.assertIn(port["port"], ports)
-            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                get = container[probe]["httpGet"]
-                self.assertEqual(get["port"], "metrics")
-                self.assertEqual(get["path"], "/readyz" if probe == "readinessProbe" else "/livez")
+                self.assertEqual(port["port"], ports[port["targetPort"]]["containerPort"])
+        for selector in (self.stateful["spec"]["selector"],
+                         self.kinds["PodDisruptionBudget"][0]["spec"]["selector"],
+                         self.kinds["NetworkPolicy"][0]["spec"]["podSelector"]):
+            self.assertLessEqual(selector["matchLabels"].items(), labels)
+        for rule in self.kinds["NetworkPolicy"][0]["spec"]["ingress"]:
+            self.assertTrue(rule["from"])
+            for port in rule["ports"]:
+                self.assertIn(port["port"], ports)
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            get = self.container[probe]["httpGet"]
+            self.assertEqual(get["port"], "metrics")
+            self.assertEqual(get["path"], "/readyz" if probe == "readinessProbe" else "/livez")
 
     def test_each_folder_of_a_flag_is_a_volume(self):
-        for _, template, container, flags in self.each():
-            mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-            for flag, value in flags.items():
-                if value.startswith("/"):
-                    self.assertIn(str(pathlib.PurePath(value).parent), mounts, flag)
-            # The compilers' folder: the root is read-only.
-            self.assertIn("/tmp", mounts)
-            volumes = {volume["name"] for volume in template["spec"]["volumes"]} | {"state"}
-            self.assertEqual({mount["name"] for mount in mounts.values()}, volumes)
+        mounts = {mount["mountPath"]: mount for mount in self.container["volumeMounts"]}
+        for flag, value in self.flags.items():
+            if value.startswith("/"):
+                self.assertIn(str(pathlib.PurePath(value).parent), mounts, flag)
+        # The compilers' folder: the root is read-only.
+        self.assertIn("/tmp", mounts)
+        volumes = {volume["name"] for volume in self.pod["volumes"]} | {"state"}
+        self.assertEqual({mount["name"] for mount in mounts.values()}, volumes)
 
     def test_pods_have_no_privileges(self):
         """What the namespace's level `restricted` asks of a pod."""
-        for kinds, template, container, _ in self.each():
-            self.assertEqual(kinds["Namespace"][0]["metadata"]["labels"]
-                             ["pod-security.kubernetes.io/enforce"], "restricted")
-            pod = template["spec"]
-            self.assertTrue(pod["securityContext"]["runAsNonRoot"])
-            self.assertEqual(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault")
-            self.assertFalse(container["securityContext"]["allowPrivilegeEscalation"])
-            self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
-            self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
-            self.assertFalse(pod["automountServiceAccountToken"])
-            for volume in pod["volumes"]:
-                self.assertTrue(set(volume) <= {"name", "configMap", "secret", "emptyDir"}, volume)
+        self.assertEqual(self.kinds["Namespace"][0]["metadata"]["labels"]
+                         ["pod-security.kubernetes.io/enforce"], "restricted")
+        self.assertTrue(self.pod["securityContext"]["runAsNonRoot"])
+        self.assertEqual(self.pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault")
+        self.assertFalse(self.container["securityContext"]["allowPrivilegeEscalation"])
+        self.assertEqual(self.container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+        self.assertTrue(self.container["securityContext"]["readOnlyRootFilesystem"])
+        self.assertFalse(self.pod["automountServiceAccountToken"])
+        for volume in self.pod["volumes"]:
+            self.assertTrue(set(volume) <= {"name", "configMap", "secret", "emptyDir"}, volume)
+
+
+class GpuTest(Manifests, unittest.TestCase):
+    OVERLAY = "gpu"
+
+    def test_each_pod_has_a_gpu(self):
+        self.assertEqual(self.container["resources"]["limits"]["nvidia.com/gpu"], "1")
+        self.assertEqual(self.flags["devices"], "cuda:0")
+        self.assertEqual(self.pod["tolerations"][0]["key"], "nvidia.com/gpu")
+
+
+class CpuTest(Manifests, unittest.TestCase):
+    OVERLAY = "cpu"
 
     def test_the_daemon_serves_with_the_flags_of_a_pod(self):
         namespaces = ["unshare", "--mount", "--net"]
@@ -169,16 +171,14 @@ class ManifestsTest(unittest.TestCase):
             namespaces.append("--map-root-user")
         if subprocess.run(namespaces + ["true"], capture_output=True).returncode != 0:
             self.skipTest("this machine lets the test make no namespaces")
-        policy, = (item for item in self.built["cpu"] if item["kind"] == "ConfigMap")
-        stateful, = (item for item in self.built["cpu"] if item["kind"] == "StatefulSet")
-        template = stateful["spec"]["template"]["spec"]
+        policy, = self.kinds["ConfigMap"]
         with tempfile.TemporaryDirectory(prefix="residentd-pod-") as temporary:
             temporary = pathlib.Path(temporary)
             made = subprocess.run([MANIFESTS / "make_certificates", temporary / "certificates"],
                                   check=True, stdout=subprocess.PIPE, timeout=WAIT_S)
             secret = yaml.safe_load(made.stdout)
             kubernetes_validate.validate(secret, "{}.{}".format(*OLDEST), strict=True)
-            mounted, = (each["secret"] for each in template["volumes"] if "secret" in each)
+            mounted, = (each["secret"] for each in self.pod["volumes"] if "secret" in each)
             self.assertEqual(mounted["secretName"], secret["metadata"]["name"])
             volume(temporary / "tls", {name: base64.b64decode(data)
                                        for name, data in secret["data"].items()})
@@ -187,7 +187,7 @@ class ManifestsTest(unittest.TestCase):
             (temporary / "state").chmod(0o2777)
             run = subprocess.run(
                 namespaces + [sys.executable, str(HERE / "pod.py"), str(temporary),
-                              json.dumps(template["containers"][0])],
+                              json.dumps(self.container)],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WAIT_S, check=False)
             self.assertEqual(run.returncode, 0, run.stdout.decode())
             self.assertEqual(os.listdir(temporary / "state"), ["state"])
