@@ -28,6 +28,8 @@ import daemon as daemons  # pylint: disable=wrong-import-position
 import unittest_main  # pylint: disable=wrong-import-position
 
 WAIT_S = 60
+RULES = [ROOT / "deploy/prometheus" / name
+         for name in ("residentd.rules.yml", "residentd-fleet.rules.yml")]
 METRIC = re.compile(r"\b(?:resident|process)_[a-z0-9_]+")
 
 
@@ -59,11 +61,11 @@ class Prometheus:
 
     def __init__(self, target):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prometheus-test-"))
-        rules = (ROOT / "deploy/prometheus/residentd.rules.yml").read_text()
-        (self.folder / "residentd.rules.yml").write_text(rules)
+        for rules in RULES:
+            shutil.copy(rules, self.folder)
         (self.folder / "prometheus.yml").write_text("""
 global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
-rule_files: [residentd.rules.yml]
+rule_files: ['*.rules.yml']
 scrape_configs:
   - job_name: residentd
     static_configs: [{{targets: ["{}"]}}]
@@ -304,7 +306,7 @@ class MetricsTest(unittest.TestCase):
 
     def test_rules_are_valid_and_evaluate(self):
         result = subprocess.run(
-            ["promtool", "check", "rules", str(ROOT / "deploy/prometheus/residentd.rules.yml")],
+            ["promtool", "check", "rules", *map(str, RULES)],
             text=True, capture_output=True, check=False)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         wait_for(
@@ -314,6 +316,14 @@ class MetricsTest(unittest.TestCase):
         for group in self.prometheus.api("rules")["groups"]:
             for rule in group["rules"]:
                 self.assertEqual(rule["health"], "ok", rule)
+
+    def test_alerts_of_a_fleet_fire_when_they_should(self):
+        with tempfile.TemporaryDirectory(prefix="rules-test-") as folder:
+            for file in [*RULES, ROOT / "tests/metrics/fleet_rules_test.yml"]:
+                shutil.copy(file, folder)
+            result = subprocess.run(["promtool", "test", "rules", "fleet_rules_test.yml"], cwd=folder,
+                                    text=True, capture_output=True, check=False)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_scrape_config_is_valid(self):
         result = subprocess.run(
