@@ -105,15 +105,15 @@ int Status(const Words&) {
 
 void AddStatus(Command& program) {
   static std::string* const kTargets = new std::string();
-  Command& status = program.Add("status", "devices, queues and clients of the daemon",
-                                "With --targets it asks each node of the target, in place of "
-                                "--server, and prints a row for each: its\n"
-                                "state (serving, not serving, draining; down: it did not answer), "
-                                "its devices, the share of the\n"
-                                "slots of their rings that are in use, the tasks that wait, and "
-                                "its uptime. Exit status 1 if a\n"
-                                "node is down.\n"
-                                "  residentctl status --targets dns:///residentd.example:50051\n");
+  Command& status = program.Add(
+      "status", "devices, queues and clients of the daemon",
+      "With --targets it asks each node of the target, in place of --server, and prints a row for\n"
+      "each: its state (serving, not serving, draining; down: it did not answer), its devices, "
+      "the\n"
+      "share of the slots of their rings that are in use, the tasks that wait, and its uptime. "
+      "Exit\n"
+      "status 1 if a node is down.\n"
+      "  residentctl status --targets dns:///residentd.example:50051\n");
   status.Flag("targets", kTargets,
               "dns:///NAME:PORT or ipv4:HOST:PORT,HOST:PORT: one row for each node");
   status.Run("", [](const Words& words) {

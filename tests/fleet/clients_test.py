@@ -6,10 +6,13 @@ The last line is `N passed, N failed`.
 """
 
 import asyncio
+import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
+import tempfile
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
@@ -17,8 +20,10 @@ from fleet import WAIT_S, Dns, FleetTest, Load, Nginx, page, tasks_of  # noqa: E
 import grpc  # noqa: E402
 import inference_client  # noqa: E402
 import numpy as np  # noqa: E402
-from support import daemons, residentd, unittest_main  # noqa: E402
+from support import daemons, package_path, residentd, unittest_main  # noqa: E402
 
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent.parent / "auth"))
+import certificates  # noqa: E402
 import residentd.aio  # noqa: E402
 
 X, Y = np.float32([1, 2]), np.float32([10, 20])
@@ -337,6 +342,65 @@ class ProxyTest(ClientsTest):
                     x.numpy()
                 self.assertEqual(refused.exception.reason, reason)
                 self.assertRegex(refused.exception.fix, ".")
+
+
+# Run where /etc/hosts is a file of the test. Arguments: the port, the authority's certificate.
+BY_NAME = """
+import sys
+import numpy as np
+import residentd
+
+with residentd.connect(targets="dns:///nodes.test:" + sys.argv[1], tls_ca=sys.argv[2]) as rd:
+    x = np.float32([1, 2])
+    for _ in range(12):
+        assert rd.op("add")(x, x).tolist() == [2, 4]
+    assert rd.upload(x).numpy().tolist() == [1, 2]
+    nodes = [rd._connection.current.address]
+    for _ in range(2):
+        with rd.pin() as pinned:
+            assert pinned.upload(x).numpy().tolist() == [1, 2]
+            nodes.append(pinned._connection.address)
+    print(*sorted(nodes))
+"""
+
+
+class NamesTest(ClientsTest):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="residentd-names-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.authority = certificates.Authority(self.folder)
+        server = self.authority.issue("server", "DNS:nodes.test")
+        self.servers = self.nodes("--tls_cert=" + server.certificate, "--tls_key=" + server.key)
+
+    def test_tls_checks_the_name_and_not_the_address(self):
+        rd = self.connect(self.servers, tls_ca=self.authority.certificate, tls_server_name="nodes.test")
+        self.assertEqual(rd.op("add")(X, Y).tolist(), [11, 22])
+        self.assertEqual(rd.upload(X).numpy().tolist(), X.tolist())
+        with self.assertRaises(residentd.Unavailable):
+            self.connect(self.servers, tls_ca=self.authority.certificate, tls_server_name="other.test")
+        shown = daemons.ctl("status", "--targets=" + target_of(self.servers), "--tls_ca",
+                            self.authority.certificate, "--tls_server_name=nodes.test")
+        self.assertEqual(shown.code, daemons.OK, shown)
+
+    def test_a_name_is_resolved_and_checked(self):
+        mount = ["unshare", "--mount"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
+        if subprocess.run(mount + ["true"], capture_output=True).returncode != 0:
+            self.skipTest("this machine lets the test make no mount namespace")
+        hosts = self.folder / "hosts"
+        hosts.write_text("".join(node.address.rpartition(":")[0] + " nodes.test\n" for node in self.servers))
+        port = self.servers[0].address.rpartition(":")[2]
+        inside = mount + ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', hosts]
+        done = subprocess.run([*inside, sys.executable, "-c", BY_NAME, port, self.authority.certificate],
+                              capture_output=True, text=True, timeout=WAIT_S,
+                              env=dict(os.environ, PYTHONPATH=str(package_path())))
+        self.assertEqual(done.stdout.split(), [node.address for node in self.servers], done.stderr)
+        shown = subprocess.run([*inside, daemons.RESIDENTCTL, "status", "--targets=dns:///nodes.test:" + port,
+                                "--tls_ca=" + self.authority.certificate],
+                               capture_output=True, text=True, timeout=WAIT_S)
+        self.assertEqual(shown.returncode, 0, shown)
+        self.assertIn("3 nodes, 0 down", shown.stdout)
 
 
 class CommandsTest(ClientsTest):
