@@ -64,6 +64,16 @@ class ClientsTest(FleetTest):
         self.assertIn(address, left.exception.message)
         self.assertIn("upload()", left.exception.fix)
 
+    def spreads(self, nodes, call):
+        """Makes calls until each node has done some: connections to the nodes come one after the other."""
+        before = [tasks_of(node) for node in nodes]
+
+        def each_has_work():
+            call()
+            return all(tasks_of(node) > count for node, count in zip(nodes, before))
+
+        self.wait_for("work on each node", each_has_work)
+
     def stop(self, node):
         """Drains the node and waits for its end."""
         node.process.send_signal(signal.SIGTERM)
@@ -86,11 +96,7 @@ class SpreadTest(ClientsTest):
                  # More than what goes through shared memory, where there is one daemon.
                  lambda: add(np.zeros(1 << 16, np.float32), np.float32(1))]
         for call in calls:
-            before = [tasks_of(node) for node in nodes]
-            for _ in range(12):
-                call()
-            for node, count in zip(nodes, before):
-                self.assertGreater(tasks_of(node), count)
+            self.spreads(nodes, call)
         self.assertEqual([sessions_of(node) for node in nodes], [0, 0, 0])
 
     def test_a_graph_of_every_node_runs_on_every_node_and_a_loaded_one_where_it_was_loaded(self):
@@ -103,15 +109,18 @@ class SpreadTest(ClientsTest):
         for node in nodes:
             with residentd.connect(node.address) as one:
                 one.graphs.load(graph)
-        before = [tasks_of(node) for node in nodes]
         found = rd.graphs.find("doubling")
-        for _ in range(8):
+
+        def run():
             np.testing.assert_array_equal(found.run(x=X).outputs["y"], 2 * X)
+
+        def run_stream():
             with found.run_stream(x=X) as records:
                 list(records)
                 np.testing.assert_array_equal(records.result.outputs["y"], 2 * X)
-        for node, count in zip(nodes, before):
-            self.assertGreater(tasks_of(node), count)
+
+        self.spreads(nodes, run)
+        self.spreads(nodes, run_stream)
 
     def test_a_node_that_is_added_to_dns_gets_work(self):
         first = self.node("--max_connection_age=1s", "--address=127.0.0.11:0")
@@ -290,10 +299,7 @@ class ProxyTest(ClientsTest):
         rd = residentd.connect(targets=nginx.address)
         self.addCleanup(rd.close)
         add = rd.op("add")
-        for _ in range(20):
-            add(X, Y)
-        for node in nodes:
-            self.assertGreater(tasks_of(node), 0)
+        self.spreads(nodes, lambda: add(X, Y))
         pins = [rd.pin() for _ in range(6)]
         for client in pins:
             self.addCleanup(client.close)
@@ -461,9 +467,8 @@ class AsyncTest(ClientsTest):
         async def use():
             async with residentd.aio.connect(targets=target_of(nodes), retry=True) as rd:
                 add = rd.op("add")
-                for _ in range(12):
+                while not all(tasks_of(node) > 0 for node in nodes):
                     self.assertEqual((await add(X, Y)).tolist(), [11, 22])
-                self.assertEqual([tasks_of(node) > 0 for node in nodes], [True] * 3)
                 self.assertEqual([sessions_of(node) for node in nodes], [0, 0, 0])
                 x = await rd.upload(X)
                 self.assertEqual((await add(x, x)).tolist(), [2, 4])
