@@ -26,17 +26,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::vector<float> kX = {1, 2};
+const std::vector<std::string> kFlags = {"--drain_notice=10m"};
 
 class NodesTest : public ::testing::Test {
  protected:
   // Nodes at 127.0.0.11 and the addresses after it, on one port.
   void SetUp() override {
-    nodes_.push_back(std::make_unique<testing::Daemon>(std::vector<std::string>{}, "127.0.0.11:0"));
+    nodes_.push_back(std::make_unique<testing::Daemon>(kFlags, "127.0.0.11:0"));
     const std::string& first = nodes_[0]->address();
     const std::string port = first.substr(first.rfind(':') + 1);
     for (const char* host : {"127.0.0.12:", "127.0.0.13:"}) {
-      nodes_.push_back(
-          std::make_unique<testing::Daemon>(std::vector<std::string>{}, absl::StrCat(host, port)));
+      nodes_.push_back(std::make_unique<testing::Daemon>(kFlags, absl::StrCat(host, port)));
     }
   }
 
@@ -180,6 +180,16 @@ TEST_F(NodesTest, OnlyCallsInFlightOnAKilledNodeFail) {
     for (const int signal : {SIGTERM, SIGKILL}) {
       EXPECT_TRUE(testing::Eventually([&] { return node->Device().completed_tasks() > 10; }));
       const int before = failed;
+      if (signal == SIGTERM) {
+        node->Kill(SIGTERM);
+        // The notice, during which clients look for other nodes, ends with another signal.
+        EXPECT_TRUE(testing::Eventually([&] {
+          const uint64_t tasks = node->Device().completed_tasks();
+          const int now = done;
+          return testing::Eventually([&] { return done > now + 50; }) &&
+                 node->Device().completed_tasks() == tasks;
+        }));
+      }
       node->Kill(signal);
       node->Wait();
       const int calls = done;
@@ -187,7 +197,7 @@ TEST_F(NodesTest, OnlyCallsInFlightOnAKilledNodeFail) {
       EXPECT_LE(failed - before, signal == SIGKILL ? kThreads : 0);
       const std::string address = node->address();
       node = nullptr;
-      node = std::make_unique<testing::Daemon>(std::vector<std::string>{}, address);
+      node = std::make_unique<testing::Daemon>(kFlags, address);
     }
   }
   stop = true;

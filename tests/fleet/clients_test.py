@@ -157,7 +157,7 @@ class SpreadTest(ClientsTest):
 
     def test_only_calls_in_flight_on_a_killed_node_fail(self):
         """Each node is drained, killed and restarted, under calls of the package and of inference."""
-        nodes = self.nodes()
+        nodes = self.nodes("--drain_notice=10m")
         rd = self.connect(nodes, retry=True)
         add = rd.op("add")
 
@@ -170,8 +170,20 @@ class SpreadTest(ClientsTest):
             request = inference_client.request("add", {"x": X, "y": Y}).SerializeToString()
             with Load(native, threads=THREADS) as load, \
                     Load(lambda: infer(request, timeout=WAIT_S), threads=THREADS) as inference:
+
+                def gets_no_work(node):
+                    """While the clients make 50 calls."""
+                    before, done = tasks_of(node), load.done
+                    self.wait_for("50 calls", lambda: load.done >= done + 50)
+                    return tasks_of(node) == before
+
+                def drain(node):
+                    node.process.send_signal(signal.SIGTERM)
+                    self.wait_for("no work", lambda: gets_no_work(node))
+                    self.stop(node)  # The notice of this test has no end of its own.
+
                 for number, node in enumerate(nodes):
-                    for end in (self.stop, self.kill):
+                    for end in (drain, self.kill):
                         self.wait_for("work", lambda n=node: tasks_of(n) > 10)
                         errors = len(load.errors)
                         end(node)
@@ -179,13 +191,13 @@ class SpreadTest(ClientsTest):
                         self.wait_for("50 calls", lambda: load.done >= done + 50)
                         self.assertLessEqual(len(load.errors) - errors, THREADS if end == self.kill else 0,
                                              load.errors)
-                        node = nodes[number] = self.node("--address=" + node.address)
+                        node = nodes[number] = self.node("--drain_notice=10m", "--address=" + node.address)
                 for node in nodes:
                     self.wait_for("work", lambda n=node: tasks_of(n) > 10)
         for error in load.errors:
             self.assertIsInstance(error, residentd.Unavailable)
             self.assertTrue(error.may_have_run, error)
-        for error in inference.errors:  # It has no retry, so that it sees the drains too.
+        for error in inference.errors:
             self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE, error)
 
 
