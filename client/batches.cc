@@ -41,6 +41,11 @@ TaskBatch& TaskBatch::InputBytes(v1::DType dtype, const void* data, uint64_t siz
 TaskBatch& TaskBatch::Use(const BufferHandle& buffer, const View& view) {
   v1::BufferColumn& column = *tasks().add_arguments()->mutable_buffer();
   column.add_buffer_ids(buffer.id());
+  if (session_.empty()) {
+    node_ = buffer.connection_;
+    session_ = buffer.session_;
+  }
+  mixed_ = mixed_ || session_ != buffer.session_;
   column.set_stride_bytes(view.stride * client::SizeOf(buffer.dtype()));
   column.mutable_shape()->Add(view.shape.begin(), view.shape.end());
   column.mutable_strides()->Add(view.strides.begin(), view.strides.end());

@@ -3,10 +3,17 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <array>
+#include <random>
+#include <span>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "client/local_socket.h"
+#include "client/targets.h"
 #include "google/rpc/error_details.pb.h"
 #include "runtime/base/status_macros.h"
 
@@ -19,7 +26,29 @@ constexpr char kUnreachablePayload[] = "residentd.unreachable";
 // A google.rpc.ErrorInfo, by the usual key of a payload: its type's URL.
 constexpr char kErrorInfoPayload[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kErrorDomain[] = "residentd";
+constexpr char kNodeLeft[] = "NODE_LEFT";
+constexpr char kAffinityKey[] = "resident-affinity";
 constexpr uint64_t kUploadChunkBytes = 1u << 20;
+
+// Calls are spread over the nodes that serve, and DNS is asked at most this often.
+constexpr char kBalanced[] =
+    R"({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})";
+constexpr int kResolveMs = 10'000;
+// Of the text about nodes that could not be used.
+constexpr size_t kMaxRefusedText = 512;
+
+// Refusals of batches that did not run (runtime/base/errors/reason.h).
+constexpr std::array<std::string_view, 9> kPassing = {
+    "DRAINING",    "NO_DEVICE",  "DEVICE_UNAVAILABLE", "QUEUE_FULL",        "STAGING_FULL",
+    "MEMORY_FULL", "TASK_QUOTA", "UNKNOWN_SESSION",    "SESSION_ELSEWHERE",
+};
+// Of calls to a node whose session has ended, or that is about to end it.
+constexpr std::array<std::string_view, 3> kLeaving = {"DRAINING", "UNKNOWN_SESSION",
+                                                      "SESSION_ELSEWHERE"};
+
+bool IsOneOf(std::string_view reason, std::span<const std::string_view> reasons) {
+  return std::ranges::find(reasons, reason) != reasons.end();
+}
 
 absl::Status Unreachable(std::string_view message) {
   absl::Status status = absl::UnavailableError(absl::string_view(message.data(), message.size()));
@@ -98,8 +127,46 @@ bool IsUnreachable(const absl::Status& status) {
   return status.GetPayload(kUnreachablePayload).has_value();
 }
 
-Connection::Connection(std::string address, Options options)
-    : address_(std::move(address)), options_(std::move(options)) {
+absl::Status NodeLeft(const std::string& node, std::string_view why) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(kNodeLeft);
+  info.set_domain(kErrorDomain);
+  (*info.mutable_metadata())["node"] = node;
+  absl::Status status = absl::UnavailableError(
+      absl::StrCat("node ", node, " has left: ", absl::string_view(why.data(), why.size()),
+                   ". Fix: upload again: the client then uses another node, but for one of Pin()"));
+  status.SetPayload(kErrorInfoPayload, absl::Cord(info.SerializeAsString()));
+  return status;
+}
+
+bool MaySendAgain(const absl::Status& status, Retry retry, bool repeatable) {
+  if (retry == Retry::kNever || status.ok()) return false;
+  const std::optional<ErrorInfo> info = FindErrorInfo(status);
+  if (info.has_value() && info->reason == kNodeLeft) return false;
+  if (info.has_value() && IsOneOf(info->reason, kPassing)) return true;
+  if (!absl::IsUnavailable(status)) return false;
+  // With these messages gRPC ends a call for which it found no connection.
+  for (const char* text : {"failed to connect to all addresses",
+                           "connections to all backends failing", "DNS resolution failed"}) {
+    if (absl::StrContains(status.message(), text)) return true;
+  }
+  return retry == Retry::kMayRunTwice && repeatable;
+}
+
+bool MaySendAgain(const v1::BatchResult& result, Retry retry, bool repeatable) {
+  if (retry == Retry::kNever || result.status().empty()) return false;
+  // All tasks failed, and `errors` has each: otherwise one of them has run.
+  if (result.errors_size() != result.status_size()) return false;
+  bool may_have_run = false;
+  for (const v1::TaskError& error : result.errors()) {
+    if (error.status() != v1::TASK_STATUS_UNAVAILABLE) return false;
+    may_have_run = may_have_run || absl::StrContains(error.message(), "may have run");
+  }
+  return !may_have_run || (retry == Retry::kMayRunTwice && repeatable);
+}
+
+Connection::Connection(std::string address, Options options, std::optional<NodeOf> node_of)
+    : address_(std::move(address)), options_(std::move(options)), node_of_(std::move(node_of)) {
   grpc::ChannelArguments arguments;
   const int max_bytes =
       static_cast<int>(std::min<uint64_t>(uint64_t{options_.max_message_mib} << 20, 0x7fffffff));
@@ -109,6 +176,13 @@ Connection::Connection(std::string address, Options options)
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Each client has its own connection, so that clients of one process are served round-robin.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (options_.balance) {
+    arguments.SetServiceConfigJSON(kBalanced);
+    arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kResolveMs);
+  }
+  if (node_of_.has_value() && !node_of_->authority.empty()) {
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, node_of_->authority);
+  }
   const Credentials& credentials = options_.credentials;
   if (credentials.tls && !credentials.tls_server_name.empty()) {
     arguments.SetSslTargetNameOverride(credentials.tls_server_name);
@@ -155,6 +229,9 @@ absl::Status Connection::Prepare(grpc::ClientContext& context, bool needs_sessio
 }
 
 void Connection::AddToken(grpc::ClientContext& context) const {
+  if (node_of_.has_value() && !node_of_->affinity.empty()) {
+    context.AddMetadata(kAffinityKey, node_of_->affinity);
+  }
   const std::string& token = options_.credentials.token;
   if (!token.empty()) context.AddMetadata(kTokenKey, absl::StrCat("Bearer ", token));
 }
@@ -164,6 +241,9 @@ absl::StatusOr<std::string> Connection::SessionId() {
   {
     absl::MutexLock lock(&mutex_);
     if (session_state_ == SessionState::kOpen) return session_id_;
+    if (node_of_.has_value() && session_state_ != SessionState::kNone) {
+      return NodeLeft(address_, "its session has ended");
+    }
   }
   EndSession();
   {
@@ -187,6 +267,101 @@ absl::StatusOr<std::string> Connection::SessionId() {
     return absl::UnavailableError("the server ended the session immediately");
   }
   return session_status_;
+}
+
+bool Connection::HasSession() {
+  absl::MutexLock lock(&mutex_);
+  return session_state_ == SessionState::kOpen;
+}
+
+absl::Status Connection::FromCall(const grpc::Status& status) {
+  absl::Status made = FromGrpc(status);
+  if (made.ok() || !node_of_.has_value()) return made;
+  const std::optional<ErrorInfo> info = FindErrorInfo(made);
+  absl::MutexLock lock(&mutex_);
+  // A daemon that stops ends its calls.
+  const bool ended = absl::IsCancelled(made) && session_state_ == SessionState::kEnded;
+  if (!ended && !IsUnreachable(made) && !(info.has_value() && IsOneOf(info->reason, kLeaving))) {
+    return made;
+  }
+  if (session_state_ == SessionState::kOpen) {
+    session_state_ = SessionState::kEnded;
+    session_context_->TryCancel();
+  }
+  return NodeLeft(address_, std::string_view(made.message().data(), made.message().size()));
+}
+
+absl::StatusOr<std::shared_ptr<Connection>> Connection::Node() {
+  if (!options_.balance) return shared_from_this();
+  absl::MutexLock lock(&choosing_);
+  if (node_ == nullptr || !node_->HasSession()) {
+    ASSIGN_OR_RETURN(node_, ChooseNode());
+  }
+  return node_;
+}
+
+absl::StatusOr<std::shared_ptr<Connection>> Connection::ChooseNode() {
+  if (!options_.balance) {
+    return absl::FailedPreconditionError(
+        "the client is one of a single daemon. Fix: connect with Options::balance");
+  }
+  ASSIGN_OR_RETURN(Targets targets, ResolveTargets(address_));
+  std::vector<std::string>& addresses = targets.addresses;
+  std::map<std::string, int> uses;
+  {
+    absl::MutexLock lock(&uses_mutex_);
+    for (const std::string& address : addresses) uses[address] = uses_[address];
+    uses_ = uses;
+  }
+  std::random_device random;
+  std::shuffle(addresses.begin(), addresses.end(), random);
+  std::ranges::stable_sort(addresses, {}, [&](const std::string& each) { return uses[each]; });
+  Options options = options_;
+  options.balance = false;
+  options.session = true;
+  options.wait_for_server = false;
+  if (options.credentials.tls_server_name.empty()) {
+    options.credentials.tls_server_name = targets.host;
+  }
+  const absl::Time end = absl::Now() + options_.call_timeout;
+  std::string refused;
+  for (const std::string& address : addresses) {
+    // Behind a single address there may be a proxy, which sends all calls with it to one node.
+    const auto node = std::make_shared<Connection>(
+        address, options,
+        NodeOf{targets.name, addresses.size() == 1 ? absl::StrFormat("%08x%08x%08x%08x", random(),
+                                                                     random(), random(), random())
+                                                   : ""});
+    const absl::Status status = node->Enter();
+    if (status.ok()) {
+      absl::MutexLock lock(&uses_mutex_);
+      ++uses_[address];
+      return node;
+    }
+    if (!absl::IsUnavailable(status) && !absl::IsResourceExhausted(status) &&
+        !absl::IsDeadlineExceeded(status)) {
+      return status;
+    }
+    if (refused.size() < kMaxRefusedText) {
+      absl::StrAppend(&refused, "; ", address, ": ", status.message());
+    }
+    if (absl::Now() > end) break;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no node of ", address_, " can be used", refused,
+                   ". Fix: check that a node serves: residentctl status --targets ", address_));
+}
+
+absl::Status Connection::Enter() {
+  RETURN_IF_ERROR(WaitForServer());
+  grpc::ClientContext context;
+  RETURN_IF_ERROR(Prepare(context, /*needs_session=*/false, options_.connect_timeout));
+  grpc::health::v1::HealthCheckResponse response;
+  RETURN_IF_ERROR(FromGrpc(health->Check(&context, {}, &response)));
+  if (response.status() != grpc::health::v1::HealthCheckResponse::SERVING) {
+    return absl::UnavailableError("it does not serve");
+  }
+  return SessionId().status();
 }
 
 bool Connection::IsCurrentSession(const std::string& id) {
@@ -229,7 +404,7 @@ absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* da
     sent += piece;
   } while (sent < size);
   writer->WritesDone();
-  RETURN_IF_ERROR(FromGrpc(writer->Finish()));
+  RETURN_IF_ERROR(FromCall(writer->Finish()));
   if (response.written_bytes() != size) {
     return absl::DataLossError(absl::StrCat("the server wrote ", response.written_bytes(), " of ",
                                             size, " bytes to buffer ", buffer));
@@ -256,7 +431,7 @@ absl::Status Connection::Download(uint64_t buffer, uint64_t offset, uint64_t siz
   }
   const grpc::Status status = reader->Finish();
   if (!more) return absl::CancelledError("the receiver stopped the download");
-  return FromGrpc(status);
+  return FromCall(status);
 }
 
 absl::Status Connection::Free(uint64_t buffer) {
@@ -265,7 +440,7 @@ absl::Status Connection::Free(uint64_t buffer) {
   v1::FreeRequest request;
   request.set_buffer_id(buffer);
   v1::FreeResponse response;
-  return FromGrpc(buffers->Free(&context, request, &response));
+  return FromCall(buffers->Free(&context, request, &response));
 }
 
 absl::Status Connection::ProbeUnreachable() {

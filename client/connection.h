@@ -20,10 +20,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -46,9 +49,21 @@ absl::Status FromGrpc(const grpc::Status& status);
 // The status of a batch that a stream refused, with its ErrorInfo.
 absl::Status FromRefusal(const v1::Refusal& refusal);
 
-class Connection {
+// UNAVAILABLE with the reason NODE_LEFT. `why`: what happened, or what is gone.
+absl::Status NodeLeft(const std::string& node, std::string_view why);
+// Whether Client::Run may send a batch again after this error of the call. `repeatable`: whether
+// the batch may run twice.
+bool MaySendAgain(const absl::Status& status, Retry retry, bool repeatable);
+bool MaySendAgain(const v1::BatchResult& result, Retry retry, bool repeatable);
+
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::string address, Options options);
+  // A node of a client of several.
+  struct NodeOf {
+    std::string authority;  // What TLS and proxies see in place of the address; empty: the address.
+    std::string affinity;   // Sent as the header resident-affinity; empty: none.
+  };
+  Connection(std::string address, Options options, std::optional<NodeOf> node_of = std::nullopt);
   ~Connection();
   Connection(const Connection&) = delete;
 
@@ -59,8 +74,19 @@ class Connection {
   absl::Status Prepare(grpc::ClientContext& context, bool needs_session = true,
                        absl::Duration timeout = absl::ZeroDuration());
 
-  // Opens the session if there is none.
+  // The connection for calls that need state of one daemon. With Options::balance it is that to the
+  // node that was chosen before; if there is none, or it has left, another one is chosen, which
+  // serves and has opened a session. Otherwise this connection.
+  absl::StatusOr<std::shared_ptr<Connection>> Node() ABSL_LOCKS_EXCLUDED(choosing_);
+  // With Options::balance: a new connection to a node that was chosen less often than the others.
+  absl::StatusOr<std::shared_ptr<Connection>> ChooseNode() ABSL_LOCKS_EXCLUDED(uses_mutex_);
+
+  // The error of a call over this connection: FromGrpc, and NODE_LEFT if the node has left.
+  absl::Status FromCall(const grpc::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Opens the session if there is none. NODE_LEFT if it was that of a node.
   absl::StatusOr<std::string> SessionId() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasSession() ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether `id` is the currently open session.
   bool IsCurrentSession(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -93,6 +119,8 @@ class Connection {
  private:
   enum class SessionState { kNone, kOpening, kOpen, kEnded };
 
+  // Connects to a daemon that serves, and opens the session.
+  absl::Status Enter();
   // Makes a call and returns its error, because a failed channel does not report a reason.
   absl::Status ProbeUnreachable();
   void AddToken(grpc::ClientContext& context) const;
@@ -101,6 +129,7 @@ class Connection {
 
   const std::string address_;
   const Options options_;
+  const std::optional<NodeOf> node_of_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Sessions::Stub> sessions_;
 
@@ -114,6 +143,12 @@ class Connection {
   // Replaced only while no session thread runs, under opening_.
   std::unique_ptr<grpc::ClientContext> session_context_;
   std::thread session_thread_;
+
+  // Of a client of several nodes. choosing_ is held while a node is chosen.
+  absl::Mutex choosing_;
+  std::shared_ptr<Connection> node_ ABSL_GUARDED_BY(choosing_);
+  absl::Mutex uses_mutex_;
+  std::map<std::string, int> uses_ ABSL_GUARDED_BY(uses_mutex_);  // Of each present address.
 };
 
 }  // namespace resident::client

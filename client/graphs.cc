@@ -8,13 +8,14 @@
 namespace resident::client {
 
 absl::StatusOr<v1::LoadGraphResponse> Client::LoadGraph(const v1::Graph& graph) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, connection_->Node());
   grpc::ClientContext context;
   // The session is opened first, as for ValidateGraph.
-  RETURN_IF_ERROR(connection_->Prepare(context));
+  RETURN_IF_ERROR(connection->Prepare(context));
   v1::LoadGraphRequest request;
   *request.mutable_graph() = graph;
   v1::LoadGraphResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->Load(&context, request, &response)));
+  RETURN_IF_ERROR(connection->FromCall(connection->graphs->Load(&context, request, &response)));
   return response;
 }
 
@@ -22,7 +23,7 @@ absl::StatusOr<std::vector<v1::LoadedGraph>> Client::ListGraphs() {
   grpc::ClientContext context;
   RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
   v1::ListGraphsResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->List(&context, {}, &response)));
+  RETURN_IF_ERROR(connection_->FromCall(connection_->graphs->List(&context, {}, &response)));
   return std::vector<v1::LoadedGraph>(response.graphs().begin(), response.graphs().end());
 }
 
@@ -32,28 +33,32 @@ absl::StatusOr<v1::DescribeGraphResponse> Client::DescribeGraph(const std::strin
   v1::DescribeGraphRequest request;
   request.set_graph_id(id);
   v1::DescribeGraphResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->Describe(&context, request, &response)));
+  RETURN_IF_ERROR(
+      connection_->FromCall(connection_->graphs->Describe(&context, request, &response)));
   return response;
 }
 
 absl::StatusOr<bool> Client::UnloadGraph(const std::string& id, bool for_all) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, connection_->Node());
   grpc::ClientContext context;
-  RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
+  RETURN_IF_ERROR(connection->Prepare(context, /*needs_session=*/false));
   v1::UnloadGraphRequest request;
   request.set_graph_id(id);
   request.set_for_all(for_all);
   v1::UnloadGraphResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->Unload(&context, request, &response)));
+  RETURN_IF_ERROR(connection->FromCall(connection->graphs->Unload(&context, request, &response)));
   return response.removed();
 }
 
 absl::StatusOr<GraphSession> Client::OpenGraphSession(const v1::OpenGraphSessionRequest& request) {
-  ASSIGN_OR_RETURN(std::string session, connection_->SessionId());
+  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, connection_->Node());
+  ASSIGN_OR_RETURN(std::string session, connection->SessionId());
   grpc::ClientContext context;
-  RETURN_IF_ERROR(connection_->Prepare(context));
+  RETURN_IF_ERROR(connection->Prepare(context));
   v1::OpenGraphSessionResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->OpenSession(&context, request, &response)));
-  return GraphSession(connection_, std::move(session), std::move(*response.mutable_session()));
+  RETURN_IF_ERROR(
+      connection->FromCall(connection->graphs->OpenSession(&context, request, &response)));
+  return GraphSession(connection, std::move(session), std::move(*response.mutable_session()));
 }
 
 absl::StatusOr<v1::GraphResult> Connection::RunGraph(
@@ -61,7 +66,7 @@ absl::StatusOr<v1::GraphResult> Connection::RunGraph(
     const std::function<void(const v1::GraphStep& step)>& on_step,
     const std::function<void(const v1::GraphTrace& trace)>& on_trace) {
   grpc::ClientContext context;
-  RETURN_IF_ERROR(Prepare(context));
+  RETURN_IF_ERROR(Prepare(context, /*needs_session=*/!options_.balance));
   const auto stream = graphs->Run(&context, request);
   v1::GraphResult result;
   v1::RunGraphResponse response;
@@ -77,7 +82,7 @@ absl::StatusOr<v1::GraphResult> Connection::RunGraph(
     }
     if (response.has_trace() && on_trace) on_trace(response.trace());
   }
-  RETURN_IF_ERROR(FromGrpc(stream->Finish()));
+  RETURN_IF_ERROR(FromCall(stream->Finish()));
   return result;
 }
 
@@ -113,7 +118,8 @@ absl::StatusOr<GraphSession> GraphSession::Fork() const {
   v1::ForkGraphSessionRequest request;
   request.set_session_id(id());
   v1::ForkGraphSessionResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->ForkSession(&context, request, &response)));
+  RETURN_IF_ERROR(
+      connection_->FromCall(connection_->graphs->ForkSession(&context, request, &response)));
   return GraphSession(connection_, session_, std::move(*response.mutable_session()));
 }
 
@@ -124,7 +130,8 @@ absl::StatusOr<v1::GraphSession> GraphSession::Describe() const {
   v1::DescribeGraphSessionRequest request;
   request.set_session_id(id());
   v1::DescribeGraphSessionResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->graphs->DescribeSession(&context, request, &response)));
+  RETURN_IF_ERROR(
+      connection_->FromCall(connection_->graphs->DescribeSession(&context, request, &response)));
   return std::move(*response.mutable_session());
 }
 
@@ -137,7 +144,7 @@ absl::Status GraphSession::Close() {
   v1::CloseGraphSessionRequest request;
   request.set_session_id(id());
   v1::CloseGraphSessionResponse response;
-  return FromGrpc(connection->graphs->CloseSession(&context, request, &response));
+  return connection->FromCall(connection->graphs->CloseSession(&context, request, &response));
 }
 
 }  // namespace resident::client

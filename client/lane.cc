@@ -72,7 +72,8 @@ Varying Varying::Elements(uint64_t max) {
 }
 
 absl::StatusOr<std::unique_ptr<Lane>> Client::OpenLane(const LaneOptions& options) {
-  return Lane::Open(connection_, options);
+  ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, connection_->Node());
+  return Lane::Open(std::move(connection), options);
 }
 
 Lane::Lane(std::shared_ptr<Connection> connection, std::unique_ptr<grpc::ClientContext> context)
@@ -114,7 +115,7 @@ absl::Status Lane::EndOfStream() {
     v1::OpenLaneResponse unused;
     while (stream_->Read(&unused)) {
     }
-    end_ = FromGrpc(stream_->Finish());
+    end_ = connection_->FromCall(stream_->Finish());
   }
   return *end_;
 }
@@ -157,7 +158,7 @@ absl::StatusOr<uint32_t> Lane::Bind(uint64_t buffer_id) {
   request.set_lane_id(info_.lane_id());
   request.add_buffer_ids(buffer_id);
   v1::BindLaneResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->lanes->Bind(&context, request, &response)));
+  RETURN_IF_ERROR(connection_->FromCall(connection_->lanes->Bind(&context, request, &response)));
   if (response.indices_size() != 1) return absl::InternalError("the server returned no index");
   bound_[buffer_id] = response.indices(0);
   return response.indices(0);
@@ -172,7 +173,7 @@ absl::Status Lane::Release(const BufferHandle& buffer) {
   request.set_lane_id(info_.lane_id());
   request.add_buffers(found->second);
   v1::ReleaseLaneResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->lanes->Release(&context, request, &response)));
+  RETURN_IF_ERROR(connection_->FromCall(connection_->lanes->Release(&context, request, &response)));
   bound_.erase(found);
   return absl::OkStatus();
 }
@@ -184,7 +185,7 @@ absl::Status Lane::Release(const LaneCall& call) {
   request.set_lane_id(info_.lane_id());
   request.add_calls(call.number());
   v1::ReleaseLaneResponse response;
-  return FromGrpc(connection_->lanes->Release(&context, request, &response));
+  return connection_->FromCall(connection_->lanes->Release(&context, request, &response));
 }
 
 absl::StatusOr<LaneCall> Lane::Prepare(const TaskBatch& batch, const std::vector<Varying>& words) {
@@ -203,7 +204,8 @@ absl::StatusOr<LaneCall> Lane::Prepare(const TaskBatch& batch, const std::vector
         RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
         v1::DescribeOperatorRequest describe;
         describe.set_name(request.tasks().operator_());
-        RETURN_IF_ERROR(FromGrpc(connection_->operators->Describe(&context, describe, &described)));
+        RETURN_IF_ERROR(connection_->FromCall(
+            connection_->operators->Describe(&context, describe, &described)));
       }
       const int argument = static_cast<int>(word.message().value().argument());
       if (argument < described.operator_().parameters_size() &&
@@ -216,7 +218,7 @@ absl::StatusOr<LaneCall> Lane::Prepare(const TaskBatch& batch, const std::vector
   grpc::ClientContext context;
   RETURN_IF_ERROR(connection_->Prepare(context));
   v1::PrepareLaneResponse response;
-  RETURN_IF_ERROR(FromGrpc(connection_->lanes->Prepare(&context, request, &response)));
+  RETURN_IF_ERROR(connection_->FromCall(connection_->lanes->Prepare(&context, request, &response)));
   return LaneCall(this, static_cast<uint16_t>(response.call()), response.version(),
                   std::move(kinds));
 }

@@ -20,12 +20,14 @@ using UnaryMethod = grpc::Status (v1::Operators::Stub::*)(grpc::ClientContext*, 
                                                           Response*);
 
 template <typename Request, typename Response>
-absl::StatusOr<Response> Call(Connection& connection, UnaryMethod<Request, Response> method,
-                              const Request& request) {
+absl::StatusOr<Response> Call(const std::shared_ptr<Connection>& client,
+                              UnaryMethod<Request, Response> method, const Request& request) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, client->Node());
   grpc::ClientContext context;
-  RETURN_IF_ERROR(connection.Prepare(context, /*needs_session=*/false));
+  RETURN_IF_ERROR(connection->Prepare(context, /*needs_session=*/false));
   Response response;
-  RETURN_IF_ERROR(FromGrpc((connection.operators.get()->*method)(&context, request, &response)));
+  RETURN_IF_ERROR(
+      connection->FromCall((connection->operators.get()->*method)(&context, request, &response)));
   return response;
 }
 
@@ -147,7 +149,7 @@ class Watcher::Impl {
   }
 
   absl::Status Finish() {
-    if (!finished_) status_ = FromGrpc(reader_->Finish());
+    if (!finished_) status_ = connection_->FromCall(reader_->Finish());
     finished_ = true;
     return status_;
   }
@@ -175,9 +177,10 @@ Operators::Operators(const Client& client) : connection_(client.connection_) {}
 
 absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& installation,
                                                        const Progress& progress) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, connection_->Node());
   grpc::ClientContext context;
-  RETURN_IF_ERROR(connection_->Prepare(context, /*needs_session=*/false));
-  const auto stream = connection_->operators->Install(&context);
+  RETURN_IF_ERROR(connection->Prepare(context, /*needs_session=*/false));
+  const auto stream = connection->operators->Install(&context);
   v1::InstallRequest request;
   *request.mutable_header() = installation.header_;
   bool open = stream->Write(request);  // If it fails, Finish() returns the error.
@@ -206,7 +209,7 @@ absl::StatusOr<v1::InstallResponse> Operators::Install(const Installation& insta
     }
     last.Swap(&response);
   }
-  RETURN_IF_ERROR(FromGrpc(stream->Finish()));
+  RETURN_IF_ERROR(connection->FromCall(stream->Finish()));
   return last;
 }
 
@@ -218,7 +221,7 @@ absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name
   if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
   request.set_force(options.force);
   *request.mutable_bake() = options.bake;
-  return Call(*connection_, &v1::Operators::Stub::Activate, request);
+  return Call(connection_, &v1::Operators::Stub::Activate, request);
 }
 
 absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
@@ -226,7 +229,7 @@ absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
   v1::RollbackRequest request;
   request.set_name(name);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  return Call(*connection_, &v1::Operators::Stub::Rollback, request);
+  return Call(connection_, &v1::Operators::Stub::Rollback, request);
 }
 
 absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
@@ -234,7 +237,7 @@ absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
   v1::RemoveRequest request;
   request.set_name(name);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  return Call(*connection_, &v1::Operators::Stub::Remove, request);
+  return Call(connection_, &v1::Operators::Stub::Remove, request);
 }
 
 absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
@@ -248,7 +251,7 @@ absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
   request.set_shadow_percent(shadow_percent);
   request.set_traffic_percent(traffic_percent);
   *request.mutable_bake() = options.bake;
-  return Call(*connection_, &v1::Operators::Stub::Promote, request);
+  return Call(connection_, &v1::Operators::Stub::Promote, request);
 }
 
 absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revision,
@@ -256,7 +259,8 @@ absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revisio
   v1::WatchRequest request;
   request.set_after_revision(after_revision);
   request.set_name(name);
-  auto impl = std::make_unique<Watcher::Impl>(connection_);
+  ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, connection_->Node());
+  auto impl = std::make_unique<Watcher::Impl>(std::move(connection));
   RETURN_IF_ERROR(impl->Open(request));
   return std::unique_ptr<Watcher>(new Watcher(std::move(impl)));
 }
@@ -268,7 +272,7 @@ absl::StatusOr<std::vector<v1::OperatorEvent>> Operators::Audit(const std::strin
   request.set_name(name);
   request.set_count(count);
   request.set_before_revision(before_revision);
-  ASSIGN_OR_RETURN(const auto response, Call(*connection_, &v1::Operators::Stub::Audit, request));
+  ASSIGN_OR_RETURN(const auto response, Call(connection_, &v1::Operators::Stub::Audit, request));
   return std::vector<v1::OperatorEvent>(response.events().begin(), response.events().end());
 }
 

@@ -131,6 +131,7 @@ class BufferHandle {
 
  protected:
   friend class Client;
+  friend class TaskBatch;
   BufferHandle(std::shared_ptr<Connection> connection, std::string session, v1::BufferInfo info);
   absl::Status UploadBytes(const void* data, uint64_t size_bytes, uint64_t offset_bytes);
   absl::Status DownloadBytes(void* data, uint64_t size_bytes, uint64_t offset_bytes) const;
@@ -205,8 +206,14 @@ class Batch {
   Batch() = default;
 
  private:
+  friend class Client;
+  friend class TaskBatch;
   v1::BatchOptions& options() { return *message_.mutable_options(); }
   v1::Batch message_;
+  // Where the buffers of Use() are, in which session; set with the first one.
+  std::weak_ptr<Connection> node_;
+  std::string session_;
+  bool mixed_ = false;  // They are in several sessions.
 };
 
 // A part of a buffer for each task of a batch.
@@ -435,6 +442,18 @@ class GraphSession {
   v1::GraphSession info_;
 };
 
+// Whether Client::Run sends a batch a second time. The wait between two attempts doubles, up to 2
+// s; Options::call_timeout is the time of all together. Batches of a stream are never sent again.
+enum class Retry {
+  kNever,
+  // A batch that did not run: no daemon was reached, it refused the batch for a reason that passes
+  // (such as DRAINING or QUEUE_FULL), or its engine ended before any task of the batch.
+  kIfNotRun,
+  // Also a batch whose connection or engine ended, so that its tasks may have run; unless it uses
+  // buffers.
+  kMayRunTwice,
+};
+
 struct Options {
   // Shown by `residentctl status`; at most 64 bytes.
   std::string client_name = "residentd client";
@@ -455,6 +474,16 @@ struct Options {
   std::string local_address;
   // False: no session is ever opened. Such a client cannot have buffers.
   bool session = true;
+  // Whether the address is the target of several daemons, the nodes: dns:///NAME:PORT or
+  // ipv4:HOST:PORT,HOST:PORT. Then gRPC spreads over the nodes that serve what any of them can
+  // answer: batches without buffers, descriptions and lists of operators and graphs, runs of loaded
+  // graphs without buffers. Everything else belongs to one node, which the client chooses at random
+  // when it first needs one: buffers, streams, graph sessions, lanes, changes of operators and
+  // graphs, the status. Handles never move: when their node has left, calls with them are
+  // UNAVAILABLE with the reason NODE_LEFT and the metadata "node" (FindErrorInfo), and the next
+  // upload chooses another node.
+  bool balance = false;
+  Retry retry = Retry::kNever;
 };
 
 class Client {
@@ -464,6 +493,10 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
                                                          Options options = {});
   ~Client();
+
+  // With Options::balance: a client of one further node, which is chosen at random among those that
+  // serve. All of its calls go there, also when the node has left.
+  absl::StatusOr<std::unique_ptr<Client>> Pin();
 
   // --- Work --------------------------------------------------------------------
 
@@ -605,8 +638,10 @@ class Client {
   friend class Operators;
   explicit Client(std::shared_ptr<Connection> connection);
   // Sets the fields that do not depend on the kind of memory, and calls ImportShared.
-  absl::StatusOr<BufferHandle> Import(v1::ImportSharedRequest request, v1::DType dtype,
-                                      const Shape& shape, const BufferOptions& options);
+  static absl::StatusOr<BufferHandle> Import(std::shared_ptr<Connection> connection,
+                                             v1::ImportSharedRequest request, v1::DType dtype,
+                                             const Shape& shape, const BufferOptions& options);
+  absl::StatusOr<Result> RunOnce(Batch& batch, absl::Duration timeout);
   std::shared_ptr<Connection> connection_;
 };
 

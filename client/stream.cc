@@ -204,7 +204,7 @@ class Stream::Impl {
   // No operation is under way, and none will be started.
   void End() {
     absl::flat_hash_map<uint64_t, Pending> unanswered;
-    absl::Status why = unreadable_.ok() ? FromGrpc(finished_status_) : unreadable_;
+    absl::Status why = unreadable_.ok() ? connection_->FromCall(finished_status_) : unreadable_;
     {
       absl::MutexLock lock(&mutex_);
       unanswered.swap(pending_);

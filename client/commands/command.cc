@@ -55,6 +55,11 @@ void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision) {
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
+  return Connect(session, Common().server, "");
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session, const std::string& address,
+                                                        const std::string& tls_name) {
   const CommonOptions& common = Common();
   client::Options options;
   options.client_name = "residentctl";
@@ -65,7 +70,8 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
   options.max_message_mib = kMaxMessageMib;
   ASSIGN_OR_RETURN(client::Credentials credentials, client::LoadCredentials(common.credentials));
   options.credentials = std::move(credentials);
-  return client::Client::Connect(common.server, std::move(options));
+  if (options.credentials.tls_server_name.empty()) options.credentials.tls_server_name = tls_name;
+  return client::Client::Connect(address, std::move(options));
 }
 
 int Main(std::span<const std::string> arguments) {

@@ -50,8 +50,11 @@ void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision);
 // Prints the command's help, or with --json its description. Returns the exit code.
 int PrintHelp(const Command& command);
 
-// Connects with the options of the common flags.
+// Connects with the options of the common flags. `address`: in place of --server, with the name
+// that TLS verifies unless --tls_server_name is given.
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session = true);
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session, const std::string& address,
+                                                        const std::string& tls_name);
 
 // Parses the command line and runs the command.
 int Main(std::span<const std::string> arguments);

@@ -1,13 +1,92 @@
 // status: the current state of the daemon.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
 #include "client/cli/output.h"
 #include "client/commands/command.h"
 #include "client/commands/status_text.h"
+#include "client/targets.h"
 #include "client/version.h"
 
 namespace resident::cli {
 namespace {
+
+constexpr size_t kMaxAtOnce = 64;
+
+// What a node of --targets has answered.
+struct Node {
+  std::string address;
+  absl::StatusOr<v1::StatusResponse> status = absl::UnknownError("");
+  bool serving = false;
+};
+
+void Ask(const client::Targets& targets, Node& node) {
+  absl::StatusOr<std::unique_ptr<client::Client>> client =
+      Connect(/*session=*/false, node.address, targets.host);
+  node.status = client.ok() ? (*client)->Status() : client.status();
+  node.serving = node.status.ok() && (*client)->IsServing().value_or(false);
+}
+
+std::vector<Node> AskAll(const client::Targets& targets) {
+  std::vector<Node> nodes(targets.addresses.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < nodes.size(); i = next++) {
+      nodes[i].address = targets.addresses[i];
+      Ask(targets, nodes[i]);
+    }
+  };
+  std::vector<std::thread> threads(std::min(nodes.size(), kMaxAtOnce));
+  for (std::thread& thread : threads) thread = std::thread(work);
+  for (std::thread& thread : threads) thread.join();
+  return nodes;
+}
+
+std::string StateOf(const Node& node) {
+  if (!node.status.ok()) return "down";
+  if (node.status->draining()) return "draining";
+  return node.serving ? "serving" : "not serving";
+}
+
+// status --targets: a row for each node.
+int StatusOfNodes(const std::string& target) {
+  const absl::StatusOr<client::Targets> targets = client::ResolveTargets(target);
+  if (absl::IsUnavailable(targets.status())) {
+    (void)CallError(targets.status());
+    return kExitUnreachable;
+  }
+  if (!targets.ok()) return UsageError(targets.status());
+  const std::vector<Node> nodes = AskAll(*targets);
+  const auto down =
+      std::ranges::count_if(nodes, [](const Node& node) { return !node.status.ok(); });
+  if (Common().json) {
+    Json list = Json::array();
+    for (const Node& node : nodes) {
+      Json row = {{"node", node.address}, {"state", StateOf(node)}};
+      if (node.status.ok()) {
+        row["status"] = ToJson(*node.status);
+      } else {
+        row["error"] = std::string(node.status.status().message());
+      }
+      list.push_back(std::move(row));
+    }
+    PrintJson({{"nodes", std::move(list)}, {"down", down}});
+  } else {
+    std::vector<NodeRow> rows;
+    for (const Node& node : nodes) {
+      rows.push_back({node.address, StateOf(node), node.status.ok() ? &*node.status : nullptr,
+                      std::string(node.status.status().message())});
+    }
+    Print(NodesText(rows));
+  }
+  return down == 0 ? kExitOk : kExitFailed;
+}
 
 int Status(const Words&) {
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
@@ -25,7 +104,21 @@ int Status(const Words&) {
 }  // namespace
 
 void AddStatus(Command& program) {
-  program.Add("status", "devices, queues and clients of the daemon").Run("", Status);
+  static std::string* const kTargets = new std::string();
+  Command& status = program.Add(
+      "status", "devices, queues and clients of the daemon",
+      "With --targets it asks each node of the target, in place of --server, and prints a row for\n"
+      "each: its state (serving, not serving, draining; down: it did not answer), its devices, "
+      "the\n"
+      "share of the slots of their rings that are in use, the tasks that wait, and its uptime. "
+      "Exit\n"
+      "status 1 if a node is down.\n"
+      "  residentctl status --targets dns:///residentd.example:50051\n");
+  status.Flag("targets", kTargets,
+              "dns:///NAME:PORT or ipv4:HOST:PORT,HOST:PORT: one row for each node");
+  status.Run("", [](const Words& words) {
+    return kTargets->empty() ? Status(words) : StatusOfNodes(*kTargets);
+  });
 }
 
 // health: whether the daemon accepts work, for health checks of containers and load balancers.

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/format.h"
 #include "client/cli/proto_json.h"
@@ -92,6 +95,42 @@ std::string StatusText(const v1::StatusResponse& status, const std::string& addr
   }
   absl::StrAppend(&text, "\n", clients.ToString());
   return text;
+}
+
+std::string NodesText(const std::vector<NodeRow>& nodes) {
+  Table table(
+      {"NODE", "STATE", "DEVICES", "LOAD", "QUEUED", "UP"},
+      {Table::kLeft, Table::kLeft, Table::kLeft, Table::kRight, Table::kRight, Table::kRight});
+  std::string reasons;
+  size_t down = 0;
+  for (const NodeRow& node : nodes) {
+    if (node.status == nullptr) {
+      ++down;
+      table.Add({node.address, node.state, "-", "-", "-", "-"});
+      absl::StrAppend(&reasons, node.address, ": ", node.error, "\n");
+      continue;
+    }
+    std::map<std::string, int> devices;  // By name.
+    uint64_t queued = 0, in_flight = 0, slots = 0;
+    for (const v1::DeviceStatus& device : node.status->devices()) {
+      ++devices[device.name()];
+      queued += device.queued_tasks();
+      in_flight += device.ring().in_flight();
+      slots += device.ring().slots();
+    }
+    table.Add({node.address, node.state,
+               absl::StrJoin(devices, ", ",
+                             [](std::string* out, const auto& device) {
+                               absl::StrAppend(out, device.second, " ", device.first);
+                             }),
+               absl::StrFormat(
+                   "%.2f",
+                   slots == 0 ? 0.0 : static_cast<double>(in_flight) / static_cast<double>(slots)),
+               FormatExact(queued),
+               HumanDuration(absl::Milliseconds(static_cast<int64_t>(node.status->uptime_ms())))});
+  }
+  return absl::StrCat(table.ToString(), reasons, nodes.size(),
+                      nodes.size() == 1 ? " node, " : " nodes, ", down, " down\n");
 }
 
 std::string TopText(const v1::StatusResponse& before, const v1::StatusResponse& now, double seconds,

@@ -2,10 +2,14 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
@@ -19,15 +23,34 @@ namespace {
 constexpr absl::Duration kForgetAfter = absl::Seconds(30);
 constexpr absl::Duration kSweepEvery = absl::Seconds(5);
 
-// 128 random bits, because a session's id gives access to its buffers.
-std::string NewSessionId() {
-  char bits[16];
+// Hexadecimal digits of random bytes.
+template <size_t kBytes>
+std::string RandomDigits() {
+  char bits[kBytes];
   size_t have = 0;
   while (have < sizeof(bits)) {
     const ssize_t got = getrandom(bits + have, sizeof(bits) - have, 0);
     if (got > 0) have += static_cast<size_t>(got);
   }
   return absl::BytesToHexString(absl::string_view(bits, sizeof(bits)));
+}
+
+// The last digits of all session ids of this process.
+const std::string& DaemonDigits() {
+  static const std::string* const kDigits = new std::string(RandomDigits<4>());
+  return *kDigits;
+}
+
+// 128 random bits, because a session's id gives access to its buffers.
+constexpr size_t kSecretBytes = 16;
+
+std::string NewSessionId() { return absl::StrCat(RandomDigits<kSecretBytes>(), DaemonDigits()); }
+
+// Whether another process made the id of a session.
+bool IsOfOtherDaemon(const std::string& session) {
+  return session.size() == 2 * kSecretBytes + DaemonDigits().size() &&
+         std::all_of(session.begin(), session.end(), absl::ascii_isxdigit) &&
+         !absl::EndsWith(session, DaemonDigits());
 }
 
 }  // namespace
@@ -95,6 +118,7 @@ void ClientTable::ForgetIdle(absl::Time now, bool all) {
     if (current->second.client.use_count() == 1 &&
         (all || now - current->second.last_seen > kForgetAfter)) {
       RemoveQueues(*current->second.client);
+      buffers_.RemoveOwner(current->second.client->id());
       peers_.erase(current);
     }
   }
@@ -106,7 +130,10 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
   absl::MutexLock lock(&mu_);
   if (!session.empty()) {
     const auto found = sessions_.find(session);
-    if (found == sessions_.end()) return errors::UnknownSession(session);
+    if (found == sessions_.end()) {
+      return IsOfOtherDaemon(session) ? errors::SessionElsewhere(session)
+                                      : errors::UnknownSession(session);
+    }
     const std::shared_ptr<Client>& client = found->second.client;
     if (client->account().name() != account->name()) {
       return errors::SessionOfOtherIdentity(account->name());
@@ -128,6 +155,7 @@ absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
     if (!slot.ok()) return slot.status();
   }
   std::shared_ptr<Client> client = Make("", "", peer, account);
+  buffers_.AddOwner(client->id());  // Of the memory of its graph runs.
   peers_[std::move(key)] = {client, now, *std::move(slot)};
   return client;
 }

@@ -85,8 +85,8 @@ class ClientTable {
   }
 
   // The client of a call of `account`: that of `session`, or that of the connection if `session` is
-  // empty. Errors: UNAUTHENTICATED (unknown session), PERMISSION_DENIED (another identity's
-  // session), RESOURCE_EXHAUSTED.
+  // empty. Errors: UNAUTHENTICATED (unknown session, or that of another daemon), PERMISSION_DENIED
+  // (another identity's session), RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<Client>> ForCall(const std::string& session,
                                                   const std::string& peer,
                                                   const std::shared_ptr<Account>& account);

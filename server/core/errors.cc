@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/errors/quote.h"
+#include "runtime/base/errors/reason.h"
 
 namespace resident::errors {
 
@@ -11,6 +12,16 @@ absl::Status SessionOfOtherIdentity(const std::string& identity) {
   return absl::PermissionDeniedError(StrCat("the session was not opened by ", Quote(identity),
                                             ". Fix: open a session (Sessions.Open) with the "
                                             "credential that uses it"));
+}
+
+absl::Status SessionElsewhere(const std::string& id) {
+  return WithReason(
+      absl::UnauthenticatedError(
+          StrCat("session ", Quote(id),
+                 " is one of another daemon, or of this one before its restart. Fix: send all "
+                 "calls of a session to the daemon that opened it; a proxy can choose it by the "
+                 "header \"resident-affinity\" (docs/operations.md)")),
+      {"SESSION_ELSEWHERE", {}});
 }
 
 absl::Status NoSlot(const std::string& what, const std::string& holder, const SlotFigures& slots,

@@ -13,6 +13,7 @@
 namespace resident::errors {
 
 absl::Status SessionOfOtherIdentity(const std::string& identity);
+absl::Status SessionElsewhere(const std::string& id);
 
 // Numbers of slots that callers share (server/core/shared_slots.h).
 struct SlotFigures {

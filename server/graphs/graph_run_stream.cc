@@ -73,10 +73,12 @@ class GraphRunStream final : public BidiStream<NoMessage, v1::RunGraphResponse> 
     if (request.source_case() == v1::RunGraphRequest::SOURCE_NOT_SET) return errors::NoGraph();
     const auto nodes = static_cast<uint64_t>(request.graph().nodes_size());
     if (nodes > graph::kMaxRunNodes) return errors::TooManyNodesToRun(nodes, graph::kMaxRunNodes);
-    ASSIGN_OR_RETURN(client_, FindSessionClient(context, core_));
+    const bool in_session = request.source_case() == v1::RunGraphRequest::kGraphSession;
+    ASSIGN_OR_RETURN(client_,
+                     in_session ? FindSessionClient(context, core_) : FindClient(context, core_));
     if (request.source_case() == v1::RunGraphRequest::kGraphId) {
       ASSIGN_OR_RETURN(loaded_, graphs_.store.Find(request.graph_id()));
-    } else if (request.source_case() == v1::RunGraphRequest::kGraphSession) {
+    } else if (in_session) {
       ASSIGN_OR_RETURN(session_, graphs_.sessions.Find(client_->id(), request.graph_session()));
       loaded_ = session_->graph();
     }

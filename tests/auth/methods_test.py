@@ -1002,7 +1002,7 @@ class PlacesTest(MethodsTest):
                         self.check_kind(kind, addresses[kind])
 
     def test_methods_that_need_a_session(self):
-        needs = ("kSession", "kLoads", "kGraphRuns", "kGraphSessions", "kLanes")
+        needs = ("kSession", "kLoads", "kGraphSessions", "kLanes")
 
         def check(row, message):
             result = self.caller.call(row.name, message, headers=[], timeout="2S")

@@ -6,31 +6,24 @@ The last line is `N passed, N failed`.
 """
 
 import contextlib
-import getpass
 import json
 import os
 import pathlib
 import re
-import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import unittest
 import urllib.error
-import urllib.request
 
-sys.dont_write_bytecode = True
-HERE = pathlib.Path(__file__).absolute().parent
-sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent / "inference")]
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+from fleet import WAIT_S, Dns, FleetTest, Load, page, tasks_of  # noqa: E402
 import grpc  # noqa: E402
 import inference_client  # noqa: E402
 import numpy  # noqa: E402
-from support import WAIT_S, daemons, message, residentd, unittest_main  # noqa: E402
+from support import message, residentd, unittest_main  # noqa: E402
 
 # The service config that balances: docs/operations.md.
 BALANCED = json.dumps({"loadBalancingConfig": [{"round_robin": {}}],
@@ -66,58 +59,6 @@ def balanced(target, **options):
     return grpc.insecure_channel(target, options=list(options.items()))
 
 
-def page(node, path):
-    return urllib.request.urlopen("http://{}/{}".format(node.metrics_address, path),
-                                  timeout=WAIT_S).read().decode()
-
-
-def tasks_of(node):
-    """Tasks that the node has run."""
-    return sum(int(value) for value in
-               re.findall(r"^resident_tasks_total\{.*\} (\d+)$", page(node, "metrics"), re.M))
-
-
-class Load:
-    """Threads that make calls over one channel, until the end of a with statement."""
-
-    def __init__(self, *calls, threads=2):
-        self.errors = []
-        self.done = 0
-        self.lock = threading.Lock()
-        self.stop = threading.Event()
-        self.threads = [threading.Thread(target=self.work, args=(call,)) for call in calls
-                        for _ in range(threads)]
-
-    def work(self, call):
-        while not self.stop.is_set():
-            error = None
-            try:
-                call()
-            except grpc.RpcError as failed:
-                error = failed
-            with self.lock:
-                self.done += 1
-                if error is not None:
-                    self.errors.append(error)
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        for thread in self.threads:
-            thread.join()
-
-
-class FleetTest(unittest.TestCase):
-    def node(self, *flags, **options):
-        node = daemons.Daemon(*flags, **options)
-        self.addCleanup(node.stop)
-        return node
-
-
 class NodesTest(FleetTest):
     def run_on(self, channel):
         """Returns a function that runs a task, checks its answer, and raises RpcError."""
@@ -131,12 +72,6 @@ class NodesTest(FleetTest):
             self.assertEqual(numpy.frombuffer(result.outputs[0], numpy.float32), [3.0])
 
         return run
-
-    def wait_for(self, what, holds):
-        deadline = time.monotonic() + WAIT_S
-        while not holds():
-            self.assertLess(time.monotonic(), deadline, what)
-            time.sleep(0.02)
 
     def test_each_of_300_clients_behind_one_address_is_served(self):
         """Each keeps a Health.Watch open, of which one address may have 224 beyond the first of
@@ -285,68 +220,6 @@ class VolumesTest(FleetTest):
         node = self.node("--policy={}".format(policy),
                          before=mount + ["sh", "-c", script, str(self.volume)])
         self.assertNotIn("may be written", node.log.read_text())
-
-
-class Dns:
-    """dnsmasq, which knows the addresses of nodes.test."""
-
-    def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="residentd-dns-")
-        self.hosts = pathlib.Path(self.folder.name) / "hosts"
-        self.set_hosts(())
-        deadline = time.monotonic() + WAIT_S
-        while True:  # Somebody else may take the free port first.
-            self.port = free_port()
-            self.process = subprocess.Popen([
-                shutil.which("dnsmasq", path=os.environ.get("PATH", "") + ":/usr/sbin"),
-                "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
-                "--local=/test/", "--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file=",
-                "--user=" + getpass.getuser(), "--port={}".format(self.port),
-                "--addn-hosts={}".format(self.hosts)], stderr=subprocess.DEVNULL)
-            try:
-                self.wait_for(0)  # Before that a signal would end it.
-                return self
-            except RuntimeError:
-                if self.process.poll() is None or time.monotonic() > deadline:
-                    raise
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.folder.cleanup()
-
-    def set_hosts(self, addresses):
-        self.hosts.write_text("".join(address + " nodes.test\n" for address in addresses))
-
-    def set(self, *addresses):
-        self.set_hosts(addresses)
-        self.process.send_signal(signal.SIGHUP)
-        self.wait_for(len(addresses))
-
-    def wait_for(self, addresses):
-        deadline = time.monotonic() + WAIT_S
-        while self.lookup() != addresses:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("dnsmasq does not answer")
-            time.sleep(0.02)
-
-    def lookup(self):
-        """The number of addresses that the server answers; None: it does not answer."""
-        query = b"\0\1\1\0\0\1\0\0\0\0\0\0\5nodes\4test\0\0\1\0\1"
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-            udp.settimeout(1)
-            try:
-                udp.connect(("127.0.0.1", self.port))
-                udp.send(query)
-                return int.from_bytes(udp.recv(512)[6:8], "big")
-            except OSError:
-                return None
-
-
-def free_port():
-    with socket.socket() as tcp:
-        tcp.bind(("127.0.0.1", 0))
-        return tcp.getsockname()[1]
 
 
 if __name__ == "__main__":

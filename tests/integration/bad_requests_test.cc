@@ -401,6 +401,18 @@ TEST_F(BadRequestsTest, UnknownSession) {
                 {"no session '0123'"});
 }
 
+TEST_F(BadRequestsTest, SessionOfAnotherDaemon) {
+  const auto stub = v1::Executor::NewStub(daemon_->Connect());
+  grpc::ClientContext context;
+  context.AddMetadata("resident-session", std::string(40, '0'));
+  v1::RunRequest request;
+  *request.mutable_batch() = SmallAdd();
+  v1::RunResponse response;
+  const grpc::Status status = stub->Run(&context, request, &response);
+  ExpectRefused(status, StatusCode::UNAUTHENTICATED, {"is one of another daemon"});
+  EXPECT_NE(status.error_details().find("SESSION_ELSEWHERE"), std::string::npos);
+}
+
 // Sends raw bytes as the messages of a call, and waits for its end. `responses` counts the
 // responses.
 grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,

@@ -232,7 +232,7 @@ class Sessions(support.PackageTest):
         try:
             while True:
                 step = steps.send(value)
-                value = connection._execute(step)
+                value = connection._execute(step, connection)
                 if getattr(step, "method", "") == method:
                     session = memory.session
                     connection._session_call.cancel()

@@ -16,20 +16,21 @@ import asyncio
 import itertools
 import os
 import weakref
-from typing import (TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Generator, Iterable, List, Optional,
-                    Sequence, Set, Tuple, TypeVar)
+from typing import (TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Dict, Generator, Iterable, List,
+                    Optional, Protocol, Sequence, Set, Tuple, TypeVar)
 
 import grpc
 
 from . import calls, client_aio, credentials, descriptors, operators_aio
 from .calls import Steps
-from .client import arena_bytes, may_share
+from .client import DEFAULT_ADDRESS, arena_bytes, may_share, one_of
 from .client_aio import Buffer as Buffer
-from .connection import check_process
+from .connection import (HEALTH_CHECK, SERVING, SESSION_END_SECONDS, check_process, may_have_left,
+                         one_daemon)
 from .credentials import Settings
 from .descriptors import message
-from .errors import (Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable,
-                     from_python, from_refusal, from_rpc)
+from .errors import (LEAVING, Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument,
+                     Unavailable, from_python, from_refusal, from_rpc, node_left)
 from .operations import Operations
 from .operator_call import Prepared
 from .operators import Event
@@ -59,7 +60,17 @@ async def _uninterrupted(work: "asyncio.Future[T]") -> T:
     raise cancelled
 
 
-class _Connection:
+class Routes(Protocol):
+    """Where the calls of one operation go, see connection.py."""
+
+    async def route(self, method: str, request: Any, node: bool = False) -> "Connection":
+        ...
+
+    async def session(self) -> Tuple[str, str]:
+        ...
+
+
+class Connection:
     """Runs the steps of operations in an event loop."""
 
     def __init__(self, settings: Settings, on_session_end: Callable[[], None]) -> None:
@@ -74,11 +85,65 @@ class _Connection:
         self._session: Tuple[str, str] = ("", "")
         self._session_task: Optional["asyncio.Task[None]"] = None
         self._closed = False
+        self._left = False
+
+    @property
+    def address(self) -> str:
+        return self._settings.address
+
+    @property
+    def open_session(self) -> Tuple[str, str]:
+        """The session, as of session(); empty: there is none."""
+        return self._session
+
+    async def reach(self) -> None:
+        """Opens the session. A node must serve, too. Unavailable: it cannot be used."""
+        if self._settings.pinned:
+            await self.check_health()
+        await self.session()
+
+    async def check_health(self) -> None:
+        """Unavailable unless the daemon is reached, and serves."""
+        try:
+            answer = await self._open_channel().unary_unary(HEALTH_CHECK)(
+                b"", timeout=self._settings.connect_timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        if answer != SERVING:
+            raise Unavailable("{} does not serve".format(self.address), "wait until it does, or use another daemon")
+
+    def begin(self) -> Routes:
+        """Where the calls of an operation go that begins now: to this connection."""
+        return self
+
+    async def route(self, method: str, request: Any, node: bool = False) -> "Connection":
+        return self
+
+    async def find_node(self, attempt: Callable[[Settings], Awaitable[T]]) -> T:
+        """The result of `attempt` for a node of a client of several."""
+        raise one_daemon()
+
+    async def failure(self, error: grpc.RpcError, operator: str = "") -> Error:
+        """The package's error for one of grpcio."""
+        made = from_rpc(error, operator)
+        if self._settings.pinned and (made.reason in LEAVING or may_have_left(made)):
+            if made.reason and self._session_task is not None:
+                self._session_task.cancel()
+            if await self.wait_for_session_end():
+                return node_left(self.address, made)
+        return node_left(self.address, made) if self._left and made.code == "CANCELLED" else made
+
+    async def wait_for_session_end(self) -> bool:
+        """Whether there is no session, or it ends in a moment."""
+        if self._session_task is not None:
+            await asyncio.wait([self._session_task], timeout=SESSION_END_SECONDS)
+        return not self._session[0]
 
     async def drive(self, steps: Steps[T]) -> T:
         """Runs the steps of an operation; returns its result."""
         check_process(self._process)
         self._check_loop()
+        routes = self.begin()
         value: Any = None
         failure: Optional[BaseException] = None
         while True:
@@ -92,7 +157,7 @@ class _Connection:
                 raise from_python(error) from error
             value, failure = None, None
             try:
-                value = await self._execute(step)
+                value = await self._execute(step, routes)
             except BaseException as error:
                 failure = error
 
@@ -106,9 +171,9 @@ class _Connection:
                                      "call residentd.aio.connect() in each asyncio.run(), and use the client "
                                      "only there")
 
-    async def _execute(self, step: calls.Step) -> Any:
+    async def _execute(self, step: calls.Step, routes: Routes) -> Any:
         if isinstance(step, calls.Session):
-            return await self.session()
+            return ("", "") if self._settings.balance and step.optional else await routes.session()
         if isinstance(step, calls.Blocking):
             return await _uninterrupted(asyncio.get_running_loop().run_in_executor(None, step.function))
         if isinstance(step, calls.Wait):
@@ -116,7 +181,9 @@ class _Connection:
         operator = step.operator if isinstance(step, calls.Unary) else ""
         request = (iter(step.requests) if isinstance(step, (calls.Upload, calls.Exchange)) else
                    step.request)
-        call = self.open(step.method, request, credentials.timeout_of(step.timeout, self._settings))
+        node = isinstance(step, (calls.Unary, calls.Collect)) and step.node
+        connection = await routes.route(step.method, request, node)
+        call = connection.open(step.method, request, credentials.timeout_of(step.timeout, self._settings))
         try:
             if isinstance(step, (calls.Unary, calls.Upload)):
                 return await call
@@ -124,10 +191,11 @@ class _Connection:
                 step.receive(response)
             return None
         except grpc.RpcError as error:
-            raise from_rpc(error, operator) from None
+            raise await connection.failure(error, operator) from None
 
-    def open(self, name: str, request: Any, timeout: Optional[float] = None) -> Any:
-        """Starts a call."""
+    def _open_channel(self) -> Any:
+        if self._left:
+            raise node_left(self.address, "its connection was closed")
         if self._closed:
             raise FailedPrecondition("the client is closed",
                                      "use it before close() and inside its with block")
@@ -137,10 +205,14 @@ class _Connection:
             secret = credentials.channel_credentials(self._settings)
             self._channel = (grpc.aio.insecure_channel(target, options) if secret is None else
                              grpc.aio.secure_channel(target, secret, options))
+        return self._channel
+
+    def open(self, name: str, request: Any, timeout: Optional[float] = None) -> Any:
+        """Starts a call."""
+        channel = self._open_channel()
         callable_ = self._callables.get(name)
         if callable_ is None:
             method = descriptors.method(name)
-            channel = self._channel
             make = {
                 (False, False): channel.unary_unary, (True, False): channel.stream_unary,
                 (False, True): channel.unary_stream, (True, True): channel.stream_stream,
@@ -206,6 +278,12 @@ class _Connection:
             task.add_done_callback(detach)
             return session
 
+    async def leave(self) -> None:
+        """Closes the connection, because its node has left. Calls in progress end with that error."""
+        await self.wait_for_session_end()
+        self._left = True
+        await self.close()
+
     async def close(self) -> None:
         """Ends the session and the channel."""
         if self._closed:
@@ -268,7 +346,16 @@ class Stream:
         self._ids = itertools.count(1)
         self._pending: Dict[int, Tuple[Prepared, "asyncio.Future[Any]"]] = {}
         self._ended: Optional[BaseException] = None
-        self._call = client._connection.open("Executor.Submit", None)
+        # Of the connection to one node.
+        self._connection: Any = None
+        self._call: Any = None
+        self._reader: Optional["asyncio.Task[None]"] = None
+        if not client._connection._settings.balance:
+            self._begin(client._connection)
+
+    def _begin(self, connection: Connection) -> None:
+        self._connection = connection
+        self._call = connection.open("Executor.Submit", None)
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     @property
@@ -282,6 +369,10 @@ class Stream:
         prepared = await self._client._drive(self._client._operations.prepare(
             operator.name, operator.version, args, kwargs))
         refuse_retry(prepared)
+        if self._call is None:
+            async with self._writing:
+                if self._call is None and self._ended is None:
+                    self._begin(await self._client._connection.route("Executor.Submit", None))
         await self._free.acquire()
         if self._ended is not None:
             self._free.release()
@@ -335,13 +426,18 @@ class Stream:
         if self._ended is None:
             self._ended = FailedPrecondition("the stream is closed", "open another one")
             async with self._writing:
-                await self._call.done_writing()
-        await self._reader
+                if self._call is not None:
+                    await self._call.done_writing()
+        if self._reader is not None:
+            await self._reader
 
     async def cancel(self) -> None:
         """Ends the stream at once; unanswered futures get Cancelled."""
-        self._call.cancel()
-        await self._reader
+        if self._reader is None:
+            self._ended = self._ended or Cancelled("the stream was cancelled")
+        else:
+            self._call.cancel()
+            await self._reader
 
     async def __aenter__(self) -> "Stream":
         return self
@@ -355,7 +451,7 @@ class Stream:
             async for response in self._call:
                 self._answer(response.result)
         except grpc.RpcError as failure:
-            error = from_rpc(failure)
+            error = await self._connection.failure(failure)
         except asyncio.CancelledError:
             error = Cancelled("the stream was cancelled before the batch was answered")
         except BaseException as failure:  # An error of this package; futures must not wait forever.
@@ -395,13 +491,14 @@ class Operators(operators_aio.Operators):
 
     async def watch(self, name: str = "", after_revision: int = 0) -> AsyncIterator[Event]:
         """The changes of an operator (or of all) as they happen."""
-        call = self._client._connection.open("Operators.Watch", message("WatchRequest")(
-            name=name, after_revision=after_revision))
+        request = message("WatchRequest")(name=name, after_revision=after_revision)
+        connection = await self._client._connection.route("Operators.Watch", request)
+        call = connection.open("Operators.Watch", request)
         try:
             async for response in call:
                 yield Event(response.event)
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise await connection.failure(error) from None
         finally:
             call.cancel()
 
@@ -413,7 +510,13 @@ class Client(client_aio.ClientCalls):
     def __init__(self, settings: Settings) -> None:
         memory = Memory(arena_bytes(settings))
         self._operations = Operations(memory, may_share(settings), settings)
-        self._connection = _Connection(settings, memory.reset)
+        if settings.balance:
+            from .nodes_aio import BalancedConnection  # Here, because many programs have one daemon.
+
+            self._connection: Connection = BalancedConnection(settings, memory)
+        else:
+            self._connection = Connection(settings, memory.reset)
+            memory.node = settings.address if settings.pinned else ""
         self._stream: Optional[Stream] = None
         self._graphs: Optional["Graphs"] = None
         self.operators = Operators(self)
@@ -427,7 +530,7 @@ class Client(client_aio.ClientCalls):
 
     async def _open(self) -> "Client":
         try:
-            await self._connection.session()
+            await self._connection.reach()
         except BaseException:
             await self._connection.close()
             raise
@@ -458,6 +561,14 @@ class Client(client_aio.ClientCalls):
             self._graphs = Graphs(self)
         return self._graphs
 
+    async def pin(self) -> "Client":
+        """A client of one further node, see residentd.Client.pin."""
+
+        async def opened(settings: Settings) -> "Client":
+            return await Client(settings)
+
+        return await self._connection.find_node(opened)
+
     async def close(self) -> None:
         """Ends the client; waits for results of submit() that are not there yet."""
         stream, self._stream = self._stream, None
@@ -474,7 +585,8 @@ class Client(client_aio.ClientCalls):
         return self._stream
 
 
-def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd Python client",
+def connect(address: str = DEFAULT_ADDRESS, *, targets: Optional[str] = None,
+            client_name: str = "residentd Python client",
             token_file: Optional[str] = None, tls_ca: Optional[str] = None,
             tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
             tls_server_name: Optional[str] = None, timeout: float = 60.0,
@@ -482,5 +594,5 @@ def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd P
             arena_mib: int = 1024, retry: bool = False) -> Client:
     """A client, with the arguments of residentd.connect. It connects when it is opened."""
     return Client(credentials.check(
-        Settings(address, client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name, timeout,
-                 connect_timeout, max_message_mib, shared_memory, arena_mib, retry)))
+        Settings(one_of(address, targets), client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name,
+                 timeout, connect_timeout, max_message_mib, shared_memory, arena_mib, retry, targets is not None)))

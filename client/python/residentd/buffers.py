@@ -18,7 +18,7 @@ from . import dtypes
 from .calls import Collect, Session, Steps, Unary, Upload
 from .descriptors import message
 from .dtypes import DType, DTypeLike
-from .errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from .errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable, node_left
 from .shared_memory import Memory
 from .signature import Shape
 
@@ -45,6 +45,7 @@ class BufferMemory:
         self._session = memory.session if session is None else session
         self._owned = owned and not self.durable
         self._gone = False
+        self.node = memory.node
 
     @property
     def lost(self) -> bool:
@@ -104,6 +105,8 @@ class BufferView:
                 "upload the data again; with --state_dir, a daemon restores what persist() has saved"
                 if self._memory.name else
                 "find it with Client.buffers(); buffers with a name are found again by themselves")
+        if self._memory.lost and self._memory.node:
+            raise node_left(self._memory.node, "buffer {} belonged to its session".format(self._memory.id))
         if self._memory.lost:  # The number may be that of another buffer now.
             raise NotFound(
                 "buffer {} belonged to a session that has ended".format(self._memory.id),

@@ -23,6 +23,7 @@ class Unary:
     request: Any
     timeout: Optional[float] = None  # Seconds; None: the client's default.
     operator: str = ""  # For errors.
+    node: bool = False  # Whether only the node of the session can answer, see nodes.py.
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Collect:
     request: Any
     receive: Callable[[Any], None]
     timeout: Optional[float] = None
+    node: bool = False  # As of Unary.
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,12 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Session:
-    """The session, which is opened if there is none: (id, path of the local socket)."""
+    """The session, which is opened if there is none: (id, path of the local socket).
+
+    optional: a client of several nodes opens none, because the call that follows may need no node.
+    """
+
+    optional: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .calls import Steps
 from .connection import Connection
 from .credentials import Settings
 from .dtypes import BY_NUMBER, BFloat16Array, DType, DTypeLike
+from .errors import InvalidArgument
 from .operations import Operations, ShapeLike
 from .operator import Operator
 from .operators import Operators
@@ -29,15 +30,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd Python client",
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+
+
+def connect(address: str = DEFAULT_ADDRESS, *, targets: Optional[str] = None,
+            client_name: str = "residentd Python client",
             token_file: Optional[str] = None, tls_ca: Optional[str] = None,
             tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
             tls_server_name: Optional[str] = None, timeout: float = 60.0,
             connect_timeout: float = 5.0, max_message_mib: int = 64, shared_memory: str = "auto",
             arena_mib: int = 1024, retry: bool = False) -> "Client":
-    """Connects to a daemon and opens a session.
+    """Connects to a daemon and opens a session; or to several nodes, of which it opens no session yet.
 
     address: host:port, or unix:PATH.
+    targets: in place of an address: dns:///NAME:PORT, ipv4:HOST:PORT,HOST:PORT or another target of gRPC with
+        the addresses of several daemons (docs/python.md).
     client_name: shown in the daemon's status; at most 64 bytes.
     token_file: the file with the token; refused without TLS unless the address is local.
     tls_ca, tls_cert, tls_key, tls_server_name: files in PEM; tls_ca turns on TLS.
@@ -49,16 +56,29 @@ def connect(address: str = "127.0.0.1:50051", *, client_name: str = "residentd P
 
     Unavailable: no daemon answered. Unauthenticated, PermissionDenied: the credential was refused.
     """
-    settings = credentials.check(
-        Settings(address, client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name, timeout,
-                 connect_timeout, max_message_mib, shared_memory, arena_mib, retry))
+    return _open(credentials.check(
+        Settings(one_of(address, targets), client_name, token_file, tls_ca, tls_cert, tls_key, tls_server_name,
+                 timeout, connect_timeout, max_message_mib, shared_memory, arena_mib, retry, targets is not None)))
+
+
+def _open(settings: Settings) -> "Client":
     client = Client(settings)
     try:
-        client._connection.session()
+        client._connection.reach()
     except BaseException:
         client.close()
         raise
     return client
+
+
+def one_of(address: str, targets: Optional[str]) -> str:
+    """The address or the targets. InvalidArgument if both are given."""
+    if targets is None:
+        return address
+    if address != DEFAULT_ADDRESS:
+        raise InvalidArgument("address={!r} and targets={!r} are both given".format(address, targets),
+                              "give one of them")
+    return targets
 
 
 def may_share(settings: Settings) -> bool:
@@ -68,8 +88,8 @@ def may_share(settings: Settings) -> bool:
 
 
 def arena_bytes(settings: Settings) -> int:
-    """The most that the arena may use; 0: no arena."""
-    return settings.arena_mib << 20 if may_share(settings) else 0
+    """The most that the arena may use; 0: no arena. Calls with memory of one node could not be spread."""
+    return settings.arena_mib << 20 if may_share(settings) and not settings.balance else 0
 
 
 class Buffer(BufferView):
@@ -207,7 +227,13 @@ class Client(ClientCalls):
     def __init__(self, settings: Settings) -> None:
         memory = Memory(arena_bytes(settings))
         self._operations = Operations(memory, may_share(settings), settings)
-        self._connection = Connection(settings, memory.reset)
+        if settings.balance:
+            from .nodes import BalancedConnection  # Here, because many programs have one daemon.
+
+            self._connection: Connection = BalancedConnection(settings, memory)
+        else:
+            self._connection = Connection(settings, memory.reset)
+            memory.node = settings.address if settings.pinned else ""
         self._operator_cache: Dict[Tuple[str, int], Operator] = {}
         self._lock = threading.Lock()
         self._stream: Optional[Stream] = None
@@ -249,6 +275,11 @@ class Client(ClientCalls):
             with self._lock:
                 self._graphs = self._graphs or Graphs(self)
         return self._graphs
+
+    def pin(self) -> "Client":
+        """A client of one further node, chosen by chance among those that serve, with which this one was
+        connected by connect(targets=...). All calls of that client go to its node."""
+        return self._connection.find_node(_open)
 
     # Lifetime.
 

@@ -12,14 +12,15 @@ import threading
 import time
 import traceback
 import weakref
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Protocol, Tuple, TypeVar
 
 import grpc
 
 from . import calls, credentials, descriptors
 from .calls import Steps
 from .credentials import Settings
-from .errors import DeadlineExceeded, Error, FailedPrecondition, Unavailable, from_python, from_rpc
+from .errors import (LEAVING, DeadlineExceeded, Error, FailedPrecondition, Unavailable, from_python, from_rpc,
+                     node_left)
 
 T = TypeVar("T")
 
@@ -43,11 +44,26 @@ def check_process(owner: int) -> None:
                 owner, _process), "call residentd.connect() in each process")
 
 
+def one_daemon() -> FailedPrecondition:
+    """The error of a call that needs several nodes."""
+    return FailedPrecondition("the client is one of a single daemon", "use residentd.connect(targets=...)")
+
+
+def may_have_left(error: Error) -> bool:
+    """Whether it is an error of a connection that broke, or of calls that a daemon ended when it stopped. A
+    daemon that serves has some of these errors, too."""
+    return not error.reason and (error.code == "UNAVAILABLE" or (
+        error.code == "CANCELLED" and "ocally cancelled" not in error.message))
+
+
 # The connections of this process.
 _connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 # The longest that the end of the program waits for its calls.
 _EXIT_SECONDS = 5.0
-_HEALTH_CHECK = "/grpc.health.v1.Health/Check"  # Any daemon serves it, and its request may be empty.
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"  # Any daemon serves it, and its request may be empty.
+SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse.
+# When a node has left, its calls and its session end one shortly after the other.
+SESSION_END_SECONDS = 1.0
 
 
 def _copy(items: "weakref.WeakSet[T]") -> List[T]:
@@ -67,6 +83,17 @@ def _end_calls() -> None:
 atexit.register(_end_calls)
 
 
+class Routes(Protocol):
+    """Where the calls of one operation go."""
+
+    def route(self, method: str, request: Any, node: bool = False) -> "Connection":
+        """The connection for a call. node: whether only the node of the session can answer."""
+
+    def session(self) -> Tuple[str, str]:
+        """The session, which is opened if there is none: its id and the path of the daemon's local
+        socket."""
+
+
 class Connection:
     """Runs the steps of operations."""
 
@@ -82,8 +109,11 @@ class Connection:
         self._on_session_end = on_session_end
         self._opening = threading.Lock()
         self._session_call: Any = None
+        self._session_ended = threading.Event()  # And _on_session_end has run.
+        self._session_ended.set()
         self._set_session(("", ""))
         self._closed = False
+        self._left = False
         self._close_ended = threading.Event()
         # The calls whose responses stream, and threads that handle them.
         self._calls_lock = threading.Lock()
@@ -103,11 +133,46 @@ class Connection:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def open_session(self) -> Tuple[str, str]:
+        """The session, as of session(); empty: there is none."""
+        return self._session
+
+    def reach(self) -> None:
+        """Opens the session. A node must serve, too. Unavailable: it cannot be used."""
+        if self._settings.pinned:
+            self.check_health()
+        self.session()
+
+    def check_health(self) -> None:
+        """Unavailable unless the daemon is reached, and serves."""
+        try:
+            answer = self._channel.unary_unary(HEALTH_CHECK)(b"", timeout=self._settings.connect_timeout,
+                                                             metadata=self._headers)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        except ValueError as error:
+            raise self._closed_error(error) from None
+        if answer != SERVING:
+            raise Unavailable("{} does not serve".format(self.address), "wait until it does, or use another daemon")
+
+    def begin(self) -> Routes:
+        """Where the calls of an operation go that begins now: to this connection."""
+        return self
+
+    def route(self, method: str, request: Any, node: bool = False) -> "Connection":
+        return self
+
+    def find_node(self, attempt: Callable[[Settings], T]) -> T:
+        """The result of `attempt` for a node of a client of several."""
+        raise one_daemon()
+
     # Steps.
 
     def drive(self, steps: Steps[T]) -> T:
         """Runs the steps of an operation; returns its result."""
         check_process(self._process)
+        routes = self.begin()
         value: Any = None
         failure: Optional[BaseException] = None
         while True:
@@ -121,23 +186,25 @@ class Connection:
                 raise from_python(error) from error
             value, failure = None, None
             try:
-                value = self._execute(step)
+                value = self._execute(step, routes)
             except BaseException as error:
                 failure = error
 
-    def _execute(self, step: calls.Step) -> Any:
+    def _execute(self, step: calls.Step, routes: "Routes") -> Any:
         if isinstance(step, calls.Unary):
-            return self._call(step.method, step.request, step.timeout, step.operator)
+            return routes.route(step.method, step.request, step.node)._call(
+                step.method, step.request, step.timeout, step.operator)
         if isinstance(step, calls.Session):
-            return self.session()
+            return ("", "") if self._settings.balance and step.optional else routes.session()
         if isinstance(step, calls.Blocking):
             return step.function()
         if isinstance(step, calls.Wait):
             return self._wait(step)
-        if isinstance(step, calls.Upload):
-            return self._call(step.method, iter(step.requests), step.timeout, "")
         request = step.request if isinstance(step, calls.Collect) else iter(step.requests)
-        self.stream(step.method, request, step.receive, step.timeout)
+        connection = routes.route(step.method, request, isinstance(step, calls.Collect) and step.node)
+        if isinstance(step, calls.Upload):
+            return connection._call(step.method, request, step.timeout, "")
+        connection.stream(step.method, request, step.receive, step.timeout)
         return None
 
     def _wait(self, step: calls.Wait) -> None:
@@ -148,7 +215,7 @@ class Connection:
         if step.for_connection:
             try:
                 # Nobody needs a credential for it.
-                self._channel.unary_unary(_HEALTH_CHECK)(b"", timeout=step.seconds, wait_for_ready=True)
+                self._channel.unary_unary(HEALTH_CHECK)(b"", timeout=step.seconds, wait_for_ready=True)
             except (grpc.RpcError, ValueError):  # The next attempt reports what is wrong.
                 pass
         time.sleep(max(0.0, end - time.monotonic()))
@@ -173,12 +240,33 @@ class Connection:
     def _raise(self, error: BaseException, operator: str) -> NoReturn:
         """Raises the package's error for one of grpcio."""
         if isinstance(error, grpc.RpcError):
-            raise from_rpc(error, operator) from None
+            raise self.failure(error, operator) from None
         if isinstance(error, ValueError):  # A closed channel.
             raise self._closed_error(error) from None
         # The frames of grpc own the call, which is cancelled when they let it go.
         traceback.clear_frames(error.__traceback__)
         raise error
+
+    def failure(self, error: grpc.RpcError, operator: str = "") -> Error:
+        """The package's error for one of grpcio."""
+        made = from_rpc(error, operator)
+        if not self._settings.pinned or not self._has_left(made):
+            return made
+        return node_left(self.address, made)
+
+    def _has_left(self, error: Error) -> bool:
+        """Whether the node cannot be used any more; then its session has ended."""
+        if error.reason in LEAVING:
+            self._session_call.cancel()
+        elif self._left and error.code == "CANCELLED":
+            return True
+        elif not may_have_left(error):
+            return False
+        return self.wait_for_session_end()
+
+    def wait_for_session_end(self) -> bool:
+        """Whether there is no session, or it ends in a moment."""
+        return self._session_ended.wait(SESSION_END_SECONDS)
 
     def stream(self, method: str, request: Any, receive: Callable[[Any], None],
                timeout: Optional[float]) -> None:
@@ -188,7 +276,7 @@ class Connection:
             for response in call:
                 receive(response)
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.failure(error) from None
         finally:
             call.cancel()
 
@@ -234,6 +322,8 @@ class Connection:
             thread.join(remaining())
 
     def _closed_error(self, error: ValueError) -> Exception:
+        if self._left:
+            return node_left(self.address, "its connection was closed")
         if not self._closed:
             return error
         return FailedPrecondition("the client is closed", "use it before close() and inside its with block")
@@ -286,6 +376,7 @@ class Connection:
             if response is None:
                 raise Unavailable("the daemon ended the session immediately", "try again")
             self._session_call = call
+            self._session_ended = session_ended = threading.Event()
             self._set_session((response.session_id, response.local_address))
             session = self._session
             # The channel's thread keeps the callback, which must not keep the client.
@@ -296,6 +387,7 @@ class Connection:
                 if found is not None and found._session is session:
                     found._set_session(("", ""))
                     found._on_session_end()
+                session_ended.set()
 
             if not call.add_callback(ended):
                 ended()
@@ -306,6 +398,12 @@ class Connection:
         happen in any thread at any time, also while that thread holds locks."""
         if not self._closed and os.getpid() == self._process:
             _thread.start_new_thread(self.close, ())
+
+    def leave(self) -> None:
+        """Closes the connection, because its node has left. Calls in progress end with that error."""
+        self.wait_for_session_end()
+        self._left = True
+        self.close()
 
     def close(self) -> None:
         """Ends the session and the channel. Calls in progress end CANCELLED."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import numbers
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
@@ -22,11 +23,20 @@ _KEEPALIVE_TIMEOUT_MS = 10_000
 # How long the channel waits before it connects again, at first and at most.
 _FIRST_RECONNECT_MS = 100
 _LAST_RECONNECT_MS = 2_000
+# A client of several nodes spreads its calls over those that serve, and asks DNS at most this often.
+_BALANCED = json.dumps({"loadBalancingConfig": [{"round_robin": {}}],
+                        "healthCheckConfig": {"serviceName": ""}})
+_RESOLVE_MS = 10_000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of connect(). Times are seconds."""
+    """The arguments of connect(). Times are seconds.
+
+    balance: whether `address` is the target of several nodes.
+    pinned: whether it is one of them. Then `authority` is what TLS and proxies see in place of the address,
+        if it is not empty, and `affinity` is sent with each call, if it is not empty (see nodes.py).
+    """
 
     address: str
     client_name: str
@@ -41,6 +51,10 @@ class Settings:
     shared_memory: str
     arena_mib: int
     retry: bool
+    balance: bool = False
+    pinned: bool = False
+    authority: str = ""
+    affinity: str = ""
 
 
 def check(settings: Settings) -> Settings:
@@ -70,6 +84,9 @@ def check(settings: Settings) -> Settings:
         raise InvalidArgument("a client certificate needs tls_cert and tls_key", "give both")
     if (settings.tls_cert or settings.tls_server_name) and not settings.tls_ca:
         raise InvalidArgument("tls_cert and tls_server_name need TLS", "give tls_ca")
+    if settings.balance and settings.tls_ca and not settings.tls_server_name and "," in settings.address:
+        raise InvalidArgument("the certificates of a list of addresses have no name in common",
+                              "give tls_server_name, or a name in place of the list")
     if settings.token_file and not settings.tls_ca and not is_local(settings.address):
         raise FailedPrecondition(
             "a token would be sent in the clear to {}".format(settings.address),
@@ -80,13 +97,9 @@ def check(settings: Settings) -> Settings:
 def check_address(address: str) -> None:
     """InvalidArgument unless it is an address that gRPC would use as it is written: it takes the lower 16
     bits of any port."""
-    if address.startswith(("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")):
+    if address.startswith(OPAQUE):
         return
-    bare = address
-    for scheme in ("dns:", "ipv4:", "ipv6:"):
-        if address.startswith(scheme):
-            bare = address[len(scheme):].rpartition("/")[2]
-    for each in bare.split(",") if address.startswith(("ipv4:", "ipv6:")) else [bare]:
+    for each in hosts(address):
         host, colon, port = each.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]") and len(host) > 2
         if (not colon or not host or (":" in host and not bracketed) or
@@ -94,6 +107,17 @@ def check_address(address: str) -> None:
             raise InvalidArgument("{!r} is not HOST:PORT".format(address),
                                   "give a port from 1 to 65535, for example 127.0.0.1:50051 or [::1]:50051; "
                                   "or unix:PATH")
+
+
+# Addresses that only gRPC can take apart.
+OPAQUE = ("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")
+
+
+def hosts(address: str) -> List[str]:
+    """HOST:PORT of each part of an address that does not begin with one of OPAQUE."""
+    if address.startswith(("ipv4:", "ipv6:")):
+        return address[len("ipv4:"):].rpartition("/")[2].split(",")
+    return [address[len("dns:"):].rpartition("/")[2] if address.startswith("dns:") else address]
 
 
 def check_timeout(value: Any, name: str = "timeout") -> None:
@@ -116,7 +140,11 @@ def is_local(address: str) -> bool:
     """Whether the address is on this machine for certain: a Unix socket or the loopback interface."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    host = address.rpartition(":")[0].strip("[]")
+    return not address.startswith(OPAQUE) and all(_is_loopback(each) for each in hosts(address))
+
+
+def _is_loopback(host_port: str) -> bool:
+    host = host_port.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True
     try:
@@ -127,8 +155,9 @@ def is_local(address: str) -> bool:
 
 def metadata(settings: Settings) -> List[Tuple[str, str]]:
     """The headers of each call."""
+    headers = [("resident-affinity", settings.affinity)] if settings.affinity else []
     if not settings.token_file:
-        return []
+        return headers
     try:
         token = read_file(settings.token_file).decode().strip()
     except UnicodeDecodeError:
@@ -136,7 +165,7 @@ def metadata(settings: Settings) -> List[Tuple[str, str]]:
     if not token:
         raise InvalidArgument("the token file {} is empty, or not a text".format(settings.token_file),
                               "write the token into it")
-    return [("authorization", "Bearer " + token)]
+    return headers + [("authorization", "Bearer " + token)]
 
 
 def target_and_options(settings: Settings) -> Tuple[str, List[Tuple[str, Any]]]:
@@ -156,6 +185,11 @@ def target_and_options(settings: Settings) -> Tuple[str, List[Tuple[str, Any]]]:
         ("grpc.initial_reconnect_backoff_ms", _FIRST_RECONNECT_MS),
         ("grpc.max_reconnect_backoff_ms", _LAST_RECONNECT_MS),
     ]
+    if settings.balance:
+        options += [("grpc.service_config", _BALANCED),
+                    ("grpc.dns_min_time_between_resolutions_ms", _RESOLVE_MS)]
+    if settings.authority:
+        options.append(("grpc.default_authority", settings.authority))
     if settings.tls_server_name:
         options.append(("grpc.ssl_target_name_override", settings.tls_server_name))
     return settings.address, options

@@ -10,7 +10,7 @@ str() prints on its own line:
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import grpc
 
@@ -209,7 +209,10 @@ _MAY_HAVE_RUN_CODES = {"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "
                        "DATA_LOSS"}
 # Reasons of the daemon's refusals that pass by themselves (runtime/base/errors/reason.h).
 _PASSING = {"DRAINING", "NO_DEVICE", "DEVICE_UNAVAILABLE", "QUEUE_FULL", "STAGING_FULL", "MEMORY_FULL",
-            "TASK_QUOTA", "UNKNOWN_SESSION"}
+            "TASK_QUOTA", "UNKNOWN_SESSION", "SESSION_ELSEWHERE"}
+# Of calls to a node whose session has ended, or that is about to end it.
+LEAVING = {"DRAINING", "UNKNOWN_SESSION", "SESSION_ELSEWHERE"}
+NODE_LEFT = "NODE_LEFT"
 # With these messages gRPC ends a call for which it found no connection, so that nothing was sent.
 _NOT_CONNECTED = ("failed to connect to all addresses", "connections to all backends failing",
                   "DNS resolution failed")
@@ -281,6 +284,18 @@ def task_failed(operator: str, errors: Sequence[TaskError], failed: int, count: 
     """The error about tasks that did not end OK; `errors` has the first of them."""
     kind = TaskTimedOut if errors[0].status == "DEADLINE_EXCEEDED" else TaskFailed
     return kind(operator, errors, failed, count, result)
+
+
+def node_left(node: str, cause: Union[Error, str]) -> Unavailable:
+    """The error of a call with what belonged to a node that has left. cause: the call's own error, or what
+    is gone."""
+    error = cause if isinstance(cause, Error) else None
+    made = Unavailable(
+        "node {} has left: {}".format(node, cause if error is None else error.message),
+        "make it again, for example with upload(): the client then uses another node, but for one of pin()",
+        operator="" if error is None else error.operator, reason=NODE_LEFT, details={"node": node})
+    made.may_have_run = error is not None and error.may_have_run
+    return made
 
 
 def split_fix(text: str) -> Tuple[str, str]:

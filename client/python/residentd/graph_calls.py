@@ -12,7 +12,8 @@ from typing import Any, Deque, Dict, List, Mapping, NoReturn, Optional, Tuple, U
 from . import graph_run
 from .calls import Collect, Session, Steps, Unary
 from .descriptors import enum_names, message
-from .errors import AlreadyExists, Error, FailedPrecondition, Internal, InvalidArgument, NotFound
+from .errors import (AlreadyExists, Error, FailedPrecondition, Internal, InvalidArgument, NotFound,
+                     node_left)
 from .graph import Graph, GraphRefused, GraphReport
 from .graph_run import GraphRecord, GraphResult, Layout, PreparedRun, RunOptions
 from .operations import REFUSALS, Operations
@@ -82,8 +83,10 @@ class Loaded:
     """A loaded graph, as both clients' classes see it."""
 
     def __init__(self, graph_id: str, graph: Graph, layout: Layout, report: Optional[GraphReport],
-                 already_loaded: bool) -> None:
+                 already_loaded: bool, node: str = "") -> None:
+        """node: where it was loaded, if there may be several nodes; "": each is expected to have it."""
         self.id = graph_id
+        self.node = node
         self.graph = graph
         self.layout = layout
         self.report = report
@@ -102,6 +105,7 @@ class OpenSession:
         self.state_bytes = int(session.state_bytes)
         self.loaded = loaded
         self.number = number
+        self.node = owner._operations.memory.node
         self.keep = keep
         self.closed = False
         self._owner = owner
@@ -200,7 +204,8 @@ class GraphCalls:
         report = GraphReport(response.report)
         if not response.graph_id:
             raise GraphRefused(graph.name, report)
-        return Loaded(str(response.graph_id), graph, Layout(graph), report, bool(response.already_loaded))
+        return Loaded(str(response.graph_id), graph, Layout(graph), report, bool(response.already_loaded),
+                      self._operations.memory.node)
 
     def list(self) -> Steps[List[GraphInfo]]:
         response = yield Unary("Graphs.List", message("ListGraphsRequest")())
@@ -224,17 +229,25 @@ class GraphCalls:
         return Loaded(graph_id, graph, Layout(graph), None, True)
 
     def describe(self, loaded: Loaded) -> Steps[GraphInfo]:
-        response = yield from self._describe(loaded.id)
+        yield from self._check_node(loaded)
+        response = yield from self._describe(loaded.id, bool(loaded.node))
         return GraphInfo(response.loaded)
 
     def unload(self, loaded: Loaded, for_all: bool) -> Steps[bool]:
+        yield from self._check_node(loaded)
         response = yield Unary("Graphs.Unload", message("UnloadGraphRequest")(graph_id=loaded.id,
                                                                              for_all=for_all))
         loaded.unloaded = True
         return bool(response.removed)
 
-    def _describe(self, graph_id: str) -> Steps[Any]:
-        return (yield Unary("Graphs.Describe", message("DescribeGraphRequest")(graph_id=graph_id)))
+    def _describe(self, graph_id: str, node: bool = False) -> Steps[Any]:
+        return (yield Unary("Graphs.Describe", message("DescribeGraphRequest")(graph_id=graph_id), node=node))
+
+    def _check_node(self, loaded: Loaded) -> Steps[None]:
+        if loaded.node:
+            yield Session()
+            if loaded.node != self._operations.memory.node:
+                raise node_left(loaded.node, "graph {:.12} was loaded there".format(loaded.id))
 
     # Runs.
 
@@ -248,12 +261,14 @@ class GraphCalls:
             request.graph_session = source.id
             layout = source.loaded.layout
         elif isinstance(source, Loaded):
+            yield from self._check_node(source)
             request.graph_id = source.id
             layout = source.layout
         else:
             request.graph.CopyFrom(content(source))
             layout = Layout(source)
         run = yield from graph_run.prepare(self._operations, layout, request, values, options)
+        run.node = isinstance(source, Loaded) and bool(source.node)
         if isinstance(source, OpenSession):  # The session may have been replaced meanwhile.
             self._check(source)
         return run
@@ -273,7 +288,7 @@ class GraphCalls:
                 results.append(received)
 
         try:
-            yield Collect("Graphs.Run", run.request, receive, run.timeout)
+            yield Collect("Graphs.Run", run.request, receive, run.timeout, run.node)
         except BaseException as error:
             self.failed(run, error)
             raise
@@ -290,6 +305,7 @@ class GraphCalls:
 
     def open(self, loaded: Loaded, values: Mapping[str, Any], device: Optional[int]) -> Steps[OpenSession]:
         yield from self._collect_garbage()
+        yield from self._check_node(loaded)
         request = message("OpenGraphSessionRequest")(graph_id=loaded.id)
         run = PreparedRun(loaded.layout, request, None)
         yield Session()
@@ -349,6 +365,8 @@ class GraphCalls:
                                      "use it before close() and inside its with block")
         if session.number != self._operations.memory.session:
             # Its id may be that of another graph session now.
+            if session.node:
+                raise node_left(session.node, "graph session {} belonged to its session".format(session.id))
             raise NotFound("graph session {} belonged to a session that has ended".format(session.id),
                            "open another one")
 

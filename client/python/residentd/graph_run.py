@@ -182,6 +182,7 @@ class PreparedRun:
     def __init__(self, layout: Layout, request: Any, timeout: Optional[float]) -> None:
         self.request = request
         self.timeout = timeout
+        self.node = False  # Whether only the node of the session has the graph.
         # What the run was given for outputs: arrays that are copied to, and what is bound.
         self.copied: Dict[str, "np.ndarray[Any, Any]"] = {}
         self.bound: Dict[str, Any] = {}
@@ -268,7 +269,7 @@ def bind(operations: Operations, run: PreparedRun, values: Mapping[str, Any],
     scalar and a tensor have is the scalar's."""
     request, layout = run.request, run._layout
     yield from operations.collect_garbage()
-    yield Session()
+    yield Session(optional=True)
     device = check_device(device)
     if device is not None:
         request.device = device

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Mapping, Optional, Union
 import grpc
 
 from . import credentials
-from .errors import Cancelled, from_rpc
+from .errors import Cancelled
 from .graph import Graph
 from .graph_calls import Loaded, OpenSession, no_result
 from .graph_run import GraphRecord, GraphResult, PreparedRun, RunOptions, not_ended
@@ -32,6 +32,7 @@ class GraphRun:
         self._graphs = graphs
         self._begin = (source, values, options)
         self._run: Optional[PreparedRun] = None
+        self._connection: Any = None
         self._call: Any = None
         self._result: Optional[GraphResult] = None
         self._closed = False
@@ -50,9 +51,10 @@ class GraphRun:
         if self._closed or self._result is not None:
             raise StopAsyncIteration
         if self._run is None:
+            routes = self._graphs._client._connection.begin()
             self._run = await self._graphs._drive(self._graphs._calls.prepare(*self._begin))
-            self._call = self._graphs._client._connection.open("Graphs.Run", self._run.request,
-                                                               self._run.timeout)
+            self._connection = await routes.route("Graphs.Run", self._run.request, self._run.node)
+            self._call = self._connection.open("Graphs.Run", self._run.request, self._run.timeout)
         last: Any = None
         try:
             async for response in self._call:
@@ -63,7 +65,7 @@ class GraphRun:
         except grpc.RpcError as error:
             if self._closed:
                 raise StopAsyncIteration from None
-            made = from_rpc(error)
+            made = await self._connection.failure(error)
             self._graphs._calls.failed(self._run, made)
             raise made from None
         except asyncio.CancelledError:

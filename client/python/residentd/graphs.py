@@ -17,7 +17,7 @@ import grpc
 
 from . import credentials
 from .calls import Steps
-from .errors import Cancelled, Error, from_rpc
+from .errors import Cancelled, Error
 from .graph import Graph, GraphReport
 from .graph_calls import (GraphCalls, GraphInfo, GraphSessionInfo, Loaded, LoadedFacts, OpenSession,
                           SessionFacts, no_result)
@@ -221,12 +221,14 @@ class GraphRun:
     def __init__(self, graphs: Graphs, source: Union[Graph, Loaded, OpenSession], values: Mapping[str, Any],
                  options: RunOptions) -> None:
         self._calls = graphs._calls
+        routes = graphs._client._connection.begin()
         self._run: PreparedRun = graphs._drive(graphs._calls.prepare(source, values, options))
         self._result: Optional[GraphResult] = None
         self._closed = False
         if options.timeout is not None:
             credentials.check_timeout(options.timeout)
-        self._call = graphs._client._connection.open("Graphs.Run", self._run.request, options.timeout)
+        self._connection = routes.route("Graphs.Run", self._run.request, self._run.node)
+        self._call = self._connection.open("Graphs.Run", self._run.request, options.timeout)
 
     @property
     def result(self) -> GraphResult:
@@ -251,7 +253,7 @@ class GraphRun:
         except grpc.RpcError as error:
             if self._closed:
                 raise StopIteration from None
-            made = from_rpc(error)
+            made = self._connection.failure(error)
             self._calls.failed(self._run, made)
             raise made from None
         self._result = self._run.result(last if last is not None else no_result())

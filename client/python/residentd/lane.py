@@ -277,11 +277,12 @@ class Lane:
                                               data_bytes=data_bytes)
         # The call lasts as long as the lane.
         client._connection.session()
-        self._stream = client._connection.open("Lanes.Open", request)
+        self._connection = client._connection.route("Lanes.Open", request)
+        self._stream = self._connection.open("Lanes.Open", request)
         try:
             self._info = next(self._stream)
         except grpc.RpcError as error:
-            raise errors.from_rpc(error) from None
+            raise self._connection.failure(error) from None
         self._bound: Dict[int, int] = {}  # Index in the lane, by the buffer's id.
         code = self._library.residentd_lane_attach(self._info.local_address.encode(), self._info.token.encode(),
                                                    ctypes.byref(self._handle))
@@ -351,7 +352,7 @@ class Lane:
         if len(words) > _MAX_WORDS:
             raise InvalidArgument("{} tensors and scalars vary".format(len(words)),
                                   "let at most {} vary; put tensors side by side into one".format(_MAX_WORDS))
-        response = self._client._connection._call("Lanes.Prepare", request, None, operator)
+        response = self._connection._call("Lanes.Prepare", request, None, operator)
         return LaneCall(self, response.call, response.version, signature, words, first)
 
     def wait(self, sequence: int, timeout: Optional[float] = None) -> None:
@@ -408,7 +409,7 @@ class Lane:
         index = self._bound.get(tensor.buffer)
         if index is None:
             request = message("BindLaneRequest")(lane_id=self._info.lane_id, buffer_ids=[tensor.buffer])
-            response = self._client._connection._call("Lanes.Bind", request, None, "")
+            response = self._connection._call("Lanes.Bind", request, None, "")
             index = self._bound[tensor.buffer] = response.indices[0]
         return index << 48 | tensor.offset_bytes
 

@@ -17,7 +17,7 @@ from .calls import Collect, Session, Steps, Unary
 from .credentials import Settings
 from .descriptors import message
 from .dtypes import DType, DTypeLike
-from .errors import (AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
+from .errors import (NODE_LEFT, AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
                      PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable, Unimplemented)
 from .lone_call import Template
 from .operator_call import CallBuilder, Prepared
@@ -28,6 +28,9 @@ from .signature import Shape, Signature
 # Errors of calls of which no task runs any more. After any other error a task may still run.
 REFUSALS = (AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
              ResourceExhausted, Unauthenticated, Unimplemented)
+
+# The most nodes that are asked for a buffer, each of which leaves meanwhile.
+_ALLOCATE_ATTEMPTS = 3
 
 ShapeLike = Union[int, Sequence[int]]
 
@@ -134,7 +137,7 @@ class Operations:
             try:
                 prepared = yield from self.prepare(name, version, args, kwargs, shared)
             except Unavailable as error:
-                error.passes = True  # Nothing was sent.
+                error.passes = error.reason != NODE_LEFT  # Nothing was sent.
                 raise
             repeatable = prepared.repeatable
             prepared.limit(left)
@@ -203,14 +206,20 @@ class Operations:
                  name: str) -> Steps[Tuple[BufferMemory, DType, Shape]]:
         yield from self.collect_garbage()
         kind = dtypes.find(dtype)
-        session = self.memory.session
-        yield Session()
         wanted = shape_of(shape)
         if durable and not name:
             # By which the handle is recognized after a restart of the daemon, when other buffers may
             # have its number.
             name = "unnamed-" + secrets.token_hex(8)
-        info = yield from buffers.allocate(wanted, kind, device, durable, name)
+        for attempts_left in reversed(range(_ALLOCATE_ATTEMPTS)):
+            yield Session()
+            session = self.memory.session
+            try:
+                info = yield from buffers.allocate(wanted, kind, device, durable, name)
+                break
+            except Unavailable as error:  # What the node had allocated has left with it.
+                if error.reason != NODE_LEFT or not attempts_left:
+                    raise
         return BufferMemory(info, self.memory, True, session), kind, wanted
 
     def upload(self, values: Any, dtype: Optional[DTypeLike], device: Optional[int], durable: bool,

@@ -409,8 +409,9 @@ class Operators:
     # For threads only.
     def watch(self, name: str = "", after_revision: int = 0) -> "Watch":
         """The changes of an operator (or of all) as they happen."""
-        return Watch(self._client._connection.open("Operators.Watch", message("WatchRequest")(
-            name=name, after_revision=after_revision)))
+        request = message("WatchRequest")(name=name, after_revision=after_revision)
+        connection = self._client._connection.route("Operators.Watch", request)
+        return Watch(connection.open("Operators.Watch", request))
 
 
 class Watch:

@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable, TypeVar
 
 from .calls import Steps, Wait
-from .errors import Error, InvalidArgument, TaskFailed, Unavailable
+from .errors import NODE_LEFT, Error, InvalidArgument, TaskFailed, Unavailable
 
 T = TypeVar("T")
 MAY_RUN_TWICE = "may_run_twice"
@@ -36,6 +36,8 @@ def may_send_again(error: Error, retry: Any, repeatable: bool) -> bool:
     outputs if it runs twice."""
     if error.passes:
         return True
+    if error.reason == NODE_LEFT:
+        return False
     lost = isinstance(error, Unavailable) or (isinstance(error, TaskFailed) and
                                               all(e.status == "UNAVAILABLE" for e in error.errors))
     return lost and repeatable and retry == MAY_RUN_TWICE

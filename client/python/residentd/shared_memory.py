@@ -177,6 +177,7 @@ class Memory:
         # Buffers of the daemon that the next call frees, with the session that owns them.
         self._garbage: Deque[Tuple[int, int]] = collections.deque()
         self._session = 0  # Counts sessions.
+        self.node = ""  # That has the session, if there may be several.
         _memories.add(self)
 
     @property

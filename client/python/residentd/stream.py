@@ -17,13 +17,12 @@ import queue
 import threading
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, Iterator, Optional, Tuple
 
 import grpc
 
 from .descriptors import message
-from .errors import (Cancelled, Error, FailedPrecondition, Internal, InvalidArgument, Unavailable, from_refusal,
-                     from_rpc)
+from .errors import Cancelled, Error, FailedPrecondition, Internal, InvalidArgument, Unavailable, from_refusal
 from .operations import Operations
 from .operator_call import Prepared
 
@@ -78,13 +77,14 @@ class _State:
         threads.add(threading.current_thread())
         yield from iter(self.requests.get, None)
 
-    def read(self, call: Any) -> None:
+    def read(self, call: Any, convert: Callable[[grpc.RpcError], Error]) -> None:
+        """Reads all results. convert: makes the package's error of one of grpcio."""
         error: BaseException = Unavailable("the daemon ended the stream", "send the batch again")
         try:
             for response in call:
                 self._answer(response.result)
         except grpc.RpcError as failure:
-            error = from_rpc(failure)
+            error = convert(failure)
             if isinstance(error, Cancelled):
                 error = Cancelled("the stream was cancelled before the batch was answered")
         except BaseException as failure:  # An error of this package; futures must not wait forever.
@@ -132,9 +132,10 @@ class Stream:
         self._max_in_flight = max_in_flight
         self._state = state = _State(client._operations, max_in_flight)
         self._ids = itertools.count(1)
-        threads = client._connection.threads
-        self._call = client._connection.open("Executor.Submit", state.take_requests(threads))
-        self._reader = threading.Thread(target=state.read, args=(self._call,), name="residentd-stream",
+        connection = client._connection.route("Executor.Submit", None)
+        threads = connection.threads
+        self._call = connection.open("Executor.Submit", state.take_requests(threads))
+        self._reader = threading.Thread(target=state.read, args=(self._call, connection.failure), name="residentd-stream",
                                         daemon=True)
         self._reader.start()
         threads.add(self._reader)

@@ -4,9 +4,9 @@
 // Errors of arguments have one (argument_errors.h), so that a client can show which argument to
 // correct without reading the message. Refusals of a batch that pass by themselves have one
 // (DRAINING, NO_DEVICE, DEVICE_UNAVAILABLE, QUEUE_FULL, STAGING_FULL, MEMORY_FULL, TASK_QUOTA,
-// UNKNOWN_SESSION), so that a client knows that the batch did not run and can be sent again. Do not
-// use these names for an error of tasks that may have run. NODE_FAILED names the node of a task
-// graph that ended its run (graph_errors.h).
+// UNKNOWN_SESSION, SESSION_ELSEWHERE), so that a client knows that the batch did not run and can be
+// sent again. Do not use these names for an error of tasks that may have run. NODE_FAILED names the
+// node of a task graph that ended its run (graph_errors.h).
 //
 // Thread safety: functions without state.
 //
