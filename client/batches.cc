@@ -28,6 +28,16 @@ TaskBatch& TaskBatch::Version(uint32_t version) {
   return *this;
 }
 
+TaskBatch& TaskBatch::ContentHash(std::string_view digits) {
+  tasks().set_content_hash(digits.data(), digits.size());
+  return *this;
+}
+
+TaskBatch& TaskBatch::Label(std::string_view label) {
+  tasks().set_label(label.data(), label.size());
+  return *this;
+}
+
 TaskBatch& TaskBatch::InputBytes(v1::DType dtype, const void* data, uint64_t size_bytes,
                                  const Shape& shape) {
   v1::InlineColumn& column = *tasks().add_arguments()->mutable_inline_();
@@ -89,6 +99,16 @@ FluxBatch& FluxBatch::Operator(std::string_view name, uint32_t version) {
   programs().set_operator_(name.data(), name.size());
   programs().set_version(version);
   programs().clear_offsets();
+  return *this;
+}
+
+FluxBatch& FluxBatch::ContentHash(std::string_view digits) {
+  programs().set_content_hash(digits.data(), digits.size());
+  return *this;
+}
+
+FluxBatch& FluxBatch::Label(std::string_view label) {
+  programs().set_label(label.data(), label.size());
   return *this;
 }
 

@@ -112,6 +112,11 @@ Installation& Installation::ExpectRevision(uint64_t revision) {
   return *this;
 }
 
+Installation& Installation::Label(std::string_view label) {
+  header_.set_label(label.data(), label.size());
+  return *this;
+}
+
 Installation& Installation::WaitFor(v1::VersionState state) {
   header_.set_wait_for(state);
   return *this;
@@ -265,15 +270,17 @@ absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revisio
   return std::unique_ptr<Watcher>(new Watcher(std::move(impl)));
 }
 
-absl::StatusOr<std::vector<v1::OperatorEvent>> Operators::Audit(const std::string& name,
-                                                                uint32_t count,
-                                                                uint64_t before_revision) {
+absl::StatusOr<v1::AuditResponse> Operators::Audit(const std::string& name, uint32_t count,
+                                                   uint64_t before_revision) {
   v1::AuditRequest request;
   request.set_name(name);
   request.set_count(count);
   request.set_before_revision(before_revision);
-  ASSIGN_OR_RETURN(const auto response, Call(connection_, &v1::Operators::Stub::Audit, request));
-  return std::vector<v1::OperatorEvent>(response.events().begin(), response.events().end());
+  return Call(connection_, &v1::Operators::Stub::Audit, request);
+}
+
+absl::StatusOr<v1::SummaryResponse> Operators::Summary() {
+  return Call(connection_, &v1::Operators::Stub::Summary, v1::SummaryRequest());
 }
 
 }  // namespace resident::client

@@ -106,6 +106,8 @@ class Installation {
   Installation& TaskTimeLimit(absl::Duration limit);
   // The revision that the operator must have; 0: it must not exist yet.
   Installation& ExpectRevision(uint64_t revision);
+  // A name under which tasks can run the version (TaskBatch::Label).
+  Installation& Label(std::string_view label);
   // VERSION_STATE_VALIDATED, _LOADED (the default) or _ACTIVE.
   Installation& WaitFor(v1::VersionState state);
 
@@ -185,9 +187,10 @@ class Operators {
   absl::StatusOr<std::unique_ptr<Watcher>> Watch(uint64_t after_revision = 0,
                                                  const std::string& name = "");
   // Returns past events, newest first: at most `count` (0: 100) before a revision (0: all).
-  absl::StatusOr<std::vector<v1::OperatorEvent>> Audit(const std::string& name = "",
-                                                       uint32_t count = 0,
-                                                       uint64_t before_revision = 0);
+  absl::StatusOr<v1::AuditResponse> Audit(const std::string& name = "", uint32_t count = 0,
+                                          uint64_t before_revision = 0);
+  // Returns which versions of installed operators are in the kernel, to compare daemons.
+  absl::StatusOr<v1::SummaryResponse> Summary();
 
  private:
   std::shared_ptr<Connection> connection_;

@@ -235,6 +235,11 @@ class TaskBatch : public Batch {
 
   // The version to run, instead of the active one.
   TaskBatch& Version(uint32_t version);
+  // The same by the first 12 to 64 digits of its content hash, or by its label
+  // (Installation::Label). Both are the same on daemons whose version numbers differ.
+  // Result::content_hash() is set then.
+  TaskBatch& ContentHash(std::string_view digits);
+  TaskBatch& Label(std::string_view label);
 
   // An input that is sent with the batch: the tensors of all tasks, one after the other; or
   // one tensor, which all tasks share. `shape` is that of one task's tensor; empty: the values
@@ -282,6 +287,9 @@ class FluxBatch : public Batch {
   }
   // An installed program, in place of Program(); version 0: the active one.
   FluxBatch& Operator(std::string_view name, uint32_t version = 0);
+  // As for TaskBatch; after Operator().
+  FluxBatch& ContentHash(std::string_view digits);
+  FluxBatch& Label(std::string_view label);
   // Initial registers R0... of each run: `width` (0 to 16) values for each, run after
   // run; or the values of one run, which all runs share. With one program and no Runs(),
   // there are as many runs as inputs.
@@ -317,6 +325,8 @@ class Result {
   uint32_t device() const { return message_.device(); }
   // The operator's version that served the tasks.
   uint32_t version() const { return message_.version(); }
+  // Its content hash; empty unless the batch named a content hash or a label.
+  const std::string& content_hash() const { return message_.content_hash(); }
   // Nanoseconds on the device: one value for each task, or one in total for FLUX and for regular
   // batches (BatchResult.device_ns in executor.proto).
   std::span<const uint32_t> device_ns() const {

@@ -31,6 +31,10 @@ void AddAddressFlags(Command& serve, ServeOptions& options) {
              "operators, clients, graphs), which only reads");
   serve.Flag("port_file", &options.port_file,
              "file to write the addresses to, as JSON, once the daemon serves");
+  serve.Flag("node_name", &options.node_name,
+             "name of this daemon among others, in its status; empty: the host's name",
+             {.holds = [](const std::string& name) { return name.empty() || IsNodeName(name); },
+              .fix = "give at most 253 letters, digits, '.', '-' and '_'"});
   serve.Flag("local_address", &options.local_address,
              "path of a Unix socket over which clients on this machine pass descriptors of shared "
              "memory (docs/shared_memory.md); empty: none");
@@ -217,6 +221,13 @@ void AddInstallLimitFlags(Command& serve, Limits& limits) {
 }
 
 }  // namespace
+
+bool IsNodeName(const std::string& name) {
+  return !name.empty() && name.size() <= 253 && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+  });
+}
 
 void AddServeFlags(Command& serve, ServeOptions& options) {
   AddAddressFlags(serve, options);

@@ -30,6 +30,8 @@ struct ServeOptions {
   bool console = true;
   // --port_file: file for the addresses, as JSON, written once the daemon serves; empty: none.
   std::string port_file;
+  // --node_name: name of the daemon in its status; empty: the host's name.
+  std::string node_name;
   // --devices: "all", or devices by the names and ordinals of runtime/engine/engines.h.
   std::string devices = "all";
 
@@ -71,6 +73,9 @@ struct ServeOptions {
   Limits limits;
   DeviceLimits device_limits;
 };
+
+// Whether a text can be --node_name: 1 to 253 letters, digits, '.', '-' and '_'.
+bool IsNodeName(const std::string& name);
 
 // Declares the flags, which set the options. The current values of the options are the defaults.
 void AddServeFlags(Command& serve, ServeOptions& options);

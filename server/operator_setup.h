@@ -48,6 +48,7 @@ class Operators {
                                                          DeviceSet& devices);
 
   LiveOperatorManager& manager() { return manager_; }
+  std::string node_id() const { return state_->node_id(); }
 
   // Restores operators, durable buffers and loaded graphs from --state_dir, and logs what is wrong
   // with its contents. Errors: see LiveOperatorManager::Restore.

@@ -54,12 +54,22 @@ namespace {
 // calls to send their last answers.
 constexpr absl::Duration kLastAnswers = absl::Seconds(2);
 
-CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoints) {
+// --node_name, or the host's name.
+std::string FindNodeName(const ServeOptions& options) {
+  if (!options.node_name.empty()) return options.node_name;
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0 || !IsNodeName(name)) return "localhost";
+  return name;
+}
+
+CoreOptions MakeCoreOptions(const ServeOptions& options, const Endpoints& endpoints,
+                            const Operators& operators) {
   return {.limits = options.limits,
           .staging_bytes = options.device_limits.staging_mib << 20,
           .task_time_limit = options.task_time_limit,
           .credentials = endpoints.credentials(),
-          .local_address = endpoints.local_address()};
+          .local_address = endpoints.local_address(),
+          .node = {.id = operators.node_id(), .name = FindNodeName(options)}};
 }
 
 BuffersOptions MakeBuffersOptions(const ServeOptions& options, const Endpoints& endpoints) {
@@ -101,8 +111,8 @@ class Daemon {
         endpoints_(std::move(endpoints)),
         devices_(std::move(devices)),
         operators_(std::move(operators)),
-        core_(MakeCoreOptions(options, *endpoints_), devices_->devices(), devices_->registry(),
-              operators_->manager(), endpoints_->access()),
+        core_(MakeCoreOptions(options, *endpoints_, *operators_), devices_->devices(),
+              devices_->registry(), operators_->manager(), endpoints_->access()),
         buffers_(core_, MakeBuffersOptions(options, *endpoints_)),
         installs_(core_),
         graphs_(buffers_, MakeGraphsOptions(options, *endpoints_)),

@@ -46,6 +46,8 @@ std::string Message(const absl::Status& status) {
       {"Admin.Status", "`residentctl status`"},
       {"Admin.Park", "`residentctl admin park`"},
       {"send version 0 for the active one", "omit --op_version for the active one"},
+      {"send only one of version, content_hash and label",
+       "give only one of --op_version, --op_hash and --op_label"},
       {"send one column for each of", "give NAME=VALUE for each of"},
       {"send the output's shape in place of infer_shape",
        "give the output's shape, for example out:2x3="},

@@ -41,8 +41,11 @@ void AddDeviceFlag(Command& command, std::optional<uint32_t>* device) {
                {.fix = "give an index as in the DEVICE column of residentctl status"});
 }
 
-void AddOpVersionFlag(Command& command, uint32_t* version) {
-  command.Flag("op_version", version, "version of the operator; 0: the active one");
+void AddOpVersionFlags(Command& command, OpVersion* version) {
+  command.Flag("op_version", &version->version, "version of the operator; 0: the active one");
+  command.Flag("op_hash", &version->content_hash,
+               "the version whose content hash begins with these 12 to 64 digits");
+  command.Flag("op_label", &version->label, "the version with this label");
 }
 
 void AddOutFlag(Command& command, std::string* path) {

@@ -43,7 +43,13 @@ void AddFluxCheck(Command& flux);
 
 // Flags of several commands.
 void AddDeviceFlag(Command& command, std::optional<uint32_t>* device);
-void AddOpVersionFlag(Command& command, uint32_t* version);
+// Which version of an operator to run; none: the active one.
+struct OpVersion {
+  uint32_t version = 0;
+  std::string content_hash;
+  std::string label;
+};
+void AddOpVersionFlags(Command& command, OpVersion* version);
 void AddOutFlag(Command& command, std::string* path);
 void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision);
 

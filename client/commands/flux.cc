@@ -17,7 +17,7 @@ namespace {
 
 struct RunOptions {
   std::string op;
-  uint32_t op_version = 0;
+  OpVersion op_version;
   std::string initial;
   std::string registers;
   std::optional<uint64_t> max_cycles;
@@ -104,7 +104,9 @@ int Execute(const flux::Bytecode* program, const RunOptions& options) {
   batch.Wanted(*wanted).Runs(1);
   if (options.max_cycles.has_value()) batch.MaxCycles(*options.max_cycles);
   if (program == nullptr) {
-    batch.Operator(options.op, options.op_version);
+    batch.Operator(options.op, options.op_version.version)
+        .ContentHash(options.op_version.content_hash)
+        .Label(options.op_version.label);
   } else {
     batch.Program(*program);
   }
@@ -183,7 +185,7 @@ void AddFlux(Command& program) {
   auto options = std::make_shared<RunOptions>();
   Command& run = flux.Add("run", "run a program once");
   run.Flag("operator", &options->op, "an installed program, in place of FILE");
-  AddOpVersionFlag(run, &options->op_version);
+  AddOpVersionFlags(run, &options->op_version);
   run.Flag("initial", &options->initial, "initial registers from R0 on, for example 5,-3");
   run.Flag("registers", &options->registers,
            "registers to print, for example 0,1; default: all 16");

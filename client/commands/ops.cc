@@ -96,6 +96,19 @@ int List(const Words& words) {
   return kExitOk;
 }
 
+int Summary(const Words&) {
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  if (!client.ok()) return CallError(client.status());
+  const absl::StatusOr<v1::SummaryResponse> summary = client::Operators(**client).Summary();
+  if (!summary.ok()) return CallError(summary.status());
+  if (Common().json) {
+    PrintJson(ToJson(*summary));
+  } else {
+    Print(SummaryText(*summary));
+  }
+  return kExitOk;
+}
+
 // Parses a version such as "3" or "v3".
 bool ParseVersion(absl::string_view word, uint32_t* version) {
   absl::ConsumePrefix(&word, "v");
@@ -270,6 +283,8 @@ void AddOps(Command& program) {
   });
   ops.Add("list", "list the operators").Run("", List);
   ops.Add("show", "show one operator and its versions").Run("NAME", List);
+  ops.Add("summary", "list the installed versions in the kernel, to compare daemons")
+      .Run("", Summary);
   AddOpsInstall(ops);
   Command& activate = add("activate", "make a version serve", "NAME [VERSION]", Activate);
   activate.Flag("force", &flags->force, "allow a quarantined version");

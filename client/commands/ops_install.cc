@@ -28,6 +28,7 @@ struct InstallFlags {
   std::string signature;
   std::string split;
   std::string summary;
+  std::string label;
   std::string example;
   std::string wait = "loaded";
   absl::Duration task_time = absl::ZeroDuration();
@@ -123,6 +124,7 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   if (!flags.signature.empty()) installation.Signature(flags.signature);
   if (!flags.split.empty()) installation.Split(flags.split);
   if (!flags.summary.empty()) installation.Summary(flags.summary);
+  installation.Label(flags.label);
   installation.WaitFor(flags.wait == "validated" ? v1::VERSION_STATE_VALIDATED
                        : flags.wait == "loaded"  ? v1::VERSION_STATE_LOADED
                                                  : v1::VERSION_STATE_ACTIVE);
@@ -209,6 +211,8 @@ void AddOpsInstall(Command& ops) {
                "how a task is split, for example 'out 4096'; default: the text after '// split:'");
   install.Flag("summary", &flags->summary,
                "a one-line description; default: the text after '// summary:'");
+  install.Flag("label", &flags->label,
+               "a name under which tasks can run the version; the version that has it loses it");
   install.Flag("example", &flags->example, "files with examples (JSON), separated by commas");
   install.Flag("wait", &flags->wait,
                "state to wait for: validated (nothing is kept), loaded, or active (it serves)",

@@ -87,7 +87,7 @@ std::string ResourcesText(const v1::ResourceUse& use) {
 std::string VersionsText(const v1::Operator& op) {
   std::vector<std::string> header = {"VERSION", "STATE",      "KIND",  "TASKS",
                                      "FAILED",  "REGISTERS",  "STACK", "CODE",
-                                     "BY",      "WHEN (UTC)", "HASH"};
+                                     "BY",      "WHEN (UTC)", "HASH",  "LABEL"};
   Table table(header, {Table::kRight, Table::kLeft, Table::kLeft, Table::kRight, Table::kRight,
                        Table::kRight, Table::kRight, Table::kRight});
   for (const v1::OperatorVersion& version : op.versions()) {
@@ -104,7 +104,7 @@ std::string VersionsText(const v1::Operator& op) {
     }
     if (!version.builtin()) {
       row.insert(row.end(), {version.installed_by(), When(version.installed_ms()),
-                             version.content_hash().substr(0, kShownHashChars)});
+                             version.content_hash().substr(0, kShownHashChars), version.label()});
     }
     table.Add(std::move(row));
   }
@@ -196,6 +196,17 @@ std::string OperatorText(const v1::Operator& op) {
                     " is quarantined: ", version.quarantine_reason(), "\n");
   }
   return text;
+}
+
+std::string SummaryText(const v1::SummaryResponse& summary) {
+  Table table({"OPERATOR", "HASH", "STATE", "LABEL"});
+  for (const v1::SummaryResponse::Operator& op : summary.operators()) {
+    for (const v1::SummaryResponse::Version& version : op.versions()) {
+      table.Add({op.name(), version.content_hash().substr(0, kShownHashChars),
+                 EnumName(version.state()), version.label()});
+    }
+  }
+  return absl::StrCat(table.ToString(), "digest ", summary.digest(), "\n");
 }
 
 std::string ProgressText(const v1::InstallResponse& progress) {

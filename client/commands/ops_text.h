@@ -14,6 +14,9 @@ std::string OperatorsText(const std::vector<v1::Operator>& operators);
 // All information about one operator.
 std::string OperatorText(const v1::Operator& op);
 
+// A table of the versions in the kernel, and the digest.
+std::string SummaryText(const v1::SummaryResponse& summary);
+
 // One line for a state of an installation: "compiled    412 ms  compile sm_90 398 ms".
 std::string ProgressText(const v1::InstallResponse& progress);
 

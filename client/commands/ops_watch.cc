@@ -35,14 +35,14 @@ int Audit(const std::string& name, uint64_t before, uint32_t count) {
   absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Operators operators(**client);
-  absl::StatusOr<std::vector<v1::OperatorEvent>> events = operators.Audit(name, count, before);
-  if (!events.ok()) return CallError(events.status());
+  absl::StatusOr<v1::AuditResponse> past = operators.Audit(name, count, before);
+  if (!past.ok()) return CallError(past.status());
   if (Common().json) {
     Json list = Json::array();
-    for (const v1::OperatorEvent& event : *events) list.push_back(ToJson(event));
-    PrintJson({{"events", list}});
+    for (const v1::OperatorEvent& event : past->events()) list.push_back(ToJson(event));
+    PrintJson({{"node_id", past->node_id()}, {"node_name", past->node_name()}, {"events", list}});
   } else {
-    Print(EventsText(*events, /*header=*/true));
+    Print(EventsText({past->events().begin(), past->events().end()}, /*header=*/true));
   }
   return kExitOk;
 }

@@ -21,7 +21,7 @@ namespace {
 
 struct RunOptions {
   std::optional<uint32_t> device;
-  uint32_t op_version = 0;
+  OpVersion op_version;
   bool all = false;
 };
 
@@ -43,7 +43,9 @@ class TaskBuilder {
  public:
   TaskBuilder(client::Client& client, const v1::Operator& op, const RunOptions& options)
       : client_(client), op_(op), device_(options.device), batch_(op.name()) {
-    batch_.Version(options.op_version);
+    batch_.Version(options.op_version.version)
+        .ContentHash(options.op_version.content_hash)
+        .Label(options.op_version.label);
     if (device_.has_value()) batch_.set_device(*device_);
   }
 
@@ -338,6 +340,7 @@ void PrintResult(const v1::Operator& op, const client::Result& result,
                  {"device", result.device()},
                  {"device_ns", timed ? Json(result.device_ns()[0]) : Json(nullptr)},
                  {"outputs", Json::object()}};
+    if (!result.content_hash().empty()) json["content_hash"] = result.content_hash();
     for (const Output& output : outputs) {
       Json& entry = json["outputs"][output.name];
       entry = {{"dtype", EnumName(output.dtype)}, {"shape", output.shape}};
@@ -433,7 +436,7 @@ void AddRun(Command& program) {
                   "  residentctl run fill out:4= value=7\n");
   auto options = std::make_shared<RunOptions>();
   AddDeviceFlag(run, &options->device);
-  AddOpVersionFlag(run, &options->op_version);
+  AddOpVersionFlags(run, &options->op_version);
   run.Flag("all", &options->all, "print every element, not the first 16");
   run.Run("OPERATOR [NAME[:DTYPE][:SHAPE]=VALUE]...",
           [options](const Words& words) { return RunTask(words, *options); });

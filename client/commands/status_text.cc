@@ -20,6 +20,9 @@ std::string Headline(const v1::StatusResponse& status, const std::string& addres
       absl::StrCat("residentd ", status.version(), " at ", address, ", pid ", status.pid(), ", up ",
                    HumanDuration(absl::Milliseconds(static_cast<int64_t>(status.uptime_ms()))),
                    status.draining() ? ", draining" : "", "\n");
+  if (!status.node_id().empty()) {  // An older daemon has none.
+    absl::StrAppend(&text, "node      ", status.node_name(), ", ", status.node_id(), "\n");
+  }
   if (!status.metrics_address().empty()) {
     absl::StrAppend(&text, "metrics   http://", status.metrics_address(), "/metrics\n");
   }

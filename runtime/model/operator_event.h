@@ -60,9 +60,11 @@ struct RegistryChange {
   // All lookups after this time return the new state.
   std::chrono::steady_clock::time_point switched_at;
 
-  // Additional data for the state store, valid during `commit`: the spec and slot for kInstalled,
-  // the shares for kPromoted, the reason for kQuarantined.
+  // Additional data for the state store, valid during `commit`: the spec, label and slot for
+  // kInstalled, the shares for kPromoted, the reason for kQuarantined.
   const VersionSpec* spec = nullptr;
+  // Other versions of the operator lose it.
+  std::string label;
   uint32_t slot = kNoSlot;
   double traffic_percent = 0;
   double shadow_percent = 0;

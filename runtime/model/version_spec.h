@@ -1,12 +1,16 @@
 // VersionSpec: describes what is installed as a version of an operator. The registry, the state
-// store and the install pipeline use it.
+// store and the install pipeline use it. VersionRef: names a version in a request.
 #ifndef RESIDENT_RUNTIME_MODEL_VERSION_SPEC_H_
 #define RESIDENT_RUNTIME_MODEL_VERSION_SPEC_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+
+#include "runtime/base/limits.h"
 
 namespace resident {
 
@@ -67,6 +71,42 @@ class VersionPayload {
  public:
   virtual ~VersionPayload() = default;
 };
+
+// Which version of an operator a request names. At most one member is set; none: the active
+// version.
+struct VersionRef {
+  // Implicit, because most callers have a number.
+  VersionRef(uint32_t version = 0) : number(version) {}
+
+  bool none() const { return number == 0 && content_hash.empty() && label.empty(); }
+
+  uint32_t number = 0;
+  // The first kMinHashDigits digits of VersionSpec::content_hash, or more.
+  std::string_view content_hash = {};
+  std::string_view label = {};
+};
+
+inline constexpr size_t kMinHashDigits = 12;
+inline constexpr size_t kMaxHashDigits = 64;
+
+// Whether a request can name a version by these digits.
+inline bool IsContentHash(std::string_view digits) {
+  return digits.size() >= kMinHashDigits && digits.size() <= kMaxHashDigits &&
+         digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// At most kMaxOperatorNameBytes letters, digits, '_', '.' and '-', the first one a letter or digit.
+inline bool IsVersionLabel(std::string_view label) {
+  const auto alphanumeric = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  if (label.empty() || label.size() > kMaxOperatorNameBytes || !alphanumeric(label[0]))
+    return false;
+  for (const char c : label) {
+    if (!alphanumeric(c) && c != '_' && c != '.' && c != '-') return false;
+  }
+  return true;
+}
 
 }  // namespace resident
 

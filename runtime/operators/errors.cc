@@ -1,6 +1,7 @@
 #include "runtime/operators/errors.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/errors/quote.h"
 #include "runtime/model/errors.h"
 
@@ -157,6 +158,51 @@ absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t 
                                     ". Fix: send version 0 for the active one (",
                                     active == 0 ? "none" : StrCat(active),
                                     " now), or one that Operators.Describe lists in a slot"));
+}
+
+absl::Status UnknownVersionName(const std::string& name, const VersionRef& version,
+                                const std::vector<VersionInKernel>& present) {
+  const bool by_label = version.content_hash.empty();
+  const std::string what = by_label
+                               ? StrCat("the label ", Quote(std::string(version.label)))
+                               : StrCat("the content hash ", std::string(version.content_hash));
+  const std::string in_kernel =
+      present.empty()
+          ? "none"
+          : absl::StrJoin(present, ", ", [](std::string* out, const VersionInKernel& one) {
+              absl::StrAppend(out, "version ", one.version, " (", one.state,
+                              one.label.empty() ? "" : StrCat(", label ", Quote(one.label)), ")");
+            });
+  return absl::NotFoundError(StrCat("operator '", name, "' has no version with ", what,
+                                    " in the kernel, which has ", in_kernel,
+                                    ". Fix: name one of these, or install that version again; the "
+                                    "kernel keeps two versions of an operator"));
+}
+
+absl::Status AmbiguousContentHash(const std::string& name, const std::string& digits) {
+  return absl::InvalidArgumentError(StrCat("two versions of operator '", name,
+                                           "' have a content hash that begins with ", digits,
+                                           ". Fix: send more of its 64 digits"));
+}
+
+absl::Status BadContentHash(const std::string& digits) {
+  return absl::InvalidArgumentError(
+      StrCat(Quote(digits),
+             " is not a content hash. Fix: send its first 12 to 64 digits, 0 to 9 and a to f, as "
+             "residentctl ops show prints them"));
+}
+
+absl::Status BadVersionLabel(const std::string& label) {
+  return absl::InvalidArgumentError(
+      StrCat("label ", Quote(label),
+             " is not valid. Fix: use at most 64 bytes: a letter or digit, then letters, digits, "
+             "'_', '.' and '-'"));
+}
+
+absl::Status SeveralVersionNames(const std::string& name) {
+  return absl::InvalidArgumentError(
+      StrCat("the batch names a version of operator ", Quote(name),
+             " in several ways. Fix: send only one of version, content_hash and label"));
 }
 
 absl::Status BadOperatorName(const std::string& name) {

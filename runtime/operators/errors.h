@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/model/errors.h"
+#include "runtime/model/version_spec.h"
 
 namespace resident::errors {
 
@@ -59,6 +61,20 @@ absl::Status OtherKind(const std::string& name, bool bytecode);
 absl::Status OtherSignature(const std::string& name, const std::string& signature,
                             const std::string& installed);
 absl::Status OnTrial(const std::string& name, uint32_t version);
+// A version that requests can name. Messages do not contain its content hash, which only admins
+// see.
+struct VersionInKernel {
+  uint32_t version;
+  std::string state;
+  std::string label;  // Empty: none.
+};
+// `version` has a content hash or a label.
+absl::Status UnknownVersionName(const std::string& name, const VersionRef& version,
+                                const std::vector<VersionInKernel>& present);
+absl::Status AmbiguousContentHash(const std::string& name, const std::string& digits);
+absl::Status BadContentHash(const std::string& digits);
+absl::Status BadVersionLabel(const std::string& label);
+absl::Status SeveralVersionNames(const std::string& name);
 absl::Status TooManyOperators(uint64_t limit, bool bytecode);
 absl::Status NoFreeSlot(uint64_t slots);
 absl::Status AlreadyActive(const std::string& name, uint32_t version);

@@ -66,6 +66,7 @@ inline std::vector<ScriptStep> MakeScript() {
       spec.task_time_limit = std::chrono::milliseconds(250);
       RegistryChange change = InstallChange("swish", version, active, &spec);
       change.retired = retired;
+      change.label = "newest";
       return AppendAndSync(store, change,
                            {.actor = "alice",
                             .content = {.body = "swish.cc", .blobs = {{"file/swish.cc", *blob}}}})
@@ -128,7 +129,7 @@ inline std::string Describe(const StateStore& store) {
       absl::StrAppend(&text, "  ", version.version, " ", VersionStateName(version.state),
                       version.in_slot ? " in slot " : " ", version.slot, " ",
                       version.spec.content_hash, " ", version.spec.task_time_limit.count(), " ",
-                      version.quarantine_reason);
+                      version.quarantine_reason, " label '", version.label, "'");
       for (const auto& [name, sha256] : version.content.blobs) {
         const auto blob = store.GetBlob(sha256);
         absl::StrAppend(&text, " ", name, "=", blob.ok() ? *blob : blob.status().ToString());

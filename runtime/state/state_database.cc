@@ -83,6 +83,7 @@ void ToProto(const StoredVersion& version, internal::StoredVersion* stored) {
   stored->set_scratch_bytes(spec.scratch_bytes);
   stored->set_allow_spills(spec.allow_spills);
   stored->set_native_off(spec.native_off);
+  stored->set_label(version.label);
   stored->set_quarantine_reason(version.quarantine_reason);
   stored->set_body(version.content.body);
   for (const auto& [name, sha256] : version.content.blobs) {
@@ -125,6 +126,7 @@ std::optional<StoredVersion> FromProto(const internal::StoredVersion& stored) {
   version.content.body = stored.body();
   for (const auto& blob : stored.blobs()) version.content.blobs[blob.name()] = blob.sha256();
   version.quarantine_reason = stored.quarantine_reason();
+  version.label = stored.label();
   return version;
 }
 
@@ -210,6 +212,7 @@ bool ReadFact(const std::string& name, const std::string& record, StateModel* mo
     model->revision = stored.revision();
     model->generation = stored.generation();
     model->highest_buffer = stored.highest_buffer();
+    model->node_id = stored.node_id();
     *transactions = stored.transactions();
     return true;
   }
@@ -273,6 +276,7 @@ StateRow CountersRow(const StateModel& model, uint64_t transactions) {
   stored.set_generation(model.generation);
   stored.set_highest_buffer(model.highest_buffer);
   stored.set_transactions(transactions);
+  stored.set_node_id(model.node_id);
   return {kFacts, kCounters, stored.SerializeAsString()};
 }
 

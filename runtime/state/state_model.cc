@@ -25,6 +25,7 @@ void Retire(StoredVersion& version) {
   version.in_slot = false;
   version.slot = kNoSlot;
   version.content = {};
+  version.label.clear();
 }
 
 void DropOldVersions(StoredOperator& op) {
@@ -45,6 +46,7 @@ StoredVersion NewVersion(const RegistryChange& change, const VersionContent& con
   version.spec = *change.spec;
   version.spec.bytecode = nullptr;  // The bytecode is stored as a blob.
   version.content = content;
+  version.label = change.label;
   return version;
 }
 
@@ -104,6 +106,9 @@ void StateModel::Apply(const RegistryChange& change, const VersionContent& conte
   op.name = change.name;
   op.revision = change.revision;
   if (change.kind == EventKind::kInstalled) {
+    for (StoredVersion& version : op.versions) {
+      if (version.label == change.label) version.label.clear();
+    }
     op.versions.push_back(NewVersion(change, content));
     op.last_version = std::max(op.last_version, change.version);
   }

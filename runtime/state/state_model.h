@@ -39,6 +39,7 @@ struct StoredVersion {
   VersionSpec spec;  // Without bytecode, which is a blob.
   VersionContent content;
   std::string quarantine_reason;
+  std::string label;  // Empty: none.
 };
 
 struct StoredOperator {
@@ -80,6 +81,8 @@ struct StoredGraph {
 };
 
 struct StateModel {
+  // A UUID, which identifies the daemon; empty: an older daemon wrote the folder.
+  std::string node_id = {};
   uint64_t revision = 0;        // Revision of the last event.
   uint64_t generation = 0;      // Generation of the last kGeneration event.
   uint64_t highest_buffer = 0;  // Highest id of a durable buffer, including freed ones.

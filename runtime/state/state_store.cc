@@ -1,6 +1,8 @@
 
 #include "runtime/state/state_store.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -30,6 +32,24 @@ std::string WithoutFix(const absl::Status& status) {
   return std::string(status.message().substr(0, status.message().find(". Fix:")));
 }
 
+// A random UUID (RFC 9562, version 4).
+std::string NewUuid() {
+  unsigned char bits[16];
+  size_t have = 0;
+  while (have < sizeof(bits)) {
+    const ssize_t got = getrandom(bits + have, sizeof(bits) - have, 0);
+    if (got > 0) have += static_cast<size_t>(got);
+  }
+  bits[6] = static_cast<unsigned char>((bits[6] & 0x0F) | 0x40);
+  bits[8] = static_cast<unsigned char>((bits[8] & 0x3F) | 0x80);
+  std::string uuid;
+  for (size_t i = 0; i < sizeof(bits); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
+    absl::StrAppend(&uuid, absl::Hex(bits[i], absl::kZeroPad2));
+  }
+  return uuid;
+}
+
 // Events that are copied under the lock at a time.
 constexpr size_t kEventsAtOnce = 256;
 
@@ -55,6 +75,10 @@ absl::StatusOr<std::unique_ptr<StateStore>> StateStore::Open(const Options& opti
   if (store->in_memory()) {
     ASSIGN_OR_RETURN(std::unique_ptr<BlobStore> blobs, BlobStore::Open(""));
     store->blobs_ = std::move(blobs);
+    {
+      absl::MutexLock lock(&store->mu_);
+      store->model_.node_id = NewUuid();
+    }
     store->warnings_.push_back(
         "no --state_dir: installed operators, the audit log and durable buffers are lost when "
         "this daemon ends");
@@ -80,7 +104,7 @@ absl::Status StateStore::Load() {
   for (const char* left : {"/state.db.new", "/state.db.new-wal", "/state.db.new-journal"}) {
     (void)RemoveFile(directory + left);
   }
-  if (!exists) status = StateDatabase::Create(directory, StateModel());
+  if (!exists) status = StateDatabase::Create(directory, StateModel{.node_id = NewUuid()});
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(auto database, StateDatabase::Open(directory, {.vfs = options_.vfs}));
   StateModel model;
@@ -98,6 +122,11 @@ absl::Status StateStore::Load() {
     // This only empties the log, so an error (a full disk) does not prevent the start.
     status = database_->Checkpoint();
     if (!status.ok()) warnings_.emplace_back(status.message());
+    if (model_.node_id.empty()) {  // An older daemon wrote the folder.
+      model_.node_id = NewUuid();
+      status = database_->Write({}, model_, model_.first_revision());
+      if (!status.ok()) warnings_.emplace_back(status.message());
+    }
   }
   if (torn_bytes > 0) {
     warnings_.push_back(absl::StrCat(
@@ -165,6 +194,7 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
     counters.revision = model_.revision;
     counters.generation = model_.generation;
     counters.highest_buffer = model_.highest_buffer;
+    counters.node_id = model_.node_id;
     if (database_ != nullptr) {
       for (const std::string& name : changed.operators) {
         const auto found = model_.operators.find(name);
@@ -270,6 +300,11 @@ absl::StatusOr<std::string> StateStore::LogIfFailed(absl::StatusOr<std::string> 
 void StateStore::Log(const std::string& error) const {
   if (options_.log != nullptr) return options_.log(error);
   LogError(error);
+}
+
+std::string StateStore::node_id() const {
+  absl::MutexLock lock(&mu_);
+  return model_.node_id;
 }
 
 // --- Operators ----------------------------------------------------------------------
@@ -379,6 +414,7 @@ absl::StatusOr<std::vector<OperatorEvent>> StateStore::EventsAfter(uint64_t afte
                  begin + static_cast<int64_t>(std::min<uint64_t>(max_events, shown_ - after)));
   }
   std::vector<OperatorEvent> list;
+  list.reserve(found.size());
   for (const auto& event : found) list.push_back(*event);
   return list;
 }

@@ -98,6 +98,8 @@ class StateStore {
   bool in_memory() const { return options_.directory.empty(); }
   // What Open had to drop, and what is not stored; for the daemon's log.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  // A UUID that identifies the daemon. It is kept in the folder; only in memory, it is a new one.
+  std::string node_id() const;
 
   // --- Operators ------------------------------------------------------------------
 

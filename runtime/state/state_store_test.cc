@@ -35,6 +35,35 @@ TEST_F(StateStoreTest, ARestartRestoresEverything) {
   EXPECT_EQ(Describe(*Open()), before);
 }
 
+TEST_F(StateStoreTest, AFolderKeepsTheIdOfItsDaemon) {
+  const std::string id = Open()->node_id();
+  EXPECT_EQ(id.size(), 36u);
+  {
+    auto store = Open();
+    EXPECT_EQ(store->node_id(), id);
+    RunScript(*store);
+  }
+  EXPECT_EQ(Open()->node_id(), id);
+  EXPECT_NE(Open(StateStore::Options{})->node_id(), Open(StateStore::Options{})->node_id());
+}
+
+TEST_F(StateStoreTest, AFolderOfAnOlderDaemonGetsAnId) {
+  { Open(); }
+  ASSERT_TRUE(StateDatabase::Create(folder_, StateModel()).ok());
+  const std::string id = Open()->node_id();
+  EXPECT_EQ(id.size(), 36u);
+  EXPECT_EQ(Open()->node_id(), id);
+}
+
+TEST_F(StateStoreTest, ALabelBelongsToOneVersionInASlot) {
+  auto store = Open();
+  RunScript(*store, 9);
+  const StoredOperator op = store->operators()[0];
+  EXPECT_EQ(op.versions[0].label, "");  // Retired.
+  EXPECT_EQ(op.versions[1].label, "");  // Version 3 took it.
+  EXPECT_EQ(op.versions[2].label, "newest");
+}
+
 TEST_F(StateStoreTest, TheStateMatchesTheChangesOfTheRegistry) {
   auto store = Open();
   RunScript(*store, 9);  // Three installs; 2 serves, 3 is loaded, 1 is retired.

@@ -13,6 +13,7 @@ constexpr RoleSet kOpen;  // No role, and no credential.
 constexpr RoleSet kSubmit = Role::kSubmit;
 constexpr RoleSet kInstall = Role::kInstall;
 constexpr RoleSet kAdmin = Role::kAdmin;
+constexpr RoleSet kInstallOrAdmin = RoleSet(Role::kInstall) | Role::kAdmin;
 constexpr RoleSet kSubmitOrAdmin = RoleSet(Role::kSubmit) | Role::kAdmin;
 // Calls that only read the state: allowed for every identity that has a role.
 constexpr RoleSet kAnyRole = RoleSet::All();
@@ -134,6 +135,7 @@ constexpr Method kOperators[] = {
     {"Promote", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Remove", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
     {"Rollback", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Summary", kInstallOrAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Watch", kAnyRole, kFew, kHeld, kCharged, kWatches, kWatchQuota, kStops, kStops},
 };
 constexpr Method kSessionsService[] = {

@@ -42,6 +42,7 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
     : limits(options.limits),
       credentials(options.credentials),
       local_address(options.local_address),
+      node(options.node),
       time(*options.time),
       devices(std::move(all_devices)),
       registry(the_registry),

@@ -30,6 +30,12 @@
 
 namespace resident {
 
+// The daemon among those of a fleet, see StatusResponse.
+struct Node {
+  std::string id = {};
+  std::string name = {};
+};
+
 struct CoreOptions {
   Limits limits = {};
   // Staging memory of each device.
@@ -40,6 +46,7 @@ struct CoreOptions {
   bool credentials = false;
   // The socket over which descriptors are passed; empty: none.
   std::string local_address = {};
+  Node node = {};
   // For the deadlines of batches; outlives the core. The devices' queues must have the same.
   TimeSource* time = &TimeSource::Steady();
 };
@@ -94,6 +101,7 @@ struct Core {
   const Limits limits;
   const bool credentials;
   const std::string local_address;
+  const Node node;
   TimeSource& time;
 
   const std::vector<Device*> devices;

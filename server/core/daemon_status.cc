@@ -78,6 +78,8 @@ void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer
   out->set_draining(core.gate.draining());
   out->set_metrics_address(facts.metrics_address);
   out->set_local_address(core.local_address);
+  out->set_node_id(core.node.id);
+  out->set_node_name(core.node.name);
   out->set_gpu_unavailable_reason(facts.gpu_unavailable_reason);
   for (Device* device : core.devices) {
     DescribeDevice(core, *device, viewer, out->add_devices());

@@ -30,8 +30,10 @@ absl::Status InInferenceWords(const absl::Status& status) {
 
 absl::Status ModelVersion(const std::string& text) {
   return InvalidArgumentError(StrCat("version ", Quote(text),
-                                     " cannot exist: versions are numbers from 1 on. Fix: send the "
-                                     "number of a version, or nothing for the active one"));
+                                     " cannot exist: versions are numbers from 1 on, or have a "
+                                     "content hash or a label. Fix: send the number of a version; "
+                                     "sha256: and the first 12 to 64 digits of its content hash; @ "
+                                     "and its label; or nothing for the active one"));
 }
 
 absl::Status UnknownModel(const std::string& name) {

@@ -90,6 +90,14 @@ class Translator {
   virtual std::string OutputNames() const = 0;
 
   InferContext& context() { return *work_.context; }
+  // Sets the version that the request names.
+  template <typename Work>
+  void SetVersion(Work* work) {
+    const ModelName& named = context().model;
+    work->set_version(named.version);
+    if (!named.content_hash.empty()) work->set_content_hash(named.content_hash);
+    if (!named.label.empty()) work->set_label(named.label);
+  }
   const std::string& model() const { return request_.model_name(); }
   // Moves the elements of an input in a region into `data`.
   absl::Status CopyIn(InputTensor& input) const {
@@ -203,7 +211,7 @@ class TaskTranslator final : public Translator {
     if (count_ > limit) return errors::TooManyTasks(count_, limit);
     v1::OperatorTasks* const tasks = work_.batch.mutable_tasks();
     tasks->set_operator_(op_->name());
-    tasks->set_version(context().model.version);
+    SetVersion(tasks);
     tasks->set_count(static_cast<uint32_t>(count_));
     context().tasks = count_;
     RETURN_IF_ERROR(CheckInputs());
@@ -472,7 +480,7 @@ class ProgramTranslator final : public Translator {
     if (input.part.region != nullptr) RETURN_IF_ERROR(CopyIn(input));
     v1::FluxPrograms* const programs = work_.batch.mutable_programs();
     programs->set_operator_(op_->name());
-    programs->set_version(context().model.version);
+    SetVersion(programs);
     programs->set_count(static_cast<uint32_t>(runs));
     *programs->mutable_initial() = std::move(input.data);
     programs->set_initial_width(width);

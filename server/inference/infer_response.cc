@@ -60,14 +60,23 @@ void FillType(const InferContext& context, const OutputPlan& output, const v1::B
   for (const int64_t size : output.shape) tensor->add_shape(size);
 }
 
+using Parameters = google::protobuf::Map<std::string, inference::InferParameter>;
+
+// Not inlined, because GCC 12 otherwise warns wrongly about the bytes of the names.
+[[gnu::noinline]] inference::InferParameter& FindParameter(Parameters& parameters,
+                                                           const std::string& name) {
+  return parameters[name];
+}
+
 // Names the region in the answer.
 void FillPart(const RegionPart& part, uint64_t bytes,
               inference::ModelInferResponse::InferOutputTensor* tensor) {
-  auto& parameters = *tensor->mutable_parameters();
-  parameters["shared_memory_region"].set_string_param(part.region->spec().name);
-  parameters["shared_memory_byte_size"].set_int64_param(static_cast<int64_t>(bytes));
+  Parameters& parameters = *tensor->mutable_parameters();
+  FindParameter(parameters, "shared_memory_region").set_string_param(part.region->spec().name);
+  FindParameter(parameters, "shared_memory_byte_size").set_int64_param(static_cast<int64_t>(bytes));
   if (part.offset != 0) {
-    parameters["shared_memory_offset"].set_int64_param(static_cast<int64_t>(part.offset));
+    FindParameter(parameters, "shared_memory_offset")
+        .set_int64_param(static_cast<int64_t>(part.offset));
   }
 }
 
@@ -78,6 +87,10 @@ absl::Status FillInferResponse(const InferContext& context, v1::BatchResult& res
   RETURN_IF_ERROR(FindFailure(context, result));
   response->set_model_name(context.model.text());
   response->set_model_version(absl::StrCat(result.version()));
+  if (!result.content_hash().empty()) {
+    FindParameter(*response->mutable_parameters(), "content_hash")
+        .set_string_param(result.content_hash());
+  }
   response->set_id(context.id);
   for (const OutputPlan& output : context.outputs) {
     if (output.source == Source::kReturned && output.index >= result.outputs_size()) {

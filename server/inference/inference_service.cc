@@ -54,8 +54,18 @@ absl::StatusOr<Described> Describe(const Registry& registry, const std::string& 
 absl::StatusOr<Described> DescribeVersion(const Registry& registry, const std::string& name,
                                           const std::string& version) {
   ASSIGN_OR_RETURN(Described described, Describe(registry, name, version));
+  const VersionRef wanted = described.model.version_ref();
+  if (wanted.none()) return described;
+  if (wanted.number == 0) {
+    const std::string& op = described.model.operator_name;
+    ASSIGN_OR_RETURN(const auto resolved, described.op.op->bytecode()
+                                              ? registry.ResolveProgram(op, wanted)
+                                              : registry.Resolve(op, wanted));
+    described.model.version = resolved.version->version;
+    // The version may have been installed since.
+    ASSIGN_OR_RETURN(described.op, registry.Describe(op));
+  }
   const uint32_t number = described.model.version;
-  if (number == 0) return described;
   const VersionView* const found = described.op.Find(number);
   if (found == nullptr || !IsReady(found->state)) {
     return errors::UnknownVersion(described.op.op->name(), number, described.op.active_version);

@@ -17,6 +17,9 @@
 namespace resident {
 namespace {
 
+constexpr std::string_view kHashVersion = "sha256:";
+constexpr std::string_view kLabelVersion = "@";
+
 bool IsInternal(std::string_view name) {
   return name == kFluxRunOperator || name == kCompareOperator;
 }
@@ -28,6 +31,15 @@ absl::StatusOr<ModelName> ParseModelName(const std::string& name, const std::str
   model.batch = name.ends_with(kBatchSuffix);
   model.operator_name = name.substr(0, name.size() - (model.batch ? kBatchSuffix.size() : 0));
   if (IsInternal(model.operator_name)) return errors::UnknownModel(name);
+  if (const std::string_view text = version; text.starts_with(kHashVersion)) {
+    model.content_hash = text.substr(kHashVersion.size());
+    return IsContentHash(model.content_hash) ? absl::StatusOr<ModelName>(std::move(model))
+                                             : errors::ModelVersion(version);
+  } else if (text.starts_with(kLabelVersion)) {
+    model.label = text.substr(kLabelVersion.size());
+    return IsVersionLabel(model.label) ? absl::StatusOr<ModelName>(std::move(model))
+                                       : errors::ModelVersion(version);
+  }
   if (!version.empty() && (!absl::SimpleAtoi(version, &model.version) || model.version == 0)) {
     return errors::ModelVersion(version);
   }

@@ -36,14 +36,24 @@ inline constexpr std::string_view kBatchSuffix = ":batch";
 struct ModelName {
   std::string operator_name;
   bool batch = false;
-  uint32_t version = 0;  // 0: the active version.
+  // Which version; at most one is set, and none is the active version.
+  uint32_t version = 0;
+  std::string content_hash = {};
+  std::string label = {};
 
+  VersionRef version_ref() const {
+    VersionRef ref(version);
+    ref.content_hash = content_hash;
+    ref.label = label;
+    return ref;
+  }
   std::string text() const {
     return batch ? operator_name + std::string(kBatchSuffix) : operator_name;
   }
 };
 
-// INVALID_ARGUMENT: the version is not a number. NOT_FOUND: an operator that only the daemon itself
+// `version`: a number, "sha256:" and the first digits of a content hash, or "@" and a label.
+// INVALID_ARGUMENT: it is none of these. NOT_FOUND: an operator that only the daemon itself
 // may call.
 absl::StatusOr<ModelName> ParseModelName(const std::string& name, const std::string& version);
 

@@ -12,6 +12,7 @@
 #include "runtime/model/dtype.h"
 #include "server/lanes/errors.h"
 #include "server/workload/errors.h"
+#include "server/workload/planner.h"
 
 namespace resident {
 
@@ -31,8 +32,9 @@ absl::StatusOr<std::shared_ptr<const PreparedCall>> PreparedCall::Prepare(
   const v1::OperatorTasks& tasks = request.tasks();
   if (tasks.count() != 1) return errors::LaneTemplateCount(tasks.count());
   // The version that is active, so that the template is not counted for a trial's shares.
-  ASSIGN_OR_RETURN(const auto op, sources.registry.Resolve(tasks.operator_(), tasks.version()));
-  if (tasks.version() == 0) sources.registry.Withdraw(op);
+  ASSIGN_OR_RETURN(const VersionRef version, ReadVersion(tasks));
+  ASSIGN_OR_RETURN(const auto op, sources.registry.Resolve(tasks.operator_(), version));
+  if (version.none()) sources.registry.Withdraw(op);
   if (op.op->name() == kFluxRunOperator || op.op->name() == kCompareOperator) {
     return errors::InternalOperator(op.op->name());
   }
@@ -51,6 +53,8 @@ absl::StatusOr<std::shared_ptr<const PreparedCall>> PreparedCall::Prepare(
   auto call = std::make_shared<PreparedCall>();
   call->operator_ = op.version->op;
   call->version_ = tasks.version();
+  call->content_hash_ = tasks.content_hash();
+  call->label_ = tasks.label();
   call->task_times_ = request.task_times();
   call->task_ = columns.Describe();
   for (const ArgumentTemplate& from : call->task_.arguments) {
@@ -230,11 +234,18 @@ TaskWork PreparedCall::CountMost(const OperatorVersion& version) const {
   return CountWork(version, shapes, strides, scalars);
 }
 
+VersionRef PreparedCall::version() const {
+  VersionRef version(version_);
+  version.content_hash = content_hash_;
+  version.label = label_;
+  return version;
+}
+
 std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
                                                 const WorkLimits& limits) const {
   CallTarget target;
   target.changes = registry.changes();  // Before: a later change makes another number.
-  const auto resolved = registry.TryResolve(operator_name(), version_);
+  const auto resolved = registry.TryResolve(operator_name(), version());
   if (!resolved.has_value()) return std::nullopt;
   const auto refuse = [&](uint16_t why, std::string reason) {
     target.refused = why;

@@ -125,8 +125,8 @@ class PreparedCall {
       const Sources& sources, const v1::PrepareLaneRequest& request);
 
   const std::string& operator_name() const { return operator_->name(); }
-  // 0: each submission runs the active version.
-  uint32_t version() const { return version_; }
+  // None: each submission runs the active version.
+  VersionRef version() const;
   size_t arguments() const { return arguments_.size(); }
   const CallArgument& argument(size_t index) const { return arguments_[index]; }
   size_t words() const { return words_; }
@@ -177,7 +177,10 @@ class PreparedCall {
   TaskWork CountMost(const OperatorVersion& version) const;
 
   std::shared_ptr<const Operator> operator_;
+  // At most one is set.
   uint32_t version_ = 0;
+  std::string content_hash_;
+  std::string label_;
   TaskTemplate task_;
   std::vector<CallArgument> arguments_;
   size_t words_ = 0;

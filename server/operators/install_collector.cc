@@ -94,6 +94,10 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     return errors::UnknownEnum("InstallHeader.native", header.native(), "NATIVE_WAIT, NATIVE_OFF");
   }
   request_.native = static_cast<InstallRequest::Native>(header.native());
+  if (!header.label().empty() && !IsVersionLabel(header.label())) {
+    return errors::BadVersionLabel(header.label());
+  }
+  request_.label = std::move(*header.mutable_label());
   if (header.has_expected_revision()) request_.expected_revision = header.expected_revision();
   switch (header.wait_for()) {
     case v1::VERSION_STATE_UNSPECIFIED:

@@ -1,3 +1,6 @@
+#include <chrono>
+
+#include "runtime/base/sha256.h"
 #include "server/operators/operator_messages.h"
 
 namespace resident {
@@ -38,6 +41,9 @@ void FillOperator(const OperatorView& op, const Core& core,
       v->set_installed_by(version.spec.installed_by);
       v->set_quarantine_reason(version.quarantine_reason);
     }
+    v->set_label(version.label);
+    v->set_active_for_ms(static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(version.active_for).count()));
     v->set_installed_ms(version.spec.installed_ms);
     v->set_tasks(version.tasks());
     v->set_failed_tasks(version.failed_tasks());
@@ -64,6 +70,29 @@ void FillOperator(const OperatorView& op, const Core& core,
     trial->set_shadow_mismatches(found.shadow_mismatches);
     trial->set_latency_ratio(found.latency_ratio);
   }
+}
+
+void FillSummary(const std::vector<OperatorView>& operators, v1::SummaryResponse* out) {
+  Sha256 digest;
+  for (const OperatorView& op : operators) {
+    if (op.revision == 0) continue;  // Built in.
+    v1::SummaryResponse::Operator* const summary = out->add_operators();
+    summary->set_name(op.op->name());
+    summary->set_revision(op.revision);
+    for (const uint32_t number : {op.active_version, op.standby_version}) {
+      const VersionView* const version = number == 0 ? nullptr : op.Find(number);
+      if (version == nullptr) continue;
+      v1::SummaryResponse::Version* const added = summary->add_versions();
+      added->set_content_hash(version->spec.content_hash);
+      // A version takes its new state shortly after it has begun to serve.
+      added->set_state(number == op.active_version ? v1::VERSION_STATE_ACTIVE
+                                                   : static_cast<v1::VersionState>(version->state));
+      added->set_label(version->label);
+      if (number != op.active_version) continue;
+      digest.Field(op.op->name()).Field(version->spec.content_hash).Field(version->label);
+    }
+  }
+  out->set_digest(digest.Hex());
 }
 
 void HideFrom(const Viewer& viewer, OperatorEvent* event) {

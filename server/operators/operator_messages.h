@@ -42,6 +42,8 @@ std::vector<OperatorResources> CollectResources(const Core& core);
 void FillOperator(const OperatorView& op, const Core& core,
                   const std::vector<OperatorResources>& resources, const Viewer& viewer,
                   v1::Operator* out);
+// Of the installed operators among `operators`, which are sorted by name.
+void FillSummary(const std::vector<OperatorView>& operators, v1::SummaryResponse* out);
 
 // Removes what the viewer may not see of an event.
 void HideFrom(const Viewer& viewer, OperatorEvent* event);

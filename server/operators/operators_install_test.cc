@@ -226,6 +226,11 @@ TEST_F(OperatorsServiceTest, RefusesBadHeaders) {
   header = Header();
   header.mutable_header()->set_split(std::string(257, 's'));
   ExpectRefused({header}, {"InstallHeader.split", "257 bytes", "256"});
+  for (const std::string& label : {std::string(65, 'a'), std::string("-a"), std::string("a b")}) {
+    v1::InstallRequest labelled = Header();
+    labelled.mutable_header()->set_label(label);
+    ExpectRefused({labelled}, {"label", label.substr(0, 2), "Fix: use at most 64 bytes"});
+  }
   header = Header();
   header.mutable_header()->set_bytecode(std::string((1 << 20) + 1, '\0'));
   ExpectRefused({header}, {"InstallHeader.bytecode", "1048577 bytes", "1048576"});

@@ -26,12 +26,12 @@ namespace resident {
 namespace {
 
 // Install reads bytes (message_bytes.h); for the other methods, see v1::Operators::CallbackService.
-using OperatorsCallbacks =
-    v1::Operators::WithCallbackMethod_List<v1::Operators::WithCallbackMethod_Describe<
+using OperatorsCallbacks = v1::Operators::WithCallbackMethod_List<
+    v1::Operators::WithCallbackMethod_Describe<v1::Operators::WithCallbackMethod_Summary<
         v1::Operators::WithRawCallbackMethod_Install<v1::Operators::WithCallbackMethod_Activate<
             v1::Operators::WithCallbackMethod_Rollback<v1::Operators::WithCallbackMethod_Remove<
                 v1::Operators::WithCallbackMethod_Promote<v1::Operators::WithCallbackMethod_Watch<
-                    v1::Operators::WithCallbackMethod_Audit<v1::Operators::Service>>>>>>>>>;
+                    v1::Operators::WithCallbackMethod_Audit<v1::Operators::Service>>>>>>>>>>;
 
 class OperatorsService final : public OperatorsCallbacks {
  public:
@@ -58,6 +58,14 @@ class OperatorsService final : public OperatorsCallbacks {
       ASSIGN_OR_RETURN(const OperatorView op, core_.registry.Describe(request->name()));
       FillOperator(op, core_, CollectResources(core_), Viewer::Of(*caller),
                    response->mutable_operator_());
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Summary(grpc::CallbackServerContext* context, const v1::SummaryRequest*,
+                                    v1::SummaryResponse* response) override {
+    return UnaryCall::Serve(*context, [&](UnaryCall&) {
+      FillSummary(core_.registry.List(), response);
       return absl::OkStatus();
     });
   }
@@ -155,6 +163,8 @@ class OperatorsService final : public OperatorsCallbacks {
       if (request->count() > kMaxAuditEvents) {
         return errors::TooManyAuditEvents(request->count(), kMaxAuditEvents);
       }
+      response->set_node_id(core_.node.id);
+      response->set_node_name(core_.node.name);
       return call.Post(core_.pools.disk, [this, request, response] {
         const size_t max_events = request->count() == 0 ? kDefaultAuditEvents : request->count();
         for (const OperatorEvent& event : core_.operators.EventsBefore(

@@ -29,6 +29,7 @@ inline CoreOptions MakeOptions(const Limits& limits, bool credentials = false) {
   CoreOptions options;
   options.limits = limits;
   options.credentials = credentials;
+  options.node = {.id = "node-id", .name = "node-name"};
   return options;
 }
 

@@ -332,15 +332,65 @@ TEST_F(OperatorsServiceTest, WatchEndsWithTheDaemon) {
   EXPECT_EQ(watcher->Finish().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(OperatorsServiceTest, ASummaryHasTheInstalledVersionsInTheKernel) {
+  const Registry::Commit commit = [](const RegistryChange&) { return 7; };
+  const auto load = [&](const std::string& name, const std::string& hash,
+                        const std::string& label) {
+    VersionSpec spec;
+    spec.signature = "x: in f32[*S], out: out f32[*S]";
+    spec.content_hash = hash;
+    auto reserved = registry_->Reserve(name, spec, std::nullopt, absl::Now() + absl::Seconds(60));
+    ASSERT_TRUE(reserved.ok()) << reserved.status();
+    ASSERT_TRUE(registry_->Load(*std::move(reserved), std::nullopt, commit, label).ok());
+  };
+  const auto activate = [&](const std::string& name) {
+    ASSERT_TRUE(registry_->Activate(name, 0, std::nullopt, false, commit).ok());
+  };
+  const auto none = operators_->Summary();
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->operators_size(), 0);
+
+  load("swish", "first", "");
+  load("swish", "second", "stable");
+  activate("swish");
+  load("swish", "third", "");
+  load("other", "fourth", "");
+  const auto summary = operators_->Summary();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  ASSERT_EQ(summary->operators_size(), 2);
+  EXPECT_EQ(summary->operators(0).name(), "other");
+  ASSERT_EQ(summary->operators(0).versions_size(), 1);
+  EXPECT_EQ(summary->operators(0).versions(0).state(), v1::VERSION_STATE_LOADED);
+  const v1::SummaryResponse::Operator& swish = summary->operators(1);
+  EXPECT_EQ(swish.revision(), 7u);
+  ASSERT_EQ(swish.versions_size(), 2);
+  EXPECT_EQ(swish.versions(0).content_hash(), "second");
+  EXPECT_EQ(swish.versions(0).state(), v1::VERSION_STATE_ACTIVE);
+  EXPECT_EQ(swish.versions(0).label(), "stable");
+  EXPECT_EQ(swish.versions(1).content_hash(), "third");
+  EXPECT_EQ(swish.versions(1).state(), v1::VERSION_STATE_LOADED);
+
+  // The digest is that of what serves.
+  EXPECT_NE(summary->digest(), none->digest());
+  load("swish", "fifth", "");
+  EXPECT_EQ(operators_->Summary()->digest(), summary->digest());
+  activate("swish");
+  EXPECT_NE(operators_->Summary()->digest(), summary->digest());
+  ASSERT_TRUE(registry_->Rollback("swish", std::nullopt, commit).ok());
+  EXPECT_EQ(operators_->Summary()->digest(), summary->digest());
+}
+
 TEST_F(OperatorsServiceTest, AuditIsNewestFirst) {
   for (int i = 0; i < 5; ++i) manager_.AddEvent(Event(i % 2 == 0 ? "swish" : "other"));
   const auto all = operators_->Audit();
   ASSERT_TRUE(all.ok()) << all.status();
-  ASSERT_EQ(all->size(), 5u);
-  EXPECT_EQ(all->front().revision(), 5u);
+  ASSERT_EQ(all->events_size(), 5);
+  EXPECT_EQ(all->events(0).revision(), 5u);
+  EXPECT_EQ(all->node_id(), "node-id");
+  EXPECT_EQ(all->node_name(), "node-name");
   const auto some = operators_->Audit("swish", 1, /*before_revision=*/5);
-  ASSERT_EQ(some->size(), 1u);
-  EXPECT_EQ(some->front().revision(), 3u);
+  ASSERT_EQ(some->events_size(), 1);
+  EXPECT_EQ(some->events(0).revision(), 3u);
 }
 
 }  // namespace

@@ -222,6 +222,13 @@ absl::Status FluxVersionAlone(uint32_t version) {
                                            "installed program, or leave out version"));
 }
 
+absl::Status FluxVersionNameAlone() {
+  return absl::InvalidArgumentError(
+      "FluxPrograms names a content hash or a label but operator is not set. Fix: set operator to "
+      "the "
+      "installed program, or leave them out");
+}
+
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat("FluxPrograms.max_cycles is ", cycles,
                                            ", over the limit of ", limit,

@@ -65,6 +65,7 @@ absl::Status FluxInitialWidth(uint64_t width);
 absl::Status FluxWanted(const std::string& what);
 absl::Status FluxOperatorAndPrograms(const std::string& name);
 absl::Status FluxVersionAlone(uint32_t version);
+absl::Status FluxVersionNameAlone();
 absl::Status FluxCycles(uint64_t cycles, uint64_t limit);
 // `limit`: the cycles that a run may have on the device because of the time limit.
 absl::Status FluxCyclesInTime(uint64_t cycles, uint64_t limit);

@@ -73,6 +73,7 @@ class FluxWorkload final : public Workload {
     batch.epoch = place_.session->epoch();
     batch.operator_name = counted_.op->name();
     batch.version = counted_.version->version;
+    batch.content_hash = ContentHashFor(message_.programs(), *counted_.version);
     batch.stats = counted_.stats(place_.device);
     batch.keep_alive.push_back(counted_.version);
     batch.keep_alive.push_back(flux_run_.version);
@@ -142,14 +143,16 @@ class FluxWorkload final : public Workload {
     const v1::FluxPrograms& programs = message_.programs();
     const std::string& name = programs.operator_();
     if (name.empty()) {
-      return programs.version() == 0 ? absl::OkStatus()
-                                     : errors::FluxVersionAlone(programs.version());
+      if (programs.version() != 0) return errors::FluxVersionAlone(programs.version());
+      const bool named = !programs.content_hash().empty() || !programs.label().empty();
+      return named ? errors::FluxVersionNameAlone() : absl::OkStatus();
     }
     if (!programs.bytecode().empty() || programs.offsets_size() > 0 ||
         programs.program_index_size() > 0) {
       return errors::FluxOperatorAndPrograms(name);
     }
-    ASSIGN_OR_RETURN(auto op, sources_.registry->ResolveProgram(name, programs.version()));
+    ASSIGN_OR_RETURN(const VersionRef version, ReadVersion(programs));
+    ASSIGN_OR_RETURN(auto op, sources_.registry->ResolveProgram(name, version));
     counted_ = std::move(op);
     return absl::OkStatus();
   }

@@ -34,7 +34,8 @@ class OperatorWorkload final : public Workload {
     if (tasks.count() > sources_.limits->max_batch_tasks) {
       return errors::TooManyTasks(tasks.count(), sources_.limits->max_batch_tasks);
     }
-    ASSIGN_OR_RETURN(auto op, sources_.registry->Resolve(tasks.operator_(), tasks.version()));
+    ASSIGN_OR_RETURN(const VersionRef version, ReadVersion(tasks));
+    ASSIGN_OR_RETURN(auto op, sources_.registry->Resolve(tasks.operator_(), version));
     op_ = std::move(op);
     if (op_.op->name() == kFluxRunOperator || op_.op->name() == kCompareOperator) {
       return errors::InternalOperator(op_.op->name());
@@ -94,6 +95,7 @@ class OperatorWorkload final : public Workload {
     batch.epoch = place_.session->epoch();
     batch.operator_name = op_.op->name();
     batch.version = op_.version->version;
+    batch.content_hash = ContentHashFor(message_.tasks(), *op_.version);
     batch.stats = op_.stats(place_.device);
     batch.keep_alive = std::move(hold_);
     batch.keep_alive.push_back(op_.version);

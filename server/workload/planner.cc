@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/errors.h"
 #include "server/workload/errors.h"
 #include "server/workload/flux_workload.h"
 #include "server/workload/operator_workload.h"
@@ -22,6 +23,21 @@ std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Bat
       break;
   }
   return nullptr;
+}
+
+template <typename Work>
+absl::StatusOr<VersionRef> ReadVersionOf(const Work& work) {
+  VersionRef version(work.version());
+  if (work.content_hash().empty() && work.label().empty()) return version;
+  if (version.number != 0 || (!work.content_hash().empty() && !work.label().empty())) {
+    return errors::SeveralVersionNames(work.operator_());
+  }
+  version.content_hash = work.content_hash();
+  version.label = work.label();
+  if (work.label().empty() && !IsContentHash(version.content_hash)) {
+    return errors::BadContentHash(work.content_hash());
+  }
+  return version;
 }
 
 std::shared_ptr<RequestBatch> MakeBatch(uint64_t id, bool in_order, Clock::time_point deadline,
@@ -50,6 +66,14 @@ Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_poi
 std::string FindOperatorName(const v1::Batch& message) {
   if (message.has_tasks()) return message.tasks().operator_();
   return FindFluxOperatorName(message.programs());
+}
+
+absl::StatusOr<VersionRef> ReadVersion(const v1::OperatorTasks& tasks) {
+  return ReadVersionOf(tasks);
+}
+
+absl::StatusOr<VersionRef> ReadVersion(const v1::FluxPrograms& programs) {
+  return ReadVersionOf(programs);
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message,

@@ -49,6 +49,19 @@ Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_poi
 // The name of the operator that a message requests.
 std::string FindOperatorName(const v1::Batch& message);
 
+// The version that a batch names, as views of the message. INVALID_ARGUMENT: it names several, or
+// what cannot be a content hash.
+absl::StatusOr<VersionRef> ReadVersion(const v1::OperatorTasks& tasks);
+absl::StatusOr<VersionRef> ReadVersion(const v1::FluxPrograms& programs);
+
+// BatchResult.content_hash of a batch that `version` serves: empty unless the batch named a content
+// hash or a label.
+template <typename Work>
+std::string ContentHashFor(const Work& work, const OperatorVersion& version) {
+  return work.content_hash().empty() && work.label().empty() ? std::string()
+                                                             : version.spec.content_hash;
+}
+
 class Planner {
  public:
   explicit Planner(PlanSources sources) : sources_(std::move(sources)) {}

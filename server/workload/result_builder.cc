@@ -58,6 +58,7 @@ void BuildResult(const RequestBatch& batch, v1::BatchResult* result) {
   result->set_id(batch.id);
   result->set_device(batch.device);
   result->set_version(batch.version);
+  if (!batch.content_hash.empty()) result->set_content_hash(batch.content_hash);
   batch.work->BuildResult(batch, result);
 }
 

@@ -73,10 +73,11 @@ OF_THE_DAEMON = {"/resident.v1.Admin/" + name for name in ("Park", "Resume", "Dr
 WAIT_ON_GPUS = {"/inference.GRPCInferenceService/CudaSharedMemory" + name
                 for name in ("Register", "Unregister")}
 # Their messages can have more than TINY bytes, but not here: the daemon has no GPU and few
-# connections, and the events, the progress and the buffers of a small file are short.
+# connections and installed operators, and the events, the progress and the buffers of a small file are
+# short.
 SHORT_HERE = {
     "/inference.GRPCInferenceService/CudaSharedMemoryStatus", "/resident.v1.Buffers/LoadFile",
-    "/resident.v1.Operators/Install", "/resident.v1.Operators/Watch"
+    "/resident.v1.Operators/Install", "/resident.v1.Operators/Summary", "/resident.v1.Operators/Watch"
 } | {row.name for row in METHODS if row.name.startswith("/grpc.channelz.")}
 
 
@@ -374,6 +375,7 @@ class Caller:
             "Operators/Promote": field(1, "methods.none"),
             "Operators/Remove": field(1, "methods.none"),
             "Operators/Rollback": field(1, "methods.none"),
+            "Operators/Summary": b"",
             "Operators/Watch": b"\x08\x01",  # All events.
         }
         channelz = {

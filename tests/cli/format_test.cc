@@ -87,6 +87,8 @@ v1::StatusResponse SampleStatus(uint64_t completed) {
   status.set_uptime_ms(65000);
   status.set_metrics_address("127.0.0.1:9100");
   status.set_local_address("/run/residentd.sock");
+  status.set_node_id("1f0e");
+  status.set_node_name("node-1");
   v1::DeviceStatus& device = *status.add_devices();
   device.set_device(0);
   device.set_name("cpu");

@@ -128,6 +128,8 @@ class Run(daemons.DaemonTest):
         self.assertIn("Fix:", result.err)
         self.ctl("run", "add", "x=buffer:999999", "y=1", "out:1=", code=REFUSED)
         self.ctl("run", "add", "x=1", "y=1", "--op_version=77", code=REFUSED)
+        several = self.ctl("run", "add", "x=1", "y=1", "--op_version=1", "--op_label=a", code=REFUSED)
+        self.assertIn("give only one of --op_version, --op_hash and --op_label", several.err)
         self.ctl("run", "add", "x=1", "y=1", "--device=77", code=REFUSED)
         # The next task is served.
         self.ctl("run", "add", "x=1", "y=1")

@@ -35,16 +35,23 @@ class LaneVersionsTest : public ::testing::Test {
     EXPECT_TRUE(lane_->Attach(path_));
     EXPECT_TRUE(lane_->Bind({buffer_->id()}, nullptr).ok());
   }
-  void Install(const std::string& expression) {
-    const auto installed = operators_->Install(
-        Installation::Expression("scaled", expression).WaitFor(v1::VERSION_STATE_ACTIVE));
+  void Install(const std::string& expression, const std::string& label = "") {
+    const auto installed = operators_->Install(Installation::Expression("scaled", expression)
+                                                   .Label(label)
+                                                   .WaitFor(v1::VERSION_STATE_ACTIVE));
     ASSERT_TRUE(installed.ok()) << installed.status();
   }
   // A call of `scaled`; the out is a place.
   uint16_t Prepare(uint32_t version = 0) {
+    v1::OperatorTasks tasks;
+    tasks.set_version(version);
+    return PrepareNamed(tasks);
+  }
+  // The same; `named` has the version.
+  uint16_t PrepareNamed(const v1::OperatorTasks& named) {
     v1::PrepareLaneRequest request;
+    *request.mutable_tasks() = named;
     request.mutable_tasks()->set_operator_("scaled");
-    request.mutable_tasks()->set_version(version);
     request.mutable_tasks()->set_count(1);
     for (int a = 0; a < 2; ++a) {
       v1::BufferColumn& column = *request.mutable_tasks()->add_arguments()->mutable_buffer();
@@ -87,6 +94,27 @@ TEST_F(LaneVersionsTest, ASubmissionAfterAChangeReturnedRunsTheNewVersion) {
     ASSERT_EQ(end.version, wanted);
     ASSERT_EQ(Call(pinned).version, 1u);
   }
+}
+
+TEST_F(LaneVersionsTest, ACallRunsTheVersionWithItsHashOrLabelWhateverServes) {
+  Install("2 * x", "stable");
+  const auto described = client_->DescribeOperator("scaled");
+  ASSERT_TRUE(described.ok()) << described.status();
+  v1::OperatorTasks by_hash, by_label;
+  by_hash.set_content_hash(described->versions(0).content_hash().substr(0, 12));
+  by_label.set_label("stable");
+  const uint16_t hash = PrepareNamed(by_hash), label = PrepareNamed(by_label);
+  Install("3 * x");
+  for (uint32_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(operators_->Activate("scaled", {.version = i % 2 + 1}).ok());
+    ASSERT_EQ(Call(hash).version, 1u);
+    ASSERT_EQ(Call(label).version, 1u);
+  }
+  // Version 2 serves; version 1 leaves the kernel, and version 3 takes its label.
+  Install("5 * x", "stable");
+  EXPECT_EQ(Call(label).version, 3u);
+  EXPECT_EQ(Call(hash).detail, kLaneRefusedPrepareAgain);
+  EXPECT_THAT(lane_->refusal(), HasSubstr("version 3 (active, label 'stable')"));
 }
 
 TEST_F(LaneVersionsTest, EachSubmissionCountsForTheSharesOfATrial) {

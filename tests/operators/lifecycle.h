@@ -140,7 +140,7 @@ class LifecycleTest : public ::testing::Test {
                 v1::OperatorEvent* event = nullptr) {
     const auto events = operators_->Audit(name, 1000);
     if (!events.ok()) return false;
-    for (const v1::OperatorEvent& candidate : *events) {
+    for (const v1::OperatorEvent& candidate : events->events()) {
       if (candidate.kind() != kind) continue;
       if (event != nullptr) *event = candidate;
       return true;

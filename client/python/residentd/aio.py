@@ -32,7 +32,7 @@ from .descriptors import message
 from .errors import (LEAVING, Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument,
                      Unavailable, from_python, from_refusal, from_rpc, node_left)
 from .operations import Operations
-from .operator_call import Prepared
+from .operator_call import Prepared, Version, check_version
 from .operators import Event
 from .results import Result
 from .shared_memory import Memory
@@ -300,10 +300,15 @@ class Connection:
 class Operator:
     """An operator of the daemon, see residentd.Operator. Its description is read by the first call."""
 
-    def __init__(self, client: "Client", name: str, version: int) -> None:
+    def __init__(self, client: "Client", name: str, version: Version) -> None:
         self._client = client
         self.name = name
-        self.version = version
+        self._version = version
+
+    @property
+    def version(self) -> int:
+        """As residentd.Operator.version."""
+        return self._version if isinstance(self._version, int) else 0
 
     async def signature(self) -> str:
         """The signature in the form of docs/operators.md."""
@@ -317,12 +322,12 @@ class Operator:
     async def run(self, *args: Any, **kwargs: Any) -> Result:
         """Runs one task; returns the Result."""
         return await self._client._drive(
-            self._client._operations.run(self.name, self.version, args, kwargs))
+            self._client._operations.run(self.name, self._version, args, kwargs))
 
     async def map(self, *args: Any, shared: Sequence[str] = (), **kwargs: Any) -> Any:
         """Runs many tasks as one batch, see residentd.Operator.map."""
         result = await self._client._drive(
-            self._client._operations.run(self.name, self.version, args, kwargs, shared))
+            self._client._operations.run(self.name, self._version, args, kwargs, shared))
         return result.value
 
     async def submit(self, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
@@ -367,7 +372,7 @@ class Stream:
         """Sends one task; returns a future of the output. Waits while max_in_flight batches are
         unanswered."""
         prepared = await self._client._drive(self._client._operations.prepare(
-            operator.name, operator.version, args, kwargs))
+            operator.name, operator._version, args, kwargs))
         refuse_retry(prepared)
         if self._call is None:
             async with self._writing:
@@ -544,9 +549,9 @@ class Client(client_aio.ClientCalls):
             await self._stream.cancel()
         await self.close()
 
-    def op(self, name: str, version: int = 0) -> Operator:
-        """The operator of this name; a call of it finds out whether it exists."""
-        return Operator(self, name, version)
+    def op(self, name: str, version: int = 0, *, content_hash: str = "", label: str = "") -> Operator:
+        """The operator of this name, see residentd.Client.op; a call of it finds out whether it exists."""
+        return Operator(self, name, check_version(version, content_hash, label))
 
     def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:
         """A stream of batches."""

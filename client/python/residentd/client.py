@@ -18,6 +18,7 @@ from .dtypes import BY_NUMBER, BFloat16Array, DType, DTypeLike
 from .errors import InvalidArgument
 from .operations import Operations, ShapeLike
 from .operator import Operator
+from .operator_call import Version, check_version
 from .operators import Operators
 from .shared_memory import Memory
 from .signature import Shape
@@ -234,7 +235,7 @@ class Client(ClientCalls):
         else:
             self._connection = Connection(settings, memory.reset)
             memory.node = settings.address if settings.pinned else ""
-        self._operator_cache: Dict[Tuple[str, int], Operator] = {}
+        self._operator_cache: Dict[Tuple[str, Version], Operator] = {}
         self._lock = threading.Lock()
         self._stream: Optional[Stream] = None
         self._graphs: Optional["Graphs"] = None
@@ -244,13 +245,16 @@ class Client(ClientCalls):
 
     # Operators.
 
-    def op(self, name: str, version: int = 0) -> Operator:
+    def op(self, name: str, version: int = 0, *, content_hash: str = "", label: str = "") -> Operator:
         """The operator of this name. version: the one that calls run; 0: the one that is active when a
-        call arrives. NotFound has the most similar name."""
-        known = self._operator_cache.get((name, version))
+        call arrives. content_hash: the version whose content hash begins with these 12 to 64 digits; label:
+        the one that has this label when a call arrives; both are the same on daemons whose version numbers
+        differ. NotFound has the most similar name."""
+        named = check_version(version, content_hash, label)
+        known = self._operator_cache.get((name, named))
         description = self._drive(self._operations.describe(name))
         if known is None or known._description is not description:
-            known = self._operator_cache[name, version] = Operator(self, description, version)
+            known = self._operator_cache[name, named] = Operator(self, description, named)
         return known
 
     def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:

@@ -155,7 +155,8 @@ class LoneCalls:
                 return None
             columns.append(made)
         tasks = message("OperatorTasks")(operator=batch.tasks.operator, version=batch.tasks.version,
-                                         count=batch.tasks.count).SerializeToString()
+                                         count=batch.tasks.count, content_hash=batch.tasks.content_hash,
+                                         label=batch.tasks.label).SerializeToString()
         size = len(tasks) + sum(len(_head(_ARGUMENTS, n)) + n for _, _, n in columns)
         head = _head(_TASKS, size)
         before = _head(_BATCH, len(head) + size) + head + tasks

@@ -20,7 +20,7 @@ from .dtypes import DType, DTypeLike
 from .errors import (NODE_LEFT, AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
                      PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable, Unimplemented)
 from .lone_call import Template
-from .operator_call import CallBuilder, Prepared
+from .operator_call import CallBuilder, Prepared, Version
 from .results import Result
 from .shared_memory import Memory
 from .signature import Shape, Signature
@@ -42,7 +42,7 @@ class Description:
         self.message = operator
         self.signature = Signature.from_message(operator)
 
-    def text(self, version: int) -> str:
+    def text(self, version: Version) -> str:
         """The documentation."""
         operator = self.message
         lines = ["{}: {}".format(operator.name, operator.summary), ""]
@@ -66,7 +66,7 @@ class Operations:
         self._retry = settings.retry
         self.timeout = settings.timeout
         self._descriptions: Dict[str, Description] = {}
-        self._builders: Dict[Tuple[str, int], CallBuilder] = {}
+        self._builders: Dict[Tuple[str, Version], CallBuilder] = {}
 
     # Operators.
 
@@ -86,7 +86,7 @@ class Operations:
         for key in [key for key in list(self._builders) if key[0] == name]:
             self._builders.pop(key, None)
 
-    def builder(self, name: str, version: int) -> Steps[CallBuilder]:
+    def builder(self, name: str, version: Version) -> Steps[CallBuilder]:
         known = self._builders.get((name, version))
         if known is None:
             description = yield from self.describe(name)
@@ -94,7 +94,7 @@ class Operations:
             self._builders[name, version] = known
         return known
 
-    def prepare(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
+    def prepare(self, name: str, version: Version, args: Sequence[Any], kwargs: Mapping[str, Any],
                 shared: Optional[Sequence[str]] = None) -> Steps[Prepared]:
         """A batch for the stream or for run()."""
         yield from self.collect_garbage()
@@ -121,7 +121,7 @@ class Operations:
         self._descriptions[name] = known
         return False
 
-    def run(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
+    def run(self, name: str, version: Version, args: Sequence[Any], kwargs: Mapping[str, Any],
             shared: Optional[Sequence[str]] = None) -> Steps[Result]:
         """Calls an operator and waits for the result."""
         retry = self.retry_of(kwargs.get("retry"))
@@ -148,7 +148,7 @@ class Operations:
             attempt, lambda error: retries.may_send_again(error, retry, repeatable),
             float(timeout) if isinstance(timeout, numbers.Real) else self.timeout))
 
-    def lone(self, name: str, version: int, args: Sequence[Any],
+    def lone(self, name: str, version: Version, args: Sequence[Any],
              kwargs: Mapping[str, Any]) -> Optional[Tuple[Template, bytes]]:
         """The request of a call of one task that was made before with other values; None: run() makes
         it. This is the fast way, with neither steps nor messages."""
@@ -163,7 +163,7 @@ class Operations:
             isinstance(value, np.ndarray) and self.memory.locate(value) is not None
             for value in (*args, *kwargs.values()))
 
-    def _remember(self, name: str, version: int, args: Sequence[Any], kwargs: Mapping[str, Any],
+    def _remember(self, name: str, version: Version, args: Sequence[Any], kwargs: Mapping[str, Any],
                   prepared: Prepared) -> None:
         """Makes the template of the call for lone(), if it can have one."""
         builder = self._builders.get((name, version))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
 from .errors import Error
 from .lone_call import Template
 from .operations import Description
-from .operator_call import OPTIONS
+from .operator_call import OPTIONS, Version
 from .results import Result
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Operator:
 
     __signature__: inspect.Signature
 
-    def __init__(self, client: "Client", description: Description, version: int) -> None:
+    def __init__(self, client: "Client", description: Description, version: Version) -> None:
         self._client = client
         self._description = description
         self._name = str(description.message.name)
@@ -54,8 +54,9 @@ class Operator:
 
     @property
     def version(self) -> int:
-        """The version that calls run; 0: the one that is active when the call arrives."""
-        return self._version
+        """The version that calls run; 0: the one that is active when the call arrives, or the one that the
+        content hash or label names."""
+        return self._version if isinstance(self._version, int) else 0
 
     @property
     def signature(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from .calls import Steps
 from .credentials import check_timeout
 from .descriptors import message
 from .dtypes import BF16, DType
-from .errors import InvalidArgument
+from .errors import InvalidArgument, WrongType
 from .lone_call import LoneCalls
 from .results import Result
 from .shared_memory import MIN_SHARED_BYTES, Block, Memory, Region
@@ -31,8 +31,26 @@ from .signature import (INOUT, INPUT, OUTPUT, REDUCTION_OPTIONS, Parameter, Shap
 
 # Options of a call, which are not arguments of the operator. A parameter of the same name hides one.
 OPTIONS = ("shape", "dtype", "device", "timeout", "retry")
+# Which version of an operator calls run: a number, the digits of a content hash after "sha256:", or a label
+# after "@"; 0: the active one.
+Version = Union[int, str]
 _BATCH = message("Batch")
 _MAX_PLANS = 256
+
+
+def check_version(version: int, content_hash: str, label: str) -> Version:
+    """The version that the arguments of op() name."""
+    if isinstance(version, str):
+        raise WrongType("the version {!r} is a text".format(version), "pass content_hash= or label=")
+    for what, value in (("content_hash", content_hash), ("label", label)):
+        if not isinstance(value, str):
+            raise WrongType("{} is {}, not a text".format(what, type(value).__name__), "pass a text")
+    if sum(1 for name in (version, content_hash, label) if name) > 1:
+        raise InvalidArgument("the version is named in several ways",
+                              "pass only one of version, content_hash and label")
+    if content_hash:
+        return "sha256:" + content_hash
+    return "@" + label if label else version
 
 
 @dataclass
@@ -67,6 +85,7 @@ class Prepared:
     retry: Any = None  # The option.
     # Whether the outputs are the same if the tasks run twice: no output is also an input.
     repeatable: bool = True
+    named: bool = False  # Whether the result has the version's content hash.
 
     def limit(self, seconds: float) -> None:
         """Sets the time that the call has left."""
@@ -86,7 +105,7 @@ class Prepared:
                 returned += 1
             values.append(output.value(raw, failed))
         decoded = Result(results.named_tuple(self.names, values), result.version, result.device,
-                         sum(result.device_ns))
+                         sum(result.device_ns), result.content_hash if self.named else "")
         return results.check_tasks(self.operator, result, decoded, self.count)
 
 
@@ -173,7 +192,7 @@ class CallBuilder:
     Thread safety: may be used from several threads.
     """
 
-    def __init__(self, signature: Signature, version: int, memory: Memory) -> None:
+    def __init__(self, signature: Signature, version: Version, memory: Memory) -> None:
         self.signature = signature
         self.version = version
         self.lone = LoneCalls(signature)
@@ -202,11 +221,16 @@ class CallBuilder:
         batch = _BATCH()
         tasks = batch.tasks
         tasks.operator = self.signature.operator
-        tasks.version = self.version
+        if isinstance(self.version, int):
+            tasks.version = self.version
+        elif self.version.startswith("@"):
+            tasks.label = self.version[len("@"):]
+        else:
+            tasks.content_hash = self.version[len("sha256:"):]
         tasks.count = count
         prepared = Prepared(batch, self.signature.operator, count, options["timeout"],
                             self._output_names, retry=options["retry"],
-                            repeatable=not self._has_inout)
+                            repeatable=not self._has_inout, named=not isinstance(self.version, int))
         options["device"] = buffers.check_device(options["device"])
         device = self._device(tensors, options["device"])
         if options["device"] is not None:

@@ -116,6 +116,8 @@ class OperatorInfo:
         self.revision = int(operator.revision)
         # Number of each version to its state: "active", "loaded", "previous", ...
         self.versions: Dict[int, str] = {v.version: str(v.state) for v in operator.versions}
+        # Label to the number of the version that has it.
+        self.labels: Dict[str, int] = {str(v.label): v.version for v in operator.versions if v.label}
         # Number of each version that is bytecode to the state of its native code: "serving", "compiling", ...
         self.native: Dict[int, str] = {
             v.version: _NATIVE_STATES[v.native.state] for v in operator.versions if v.HasField("native")
@@ -208,7 +210,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                   source: Optional[str] = None, bytecode: Optional[bytes] = None,
                   object_file: Optional[Union[str, "os.PathLike[str]"]] = None,
                   files: Optional[Mapping[str, Union[str, bytes]]] = None, signature: str = "",
-                  split: str = "", summary: str = "", examples: Sequence[Example] = (),
+                  split: str = "", summary: str = "", label: str = "", examples: Sequence[Example] = (),
                   wait: str = "loaded", allow_spills: bool = False, task_time_ms: int = 0,
                   scratch_bytes: int = 0, native: str = "follows", expected_revision: Optional[int] = None,
                   timeout: Optional[float] = None) -> Steps[Installed]:
@@ -222,7 +224,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
     if native not in _NATIVE:
         raise InvalidArgument("native={!r} is unknown".format(native), "use 'follows', 'wait' or 'off'")
     for what, value in (("name", name), ("expr", expr), ("source", source), ("signature", signature),
-                        ("split", split), ("summary", summary)):
+                        ("split", split), ("summary", summary), ("label", label)):
         if value is not None and not isinstance(value, str):
             raise WrongType("{} is {}, not a text".format(what, type(value).__name__), "pass a text")
     for example in examples:
@@ -231,7 +233,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                             "pass residentd.Example(values...)")
     header = message("InstallHeader")(name=name, summary=summary, signature=signature, split=split,
                                       allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait],
-                                      native=_NATIVE.index(native))
+                                      native=_NATIVE.index(native), label=label)
     header.limits.task_time_ms = task_time_ms
     header.limits.scratch_bytes = scratch_bytes
     if expected_revision is not None:
@@ -357,6 +359,7 @@ class Operators:
         expr: a formula; source: C++ (the text), with `files` for further ones by name; bytecode: a FLUX
         program; object_file: the path of PTX or a cubin. Exactly one of them.
         signature, split, summary: see docs/operators.md; an expression needs none.
+        label: a name under which calls can run the version, see Client.op; the version that has it loses it.
         examples: Examples on which the version is validated.
         wait: "validated" (nothing is kept), "loaded" (default), "active".
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it

@@ -39,6 +39,7 @@ class Operators:
         expr: a formula; source: C++ (the text), with `files` for further ones by name; bytecode: a FLUX
         program; object_file: the path of PTX or a cubin. Exactly one of them.
         signature, split, summary: see docs/operators.md; an expression needs none.
+        label: a name under which calls can run the version, see Client.op; the version that has it loses it.
         examples: Examples on which the version is validated.
         wait: "validated" (nothing is kept), "loaded" (default), "active".
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it

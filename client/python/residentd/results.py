@@ -19,18 +19,21 @@ class Result:
 
     outputs: a named tuple with each output, in the order of the signature.
     version: the version of the operator that served it.
+    content_hash: its content hash, if the operator was named with a content hash or a label.
     device: the index of the device that ran it, as in Client.status().
     device_ns: the time on the device in nanoseconds; for map(), the sum over all tasks, at
         most 2**32 - 1 if there are 256 tasks or more.
     """
 
-    __slots__ = ("outputs", "version", "device", "device_ns")
+    __slots__ = ("outputs", "version", "device", "device_ns", "content_hash")
 
-    def __init__(self, outputs: Tuple[Any, ...], version: int, device: int, device_ns: int) -> None:
+    def __init__(self, outputs: Tuple[Any, ...], version: int, device: int, device_ns: int,
+                 content_hash: str = "") -> None:
         self.outputs = outputs
         self.version = version
         self.device = device
         self.device_ns = device_ns
+        self.content_hash = content_hash
 
     @property
     def value(self) -> Any:

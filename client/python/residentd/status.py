@@ -16,6 +16,8 @@ class Status:
     def __init__(self, message: Any) -> None:
         self.message = message
         self.version = str(message.version)
+        self.node_id = str(message.node_id)
+        self.node_name = str(message.node_name)
         self.uptime_s = message.uptime_ms / 1000
         self.draining = bool(message.draining)
         self.devices: List[Any] = list(message.devices)

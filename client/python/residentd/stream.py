@@ -153,7 +153,7 @@ class Stream:
         future. Callbacks of the future run on the stream's thread and must not wait for other futures of
         the stream; there FailedPrecondition is raised at the maximum."""
         prepared = self._client._drive(self._client._operations.prepare(
-            operator.name, operator.version, args, kwargs))
+            operator.name, operator._version, args, kwargs))
         refuse_retry(prepared)
         state = self._state
         # The stream's thread reads the results, so that waiting there would never end.

@@ -190,12 +190,14 @@ absl::Status InstallRun::Load() {
     RETURN_IF_ERROR(manager_.loader_.Load(reserved));
   }
   StateStore::Origin origin{.actor = request_.actor};
+  if (!request_.label.empty()) origin.message = absl::StrCat("label ", request_.label);
   RETURN_IF_ERROR(KeepContent(&origin.content));
   const std::shared_ptr<const OperatorVersion> version = reserved;
+  const auto commit = [&](const RegistryChange& loaded) {
+    return manager_.sources_.state->Append(loaded, origin);
+  };
   ASSIGN_OR_RETURN(auto change,
-                   registry.Load(std::move(reserved), expected_, [&](const RegistryChange& loaded) {
-                     return manager_.sources_.state->Append(loaded, origin);
-                   }));
+                   registry.Load(std::move(reserved), expected_, commit, request_.label));
   expected_ = change.revision;
   version_ = change.version;
   RETURN_IF_ERROR(manager_.sources_.state->Sync());

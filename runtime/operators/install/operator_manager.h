@@ -66,6 +66,8 @@ struct InstallRequest {
   std::optional<uint64_t> expected_revision;
   // kValidated, kLoaded or kActive.
   VersionState wait_for = VersionState::kLoaded;
+  // Empty: none.
+  std::string label;
   std::string actor;
 };
 

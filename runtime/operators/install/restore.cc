@@ -63,6 +63,7 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
   version.spec = stored.spec;
   version.in_slot = stored.in_slot;
   version.quarantine_reason = stored.quarantine_reason;
+  version.label = stored.label;
   if (!stored.in_slot) return version;  // Only for listings.
 
   BuildRequest build{.operator_name = name,

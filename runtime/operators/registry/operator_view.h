@@ -2,6 +2,7 @@
 #ifndef RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_
 #define RESIDENT_RUNTIME_OPERATORS_REGISTRY_OPERATOR_VIEW_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,6 +20,9 @@ struct VersionView {
   bool builtin = false;
   std::optional<uint32_t> early_reads;
   VersionSpec spec;
+  std::string label;  // Empty: none.
+  // Since it became active, or was restored as the active version; 0: it is not active.
+  std::chrono::nanoseconds active_for{0};
   SplitRule split;
   std::string quarantine_reason;
   std::optional<NativeForm::View> native;  // Bytecode, if it can be called.

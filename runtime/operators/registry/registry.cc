@@ -100,6 +100,7 @@ absl::Status Registry::AddBuiltin(const BuiltinOperator& op, uint32_t slot, bool
   slots_->SetHolder(slot, version);
   auto serving = std::make_unique<Serving>();
   serving->active = std::move(version);
+  serving->active_since = options_.time->Now();
   entry->serving.store(serving.release());
   absl::WriterMutexLock lock(&mu_);
   operators_[op.name] = std::move(entry);
@@ -121,43 +122,72 @@ absl::Status Registry::NoSuchOperator(const std::string& name) const {
   return errors::UnknownOperator(name, Nearest(name, names));
 }
 
-absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry, uint32_t version) const {
+absl::StatusOr<ResolvedOperator> Registry::ResolveIn(const Entry& entry,
+                                                     const VersionRef& version) const {
   const Serving& serving = *entry.serving.load(std::memory_order_seq_cst);
+  if (!version.none()) return FindNamed(entry, serving, version);
+  if (serving.active == nullptr) {
+    const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
+    return errors::NoActiveVersion(entry.op->name(), standby, PublicReason(serving.standby_reason));
+  }
+  const bool on_trial = serving.traffic_share != 0;
+  if (IsPicked(serving.traffic, serving.traffic_share)) {
+    return ResolvedOperator{serving.standby, entry.op.get(), nullptr, on_trial};
+  }
+  const bool shadowed = IsPicked(serving.shadow, serving.shadow_share);
+  return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr,
+                          on_trial};
+}
+
+absl::StatusOr<ResolvedOperator> Registry::FindNamed(const Entry& entry, const Serving& serving,
+                                                     const VersionRef& version) {
   const std::string& name = entry.op->name();
-  if (version == 0) {
-    if (serving.active == nullptr) {
-      const uint32_t standby = serving.standby == nullptr ? 0 : serving.standby->version;
-      return errors::NoActiveVersion(name, standby, PublicReason(serving.standby_reason));
+  const auto is_named = [&](const std::shared_ptr<const OperatorVersion>& candidate,
+                            const std::string& label) {
+    if (candidate == nullptr) return false;
+    if (!version.content_hash.empty()) {
+      return candidate->spec.content_hash.starts_with(version.content_hash);
     }
-    const bool on_trial = serving.traffic_share != 0;
-    if (IsPicked(serving.traffic, serving.traffic_share)) {
-      return ResolvedOperator{serving.standby, entry.op.get(), nullptr, on_trial};
-    }
-    const bool shadowed = IsPicked(serving.shadow, serving.shadow_share);
-    return ResolvedOperator{serving.active, entry.op.get(), shadowed ? serving.standby : nullptr,
-                            on_trial};
+    return version.label.empty() ? candidate->version == version.number : label == version.label;
+  };
+  const bool active = is_named(serving.active, serving.active_label);
+  const bool standby = is_named(serving.standby, serving.standby_label);
+  if (active && standby &&
+      serving.active->spec.content_hash != serving.standby->spec.content_hash) {
+    return errors::AmbiguousContentHash(name, std::string(version.content_hash));
   }
-  if (serving.active != nullptr && serving.active->version == version) {
-    return ResolvedOperator{serving.active, entry.op.get(), nullptr};
-  }
-  if (serving.standby != nullptr && serving.standby->version == version) {
+  // Both may have the same contents.
+  if (active) return ResolvedOperator{serving.active, entry.op.get(), nullptr};
+  if (standby) {
     if (!serving.standby_reason.empty()) {
-      return errors::VersionQuarantined(name, version, PublicReason(serving.standby_reason));
+      return errors::VersionQuarantined(name, serving.standby->version,
+                                        PublicReason(serving.standby_reason));
     }
     return ResolvedOperator{serving.standby, entry.op.get(), nullptr};
   }
-  return errors::UnknownVersion(name, version,
-                                serving.active == nullptr ? 0 : serving.active->version);
+  if (version.number != 0) {
+    return errors::UnknownVersion(name, version.number,
+                                  serving.active == nullptr ? 0 : serving.active->version);
+  }
+  std::vector<errors::VersionInKernel> present;
+  const auto add = [&](const std::shared_ptr<const OperatorVersion>& found,
+                       const std::string& label) {
+    if (found == nullptr) return;
+    present.push_back({found->version, VersionStateName(found->state), label});
+  };
+  add(serving.active, serving.active_label);
+  add(serving.standby, serving.standby_label);
+  return errors::UnknownVersionName(name, version, present);
 }
 
 absl::StatusOr<ResolvedOperator> Registry::Resolve(const std::string& name,
-                                                   uint32_t version) const {
+                                                   const VersionRef& version) const {
   absl::ReaderMutexLock lock(&mu_);
   return ResolveLocked(name, version);
 }
 
-std::optional<absl::StatusOr<ResolvedOperator>> Registry::TryResolve(const std::string& name,
-                                                                     uint32_t version) const {
+std::optional<absl::StatusOr<ResolvedOperator>> Registry::TryResolve(
+    const std::string& name, const VersionRef& version) const {
   if (!mu_.ReaderTryLock()) return std::nullopt;
   absl::StatusOr<ResolvedOperator> resolved = ResolveLocked(name, version);
   mu_.ReaderUnlock();
@@ -165,7 +195,7 @@ std::optional<absl::StatusOr<ResolvedOperator>> Registry::TryResolve(const std::
 }
 
 absl::StatusOr<ResolvedOperator> Registry::ResolveLocked(const std::string& name,
-                                                         uint32_t version) const {
+                                                         const VersionRef& version) const {
   const Entry* const entry = Find(name);
   if (entry == nullptr) return NoSuchOperator(name);
   if (entry->op->bytecode()) return errors::CalledWithTasks(name);
@@ -184,7 +214,7 @@ void Registry::Withdraw(const ResolvedOperator& resolved) const {
 }
 
 absl::StatusOr<ResolvedOperator> Registry::ResolveProgram(const std::string& name,
-                                                          uint32_t version) const {
+                                                          const VersionRef& version) const {
   absl::ReaderMutexLock lock(&mu_);
   const Entry* const entry = Find(name);
   if (entry == nullptr) return NoSuchOperator(name);
@@ -213,7 +243,8 @@ OperatorView Registry::DescribeEntry(const Entry& entry) const {
   view.revision = entry.revision.load(std::memory_order_acquire);
   view.trial = serving.trial;
   view.versions.assign(entry.retired.begin(), entry.retired.end());
-  const auto add = [&](const OperatorVersion& version, const std::string& reason) {
+  const auto add = [&](const OperatorVersion& version, const std::string& label,
+                       const std::string& reason) -> VersionView& {
     VersionView of_version;
     of_version.version = version.version;
     of_version.state = version.state.load(std::memory_order_relaxed);
@@ -221,18 +252,20 @@ OperatorView Registry::DescribeEntry(const Entry& entry) const {
     of_version.builtin = version.builtin;
     of_version.early_reads = version.early_reads;
     of_version.spec = version.spec;
+    of_version.label = label;
     of_version.split = version.split;
     of_version.quarantine_reason = reason;
     if (version.native != nullptr) of_version.native = version.native->view();
     of_version.stats = version.stats;
-    view.versions.push_back(std::move(of_version));
+    return view.versions.emplace_back(std::move(of_version));
   };
   if (serving.active != nullptr) {
-    add(*serving.active, "");
+    add(*serving.active, serving.active_label, "").active_for =
+        options_.time->Now() - serving.active_since;
     view.active_version = serving.active->version;
   }
   if (serving.standby != nullptr) {
-    add(*serving.standby, serving.standby_reason);
+    add(*serving.standby, serving.standby_label, serving.standby_reason);
     view.standby_version = serving.standby->version;
   }
   std::sort(view.versions.begin(), view.versions.end(),

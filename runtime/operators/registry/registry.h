@@ -37,7 +37,9 @@
 // left (slot_pool.h); only then can Reserve assign the slot again.
 //
 // Version numbers increase and are never reused, even after the operator was removed: the
-// version in a result is unambiguous.
+// version in a result is unambiguous. A version in a slot may also have a label, which no other
+// version of the operator has; it is part of what serves, and so it moves in the same exchange as
+// the versions.
 //
 // Thread safety: all members may be called from any thread. Changes are serialised,
 // including their `commit`, which must not start another change.
@@ -115,14 +117,16 @@ class Registry {
 
   // --- Resolving ----------------------------------------------------------------
 
-  // Finds a native operator. `version` 0: the active version, or the one that the trial
+  // Finds a native operator. No version: the active one, or the one that the trial
   // picks. NOT_FOUND: names the nearest match, or the existing versions. INVALID_ARGUMENT:
-  // the operator is bytecode. UNAVAILABLE: no version is active; the message has the
-  // reason. FAILED_PRECONDITION: that version is quarantined.
-  absl::StatusOr<ResolvedOperator> Resolve(const std::string& name, uint32_t version) const;
+  // the operator is bytecode; two versions have a content hash with these first digits.
+  // UNAVAILABLE: no version is active; the message has the reason. FAILED_PRECONDITION: that
+  // version is quarantined.
+  absl::StatusOr<ResolvedOperator> Resolve(const std::string& name,
+                                           const VersionRef& version) const;
   // The same without waiting; nullopt: a change is being made.
   std::optional<absl::StatusOr<ResolvedOperator>> TryResolve(const std::string& name,
-                                                             uint32_t version) const;
+                                                             const VersionRef& version) const;
   // How often what serves has changed. What a Resolve returned stays right as long as this number
   // does not change, if it was read before the Resolve, and no trial runs
   // (ResolvedOperator::on_trial). A change increments it after it has become visible and before it
@@ -130,11 +134,12 @@ class Registry {
   uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
   // The request for which Resolve returned `resolved` is not made, or resolves its operator again:
   // it does not count for the shares of a trial. If the trial has begun meanwhile, its first share
-  // comes one request early. REQUIRES: it was resolved with version 0.
+  // comes one request early. REQUIRES: it was resolved without a version.
   void Withdraw(const ResolvedOperator& resolved) const;
   // Finds a bytecode operator: version->spec.bytecode is the program. Errors as for
   // Resolve; INVALID_ARGUMENT: the operator is native.
-  absl::StatusOr<ResolvedOperator> ResolveProgram(const std::string& name, uint32_t version) const;
+  absl::StatusOr<ResolvedOperator> ResolveProgram(const std::string& name,
+                                                  const VersionRef& version) const;
   // Finds what all versions of an operator share. Does not count as a request for a trial.
   // NOT_FOUND names the nearest match.
   absl::StatusOr<std::shared_ptr<const Operator>> FindOperator(const std::string& name) const;
@@ -188,9 +193,11 @@ class Registry {
   absl::StatusOr<std::shared_ptr<OperatorVersion>> ReserveNative(
       const OperatorVersion& program, std::shared_ptr<const VersionPayload> payload,
       absl::Time deadline);
-  // Makes the reserved version the operator's standby. The previous standby is retired.
+  // Makes the reserved version the operator's standby. The previous standby is retired. `label`:
+  // of the version; if the active one has it, that one loses it.
   absl::StatusOr<RegistryChange> Load(std::shared_ptr<OperatorVersion> reserved,
-                                      std::optional<uint64_t> expected, const Commit& commit);
+                                      std::optional<uint64_t> expected, const Commit& commit,
+                                      const std::string& label = {});
 
   // Makes the version (0: the standby) active; the active version becomes the previous one.
   // Ends a trial. FAILED_PRECONDITION: there is no standby; the version is active already;
@@ -235,6 +242,7 @@ class Registry {
     // kQuarantined: whether it still is the standby.
     bool in_slot = true;
     std::string quarantine_reason = {};
+    std::string label = {};
     std::shared_ptr<const VersionPayload> payload = nullptr;
   };
   struct RestoredOperator {
@@ -253,9 +261,17 @@ class Registry {
  private:
   // What serves. Immutable except for the counters.
   struct Serving {
+    // The same versions and labels, without a trial; the caller sets standby_reason.
+    std::unique_ptr<Serving> Keep() const;
+    // The same with active and standby exchanged.
+    std::unique_ptr<Serving> Swap(TimeSource::TimePoint now) const;
+
     std::shared_ptr<const OperatorVersion> active;
     std::shared_ptr<const OperatorVersion> standby;
-    std::string standby_reason;  // Why it is quarantined.
+    std::string active_label;
+    std::string standby_label;
+    TimeSource::TimePoint active_since;  // Of `active`.
+    std::string standby_reason;          // Why it is quarantined.
     // Shares of 2^32; a batch is picked when the low half of its counter wraps.
     uint64_t traffic_share = 0;
     uint64_t shadow_share = 0;
@@ -279,8 +295,11 @@ class Registry {
   Entry* Find(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status NoSuchOperator(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   OperatorView DescribeEntry(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<ResolvedOperator> ResolveIn(const Entry& entry, uint32_t version) const
+  absl::StatusOr<ResolvedOperator> ResolveIn(const Entry& entry, const VersionRef& version) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // The version in a slot that `version` names.
+  static absl::StatusOr<ResolvedOperator> FindNamed(const Entry& entry, const Serving& serving,
+                                                    const VersionRef& version);
 
   absl::Status AssignSlot(const std::shared_ptr<OperatorVersion>& version, absl::Time deadline);
   VersionStats MakeStats(const std::string& name, uint32_t version) const;
@@ -308,7 +327,8 @@ class Registry {
   void RecordRemoved(const std::string& name, uint32_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
-  absl::StatusOr<ResolvedOperator> ResolveLocked(const std::string& name, uint32_t version) const
+  absl::StatusOr<ResolvedOperator> ResolveLocked(const std::string& name,
+                                                 const VersionRef& version) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const Options options_;

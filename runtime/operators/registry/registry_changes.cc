@@ -47,6 +47,24 @@ absl::StatusOr<ParsedSpec> ParseSpec(const VersionSpec& spec) {
 
 }  // namespace
 
+std::unique_ptr<Registry::Serving> Registry::Serving::Keep() const {
+  auto same = std::make_unique<Serving>();
+  same->active = active;
+  same->standby = standby;
+  same->active_label = active_label;
+  same->standby_label = standby_label;
+  same->active_since = active_since;
+  return same;
+}
+
+std::unique_ptr<Registry::Serving> Registry::Serving::Swap(TimeSource::TimePoint now) const {
+  std::unique_ptr<Serving> other = Keep();
+  std::swap(other->active, other->standby);
+  std::swap(other->active_label, other->standby_label);
+  other->active_since = now;
+  return other;
+}
+
 // --- Installing ---------------------------------------------------------------------
 
 absl::Status Registry::CheckInstallLocked(const std::string& name, const VersionSpec& spec,
@@ -129,7 +147,7 @@ absl::StatusOr<std::shared_ptr<OperatorVersion>> Registry::ReserveNative(
 
 absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> reserved,
                                               std::optional<uint64_t> expected,
-                                              const Commit& commit) {
+                                              const Commit& commit, const std::string& label) {
   assert(reserved->state == VersionState::kValidated);  // It was not loaded before.
   const std::string name = reserved->op->name();
   absl::MutexLock change_lock(&change_mu_);
@@ -164,6 +182,7 @@ absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> r
   change.standby_version = reserved->version;
   if (now.standby != nullptr) change.retired.push_back(now.standby->version);
   change.spec = &reserved->spec;
+  change.label = label;
   change.slot = reserved->slot;
   ASSIGN_OR_RETURN(uint64_t revision, CommitInOrder(change, commit));
 
@@ -172,9 +191,10 @@ absl::StatusOr<RegistryChange> Registry::Load(std::shared_ptr<OperatorVersion> r
   entry->last_version = reserved->version;
   entry->revision.store(revision, std::memory_order_release);
   reserved->state = VersionState::kLoaded;
-  auto next = std::make_unique<Serving>();
-  next->active = now.active;
+  std::unique_ptr<Serving> next = now.Keep();
+  if (next->active_label == label) next->active_label.clear();
   next->standby = std::move(reserved);
+  next->standby_label = label;
   Switch(*entry, std::move(next), change);
   if (added != nullptr) {
     absl::WriterMutexLock lock(&mu_);
@@ -300,9 +320,7 @@ absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint3
   if (!now.standby_reason.empty() && !force) {
     return errors::VersionQuarantined(name, now.standby->version, PublicReason(now.standby_reason));
   }
-  auto next = std::make_unique<Serving>();
-  next->active = now.standby;
-  next->standby = now.active;
+  std::unique_ptr<Serving> next = now.Swap(options_.time->Now());
   RegistryChange change;
   change.kind = EventKind::kActivated;
   change.version = now.standby->version;
@@ -332,11 +350,9 @@ absl::StatusOr<RegistryChange> Registry::Rollback(const std::string& name,
   const bool previous = standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
   const bool trial = now.trial.version != 0;
   if (!previous && !trial) return errors::NoPrevious(name, standby->version);
-  auto next = std::make_unique<Serving>();
   // The end of a trial does not change the active version: batches that name no version
   // were not promised the standby.
-  next->active = trial ? active : standby;
-  next->standby = trial ? standby : active;
+  std::unique_ptr<Serving> next = trial ? now.Keep() : now.Swap(options_.time->Now());
   RegistryChange change;
   change.kind = EventKind::kRolledBack;
   change.version = next->active->version;
@@ -368,9 +384,7 @@ absl::StatusOr<RegistryChange> Registry::SetTrial(const std::string& name, uint3
   if (!now.standby_reason.empty()) {
     return errors::VersionQuarantined(name, now.standby->version, PublicReason(now.standby_reason));
   }
-  auto next = std::make_unique<Serving>();
-  next->active = now.active;
-  next->standby = now.standby;
+  std::unique_ptr<Serving> next = now.Keep();
   next->traffic_share = ParseShare(traffic_percent);
   next->shadow_share = ParseShare(shadow_percent);
   if (next->traffic_share != 0 || next->shadow_share != 0) {
@@ -404,19 +418,16 @@ absl::StatusOr<RegistryChange> Registry::Quarantine(const std::string& name, uin
   change.kind = EventKind::kQuarantined;
   change.version = version;
   change.reason = reason.empty() ? "no reason was given" : reason;
-  auto next = std::make_unique<Serving>();
-  next->standby = faulted;
-  next->standby_reason = change.reason;
   const bool previous = is_active && standby != nullptr && now.standby_reason.empty() &&
                         standby->state.load(std::memory_order_relaxed) == VersionState::kPrevious;
-  if (is_standby) {
-    next->active = active;
-  } else if (previous) {
-    next->active = standby;
-  } else if (standby != nullptr) {
+  std::unique_ptr<Serving> next = is_active ? now.Swap(options_.time->Now()) : now.Keep();
+  next->standby_reason = change.reason;
+  if (is_active && !previous && standby != nullptr) {
     // The standby never served, or is quarantined itself, so it is not activated without a
     // request. There is one standby, and it is the version that was quarantined last.
     change.retired.push_back(standby->version);
+    next->active = nullptr;
+    next->active_label.clear();
   }
   absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
   faulted->state.store(VersionState::kQuarantined, std::memory_order_relaxed);
@@ -526,8 +537,11 @@ absl::Status Registry::Restore(const RestoredOperator& op) {
     }
     if (active) {
       serving->active = std::move(version);
+      serving->active_label = restored.label;
+      serving->active_since = options_.time->Now();
     } else {
       serving->standby = std::move(version);
+      serving->standby_label = restored.label;
       if (restored.state == VersionState::kQuarantined) {
         serving->standby_reason =
             restored.quarantine_reason.empty() ? "no reason was given" : restored.quarantine_reason;

@@ -709,5 +709,181 @@ TEST_F(RegistryTest, AResolveAfterAChangeReturnedSeesTheChange) {
   EXPECT_EQ(Serves("swish"), 1002u);
 }
 
+// Versions that requests name by their contents or their label.
+class NamedVersionsTest : public RegistryTest {
+ protected:
+  // Loads a version whose content hash is this digit, 64 times.
+  RegistryChange LoadWith(char digit, const std::string& label = "") {
+    VersionSpec spec = Spec();
+    spec.content_hash = std::string(64, digit);
+    auto reserved =
+        registry_->Reserve("swish", spec, std::nullopt, absl::Now() + absl::Seconds(60));
+    EXPECT_TRUE(reserved.ok()) << reserved.status();
+    auto change = registry_->Load(*std::move(reserved), std::nullopt, commit_, label);
+    EXPECT_TRUE(change.ok()) << change.status();
+    return change.ok() ? *change : RegistryChange();
+  }
+  absl::StatusOr<ResolvedOperator> ByHash(std::string_view digits) {
+    VersionRef ref;
+    ref.content_hash = digits;
+    return registry_->Resolve("swish", ref);
+  }
+  absl::StatusOr<ResolvedOperator> ByLabel(std::string_view label) {
+    VersionRef ref;
+    ref.label = label;
+    return registry_->Resolve("swish", ref);
+  }
+  static uint32_t Number(const absl::StatusOr<ResolvedOperator>& found) {
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? found->version->version : 0;
+  }
+};
+
+TEST_F(NamedVersionsTest, AHashNamesItsVersionWhateverServes) {
+  LoadWith('a');
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaa")), 1u);
+  Activate("swish");
+  LoadWith('b');
+  EXPECT_EQ(Number(ByHash(std::string(64, 'a'))), 1u);
+  EXPECT_EQ(Number(ByHash(std::string(64, 'b'))), 2u);
+  Activate("swish");
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaa")), 1u);
+  EXPECT_EQ(Number(ByHash("bbbbbbbbbbbb")), 2u);
+  ASSERT_TRUE(registry_->Rollback("swish", std::nullopt, commit_).ok());
+  EXPECT_EQ(Number(ByHash("bbbbbbbbbbbb")), 2u);
+}
+
+TEST_F(NamedVersionsTest, AHashThatIsNotInTheKernelIsNotFoundAndTheMessageListsWhatIs) {
+  LoadWith('a', "first");
+  Activate("swish");
+  LoadWith('b');
+  LoadWith('c');
+  const absl::Status retired = ByHash("bbbbbbbbbbbb").status();
+  EXPECT_EQ(retired.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(
+      retired.message(),
+      "operator 'swish' has no version with the content hash bbbbbbbbbbbb in the kernel, which "
+      "has version 1 (active, label 'first'), version 3 (loaded). Fix: name one of these, or "
+      "install that version again; the kernel keeps two versions of an operator");
+  EXPECT_EQ(ByLabel("second").status().code(), absl::StatusCode::kNotFound);
+  // A built-in operator has neither.
+  VersionRef ref;
+  ref.label = "first";
+  EXPECT_EQ(registry_->Resolve("add", ref).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(NamedVersionsTest, AQuarantinedVersionIsAFailedPrecondition) {
+  LoadWith('a', "old");
+  Activate("swish");
+  LoadWith('b', "new");
+  Activate("swish");
+  ASSERT_TRUE(registry_->Quarantine("swish", 2, "stored to null", commit_).ok());
+  EXPECT_EQ(ByHash("bbbbbbbbbbbb").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ByLabel("new").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Number(ByLabel("old")), 1u);
+}
+
+TEST_F(NamedVersionsTest, OfEqualContentsTheActiveVersionRuns) {
+  LoadWith('a');
+  Activate("swish");
+  LoadWith('a');
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaa")), 1u);
+  Activate("swish");
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaa")), 2u);
+  // Also if the other one is quarantined.
+  ASSERT_TRUE(registry_->Quarantine("swish", 2, "stored to null", commit_).ok());
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaa")), 1u);
+}
+
+TEST_F(NamedVersionsTest, DigitsOfTwoVersionsAreAmbiguous) {
+  LoadWith('a');
+  Activate("swish");
+  VersionSpec spec = Spec();
+  spec.content_hash = std::string(12, 'a').append(52, 'b');
+  Load("swish", spec);
+  EXPECT_EQ(ByHash("aaaaaaaaaaaa").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaaa")), 1u);
+  EXPECT_EQ(Number(ByHash("aaaaaaaaaaaab")), 2u);
+}
+
+TEST_F(NamedVersionsTest, ALabelMovesWithTheInstallAndLeavesWithItsVersion) {
+  const auto labels = [&] {
+    std::vector<std::string> all;
+    const OperatorView view = *registry_->Describe("swish");
+    for (const VersionView& version : view.versions) all.push_back(version.label);
+    return all;
+  };
+  LoadWith('a', "stable");
+  Activate("swish");
+  LoadWith('b', "next");
+  EXPECT_EQ(labels(), (std::vector<std::string>{"stable", "next"}));
+  // A switch moves no label.
+  Activate("swish");
+  EXPECT_EQ(Number(ByLabel("stable")), 1u);
+  EXPECT_EQ(Number(ByLabel("next")), 2u);
+  // Version 1 leaves the kernel, and version 3 takes the label of version 2.
+  LoadWith('c', "next");
+  EXPECT_EQ(labels(), (std::vector<std::string>{"", "", "next"}));
+  EXPECT_EQ(Number(ByLabel("next")), 3u);
+  EXPECT_EQ(ByLabel("stable").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(registry_->SetTrial("swish", 0, 10, 0, std::nullopt, commit_).ok());
+  EXPECT_EQ(Number(ByLabel("next")), 3u);
+  ASSERT_TRUE(registry_->Rollback("swish", std::nullopt, commit_).ok());
+  EXPECT_EQ(Number(ByLabel("next")), 3u);
+  // Version 2 is quarantined while it serves, and version 3, which never served, is retired.
+  ASSERT_TRUE(registry_->Quarantine("swish", 2, "?", commit_).ok());
+  EXPECT_EQ(ByLabel("next").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(NamedVersionsTest, AReaderSeesALabelMoveInOneStep) {
+  LoadWith('a', "stable");
+  Activate("swish");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;
+  for (int r = 0; r < 3; ++r) {
+    readers.emplace_back([&] {
+      uint32_t newest = 0;
+      while (!stop.load()) {
+        const uint32_t found = Number(ByLabel("stable"));
+        ASSERT_GE(found, newest);
+        newest = found;
+      }
+    });
+  }
+  for (int i = 0; i < 1000; ++i) {
+    LoadWith(i % 2 == 0 ? 'b' : 'a', "stable");
+    if (i % 3 == 0) Activate("swish");
+  }
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(Number(ByLabel("stable")), 1001u);
+}
+
+TEST_F(NamedVersionsTest, TheTimeSinceAVersionBecameActiveBeginsWithEachSwitch) {
+  FakeTime time;
+  registry_ = *Registry::Create({.time = &time});
+  const auto active_for = [&](uint32_t version) {
+    return std::chrono::duration_cast<std::chrono::seconds>(
+               registry_->Describe("swish")->Find(version)->active_for)
+        .count();
+  };
+  LoadWith('a');
+  Activate("swish");
+  time.Advance(std::chrono::seconds(5));
+  LoadWith('b');  // Changes nothing.
+  EXPECT_EQ(active_for(1), 5);
+  EXPECT_EQ(active_for(2), 0);
+  ASSERT_TRUE(registry_->SetTrial("swish", 0, 10, 0, std::nullopt, commit_).ok());
+  ASSERT_TRUE(registry_->Rollback("swish", std::nullopt, commit_).ok());  // Ends only the trial.
+  EXPECT_EQ(active_for(1), 5);
+  Activate("swish");
+  time.Advance(std::chrono::seconds(3));
+  EXPECT_EQ(active_for(1), 0);
+  EXPECT_EQ(active_for(2), 3);
+  ASSERT_TRUE(registry_->Rollback("swish", std::nullopt, commit_).ok());
+  time.Advance(std::chrono::seconds(1));
+  EXPECT_EQ(active_for(1), 1);
+}
+
 }  // namespace
 }  // namespace resident
