@@ -79,6 +79,7 @@ int StatusOfNodes(const std::string& target) {
     PrintJson({{"nodes", std::move(list)}, {"down", down}});
   } else {
     std::vector<NodeRow> rows;
+    rows.reserve(nodes.size());
     for (const Node& node : nodes) {
       rows.push_back({node.address, StateOf(node), node.status.ok() ? &*node.status : nullptr,
                       std::string(node.status.status().message())});
