@@ -67,6 +67,9 @@ class FleetTest(unittest.TestCase):
             with residentd.connect(address) as rd:
                 self.assertEqual(rd.op("add")(numpy.float32([1]), numpy.float32([2])), [3])
         self.assertIn(fleet.nearest(), addresses)
+        with residentd.connect(targets=fleet.targets(), retry=True) as rd:
+            for _ in range(10):
+                self.assertEqual(rd.op("add")(numpy.float32([1]), numpy.float32([2])), [3])
         daemons = pids(fleet)
         ray.shutdown()
         wait_for("no daemon is left", lambda: not any(map(exists, daemons)))
