@@ -51,10 +51,11 @@ class Wheel(unittest.TestCase):
         lines = [line.replace("(", "").replace(")", "").replace('"', "'").split(": ", 1)
                  for line in metadata.partition("\n\n")[0].splitlines()]
         self.assertIn(["Requires-Python", ">=3.9"], lines)
-        self.assertIn(["Provides-Extra", "torch"], lines)
+        self.assertEqual({value for key, value in lines if key == "Provides-Extra"}, {"ray", "torch"})
         # Nothing else, and no upper bounds.
         self.assertEqual({value for key, value in lines if key == "Requires-Dist"},
-                         {"grpcio >=1.51", "protobuf >=3.20.3", "numpy >=1.22", "torch ; extra == 'torch'"})
+                         {"grpcio >=1.51", "protobuf >=3.20.3", "numpy >=1.22",
+                          "ray >=2.60 ; extra == 'ray'", "torch ; extra == 'torch'"})
 
     def test_the_first_example_runs_in_a_fresh_environment(self):
         example, printed = re.search(r"^```python\n(.*?)^```\n```text\n(.*?)^```", README.read_text(),
