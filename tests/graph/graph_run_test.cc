@@ -324,7 +324,7 @@ TEST_F(GraphRunTest, BadRequestsAreRefused) {
   };
   EXPECT_EQ(without_session(good), grpc::StatusCode::OK);
   v1::RunGraphRequest in_session;
-  in_session.set_graph_session(1);
+  in_session.set_graph_session("1");
   EXPECT_EQ(without_session(in_session), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(RunOk(good).floats(), (std::vector<float>{2, 4, 6, 8}));
 }
