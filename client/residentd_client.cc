@@ -153,7 +153,7 @@ absl::StatusOr<BufferHandle> Client::Import(std::shared_ptr<Connection> connecti
       connection->FromCall(connection->buffers->ImportShared(&context, request, &response));
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(std::string session, connection->SessionId());
-  return BufferHandle(connection, session, std::move(*response.mutable_buffer()));
+  return BufferHandle(std::move(connection), session, std::move(*response.mutable_buffer()));
 }
 
 absl::StatusOr<std::vector<v1::BufferInfo>> Client::ListBuffers() {
