@@ -59,9 +59,10 @@ absl::Status Unreachable(std::string_view message) {
 // gRPC returns UNAVAILABLE both for a refusal by the server and for a broken connection;
 // these are the messages of its transport.
 bool IsTransportMessage(const std::string& message) {
-  for (const char* text : {"failed to connect", "Failed to connect", "Socket closed",
-                           "Connection reset", "connections to all backends failing",
-                           "DNS resolution failed", "GOAWAY", "Broken pipe", "recvmsg"}) {
+  for (const char* text :
+       {"failed to connect", "Failed to connect", "Socket closed", "Connection reset",
+        "connections to all backends failing", "DNS resolution failed", "GOAWAY", "Broken pipe",
+        "recvmsg", "Transport closed"}) {
     if (message.find(text) != std::string::npos) return true;
   }
   return false;
@@ -281,7 +282,11 @@ absl::Status Connection::FromCall(const grpc::Status& status) {
   absl::MutexLock lock(&mutex_);
   // A daemon that stops ends its calls.
   const bool ended = absl::IsCancelled(made) && session_state_ == SessionState::kEnded;
-  if (!ended && !IsUnreachable(made) && !(info.has_value() && IsOneOf(info->reason, kLeaving))) {
+  // gRPC has many texts for a connection that was lost; the daemon's refusals say what to do.
+  const bool lost =
+      absl::IsUnavailable(made) && !info.has_value() && !absl::StrContains(made.message(), "Fix: ");
+  if (!ended && !lost && !IsUnreachable(made) &&
+      !(info.has_value() && IsOneOf(info->reason, kLeaving))) {
     return made;
   }
   if (session_state_ == SessionState::kOpen) {
