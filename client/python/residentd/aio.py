@@ -77,6 +77,7 @@ class Connection:
         self._settings = settings
         self._process = os.getpid()
         self._metadata = credentials.metadata(settings)
+        self._headers = self._metadata  # Of each call.
         self._on_session_end = on_session_end
         self._channel: Any = None
         self._callables: Dict[str, Any] = {}
@@ -220,9 +221,14 @@ class Connection:
             callable_ = self._callables[name] = make(
                 method.path, request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString)
-        session = self._session[0]
-        headers = self._metadata + [("resident-session", session)] if session else self._metadata
-        return callable_(*([] if request is None else [request]), timeout=timeout, metadata=headers)
+        return callable_(*([] if request is None else [request]), timeout=timeout, metadata=self._headers)
+
+    def _set_session(self, session: Tuple[str, str]) -> None:
+        self._session = session
+        if session[0]:
+            self._headers = self._metadata + [("resident-session", session[0])]
+        elif not self._settings.pinned:  # A node refuses calls with a session that has ended: it has left.
+            self._headers = self._metadata
 
     async def session(self) -> Tuple[str, str]:
         """The session's id and the path of the daemon's local socket."""
@@ -246,7 +252,8 @@ class Connection:
                 raise credentials.unreachable(from_rpc(error), self._settings) from None
             if response is grpc.aio.EOF:
                 raise Unavailable("the daemon ended the session immediately", "try again")
-            self._session = session = (response.session_id, response.local_address)
+            session = (response.session_id, response.local_address)
+            self._set_session(session)
             # The event loop keeps the task, which must not keep the client.
             connection = weakref.ref(self)
 
@@ -257,7 +264,7 @@ class Connection:
                     call.cancel()
                     found = connection()
                     if found is not None and found._session is session:
-                        found._session = ("", "")
+                        found._set_session(("", ""))
                         found._on_session_end()
 
             loop = asyncio.get_running_loop()
@@ -289,7 +296,7 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        self._session = ("", "")
+        self._set_session(("", ""))
         if self._session_task is not None:
             self._session_task.cancel()
             await asyncio.gather(self._session_task, return_exceptions=True)

@@ -111,7 +111,8 @@ class Connection:
         self._session_call: Any = None
         self._session_ended = threading.Event()  # And _on_session_end has run.
         self._session_ended.set()
-        self._set_session(("", ""))
+        self._session = ("", "")
+        self._headers = tuple(self._metadata)  # Of each call.
         self._closed = False
         self._left = False
         self._close_ended = threading.Event()
@@ -330,9 +331,10 @@ class Connection:
 
     def _set_session(self, session: Tuple[str, str]) -> None:
         self._session = session
-        # Of each call.
-        self._headers = tuple(self._metadata + [("resident-session", session[0])] if session[0] else
-                              self._metadata)
+        if session[0]:
+            self._headers = tuple(self._metadata + [("resident-session", session[0])])
+        elif not self._settings.pinned:  # A node refuses calls with a session that has ended: it has left.
+            self._headers = tuple(self._metadata)
 
     def _callable(self, name: str) -> Any:
         found = self._callables.get(name)
