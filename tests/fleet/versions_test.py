@@ -5,6 +5,7 @@ The last line is `N passed, N failed`.
 """
 
 import asyncio
+import json
 import os
 import pathlib
 import sys
@@ -235,6 +236,22 @@ class VersionsTest(unittest.TestCase):
             self.refused(residentd.FailedPrecondition, ("is quarantined",), rd.op("times", **named), X)
         # Also while the engine is being replaced: the call is sent again then.
         numpy.testing.assert_array_equal(rd.op("times", label="good")(X, retry=True), 3 * X)
+
+    def test_a_content_hash_and_a_label_are_no_permission(self):
+        with tempfile.TemporaryDirectory(prefix="residentd-versions-") as folder:
+            policy = pathlib.Path(folder) / "policy"
+            for permitted in (["add"], ["add", "times"]):
+                policy.write_text(json.dumps({"identities": {"anonymous": {
+                    "roles": ["submit", "install", "admin"], "operators": {"submit": permitted}}}}))
+                policy.chmod(0o600)
+                _, rd = self.node("--policy={}".format(policy))
+                digest = self.install(rd, 3, label="stable")
+                for named in ({"content_hash": digest}, {"label": "stable"}):
+                    times = rd.op("times", **named)
+                    if "times" in permitted:
+                        numpy.testing.assert_array_equal(times(X), 3 * X)
+                    else:
+                        self.refused(residentd.PermissionDenied, ("times",), times, X)
 
     def test_a_restart_keeps_the_nodes_id_and_the_labels(self):
         with tempfile.TemporaryDirectory(prefix="residentd-versions-") as folder:
