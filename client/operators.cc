@@ -226,6 +226,7 @@ absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name
   if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
   request.set_force(options.force);
   *request.mutable_bake() = options.bake;
+  *request.mutable_context() = options.context;
   return Call(connection_, &v1::Operators::Stub::Activate, request);
 }
 
@@ -238,9 +239,11 @@ absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
 }
 
 absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
-                                                     std::optional<uint64_t> expected_revision) {
+                                                     std::optional<uint64_t> expected_revision,
+                                                     const v1::ChangeContext& context) {
   v1::RemoveRequest request;
   request.set_name(name);
+  *request.mutable_context() = context;
   if (expected_revision) request.set_expected_revision(*expected_revision);
   return Call(connection_, &v1::Operators::Stub::Remove, request);
 }
@@ -256,6 +259,7 @@ absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
   request.set_shadow_percent(shadow_percent);
   request.set_traffic_percent(traffic_percent);
   *request.mutable_bake() = options.bake;
+  *request.mutable_context() = options.context;
   return Call(connection_, &v1::Operators::Stub::Promote, request);
 }
 
@@ -281,6 +285,14 @@ absl::StatusOr<v1::AuditResponse> Operators::Audit(const std::string& name, uint
 
 absl::StatusOr<v1::SummaryResponse> Operators::Summary() {
   return Call(connection_, &v1::Operators::Stub::Summary, v1::SummaryRequest());
+}
+
+absl::StatusOr<v1::ClaimResponse> Operators::Claim(const v1::ClaimRequest& request) {
+  return Call(connection_, &v1::Operators::Stub::Claim, request);
+}
+
+absl::Status Operators::Release(const v1::ReleaseRequest& request) {
+  return Call(connection_, &v1::Operators::Stub::Release, request).status();
 }
 
 }  // namespace resident::client

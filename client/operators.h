@@ -132,6 +132,8 @@ struct ChangeOptions {
   bool force = false;
   // When the version is rolled back.
   v1::BakeOptions bake = {};
+  // The roll-out that the change belongs to.
+  v1::ChangeContext context = {};
 };
 
 // Receives changes of operators as they happen.
@@ -176,7 +178,8 @@ class Operators {
       const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt);
   // Returns when the operator's last task has ended.
   absl::StatusOr<v1::RemoveResponse> Remove(
-      const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt);
+      const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt,
+      const v1::ChangeContext& context = {});
   // Percentages are 0 to 100; both 0 ends the trial.
   absl::StatusOr<v1::PromoteResponse> Promote(const std::string& name, double shadow_percent,
                                               double traffic_percent,
@@ -191,6 +194,10 @@ class Operators {
                                           uint64_t before_revision = 0);
   // Returns which versions of installed operators are in the kernel, to compare daemons.
   absl::StatusOr<v1::SummaryResponse> Summary();
+
+  // Reserves names for a plan, or renews a claim; ends it.
+  absl::StatusOr<v1::ClaimResponse> Claim(const v1::ClaimRequest& request);
+  absl::Status Release(const v1::ReleaseRequest& request);
 
  private:
   std::shared_ptr<Connection> connection_;

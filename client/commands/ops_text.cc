@@ -199,14 +199,22 @@ std::string OperatorText(const v1::Operator& op) {
 }
 
 std::string SummaryText(const v1::SummaryResponse& summary) {
-  Table table({"OPERATOR", "HASH", "STATE", "LABEL"});
+  Table table({"OPERATOR", "HASH", "STATE", "LABEL", "SET"});
   for (const v1::SummaryResponse::Operator& op : summary.operators()) {
     for (const v1::SummaryResponse::Version& version : op.versions()) {
       table.Add({op.name(), version.content_hash().substr(0, kShownHashChars),
-                 EnumName(version.state()), version.label()});
+                 EnumName(version.state()), version.label(), version.set()});
     }
   }
-  return absl::StrCat(table.ToString(), "digest ", summary.digest(), "\n");
+  std::string text = absl::StrCat(table.ToString(), "digest ", summary.digest(), "\n");
+  if (summary.plans().empty()) return text;
+  Table plans({"PLAN", "SET", "STATE", "CLAIMED BY", "AGE"});
+  for (const v1::PlanState& plan : summary.plans()) {
+    plans.Add({plan.plan().substr(0, kShownHashChars), plan.set(), EnumName(plan.state()),
+               plan.claimed() ? plan.holder() : "-",
+               HumanDuration(absl::Milliseconds(static_cast<int64_t>(plan.age_ms())))});
+  }
+  return absl::StrCat(text, "\n", plans.ToString());
 }
 
 std::string ProgressText(const v1::InstallResponse& progress) {
@@ -239,8 +247,13 @@ std::string EventsText(const std::vector<v1::OperatorEvent>& events, bool header
     if (event.kind() == v1::OperatorEvent::KIND_GENERATION) {
       what = absl::StrCat("generation ", event.generation());
     }
+    std::string by = event.actor();
+    if (!event.plan().empty()) {
+      absl::StrAppend(&by, " (plan ", event.plan().substr(0, kShownHashChars), " of set ",
+                      event.set(), ")");
+    }
     absl::StrAppendFormat(&text, "%8d  %-19s  %-11s  %-24s  %s%s%s\n", event.revision(),
-                          When(event.time_ms()), EnumName(event.kind()), what, event.actor(),
+                          When(event.time_ms()), EnumName(event.kind()), what, by,
                           event.message().empty() ? "" : ": ", event.message());
   }
   return text;

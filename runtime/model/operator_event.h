@@ -1,5 +1,6 @@
 // OperatorEvent: one change of an operator, as it is reported; RegistryChange: the same change, as
-// it is made. The state store keeps it, Watch streams it and the audit log lists it.
+// it is made. The state store keeps it, Watch streams it and the audit log lists it. ChangeContext:
+// the roll-out that a change belongs to; PlanRecord: what a daemon knows of a roll-out.
 //
 // The state store assigns revisions. They increase by one with each event, also across restarts.
 #ifndef RESIDENT_RUNTIME_MODEL_OPERATOR_EVENT_H_
@@ -7,7 +8,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +32,22 @@ enum class EventKind : uint8_t {
   kRegressed = 10,
 };
 
+// Of Operators.Claim: names in a claim, plans that are remembered, bytes of a holder, and the
+// lease.
+inline constexpr uint32_t kMaxClaimedNames = 1024;
+inline constexpr uint32_t kMaxPlanRecords = 8;
+inline constexpr uint32_t kMaxHolderBytes = 128;
+inline constexpr uint32_t kMinClaimTtlMs = 1'000;
+inline constexpr uint32_t kDefaultClaimTtlMs = 30'000;
+inline constexpr uint32_t kMaxClaimTtlMs = 600'000;
+
+// Which plan a change belongs to; see resident.v1.ChangeContext.
+struct ChangeContext {
+  std::string plan = {};
+  std::string set = {};
+  uint64_t lease = 0;
+};
+
 struct OperatorEvent {
   uint64_t revision = 0;  // Set by the store.
   int64_t time_ms = 0;    // Since 1970; set by the store.
@@ -40,6 +59,32 @@ struct OperatorEvent {
   std::string content_hash = {};
   std::string message = {};
   uint64_t generation = 0;  // Only for kGeneration.
+  // ChangeContext of the call that made the change.
+  std::string plan = {};
+  std::string set = {};
+};
+
+// The values are those of resident.v1.PlanState.State.
+enum class PlanState : uint8_t { kRunning = 1, kFailed = 2, kDone = 3 };
+
+struct PlanRecord {
+  std::string plan = {};
+  std::string set = {};
+  PlanState state = PlanState::kRunning;
+  std::string holder = {};
+  int64_t claimed_ms = 0;  // Since 1970, when the plan was claimed first.
+  // Each name that is claimed, with the content hash of its active version at that time; empty: it
+  // had none.
+  std::vector<std::pair<std::string, std::string>> before = {};
+};
+
+// The last plans of a daemon, and which of them has its claim.
+struct PlanTable {
+  std::deque<PlanRecord> plans = {};  // Oldest first.
+  // Of the claim; 0: there is none.
+  uint64_t lease = 0;
+  std::string claimed = {};  // Its plan.
+  std::chrono::milliseconds ttl{0};
 };
 
 // RegistryChange: one change of the installed operators. The registry makes it, and the state store

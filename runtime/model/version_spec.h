@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -61,9 +62,18 @@ struct VersionSpec {
   bool allow_spills = false;
   // Bytecode: the interpreter always runs it.
   bool native_off = false;
+  // ChangeContext::set of the install; empty: none.
+  std::string set = {};
   // The program, only for kBytecode.
   std::shared_ptr<const std::string> bytecode = nullptr;
 };
+
+// The content hash of what is installed as operator `name`: `body` is the name of the main file,
+// the expression or the program. Everything that decides what the version computes is hashed: also
+// the spec's kind, signature, split, limits and allow_spills, which for an expression are the
+// generated ones.
+std::string ContentHash(std::string_view name, std::string_view body,
+                        const std::map<std::string, std::string>& files, const VersionSpec& spec);
 
 // Data of the install pipeline that must exist as long as a version may run (its objects). The
 // registry only keeps it alive.
@@ -93,6 +103,14 @@ inline constexpr size_t kMaxHashDigits = 64;
 inline bool IsContentHash(std::string_view digits) {
   return digits.size() >= kMinHashDigits && digits.size() <= kMaxHashDigits &&
          digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+inline constexpr size_t kMaxSetNameBytes = 63;
+
+// At most kMaxSetNameBytes of [a-z0-9-], the first one a letter or digit.
+inline bool IsSetName(std::string_view set) {
+  if (set.empty() || set.size() > kMaxSetNameBytes || set[0] == '-') return false;
+  return set.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
 }
 
 // At most kMaxOperatorNameBytes letters, digits, '_', '.' and '-', the first one a letter or digit.

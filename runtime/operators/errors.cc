@@ -270,6 +270,39 @@ absl::Status StaleRevision(const std::string& name, uint64_t expected, uint64_t 
       "its revision"));
 }
 
+namespace {
+
+std::string ClaimText(const std::string& set, const std::string& plan, const std::string& holder,
+                      absl::Duration age) {
+  return StrCat(Quote(holder), " for plan ", plan.substr(0, kMinHashDigits), " of set ", Quote(set),
+                ", which began ", absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))), " ago");
+}
+
+}  // namespace
+
+absl::Status ClaimHeld(const std::string& set, const std::string& plan, const std::string& holder,
+                       absl::Duration age) {
+  return absl::AbortedError(StrCat(
+      "this daemon's operators are claimed by ", ClaimText(set, plan, holder, age),
+      ". Fix: wait until that roll-out has ended; if nobody continues it, its claim runs out "
+      "by itself; or end it with residentctl apply --steal"));
+}
+
+absl::Status NameClaimed(const std::string& name, const std::string& set, const std::string& plan,
+                         const std::string& holder, absl::Duration age) {
+  return absl::AbortedError(
+      StrCat("operator ", Quote(name), " is claimed by ", ClaimText(set, plan, holder, age),
+             ". Fix: repeat the change when that roll-out has ended; if nobody continues it, its "
+             "claim runs out by itself"));
+}
+
+absl::Status ClaimLost(const std::string& plan) {
+  return absl::AbortedError(
+      StrCat("the claim of plan ", plan.substr(0, kMinHashDigits),
+             " has run out, was released, or was taken over by another run. Fix: look which plan "
+             "has the claim now (residentctl ops summary), and run the command again"));
+}
+
 absl::Status OtherKind(const std::string& name, bool bytecode) {
   return absl::FailedPreconditionError(
       StrCat("operator '", name, "' is ", bytecode ? "bytecode" : "native code",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "runtime/model/errors.h"
 #include "runtime/model/version_spec.h"
 
@@ -57,6 +58,12 @@ absl::Status NoActiveVersion(const std::string& name, uint32_t standby,
 absl::Status VersionQuarantined(const std::string& name, uint32_t version,
                                 const std::string& reason);
 absl::Status StaleRevision(const std::string& name, uint64_t expected, uint64_t revision);
+// Claims of names for a plan.
+absl::Status ClaimHeld(const std::string& set, const std::string& plan, const std::string& holder,
+                       absl::Duration age);
+absl::Status NameClaimed(const std::string& name, const std::string& set, const std::string& plan,
+                         const std::string& holder, absl::Duration age);
+absl::Status ClaimLost(const std::string& plan);
 absl::Status OtherKind(const std::string& name, bool bytecode);
 absl::Status OtherSignature(const std::string& name, const std::string& signature,
                             const std::string& installed);

@@ -32,6 +32,7 @@ constexpr char kFacts[] = "facts";
 constexpr const char* kTables[] = {kOperators, kEvents, kBuffers, kFacts};
 constexpr char kCounters[] = "counters";
 constexpr char kRemovals[] = "removals";
+constexpr char kPlans[] = "plans";
 constexpr char kGraphPrefix[] = "graph/";
 
 std::string DatabasePath(const std::string& folder) { return folder + "/state.db"; }
@@ -84,6 +85,7 @@ void ToProto(const StoredVersion& version, internal::StoredVersion* stored) {
   stored->set_allow_spills(spec.allow_spills);
   stored->set_native_off(spec.native_off);
   stored->set_label(version.label);
+  stored->set_set(spec.set);
   stored->set_quarantine_reason(version.quarantine_reason);
   stored->set_body(version.content.body);
   for (const auto& [name, sha256] : version.content.blobs) {
@@ -127,6 +129,7 @@ std::optional<StoredVersion> FromProto(const internal::StoredVersion& stored) {
   for (const auto& blob : stored.blobs()) version.content.blobs[blob.name()] = blob.sha256();
   version.quarantine_reason = stored.quarantine_reason();
   version.label = stored.label();
+  version.spec.set = stored.set();
   return version;
 }
 
@@ -168,6 +171,8 @@ bool ReadEvent(int64_t revision, const std::string& record, StateModel* model) {
   event.content_hash = stored.content_hash();
   event.message = stored.message();
   event.generation = stored.generation();
+  event.plan = stored.plan();
+  event.set = stored.set();
   model->events.push_back(std::make_shared<const OperatorEvent>(std::move(event)));
   return true;
 }
@@ -204,6 +209,27 @@ bool ReadGraph(const std::string& id, const std::string& record, StateModel* mod
   return true;
 }
 
+bool ReadPlans(const std::string& record, PlanTable* plans) {
+  internal::StoredPlans stored;
+  if (!stored.ParseFromString(record)) return false;
+  for (const auto& from : stored.plans()) {
+    if (!IsBetween(from.state(), PlanState::kRunning, PlanState::kDone)) return false;
+    PlanRecord& plan = plans->plans.emplace_back();
+    plan.plan = from.plan();
+    plan.set = from.set();
+    plan.state = static_cast<PlanState>(from.state());
+    plan.holder = from.holder();
+    plan.claimed_ms = from.claimed_ms();
+    for (const auto& before : from.before()) {
+      plan.before.emplace_back(before.name(), before.content_hash());
+    }
+  }
+  plans->lease = stored.lease();
+  plans->claimed = stored.claimed();
+  plans->ttl = std::chrono::milliseconds(stored.ttl_ms());
+  return true;
+}
+
 bool ReadFact(const std::string& name, const std::string& record, StateModel* model,
               uint64_t* transactions) {
   if (name == kCounters) {
@@ -219,6 +245,7 @@ bool ReadFact(const std::string& name, const std::string& record, StateModel* mo
   if (absl::StartsWith(name, kGraphPrefix)) {
     return ReadGraph(name.substr(sizeof(kGraphPrefix) - 1), record, model);
   }
+  if (name == kPlans) return ReadPlans(record, &model->plans);
   internal::StoredRemovals stored;
   if (name != kRemovals || !stored.ParseFromString(record)) return false;
   for (const auto& removal : stored.removals()) {
@@ -292,6 +319,7 @@ absl::Status WriteAll(Sqlite& db, const StateModel& model) {
   for (const auto& [id, graph] : model.graphs) {
     if (status.ok()) status = WriteRow(db, MakeRow(graph));
   }
+  if (status.ok() && !model.plans.plans.empty()) status = WriteRow(db, MakeRow(model.plans));
   for (const auto& event : model.events) {
     if (status.ok()) status = WriteRow(db, MakeRow(*event));
   }
@@ -334,6 +362,8 @@ StateRow MakeRow(const OperatorEvent& event) {
   stored.set_content_hash(event.content_hash);
   stored.set_message(event.message);
   stored.set_generation(event.generation);
+  stored.set_plan(event.plan);
+  stored.set_set(event.set);
   return {kEvents, static_cast<int64_t>(event.revision), stored.SerializeAsString()};
 }
 
@@ -356,6 +386,27 @@ StateRow MakeRow(const StoredGraph& graph) {
     added->set_loaded_ms(holder.loaded_ms);
   }
   return {kFacts, kGraphPrefix + graph.id, stored.SerializeAsString()};
+}
+
+StateRow MakeRow(const PlanTable& plans) {
+  internal::StoredPlans stored;
+  for (const PlanRecord& plan : plans.plans) {
+    internal::StoredPlans::Plan* const added = stored.add_plans();
+    added->set_plan(plan.plan);
+    added->set_set(plan.set);
+    added->set_state(static_cast<uint32_t>(plan.state));
+    added->set_holder(plan.holder);
+    added->set_claimed_ms(plan.claimed_ms);
+    for (const auto& [name, content_hash] : plan.before) {
+      internal::StoredPlans::Before* const before = added->add_before();
+      before->set_name(name);
+      before->set_content_hash(content_hash);
+    }
+  }
+  stored.set_lease(plans.lease);
+  stored.set_claimed(plans.claimed);
+  stored.set_ttl_ms(static_cast<uint32_t>(plans.ttl.count()));
+  return {kFacts, kPlans, stored.SerializeAsString()};
 }
 
 StateRow RemovalsRow(const StateModel& model) {

@@ -7,6 +7,7 @@
 //   facts      'counters'       StoredCounters
 //              'removals'       StoredRemovals
 //              'graph/ID'       StoredGraph: a loaded task graph, without its content
+//              'plans'          StoredPlans: the claim, and what was active before the last plans
 //
 // Each row has a CRC-32 of its table, key and record, because SQLite's own checks only cover the
 // structure of the file. PRAGMA user_version is kStateVersion; other versions are refused.
@@ -45,6 +46,7 @@ StateRow MakeRow(const StoredOperator& op);
 StateRow MakeRow(const OperatorEvent& event);
 StateRow MakeRow(const StoredBuffer& buffer);
 StateRow MakeRow(const StoredGraph& graph);
+StateRow MakeRow(const PlanTable& plans);
 StateRow RemovalsRow(const StateModel& model);
 StateRow DeletedOperator(const std::string& name);
 StateRow DeletedBuffer(uint64_t id);

@@ -90,6 +90,7 @@ struct StateModel {
   std::deque<StoredRemoval> removed = {};  // Oldest first; each name once.
   std::map<uint64_t, StoredBuffer> buffers = {};
   std::map<std::string, StoredGraph> graphs = {};
+  PlanTable plans = {};
   // The last events, up to `revision`, without gaps.
   std::deque<std::shared_ptr<const OperatorEvent>> events = {};
 

@@ -342,6 +342,8 @@ absl::StatusOr<uint64_t> StateStore::Append(const RegistryChange& change, const 
   event.time_ms = absl::ToUnixMillis(absl::Now());
   event.operator_name = change.name;
   event.actor = Shorten(origin.actor);
+  event.plan = origin.context.plan;
+  event.set = origin.context.set;
   if (change.kind != EventKind::kRemoved && change.kind != EventKind::kRetired) {
     event.kind = EventKind::kRetired;
     for (const uint32_t version : change.retired) {
@@ -577,6 +579,20 @@ absl::Status StateStore::DropGraph(const std::string& id) {
   // The next checkpoint or start removes the blob.
   return WriteExtraRow(absl::StrCat("graph ", id), DeletedGraph(id),
                        [&](StateModel& model) { model.graphs.erase(id); });
+}
+
+// --- Plans --------------------------------------------------------------------------
+
+PlanTable StateStore::plans() const {
+  absl::MutexLock lock(&mu_);
+  return model_.plans;
+}
+
+absl::Status StateStore::PutPlans(const PlanTable& plans) {
+  if (in_memory()) return absl::OkStatus();
+  RETURN_IF_ERROR(RetryFailedWrite());
+  return WriteExtraRow("the claim", MakeRow(plans),
+                       [&](StateModel& model) { model.plans = plans; });
 }
 
 }  // namespace resident

@@ -87,6 +87,7 @@ class StateStore {
     std::string actor = {};
     std::string message = {};
     VersionContent content = {};
+    ChangeContext context = {};
   };
 
   // FAILED_PRECONDITION: another daemon uses the folder (the message contains its pid), or it has a
@@ -164,6 +165,12 @@ class StateStore {
   // either the old or the new row.
   absl::Status PutGraph(const StoredGraph& graph, std::string_view content);
   absl::Status DropGraph(const std::string& id);
+
+  // --- Plans ------------------------------------------------------------------------
+
+  PlanTable plans() const;
+  // Errors: as of PutGraph.
+  absl::Status PutPlans(const PlanTable& plans);
 
  private:
   // What has changed in memory since the last transaction.

@@ -129,10 +129,12 @@ constexpr Method kLanesService[] = {
 constexpr Method kOperators[] = {
     {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Audit", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"Claim", kInstall, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Describe", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Install", kInstall, kFew, kUpload, kCharged, kInstalls, kInstallQuota, kStops, kStops},
     {"List", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Promote", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Release", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Remove", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
     {"Rollback", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Summary", kInstallOrAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},

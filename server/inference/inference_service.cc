@@ -281,7 +281,7 @@ class InferenceService final : public InferenceCallbacks {
       RETURN_IF_ERROR(call.Enter(core.gate));
       core.pools.changes.Post([this, context, name = std::move(model.operator_name),
                                actor = std::move(actor), answer = call.Defer()] {
-        auto removal = state_.core.operators.Remove(name, std::nullopt, actor);
+        auto removal = state_.core.operators.Remove(name, std::nullopt, actor, {});
         if (!removal.ok()) return answer->Finish(removal.status());
         removals_.Add({name, std::move(removal->drained), ReadDeadline(*context, Clock::now()),
                        [answer] { return answer->cancelled(); },

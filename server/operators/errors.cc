@@ -97,6 +97,45 @@ absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit) {
                                            "before_revision"));
 }
 
+absl::Status BadPlan(const std::string& plan) {
+  return absl::InvalidArgumentError(
+      StrCat("plan ", Quote(plan),
+             " is not a SHA-256 in hex. Fix: send its 64 digits of 0 to 9 and a "
+             "to f, also wherever a lease is sent"));
+}
+
+absl::Status BadSet(const std::string& set) {
+  return absl::InvalidArgumentError(
+      StrCat("set ", Quote(set),
+             " is not the name of a set. Fix: send 1 to 63 of the characters a "
+             "to z, 0 to 9 and '-', beginning with a letter or digit"));
+}
+
+absl::Status HolderTooLong(size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("ClaimRequest.holder of ", bytes,
+                                           " bytes is over the limit of ", limit,
+                                           ". Fix: send a shorter one"));
+}
+
+absl::Status ClaimTtl(uint64_t ttl_ms, uint64_t low_ms, uint64_t high_ms) {
+  return absl::InvalidArgumentError(StrCat("ClaimRequest.ttl_ms of ", ttl_ms, " is not ", low_ms,
+                                           " to ", high_ms,
+                                           ". Fix: send such a time and renew the "
+                                           "claim before it has passed"));
+}
+
+absl::Status TooManyClaimedNames(size_t names, size_t limit) {
+  return absl::InvalidArgumentError(StrCat("the claim of ", names, " names is over the limit of ",
+                                           limit, ". Fix: divide the set"));
+}
+
+absl::Status BadClaimedName(const std::string& name) {
+  return absl::InvalidArgumentError(
+      StrCat("the claim contains the name ", Quote(name),
+             " twice, or it is empty or too long. Fix: send each operator once, by its name of at "
+             "most 64 bytes"));
+}
+
 absl::Status RemovedButRunning(const std::string& name) {
   return absl::DeadlineExceededError(StrCat(Quote(name),
                                             " was removed, but some of its tasks still run. Fix: "

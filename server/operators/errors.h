@@ -30,6 +30,14 @@ absl::Status InstallTooManyExamples(uint64_t limit);
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range);
 absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms);
 absl::Status TooManyAuditEvents(uint64_t count, uint64_t limit);
+
+absl::Status BadPlan(const std::string& plan);
+absl::Status BadSet(const std::string& set);
+absl::Status HolderTooLong(size_t bytes, size_t limit);
+absl::Status ClaimTtl(uint64_t ttl_ms, uint64_t low_ms, uint64_t high_ms);
+absl::Status TooManyClaimedNames(size_t names, size_t limit);
+absl::Status BadClaimedName(const std::string& name);
+
 absl::Status RemovedButRunning(const std::string& name);
 
 }  // namespace resident::errors

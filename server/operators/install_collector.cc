@@ -13,6 +13,7 @@
 #include "runtime/compile/unit.h"
 #include "runtime/operators/errors.h"
 #include "server/operators/errors.h"
+#include "server/operators/operator_messages.h"
 #include "server/workload/errors.h"
 
 namespace resident {
@@ -98,6 +99,7 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     return errors::BadVersionLabel(header.label());
   }
   request_.label = std::move(*header.mutable_label());
+  ASSIGN_OR_RETURN(request_.context, ParseContext(header.context()));
   if (header.has_expected_revision()) request_.expected_revision = header.expected_revision();
   switch (header.wait_for()) {
     case v1::VERSION_STATE_UNSPECIFIED:

@@ -69,6 +69,11 @@ static_assert(Same(EventKind::kGeneration, v1::OperatorEvent::KIND_GENERATION));
 static_assert(Same(EventKind::kRegressed, v1::OperatorEvent::KIND_REGRESSED));
 static_assert(v1::OperatorEvent::Kind_ARRAYSIZE == static_cast<int>(EventKind::kRegressed) + 1);
 
+static_assert(Same(PlanState::kRunning, v1::PlanState::STATE_RUNNING));
+static_assert(Same(PlanState::kFailed, v1::PlanState::STATE_FAILED));
+static_assert(Same(PlanState::kDone, v1::PlanState::STATE_DONE));
+static_assert(v1::PlanState::State_ARRAYSIZE == static_cast<int>(PlanState::kDone) + 1);
+
 using State = Device::State;
 static_assert(Same(State::kStarting, v1::DeviceStatus::STATE_STARTING));
 static_assert(Same(State::kResident, v1::DeviceStatus::STATE_RESIDENT));

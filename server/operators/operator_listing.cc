@@ -1,9 +1,19 @@
+#include <algorithm>
 #include <chrono>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/base/sha256.h"
 #include "server/operators/operator_messages.h"
 
 namespace resident {
+namespace {
+
+uint64_t Milliseconds(std::chrono::nanoseconds time) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+}
+
+}  // namespace
 
 std::vector<OperatorResources> CollectResources(const Core& core) {
   for (const Device* device : core.devices) {
@@ -42,8 +52,8 @@ void FillOperator(const OperatorView& op, const Core& core,
       v->set_quarantine_reason(version.quarantine_reason);
     }
     v->set_label(version.label);
-    v->set_active_for_ms(static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(version.active_for).count()));
+    v->set_set(version.spec.set);
+    v->set_active_for_ms(Milliseconds(version.active_for));
     v->set_installed_ms(version.spec.installed_ms);
     v->set_tasks(version.tasks());
     v->set_failed_tasks(version.failed_tasks());
@@ -72,9 +82,41 @@ void FillOperator(const OperatorView& op, const Core& core,
   }
 }
 
-void FillSummary(const std::vector<OperatorView>& operators, v1::SummaryResponse* out) {
+namespace {
+
+void FillPlans(const PlanTable& plans, v1::SummaryResponse* out) {
+  for (const PlanRecord& plan : plans.plans) {
+    v1::PlanState* const added = out->add_plans();
+    added->set_plan(plan.plan);
+    added->set_set(plan.set);
+    added->set_state(static_cast<v1::PlanState::State>(plan.state));
+    added->set_claimed(plans.lease != 0 && plans.claimed == plan.plan);
+    added->set_holder(ToUtf8(plan.holder));
+    added->set_age_ms(static_cast<uint64_t>(
+        std::max<int64_t>(0, absl::ToUnixMillis(absl::Now()) - plan.claimed_ms)));
+  }
+}
+
+uint64_t CountEngineFailures(const Core& core) {
+  uint64_t failures = 0;
+  for (const Device* device : core.devices) {
+    for (const auto& [reason, count] : device->snapshot().restarts_by_reason) {
+      if (reason == EngineEndReason::kFault || reason == EngineEndReason::kHang) failures += count;
+    }
+  }
+  return failures;
+}
+
+}  // namespace
+
+void FillSummary(const Core& core, v1::SummaryResponse* out) {
+  out->set_node_id(core.node.id);
+  out->set_node_name(core.node.name);
+  out->set_engine_failures(CountEngineFailures(core));
+  out->set_serving(core.ready());
+  FillPlans(core.operators.plans(), out);
   Sha256 digest;
-  for (const OperatorView& op : operators) {
+  for (const OperatorView& op : core.registry.List()) {
     if (op.revision == 0) continue;  // Built in.
     v1::SummaryResponse::Operator* const summary = out->add_operators();
     summary->set_name(op.op->name());
@@ -88,6 +130,10 @@ void FillSummary(const std::vector<OperatorView>& operators, v1::SummaryResponse
       added->set_state(number == op.active_version ? v1::VERSION_STATE_ACTIVE
                                                    : static_cast<v1::VersionState>(version->state));
       added->set_label(version->label);
+      added->set_version(number);
+      added->set_set(version->spec.set);
+      added->set_active_for_ms(Milliseconds(version->active_for));
+      added->set_tasks(version->tasks());
       if (number != op.active_version) continue;
       digest.Field(op.op->name()).Field(version->spec.content_hash).Field(version->label);
     }
@@ -100,6 +146,8 @@ void HideFrom(const Viewer& viewer, OperatorEvent* event) {
   event->actor.clear();
   event->content_hash.clear();
   event->message.clear();
+  event->plan.clear();
+  event->set.clear();
 }
 
 }  // namespace resident

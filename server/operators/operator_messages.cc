@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/limits.h"
@@ -16,6 +17,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 constexpr uint64_t kMaxBakeMs = 30ull * 24 * 3600 * 1000;
+
+bool IsPlan(std::string_view plan) { return plan.size() == kMaxHashDigits && IsContentHash(plan); }
 
 uint64_t Microseconds(std::chrono::nanoseconds time) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
@@ -153,6 +156,8 @@ void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out) {
   out->set_content_hash(ToUtf8(event.content_hash));
   out->set_message(ToUtf8(event.message));
   out->set_generation(event.generation);
+  out->set_plan(event.plan);
+  out->set_set(event.set);
 }
 
 absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message) {
@@ -163,11 +168,13 @@ absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message) {
   if (message.has_expected_revision()) request.expected_revision = message.expected_revision();
   request.force = message.force();
   request.bake = bake;
+  ASSIGN_OR_RETURN(request.context, ParseContext(message.context()));
   return request;
 }
 
-SwitchRequest ParseSwitch(const v1::RollbackRequest& message) {
+absl::StatusOr<SwitchRequest> ParseSwitch(const v1::RollbackRequest& message) {
   SwitchRequest request;
+  ASSIGN_OR_RETURN(request.context, ParseContext(message.context()));
   request.name = message.name();
   if (message.has_expected_revision()) request.expected_revision = message.expected_revision();
   return request;
@@ -189,7 +196,66 @@ absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message) {
   request.shadow_percent = message.shadow_percent();
   request.traffic_percent = message.traffic_percent();
   request.bake = bake;
+  ASSIGN_OR_RETURN(request.context, ParseContext(message.context()));
   return request;
+}
+
+absl::StatusOr<ChangeContext> ParseContext(const v1::ChangeContext& message) {
+  if (!message.plan().empty() && !IsPlan(message.plan())) return errors::BadPlan(message.plan());
+  if (!message.set().empty() && !IsSetName(message.set())) return errors::BadSet(message.set());
+  if (message.lease() != 0 && message.plan().empty()) return errors::BadPlan("");
+  return ChangeContext{message.plan(), message.set(), message.lease()};
+}
+
+absl::StatusOr<std::optional<PlanState>> ParsePlanState(v1::PlanState::State state,
+                                                        const char* field) {
+  if (!v1::PlanState::State_IsValid(state)) {
+    return errors::UnknownEnum(field, state, "STATE_RUNNING, STATE_FAILED, STATE_DONE");
+  }
+  if (state == v1::PlanState::STATE_UNSPECIFIED) return std::nullopt;
+  return static_cast<PlanState>(state);
+}
+
+absl::StatusOr<PlanClaim> ParseClaim(const v1::ClaimRequest& message) {
+  if (!IsPlan(message.plan())) return errors::BadPlan(message.plan());
+  if (!IsSetName(message.set())) return errors::BadSet(message.set());
+  if (message.holder().size() > kMaxHolderBytes) {
+    return errors::HolderTooLong(message.holder().size(), kMaxHolderBytes);
+  }
+  const uint32_t ttl_ms = message.ttl_ms() == 0 ? kDefaultClaimTtlMs : message.ttl_ms();
+  if (ttl_ms < kMinClaimTtlMs || ttl_ms > kMaxClaimTtlMs) {
+    return errors::ClaimTtl(ttl_ms, kMinClaimTtlMs, kMaxClaimTtlMs);
+  }
+  if (message.names_size() > static_cast<int>(kMaxClaimedNames)) {
+    return errors::TooManyClaimedNames(message.names_size(), kMaxClaimedNames);
+  }
+  PlanClaim claim;
+  ASSIGN_OR_RETURN(claim.state, ParsePlanState(message.state(), "ClaimRequest.state"));
+  std::set<std::string_view> seen;
+  for (const std::string& name : message.names()) {
+    if (name.empty() || name.size() > kMaxOperatorNameBytes || !seen.insert(name).second) {
+      return errors::BadClaimedName(name);
+    }
+  }
+  claim.plan = message.plan();
+  claim.set = message.set();
+  claim.holder = message.holder();
+  claim.ttl = std::chrono::milliseconds(ttl_ms);
+  claim.names = {message.names().begin(), message.names().end()};
+  claim.lease = message.lease();
+  claim.steal = message.steal();
+  return claim;
+}
+
+void FillClaim(const ClaimedPlan& claimed, v1::ClaimResponse* out) {
+  out->set_lease(claimed.lease);
+  out->set_state(static_cast<v1::PlanState::State>(claimed.record.state));
+  out->set_resumed(claimed.resumed);
+  for (const auto& [name, content_hash] : claimed.record.before) {
+    v1::ClaimResponse::Before* const before = out->add_before();
+    before->set_name(ToUtf8(name));
+    before->set_content_hash(content_hash);
+  }
 }
 
 }  // namespace resident

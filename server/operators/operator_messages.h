@@ -7,6 +7,7 @@
 #ifndef RESIDENT_SERVER_OPERATORS_OPERATOR_MESSAGES_H_
 #define RESIDENT_SERVER_OPERATORS_OPERATOR_MESSAGES_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +33,14 @@ void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
 
 // INVALID_ARGUMENT: a value is out of range. The actor is left empty.
 absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message);
-SwitchRequest ParseSwitch(const v1::RollbackRequest& message);
+absl::StatusOr<SwitchRequest> ParseSwitch(const v1::RollbackRequest& message);
 absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message);
+absl::StatusOr<ChangeContext> ParseContext(const v1::ChangeContext& message);
+absl::StatusOr<PlanClaim> ParseClaim(const v1::ClaimRequest& message);
+void FillClaim(const ClaimedPlan& claimed, v1::ClaimResponse* out);
+// nullopt: STATE_UNSPECIFIED.
+absl::StatusOr<std::optional<PlanState>> ParsePlanState(v1::PlanState::State state,
+                                                        const char* field);
 
 // What Operators.List, Describe and Watch and the console show of operators.
 
@@ -42,8 +49,8 @@ std::vector<OperatorResources> CollectResources(const Core& core);
 void FillOperator(const OperatorView& op, const Core& core,
                   const std::vector<OperatorResources>& resources, const Viewer& viewer,
                   v1::Operator* out);
-// Of the installed operators among `operators`, which are sorted by name.
-void FillSummary(const std::vector<OperatorView>& operators, v1::SummaryResponse* out);
+// Of the installed operators.
+void FillSummary(const Core& core, v1::SummaryResponse* out);
 
 // Removes what the viewer may not see of an event.
 void HideFrom(const Viewer& viewer, OperatorEvent* event);

@@ -26,12 +26,14 @@ namespace resident {
 namespace {
 
 // Install reads bytes (message_bytes.h); for the other methods, see v1::Operators::CallbackService.
+using ClaimCallbacks = v1::Operators::WithCallbackMethod_Claim<
+    v1::Operators::WithCallbackMethod_Release<v1::Operators::Service>>;
 using OperatorsCallbacks = v1::Operators::WithCallbackMethod_List<
     v1::Operators::WithCallbackMethod_Describe<v1::Operators::WithCallbackMethod_Summary<
         v1::Operators::WithRawCallbackMethod_Install<v1::Operators::WithCallbackMethod_Activate<
             v1::Operators::WithCallbackMethod_Rollback<v1::Operators::WithCallbackMethod_Remove<
                 v1::Operators::WithCallbackMethod_Promote<v1::Operators::WithCallbackMethod_Watch<
-                    v1::Operators::WithCallbackMethod_Audit<v1::Operators::Service>>>>>>>>>>;
+                    v1::Operators::WithCallbackMethod_Audit<ClaimCallbacks>>>>>>>>>>;
 
 class OperatorsService final : public OperatorsCallbacks {
  public:
@@ -65,7 +67,7 @@ class OperatorsService final : public OperatorsCallbacks {
   grpc::ServerUnaryReactor* Summary(grpc::CallbackServerContext* context, const v1::SummaryRequest*,
                                     v1::SummaryResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall&) {
-      FillSummary(core_.registry.List(), response);
+      FillSummary(core_, response);
       return absl::OkStatus();
     });
   }
@@ -98,7 +100,7 @@ class OperatorsService final : public OperatorsCallbacks {
                                      const v1::RollbackRequest* message,
                                      v1::RollbackResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
-      SwitchRequest request = ParseSwitch(*message);
+      ASSIGN_OR_RETURN(SwitchRequest request, ParseSwitch(*message));
       ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name));
       RETURN_IF_ERROR(call.Enter(core_.gate));
       return call.Post(core_.pools.changes,
@@ -118,19 +120,20 @@ class OperatorsService final : public OperatorsCallbacks {
                                    v1::RemoveResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
       ASSIGN_OR_RETURN(std::string actor, AuthorizeChange(*context, core_, request->name()));
+      ASSIGN_OR_RETURN(ChangeContext change, ParseContext(request->context()));
       RETURN_IF_ERROR(call.Enter(core_.gate));
-      core_.pools.changes.Post(
-          [this, context, request, response, actor = std::move(actor), answer = call.Defer()] {
-            std::optional<uint64_t> expected;
-            if (request->has_expected_revision()) expected = request->expected_revision();
-            auto removal = core_.operators.Remove(request->name(), expected, actor);
-            if (!removal.ok()) return answer->Finish(removal.status());
-            response->set_revision(removal->revision);
-            removals_.Add({request->name(), std::move(removal->drained),
-                           ReadDeadline(*context, Clock::now()),
-                           [answer] { return answer->cancelled(); },
-                           [answer](const absl::Status& status) { answer->Finish(status); }});
-          });
+      core_.pools.changes.Post([this, context, request, response, actor = std::move(actor),
+                                change = std::move(change), answer = call.Defer()] {
+        std::optional<uint64_t> expected;
+        if (request->has_expected_revision()) expected = request->expected_revision();
+        auto removal = core_.operators.Remove(request->name(), expected, actor, change);
+        if (!removal.ok()) return answer->Finish(removal.status());
+        response->set_revision(removal->revision);
+        removals_.Add({request->name(), std::move(removal->drained),
+                       ReadDeadline(*context, Clock::now()),
+                       [answer] { return answer->cancelled(); },
+                       [answer](const absl::Status& status) { answer->Finish(status); }});
+      });
       return absl::OkStatus();
     });
   }
@@ -148,6 +151,48 @@ class OperatorsService final : public OperatorsCallbacks {
             response->set_revision(revision);
             return absl::OkStatus();
           });
+    });
+  }
+
+  grpc::ServerUnaryReactor* Claim(grpc::CallbackServerContext* context,
+                                  const v1::ClaimRequest* message,
+                                  v1::ClaimResponse* response) override {
+    return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+      ASSIGN_OR_RETURN(PlanClaim claim, ParseClaim(*message));
+      ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core_));
+      for (const std::string& name : claim.names) {
+        RETURN_IF_ERROR(caller->account()->MayInstall(name));
+      }
+      // A plan that has a record is claimed with the names of the record.
+      for (const PlanRecord& plan : core_.operators.plans().plans) {
+        if (plan.plan != claim.plan) continue;
+        for (const auto& [name, content_hash] : plan.before) {
+          RETURN_IF_ERROR(caller->account()->MayInstall(name));
+        }
+      }
+      if (claim.steal) {
+        RETURN_IF_ERROR(caller->Has(Role::kAdmin, "resident.v1.Operators/Claim with steal"));
+      }
+      RETURN_IF_ERROR(call.Enter(core_.gate));
+      return call.Post(core_.pools.changes,
+                       [this, response, claim = std::move(claim)]() -> absl::Status {
+                         ASSIGN_OR_RETURN(const ClaimedPlan claimed, core_.operators.Claim(claim));
+                         FillClaim(claimed, response);
+                         response->set_node_id(core_.node.id);
+                         return absl::OkStatus();
+                       });
+    });
+  }
+
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const v1::ReleaseRequest* request,
+                                    v1::ReleaseResponse*) override {
+    return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto ended, ParsePlanState(request->state(), "ReleaseRequest.state"));
+      RETURN_IF_ERROR(call.Enter(core_.gate));
+      return call.Post(core_.pools.changes, [this, request, ended] {
+        return core_.operators.Release(request->plan(), request->lease(), ended);
+      });
     });
   }
 

@@ -380,6 +380,66 @@ TEST_F(OperatorsServiceTest, ASummaryHasTheInstalledVersionsInTheKernel) {
   EXPECT_EQ(operators_->Summary()->digest(), summary->digest());
 }
 
+TEST_F(OperatorsServiceTest, ChangesHaveTheContextOfTheirCalls) {
+  v1::ChangeContext context;
+  context.set_plan(std::string(64, 'a'));
+  context.set_set("ranking");
+  context.set_lease(7);
+  ASSERT_TRUE(operators_->Activate("swish", {.context = context}).ok());
+  ASSERT_TRUE(operators_->Promote("swish", 1, 1, {.context = context}).ok());
+  client::Installation installation = Source();
+  *installation.header().mutable_context() = context;
+  ASSERT_TRUE(operators_->Install(installation).ok());
+  ASSERT_EQ(manager_.switches().size(), 1u);
+  ASSERT_EQ(manager_.promotions().size(), 1u);
+  ASSERT_EQ(manager_.installs().size(), 1u);
+  for (const ChangeContext& got : {manager_.switches()[0].context, manager_.promotions()[0].context,
+                                   manager_.installs()[0].context}) {
+    EXPECT_EQ(got.plan, context.plan());
+    EXPECT_EQ(got.set, "ranking");
+    EXPECT_EQ(got.lease, 7u);
+  }
+}
+
+TEST_F(OperatorsServiceTest, AClaimThatIsMalformedIsRefused) {
+  const auto refused = [&](auto change) {
+    v1::ClaimRequest request;
+    request.set_plan(std::string(64, 'a'));
+    request.set_set("ranking");
+    request.add_names("swish");
+    change(request);
+    const absl::Status status = operators_->Claim(request).status();
+    if (status.ok()) return std::string();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Fix: "));
+    return std::string(status.message());
+  };
+  using Request = v1::ClaimRequest;
+  EXPECT_EQ(refused([](Request&) {}), "");
+  EXPECT_EQ(manager_.claims()[0].ttl, std::chrono::milliseconds(kDefaultClaimTtlMs));
+  EXPECT_THAT(refused([](Request& r) { r.set_plan("abc"); }), HasSubstr("'abc'"));
+  EXPECT_THAT(refused([](Request& r) { r.set_set("No Set"); }), HasSubstr("'No Set'"));
+  EXPECT_THAT(refused([](Request& r) { r.set_set(""); }), HasSubstr("''"));
+  EXPECT_THAT(refused([](Request& r) { r.set_holder(std::string(129, 'h')); }), HasSubstr("129"));
+  EXPECT_THAT(refused([](Request& r) { r.set_ttl_ms(999); }), HasSubstr("999"));
+  EXPECT_THAT(refused([](Request& r) { r.set_ttl_ms(600'001); }), HasSubstr("600001"));
+  EXPECT_THAT(refused([](Request& r) { r.add_names("swish"); }), HasSubstr("'swish'"));
+  EXPECT_THAT(refused([](Request& r) { r.add_names(""); }), HasSubstr("''"));
+  EXPECT_THAT(refused([](Request& r) {
+                for (int i = 0; i < 1024; ++i) r.add_names("n" + std::to_string(i));
+              }),
+              HasSubstr("1025"));
+  EXPECT_THAT(refused([](Request& r) { r.set_state(static_cast<v1::PlanState::State>(9)); }),
+              HasSubstr("STATE_RUNNING"));
+  v1::ChangeContext context;
+  context.set_lease(1);
+  EXPECT_EQ(operators_->Activate("swish", {.context = context}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  context.set_plan("short");
+  EXPECT_EQ(operators_->Remove("swish", std::nullopt, context).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(OperatorsServiceTest, AuditIsNewestFirst) {
   for (int i = 0; i < 5; ++i) manager_.AddEvent(Event(i % 2 == 0 ? "swish" : "other"));
   const auto all = operators_->Audit();

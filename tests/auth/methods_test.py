@@ -371,8 +371,12 @@ class Caller:
             "Lanes/Release": lanes_pb2.ReleaseLaneRequest(lane_id=self.lane, calls=[1 << 20]),
             "Operators/Activate": field(1, "methods.none"),
             "Operators/Audit": b"",
+            "Operators/Claim": operators_pb2.ClaimRequest(
+                plan="c" * 64, set="methods",
+                names=["methods.claimed{}_{}".format(i, "c" * 40) for i in range(20)]),
             "Operators/Install": install,
             "Operators/Promote": field(1, "methods.none"),
+            "Operators/Release": field(1, "c" * 64),
             "Operators/Remove": field(1, "methods.none"),
             "Operators/Rollback": field(1, "methods.none"),
             "Operators/Summary": b"",

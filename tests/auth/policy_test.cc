@@ -301,6 +301,34 @@ TEST_F(PolicyTest, AnInstallerInstallsWithinPrefixAndQuota) {
   EXPECT_THAT(std::string(third.message()), HasSubstr("installs_per_minute"));
 }
 
+TEST_F(PolicyTest, AClaimNeedsThePermissionsOfAnInstall) {
+  SetPolicy(R"({"identities": {"installer": {"roles": ["install"],
+      "operators": {"install": ["rank."]}}, "admin": {"roles": ["install", "admin"]}}})");
+  const auto claim = [&](const char* token, const std::string& plan,
+                         const std::vector<std::string>& names, bool steal = false) {
+    client::Options options;
+    options.session = false;
+    options.credentials.token = token;
+    auto client = client::Client::Connect(daemon_.address(), options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    v1::ClaimRequest request;
+    request.set_plan(std::string(64, plan[0]));
+    request.set_set("ranking");
+    request.mutable_names()->Add(names.begin(), names.end());
+    request.set_steal(steal);
+    return client::Operators(**client).Claim(request).status().code();
+  };
+  constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
+  EXPECT_EQ(claim(kInstallToken, "a", {"rank.a", "other"}), kDenied);
+  EXPECT_EQ(claim(kAdminToken, "b", {"other"}), absl::StatusCode::kOk);
+  // Neither by its names, nor by its plan.
+  EXPECT_EQ(claim(kInstallToken, "b", {}), kDenied);
+  EXPECT_EQ(claim(kInstallToken, "a", {"rank.a"}), absl::StatusCode::kAborted);
+  EXPECT_EQ(claim(kInstallToken, "a", {"rank.a"}, /*steal=*/true), kDenied);
+  EXPECT_EQ(claim(kAdminToken, "a", {"rank.a"}, /*steal=*/true), absl::StatusCode::kOk);
+  EXPECT_EQ(claim(kInstallToken, "a", {"rank.a"}), absl::StatusCode::kOk);
+}
+
 TEST_F(PolicyTest, ABrokenPolicyChangesNothingAndIsCounted) {
   SetPolicy(R"({"identities": {"submitter": {"roles": ["submit"], "quota": {}}}})");
   EXPECT_THAT(daemon_.Output(), HasSubstr("identities.submitter.quota: no such field"));

@@ -75,6 +75,10 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     return promotions_;
   }
+  std::vector<PlanClaim> claims() const {
+    absl::MutexLock lock(&mu_);
+    return claims_;
+  }
   // Number of forced activations so far; some may still be waiting.
   size_t forced() const {
     absl::MutexLock lock(&mu_);
@@ -124,13 +128,26 @@ class FakeOperatorManager final : public OperatorManager {
     if (!status_.ok()) return status_;
     return ++revision_;
   }
-  absl::StatusOr<Removal> Remove(const std::string&, std::optional<uint64_t>,
-                                 const std::string&) override {
+  absl::StatusOr<Removal> Remove(const std::string&, std::optional<uint64_t>, const std::string&,
+                                 const ChangeContext&) override {
     absl::MutexLock lock(&mu_);
     if (!status_.ok()) return status_;
     ++removals_;
     return Removal{++revision_, drained_};
   }
+  absl::StatusOr<ClaimedPlan> Claim(const PlanClaim& claim) override {
+    absl::MutexLock lock(&mu_);
+    claims_.push_back(claim);
+    if (!status_.ok()) return status_;
+    ClaimedPlan claimed{.lease = 1};
+    for (const std::string& name : claim.names) claimed.record.before.emplace_back(name, "");
+    return claimed;
+  }
+  absl::Status Release(const std::string&, uint64_t, std::optional<PlanState>) override {
+    absl::MutexLock lock(&mu_);
+    return status_;
+  }
+  PlanTable plans() const override { return {}; }
 
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override {
@@ -189,6 +206,7 @@ class FakeOperatorManager final : public OperatorManager {
   std::vector<InstallRequest> installs_ ABSL_GUARDED_BY(mu_);
   std::vector<SwitchRequest> switches_ ABSL_GUARDED_BY(mu_);
   std::vector<PromoteRequest> promotions_ ABSL_GUARDED_BY(mu_);
+  std::vector<PlanClaim> claims_ ABSL_GUARDED_BY(mu_);
 
   std::shared_ptr<absl::Notification> round_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<absl::Notification>> drained_ ABSL_GUARDED_BY(mu_);

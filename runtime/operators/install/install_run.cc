@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/errors.h"
 #include "runtime/compile/expression/expression.h"
@@ -24,16 +23,6 @@ constexpr char kExpressionFile[] = "expression.cc";
 constexpr absl::Duration kWithdrawnPollInterval = absl::Milliseconds(20);
 // Name of a FLUX program in the state folder.
 constexpr char kBytecodePart[] = "program";
-
-std::string ContentHash(const InstallRequest& request, const VersionSpec& spec) {
-  Sha256 hash;
-  hash.Field(request.name).Field(OperatorKindName(spec.kind)).Field(request.body);
-  for (const auto& [name, text] : request.files) hash.Field(name).Field(text);
-  hash.Field(spec.signature).Field(spec.split);
-  hash.Field(
-      absl::StrCat(spec.task_time_limit.count(), " ", spec.scratch_bytes, " ", spec.allow_spills));
-  return hash.Hex();
-}
 
 // Whether the version caused the error, and not the daemon or the caller's timing.
 // Exceeding a limit is the version's error while it is compiled and validated. Before that,
@@ -75,6 +64,7 @@ absl::Status InstallRun::Prepare() {
   spec_.allow_spills = request_.allow_spills;
   spec_.native_off = request_.native == InstallRequest::Native::kOff;
   spec_.installed_by = request_.actor;
+  spec_.set = request_.context.set;
   spec_.installed_ms = absl::ToUnixMillis(absl::Now());
   build_ = {.operator_name = request_.name,
             .content_hash = "",
@@ -117,8 +107,10 @@ absl::Status InstallRun::Prepare() {
       manager_.options_.task_time_limit.count() != 0) {
     return errors::TaskTimeAboveLimit(spec_.task_time_limit, manager_.options_.task_time_limit);
   }
-  spec_.content_hash = ContentHash(request_, spec_);
+  spec_.content_hash = ContentHash(request_.name, request_.body, request_.files, spec_);
   build_.content_hash = spec_.content_hash;
+  // Load checks it again, when the change is made.
+  RETURN_IF_ERROR(manager_.claims_.Check(request_.name, request_.context));
   const Registry& registry = *manager_.sources_.registry;
   expected_ = request_.expected_revision.value_or(registry.Revision(request_.name));
   return registry.CheckInstall(request_.name, spec_, expected_);
@@ -189,15 +181,12 @@ absl::Status InstallRun::Load() {
   if (request_.kind != OperatorKind::kBytecode) {
     RETURN_IF_ERROR(manager_.loader_.Load(reserved));
   }
-  StateStore::Origin origin{.actor = request_.actor};
+  StateStore::Origin origin{.actor = request_.actor, .context = request_.context};
   if (!request_.label.empty()) origin.message = absl::StrCat("label ", request_.label);
   RETURN_IF_ERROR(KeepContent(&origin.content));
   const std::shared_ptr<const OperatorVersion> version = reserved;
-  const auto commit = [&](const RegistryChange& loaded) {
-    return manager_.sources_.state->Append(loaded, origin);
-  };
-  ASSIGN_OR_RETURN(auto change,
-                   registry.Load(std::move(reserved), expected_, commit, request_.label));
+  ASSIGN_OR_RETURN(auto change, registry.Load(std::move(reserved), expected_,
+                                              manager_.CommitFor(origin), request_.label));
   expected_ = change.revision;
   version_ = change.version;
   RETURN_IF_ERROR(manager_.sources_.state->Sync());
@@ -250,6 +239,7 @@ absl::Status InstallRun::Activate() {
   activate.version = version_;
   activate.expected_revision = expected_;
   activate.actor = request_.actor;
+  activate.context = request_.context;
   ASSIGN_OR_RETURN(const auto active, manager_.Activate(activate));
   Report({.state = VersionState::kActive,
           .version = version_,
@@ -275,6 +265,8 @@ void InstallRun::ReportRejected(const absl::Status& why) {
   event.actor = request_.actor;
   event.content_hash = spec_.content_hash;
   event.message = std::string(why.message());
+  event.plan = request_.context.plan;
+  event.set = request_.context.set;
   manager_.RecordEvent(std::move(event));
   Report(
       {.state = VersionState::kRejected, .log = built_.log, .message = std::string(why.message())});

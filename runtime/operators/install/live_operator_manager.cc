@@ -83,6 +83,7 @@ uint64_t P99Ns(const VersionView& version,
 LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& sources)
     : options_(options),
       sources_(sources),
+      claims_(sources.registry, sources.state),
       builder_(sources.compiler, sources.devices),
       bakes_([this](const BakeWatcher::Regression& regression) { OnRegression(regression); }),
       loader_(
@@ -119,9 +120,9 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& 
   if (request.force) kept = ReloadStandby(request);
   if (request.force && !kept.ok()) return kept.status();
   const auto began = std::chrono::steady_clock::now();
-  const absl::StatusOr<RegistryChange> change =
-      sources_.registry->Activate(request.name, request.version, request.expected_revision,
-                                  request.force, CommitAs(request.actor));
+  const absl::StatusOr<RegistryChange> change = sources_.registry->Activate(
+      request.name, request.version, request.expected_revision, request.force,
+      CommitFor({.actor = request.actor, .context = request.context}));
   if (change.ok()) StartBake(*change, request.bake);
   if (change.ok()) RequestNativeForm(request.name, change->active_version);
   return Finish(began, change);
@@ -156,7 +157,8 @@ absl::StatusOr<GenerationLoader::Kept> LiveOperatorManager::ReloadStandby(
 absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& request) {
   const auto began = std::chrono::steady_clock::now();
   const absl::StatusOr<RegistryChange> change =
-      sources_.registry->Rollback(request.name, request.expected_revision, CommitAs(request.actor));
+      sources_.registry->Rollback(request.name, request.expected_revision,
+                                  CommitFor({.actor = request.actor, .context = request.context}));
   // A refused rollback does not end the bake.
   if (change.ok()) bakes_.Forget(request.name, change->revision);
   if (change.ok()) RequestNativeForm(request.name, change->active_version);
@@ -164,10 +166,11 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Rollback(const SwitchRequest& 
 }
 
 absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& request) {
-  ASSIGN_OR_RETURN(RegistryChange change,
-                   sources_.registry->SetTrial(request.name, request.version,
-                                               request.traffic_percent, request.shadow_percent,
-                                               request.expected_revision, CommitAs(request.actor)));
+  ASSIGN_OR_RETURN(
+      RegistryChange change,
+      sources_.registry->SetTrial(request.name, request.version, request.traffic_percent,
+                                  request.shadow_percent, request.expected_revision,
+                                  CommitFor({.actor = request.actor, .context = request.context})));
   shadows_.Forget(change.name, change.version);
   StartBake(change, request.bake);
   RETURN_IF_ERROR(sources_.state->Sync());
@@ -175,11 +178,13 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& requ
 }
 
 absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
-    const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor) {
+    const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor,
+    const ChangeContext& context) {
   Removal removal;
   ASSIGN_OR_RETURN(
       RegistryChange change,
-      sources_.registry->Remove(name, expected_revision, CommitAs(actor), &removal.drained));
+      sources_.registry->Remove(name, expected_revision,
+                                CommitFor({.actor = actor, .context = context}), &removal.drained));
   bakes_.Forget(name, change.revision);
   RETURN_IF_ERROR(sources_.state->Sync());
   removal.revision = change.revision;
@@ -194,10 +199,16 @@ absl::StatusOr<SwitchResult> LiveOperatorManager::Finish(
                       change->switched_at - began};
 }
 
-Registry::Commit LiveOperatorManager::CommitAs(const std::string& actor,
-                                               const std::string& message) {
-  return [this, actor, message](const RegistryChange& change) {
-    return sources_.state->Append(change, {.actor = actor, .message = message});
+Registry::Commit LiveOperatorManager::CommitOwn(const std::string& message) {
+  return [this, message](const RegistryChange& change) {
+    return sources_.state->Append(change, {.actor = kDaemon, .message = message});
+  };
+}
+
+Registry::Commit LiveOperatorManager::CommitFor(const StateStore::Origin& origin) {
+  return [this, origin](const RegistryChange& change) -> absl::StatusOr<uint64_t> {
+    RETURN_IF_ERROR(claims_.Check(change.name, origin.context));
+    return sources_.state->Append(change, origin);
   };
 }
 
@@ -275,8 +286,7 @@ void LiveOperatorManager::OnRegression(const BakeWatcher::Regression& regression
     // Not if the operator was changed meanwhile: that request has priority.
     const auto change =
         serves || (view.ok() && view->trial.version == regression.version)
-            ? sources_.registry->Rollback(regression.name, regression.revision,
-                                          CommitAs(kDaemon, why))
+            ? sources_.registry->Rollback(regression.name, regression.revision, CommitOwn(why))
             : absl::StatusOr<RegistryChange>(absl::AbortedError("changed meanwhile"));
     if (change.ok()) {
       sources_.state->Sync().IgnoreError();  // The store logs the error and retries.
@@ -361,7 +371,7 @@ std::shared_ptr<const Generation> LiveOperatorManager::OnFault(const Device& dev
     }
     // Fails if the version was removed, or was quarantined by another device's fault.
     const auto change = sources_.registry->Quarantine(version->op->name(), version->version, reason,
-                                                      CommitAs(kDaemon, reason));
+                                                      CommitOwn(reason));
     if (!change.ok()) continue;
     bakes_.Forget(version->op->name());
     if (!change->commit_status.ok()) {

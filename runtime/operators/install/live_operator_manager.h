@@ -8,6 +8,7 @@
 //   GenerationLoader   loads versions into the kernels of all devices
 //   NativeForms        gives FLUX programs native code, in the background
 //   BakeWatcher        evaluates versions that have just begun to serve
+//   ClaimTable         reserves names for a plan
 //
 // Order of a change: it is appended to the state store, made in the registry, where the
 // next request sees it, synced without a lock, and then answered. If the daemon or the
@@ -33,6 +34,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/bake_watcher.h"
+#include "runtime/operators/install/claim_table.h"
 #include "runtime/operators/install/generation_loader.h"
 #include "runtime/operators/install/native_forms.h"
 #include "runtime/operators/install/operator_manager.h"
@@ -126,7 +128,15 @@ class LiveOperatorManager final : public OperatorManager {
   absl::StatusOr<SwitchResult> Rollback(const SwitchRequest& request) override;
   absl::StatusOr<uint64_t> Promote(const PromoteRequest& request) override;
   absl::StatusOr<Removal> Remove(const std::string& name, std::optional<uint64_t> expected_revision,
-                                 const std::string& actor) override;
+                                 const std::string& actor, const ChangeContext& context) override;
+  absl::StatusOr<ClaimedPlan> Claim(const PlanClaim& claim) override {
+    return claims_.Claim(claim);
+  }
+  absl::Status Release(const std::string& plan, uint64_t lease,
+                       std::optional<PlanState> ended) override {
+    return claims_.Release(plan, lease, ended);
+  }
+  PlanTable plans() const override { return claims_.plans(); }
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override;
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
@@ -154,8 +164,10 @@ class LiveOperatorManager final : public OperatorManager {
  private:
   friend class InstallRun;
 
-  // Appends the change to the state store, with `actor` as its author.
-  Registry::Commit CommitAs(const std::string& actor, const std::string& message = "");
+  // Appends a change that the daemon makes itself to the state store. It needs no claim.
+  Registry::Commit CommitOwn(const std::string& message);
+  // Appends a caller's change to the state store, unless it is refused by a claim.
+  Registry::Commit CommitFor(const StateStore::Origin& origin);
   absl::StatusOr<SwitchResult> Finish(std::chrono::steady_clock::time_point began,
                                       const absl::StatusOr<RegistryChange>& change);
   void StartBake(const RegistryChange& change, const BakeOptions& options);
@@ -180,6 +192,7 @@ class LiveOperatorManager final : public OperatorManager {
 
   const Options options_;
   const Sources sources_;
+  ClaimTable claims_;
   VersionBuilder builder_;
   ValidationVerdicts verdicts_;
   ShadowTally shadows_;

@@ -315,7 +315,7 @@ TEST_F(LiveOperatorManagerTest, ARemovalReturnsNotificationsOfItsLastTasks) {
   Install("square", VersionState::kActive);
   auto task = registry_->ResolveProgram("square", 0);
   ASSERT_TRUE(task.ok());
-  const auto removal = manager_.Remove("square", std::nullopt, "somebody");
+  const auto removal = manager_.Remove("square", std::nullopt, "somebody", {});
   ASSERT_TRUE(removal.ok()) << removal.status();
   ASSERT_EQ(removal->drained.size(), 1u);
   EXPECT_FALSE(removal->drained[0]->HasBeenNotified());

@@ -69,6 +69,7 @@ struct InstallRequest {
   // Empty: none.
   std::string label;
   std::string actor;
+  ChangeContext context;
 };
 
 // A state that an install has reached.
@@ -104,6 +105,7 @@ struct SwitchRequest {
   bool force = false;
   BakeOptions bake;
   std::string actor;
+  ChangeContext context;
 };
 struct SwitchResult {
   uint32_t version = 0;           // The active version now.
@@ -122,6 +124,24 @@ struct PromoteRequest {
   double traffic_percent = 0;
   BakeOptions bake;
   std::string actor;
+  ChangeContext context;
+};
+
+// A claim of names for a plan; see resident.v1.ClaimRequest.
+struct PlanClaim {
+  std::string plan;
+  std::string set;
+  std::string holder;
+  std::chrono::milliseconds ttl{0};
+  std::vector<std::string> names;
+  uint64_t lease = 0;
+  bool steal = false;
+  std::optional<PlanState> state;
+};
+struct ClaimedPlan {
+  uint64_t lease = 0;
+  bool resumed = false;
+  PlanRecord record;
 };
 
 class OperatorVersion;  // runtime/operators/registry/operator_version.h
@@ -153,7 +173,16 @@ class OperatorManager {
   };
   virtual absl::StatusOr<Removal> Remove(const std::string& name,
                                          std::optional<uint64_t> expected_revision,
-                                         const std::string& actor) = 0;
+                                         const std::string& actor,
+                                         const ChangeContext& context) = 0;
+
+  // See Operators.Claim and Release, also for the errors. `ended`: how the plan ended; kRunning: it
+  // changed nothing; nullopt: its state stays.
+  virtual absl::StatusOr<ClaimedPlan> Claim(const PlanClaim& claim) = 0;
+  virtual absl::Status Release(const std::string& plan, uint64_t lease,
+                               std::optional<PlanState> ended) = 0;
+  // `lease` is 0 if no claim is valid.
+  virtual PlanTable plans() const = 0;
 
   // Events with a revision above `after`, oldest first. OUT_OF_RANGE: older events are
   // no longer stored.

@@ -64,6 +64,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -174,6 +175,11 @@ class Registry {
   // Common errors: NOT_FOUND, FAILED_PRECONDITION (the operator is built in, and the cases
   // listed with each method), ABORTED (`expected` is not the operator's revision), errors
   // of `commit`.
+
+  // Runs `action` while no change is in progress: `commit` is not called meanwhile, and what it
+  // reads is the state after all changes that were committed before. It must not change the
+  // registry.
+  void BetweenChanges(absl::FunctionRef<void()> action) const;
 
   // Checks whether a version could be installed: its name, that its signature equals the
   // other versions', the operator's revision (0: it must not exist). Other errors than the

@@ -95,6 +95,11 @@ absl::Status Registry::CheckInstallLocked(const std::string& name, const Version
   return trial.version == 0 ? absl::OkStatus() : errors::OnTrial(name, trial.version);
 }
 
+void Registry::BetweenChanges(absl::FunctionRef<void()> action) const {
+  absl::MutexLock change(&change_mu_);
+  action();
+}
+
 absl::Status Registry::CheckInstall(const std::string& name, const VersionSpec& spec,
                                     std::optional<uint64_t> expected) const {
   absl::MutexLock change(&change_mu_);
