@@ -36,6 +36,7 @@ _LIBRARIES = {
     "protobuf": (["protobuf"], []),
     "seccomp": (["libseccomp"], []),
     "sqlite": (["sqlite3"], []),
+    "yaml": (["yaml-cpp"], []),
     "zlib": (["zlib"], []),
     "zstd": (["libzstd"], []),
 }

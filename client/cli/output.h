@@ -28,6 +28,8 @@ inline constexpr int kExitUnreachable = 3;
 inline constexpr int kExitRefused = 4;
 // The work was done, but its result could not be written on this machine.
 inline constexpr int kExitNotWritten = 5;
+// A roll-out has ended, and a node is neither in the old nor in the new state.
+inline constexpr int kExitIncomplete = 6;
 
 // Prints one JSON document on stdout.
 void PrintJson(const Json& json);

@@ -17,6 +17,8 @@ constexpr uint32_t kMaxMessageMib = 2047;
 constexpr void (*kCommands[])(Command&) = {AddStatus,
                                            AddHealth,
                                            AddOps,
+                                           AddApply,
+                                           AddDiff,
                                            AddBuffers,
                                            AddRun,
                                            AddFlux,
@@ -62,11 +64,12 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session, const std::string& address,
-                                                        const std::string& tls_name) {
+                                                        const std::string& tls_name,
+                                                        std::optional<absl::Duration> timeout) {
   const CommonOptions& common = Common();
   client::Options options;
   options.client_name = "residentctl";
-  options.call_timeout = common.call_timeout();
+  options.call_timeout = common.timeout.value_or(timeout.value_or(common.call_timeout()));
   options.connect_timeout = std::min(options.call_timeout, absl::Seconds(5));
   options.session = session;
   // Only the daemon's --max_message_mib limits messages.
@@ -104,6 +107,8 @@ constexpr std::string_view kExitCodes =
     "  3  no server answered\n"
     "  4  the server refused the request, or did not answer within --timeout\n"
     "  5  the work was done, but its result could not be written on this machine\n"
+    "  6  a roll-out (apply) has ended with a node that is neither in the old nor in the\n"
+    "     new state\n"
     "\nFor details run: residentctl help COMMAND\n";
 
 Json Describe(const Command& command) {

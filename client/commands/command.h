@@ -21,6 +21,8 @@ using Words = Command::Words;
 void AddStatus(Command& program);
 void AddHealth(Command& program);
 void AddOps(Command& program);
+void AddApply(Command& program);
+void AddDiff(Command& program);
 void AddBuffers(Command& program);
 void AddRun(Command& program);
 void AddFlux(Command& program);
@@ -57,10 +59,12 @@ void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision);
 int PrintHelp(const Command& command);
 
 // Connects with the options of the common flags. `address`: in place of --server, with the name
-// that TLS verifies unless --tls_server_name is given.
+// that TLS verifies unless --tls_server_name is given. `timeout`: of each call, if --timeout is not
+// given; nullopt: CommonOptions::call_timeout.
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session = true);
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session, const std::string& address,
-                                                        const std::string& tls_name);
+                                                        const std::string& tls_name,
+                                                        std::optional<absl::Duration> timeout = {});
 
 // Parses the command line and runs the command.
 int Main(std::span<const std::string> arguments);

@@ -8,7 +8,6 @@
 #include "client/cli/common_options.h"
 #include "client/cli/example_file.h"
 #include "client/cli/output.h"
-#include "client/cli/source_notes.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
 #include "client/commands/flux_text.h"
@@ -17,6 +16,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/model/signature.h"
+#include "runtime/operator_set/source_notes.h"
 
 namespace resident::cli {
 namespace {

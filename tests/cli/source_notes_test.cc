@@ -1,4 +1,4 @@
-#include "client/cli/source_notes.h"
+#include "runtime/operator_set/source_notes.h"
 
 #include "gtest/gtest.h"
 

@@ -1,8 +1,8 @@
-#include "client/cli/source_notes.h"
+#include "runtime/operator_set/source_notes.h"
 
 #include <algorithm>
 
-namespace resident::cli {
+namespace resident {
 namespace {
 
 std::string_view Stripped(std::string_view text) {
@@ -59,4 +59,4 @@ SourceNotes ReadSourceNotes(std::string_view source) {
   return notes;
 }
 
-}  // namespace resident::cli
+}  // namespace resident

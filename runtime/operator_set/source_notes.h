@@ -8,13 +8,13 @@
 //
 // A note is a separate comment line; comment lines below it that are indented further
 // than its key continue it. If a key is repeated, its first value is used.
-#ifndef RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
-#define RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
+#ifndef RESIDENT_RUNTIME_OPERATOR_SET_SOURCE_NOTES_H_
+#define RESIDENT_RUNTIME_OPERATOR_SET_SOURCE_NOTES_H_
 
 #include <string>
 #include <string_view>
 
-namespace resident::cli {
+namespace resident {
 
 // Empty: the source has no such note.
 struct SourceNotes {
@@ -25,6 +25,6 @@ struct SourceNotes {
 
 SourceNotes ReadSourceNotes(std::string_view source);
 
-}  // namespace resident::cli
+}  // namespace resident
 
-#endif  // RESIDENT_CLIENT_CLI_SOURCE_NOTES_H_
+#endif  // RESIDENT_RUNTIME_OPERATOR_SET_SOURCE_NOTES_H_

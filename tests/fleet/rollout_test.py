@@ -1,0 +1,366 @@
+#!/usr/bin/python3
+"""residentctl apply and diff on three real daemons: what they serve after a roll-out that succeeds, fails, is
+killed, or meets another one.
+
+Most operators are FLUX programs, which need no compiler. $RESIDENT_FLEET_KILLS: how often a run is killed at a
+random time; $RESIDENT_FLEET_RACES: how often two runs are started at once.
+
+The last line is `N passed, N failed`.
+"""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
+from fleet import WAIT_S, FleetTest  # noqa: E402
+from support import daemons, unittest_main  # noqa: E402
+
+KILLS = int(os.environ.get("RESIDENT_FLEET_KILLS", "6"))
+RACES = int(os.environ.get("RESIDENT_FLEET_RACES", "3"))
+APPLIED, FAILED, USAGE, DOWN, REFUSED, INCOMPLETE = 0, 1, 2, 3, 4, 6
+QUICK = ("--min_tasks=0", "--bake=0s", "--wave_bake=0s")
+STEPS = ("plan", "claim", "stage", "canary", "bake", "wave", "wave", "sweep", "release")
+
+
+class RolloutTest(FleetTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="residentd-rollout-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def fleet(self, *flags):
+        self.nodes_ = self.nodes("--flux_native=off", *flags)
+        return self.nodes_
+
+    def set_file(self, name, *operators, **keys):
+        """A set whose operators are (name, value) of programs, or text of an entry; returns its path."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        text = "version: 1\nset: ranking\n"
+        text += "".join("{}: {}\n".format(key, value) for key, value in keys.items())
+        text += "operators:\n"
+        for operator in operators:
+            if not isinstance(operator, str):
+                source = "{}-{}.s".format(*operator)
+                (folder / source).write_text("MOVI R0, {}\nMOVI R1, {}\nHALT\n".format(*divmod(operator[1], 100)))
+                operator = "{{name: {}, flux: {}}}".format(operator[0], source)
+            text += "- " + operator + "\n"
+        (folder / "operators.yaml").write_text(text)
+        return folder / "operators.yaml"
+
+    def value(self, value):
+        return self.set_file("value-{}".format(value), ("a", value), ("b", value))
+
+    def words(self, command, path, *flags, nodes=None):
+        targets = "ipv4:" + ",".join(node.address for node in nodes or self.nodes_)
+        return (command, path, "--targets=" + targets, *flags)
+
+    def ctl(self, code, command, path, *flags, nodes=None):
+        result = daemons.ctl(*self.words(command, path, *flags, nodes=nodes))
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def apply(self, path, *flags, code=APPLIED, nodes=None):
+        return self.ctl(code, "apply", path, *QUICK, *flags, nodes=nodes)
+
+    def begin(self, path, *flags):
+        """Starts an apply whose steps can be read."""
+        process = subprocess.Popen(
+            [str(daemons.RESIDENTCTL), *map(str, self.words("apply", path, "--json", *flags))],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def read_until(self, process, step):
+        for line in process.stdout:
+            if json.loads(line).get("step") == step:
+                return
+        self.fail("the run ended before " + step)
+
+    def summary(self, node):
+        return node.ctl("ops", "summary", "--json").json
+
+    def served(self, nodes=None):
+        """What each node serves: content hashes by name."""
+        return [{operator["name"]: version["content_hash"]
+                 for operator in self.summary(node)["operators"] for version in operator["versions"]
+                 if version["state"] == "active"} for node in nodes or self.nodes_]
+
+    def same_everywhere(self, nodes=None):
+        served = self.served(nodes)
+        self.assertEqual(served, [served[0]] * len(served))
+        return served[0]
+
+    def test_a_set_is_applied_to_every_node(self):
+        nodes = self.fleet()
+        path = self.value(1)
+        self.assertIn("6 differences", self.ctl(FAILED, "diff", path).out)
+        self.assertIn("stage", self.apply(path, "--dry_run").out)
+        self.assertEqual(self.served(), [{}] * 3)
+        done = self.apply(path, "--json", "--publish=" + str(self.folder / "published"))
+        lines = [json.loads(line) for line in done.out.splitlines()]
+        self.assertEqual([line["step"] for line in lines[:-1]],
+                         [*STEPS[:-1], "publish", STEPS[-1]])
+        self.assertEqual((lines[-1]["result"], lines[-1]["exit"], lines[-1]["nodes"]), ("applied", 0, 3))
+        first = self.same_everywhere()
+        self.assertEqual(set(first), {"a", "b"})
+        self.assertEqual(self.ctl(APPLIED, "diff", path, "--json").json["differences"], [])
+        for name in ("operators.yaml", "a-1.s", "b-1.s"):
+            self.assertEqual((self.folder / "published" / name).read_text(), (path.parent / name).read_text())
+        # The plan is in the audit log, and the set owns the versions.
+        events = nodes[1].ctl("ops", "audit", "a", "--json").json["events"]
+        self.assertEqual([(each["kind"], each["plan"], each["set"]) for each in events],
+                         [(kind, lines[-1]["plan"], "ranking") for kind in ("activated", "installed")])
+        state = self.summary(nodes[2])
+        self.assertEqual([(plan["plan"], plan["state"], plan["claimed"]) for plan in state["plans"]],
+                         [(lines[-1]["plan"], "done", False)])
+        self.assertEqual({version["set"] for operator in state["operators"]
+                          for version in operator["versions"]}, {"ranking"})
+        # Nothing is left to do.
+        self.apply(path)
+        self.assertEqual(self.summary(nodes[2])["operators"][0]["revision"],
+                         state["operators"][0]["revision"])
+        # One of two operators changes; later one is not listed any more.
+        self.apply(self.set_file("next", ("a", 2), ("b", 1)))
+        self.assertEqual(self.same_everywhere()["b"], first["b"])
+        self.assertNotEqual(self.same_everywhere()["a"], first["a"])
+        self.apply(self.set_file("less", ("a", 2)))
+        self.assertEqual(set(self.same_everywhere()), {"a", "b"})
+        self.apply(self.set_file("less", ("a", 2), prune="true"))
+        self.assertEqual(set(self.same_everywhere()), {"a"})
+
+    def test_the_hashes_of_every_kind_are_those_of_the_daemon(self):
+        self.nodes_ = [self.node("--flux_native=off")]
+        source = self.folder / "kinds" / "twice.cc"
+        path = self.set_file("kinds", "{name: half, expr: x * 0.5}", ("c", 3),
+                             "{name: twice.it, file: twice.cc, task_time: 50ms, examples: [twice.json]}",
+                             release="r-1")
+        source.write_text("""// signature: x: in f32[*S], out: out f32[*S]
+#include "kernels/sdk/operator.h"
+RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) {
+  auto x = args.tensor<const float>(0);
+  auto out = args.tensor<float>(1);
+  block.for_each(block.share(x.size()), [&](resident::i64 i) { out[i] = 2 * x[i]; });
+}
+""")
+        (source.parent / "twice.json").write_text('{"inputs": {"x": [1, 2]}, "outputs": {"out": [2, 4]}}')
+        self.apply(path)
+        self.ctl(APPLIED, "diff", path)
+        ran = self.nodes_[0].ctl("run", "twice.it", "x=1,2", "--op_label=r-1")
+        self.assertIn("2 4", ran.out, ran)
+        # A version that is refused changes nothing, and can be tried again.
+        before = self.served()
+        (source.parent / "twice.json").write_text('{"inputs": {"x": [1, 2]}, "outputs": {"out": [2, 5]}}')
+        source.write_text(source.read_text() + "// other\n")
+        for _ in range(2):
+            failed = self.apply(path, code=FAILED)
+            self.assertIn("expects", failed.err)
+        self.assertEqual(self.served(), before)
+        wrong = self.set_file("wrong", "{name: half, exp: x}")
+        self.assertIn("did you mean 'expr'", self.apply(wrong, code=USAGE).err)
+
+    def test_a_failed_canary_goes_back_and_is_not_tried_again(self):
+        self.fleet()
+        self.apply(self.value(1))
+        old = self.same_everywhere()
+        path = self.value(2)
+        failed = self.apply(path, "--min_tasks=1", code=FAILED)
+        self.assertIn("inconclusive: a has served 0 tasks", failed.err)
+        self.assertEqual(self.same_everywhere(), old)
+        self.assertIn("--again", self.apply(path, code=REFUSED).err)
+        self.assertEqual(self.same_everywhere(), old)
+        self.apply(path, "--again")
+        new = self.same_everywhere()
+        self.assertNotEqual(new, old)
+        self.apply(path, "--undo")
+        self.assertEqual(self.same_everywhere(), old)
+        self.apply(path, code=REFUSED)
+        self.assertIn("no record", self.apply(self.value(3), "--undo", code=REFUSED).err)
+        # What had no version before is removed.
+        self.apply(self.set_file("more", ("a", 1), ("b", 1), ("c", 1)), "--again")
+        self.apply(self.set_file("more", ("a", 1), ("b", 1), ("c", 1)), "--undo")
+        self.assertEqual(self.same_everywhere(), old)
+
+    def killed(self, process, old, path, *flags):
+        """After a run was killed, the same command makes all nodes old or new, and says which."""
+        process.kill()
+        process.wait()
+        again = daemons.ctl(*self.words("apply", path, *flags))
+        self.assertIn(again.code, (APPLIED, FAILED, REFUSED), again)
+        served = self.same_everywhere()
+        if again.code == APPLIED:
+            self.assertNotEqual(served, old, again)
+            self.ctl(APPLIED, "diff", path)
+        else:
+            self.assertEqual(served, old, again)
+        return again.code
+
+    def test_a_run_that_was_killed_at_any_step_is_continued(self):
+        self.fleet()
+        self.apply(self.value(0))
+        flags = QUICK
+        for number, step in enumerate(STEPS):
+            with self.subTest(step=step, number=number):
+                old, path = self.same_everywhere(), self.value(number + 1)
+                process = self.begin(path, *flags)
+                for _ in range(number + 1):
+                    process.stdout.readline()
+                self.assertEqual(self.killed(process, old, path, *flags), APPLIED)
+        flags = (*QUICK, "--min_tasks=1")
+        for number, step in enumerate(("canary", "fail", "back")):
+            with self.subTest(step=step):
+                old, path = self.same_everywhere(), self.value(100 + number)
+                process = self.begin(path, *flags)
+                self.read_until(process, step)
+                self.assertIn(self.killed(process, old, path, *flags), (FAILED, REFUSED))
+
+    def test_a_run_that_was_killed_at_a_random_time_is_continued(self):
+        self.fleet()
+        self.apply(self.value(1000))
+        began = time.monotonic()
+        self.apply(self.value(1001))
+        takes_s = time.monotonic() - began
+        seed = random.randrange(1 << 32)
+        rng = random.Random(seed)
+        for number in range(KILLS):
+            after_s = rng.uniform(0, takes_s)
+            flags = (*QUICK, "--min_tasks={}".format(number % 2))
+            with self.subTest(seed=seed, number=number, after_s=after_s):
+                old, path = self.same_everywhere(), self.value(1002 + number)
+                process = self.begin(path, *flags)
+                time.sleep(after_s)  # The random time itself.
+                self.killed(process, old, path, *flags)
+
+    def test_of_two_plans_at_once_one_wins(self):
+        self.fleet()
+        self.apply(self.value(1))
+        for number in range(RACES):
+            paths = [self.value(10 * number + 2), self.value(10 * number + 3)]
+            runs = [self.begin(path, *QUICK) for path in paths]
+            codes = [(run.communicate(timeout=WAIT_S), run.returncode)[1] for run in runs]
+            self.assertIn(sorted(codes), ([APPLIED, APPLIED], [APPLIED, REFUSED]))
+            self.same_everywhere()
+            applied = [path for path, code in zip(paths, codes) if code == APPLIED]
+            equal = [daemons.ctl(*self.words("diff", path)).code == 0 for path in applied]
+            self.assertEqual(equal.count(True), 1)
+        # The same plan: the second takes over, or finds nothing to do.
+        runs = [self.begin(self.value(100), *QUICK) for _ in range(2)]
+        codes = [(run.communicate(timeout=WAIT_S), run.returncode)[1] for run in runs]
+        self.assertIn(sorted(codes), ([APPLIED, APPLIED], [APPLIED, REFUSED]))
+        self.ctl(APPLIED, "diff", self.value(100))
+
+    def test_a_claimed_name_is_changed_by_its_plan_alone(self):
+        states = [self.folder / "state-{}".format(i) for i in range(3)]
+        self.fleet()
+        for node in self.nodes_:
+            node.stop()
+        self.nodes_ = [self.node("--address=" + node.address, "--flux_native=off", "--state_dir=" + str(state))
+                       for node, state in zip(self.nodes_, states)]
+        self.apply(self.value(1))
+        old = self.same_everywhere()
+        run = self.begin(self.value(2), "--min_tasks=0", "--bake=10m", "--lease=10m")
+        self.read_until(run, "bake")
+        node = self.nodes_[0]
+
+        program = self.value(1).parent / "a-1.s"
+
+        def refused():
+            for words in (("ops", "install", "a", "--flux=" + str(program)), ("ops", "remove", "b"),
+                          ("ops", "activate", "b")):
+                result = node.ctl(*words)
+                self.assertEqual(result.code, REFUSED, result)
+                self.assertIn("is claimed by 'residentctl {} on ".format(run.pid), result.err)
+
+        refused()
+        other = self.apply(self.value(3), code=REFUSED)
+        self.assertIn("are claimed by 'residentctl {} on ".format(run.pid), other.err)
+        self.assertEqual(node.ctl("ops", "install", "other", "--flux=" + str(program)).code, 0)
+        # The claim is kept, also by a daemon that is killed.
+        run.kill()
+        run.wait()
+        node.process.kill()
+        node.process.wait()
+        self.nodes_[0] = node = self.node("--address=" + node.address, "--flux_native=off",
+                                          "--state_dir=" + str(states[0]))
+        refused()
+        # An admin can end it.
+        self.apply(self.value(1), "--steal")
+        self.assertEqual({name: digest for name, digest in self.served([node])[0].items() if name in old}, old)
+        self.assertEqual(node.ctl("ops", "remove", "b").code, 0)
+
+    def test_a_lease_runs_out(self):
+        self.fleet()
+        self.apply(self.value(1))
+        run = self.begin(self.value(2), "--min_tasks=0", "--bake=10m", "--lease=1s")
+        self.read_until(run, "bake")
+        time.sleep(2)  # Longer than the lease: the run renews it.
+        self.assertEqual(self.nodes_[0].ctl("ops", "remove", "b").code, REFUSED)
+        run.kill()
+        run.wait()
+        self.wait_for("the end of the claim", lambda: self.nodes_[0].ctl("ops", "remove", "b").code == 0)
+
+    def test_nodes_that_are_down(self):
+        states = [self.folder / "state-{}".format(i) for i in range(3)]
+        self.fleet()
+        last = self.nodes_[2]
+        self.apply(self.value(1))
+        old = self.same_everywhere()
+        last.stop()
+        self.assertIn("1 of 3 nodes did not answer", self.apply(self.value(2), code=DOWN).err)
+        self.assertEqual(self.same_everywhere(self.nodes_[:2]), old)
+        # A node that comes during the roll-out gets the set too.
+        run = self.begin(self.value(2), "--min_tasks=0", "--bake=1s", "--wave_bake=0s", "--max_down=1")
+        self.read_until(run, "bake")
+        self.nodes_[2] = self.node("--address=" + last.address, "--flux_native=off", "--state_dir=" + str(states[2]))
+        run.communicate(timeout=WAIT_S)
+        self.assertEqual(run.returncode, APPLIED)
+        self.assertNotEqual(self.same_everywhere(), old)
+
+    def test_a_canary_that_dies_is_undone_when_it_returns(self):
+        states = [self.folder / "state-{}".format(i) for i in range(3)]
+        first = self.fleet()
+        for node in first:
+            node.stop()
+
+        def start(number):
+            return self.node("--address=" + first[number].address, "--flux_native=off",
+                             "--state_dir=" + str(states[number]))
+
+        self.nodes_ = [start(number) for number in range(3)]
+        self.apply(self.value(1))
+        old = self.same_everywhere()
+        flags = ("--min_tasks=0", "--bake=10m", "--canary_nodes=" + self.nodes_[1].address)
+        run = self.begin(self.value(2), *flags)
+        self.read_until(run, "bake")
+        self.nodes_[1].process.kill()
+        self.nodes_[1].process.wait()
+        run.communicate(timeout=WAIT_S)
+        self.assertEqual(run.returncode, FAILED)
+        self.assertEqual(self.same_everywhere([self.nodes_[0], self.nodes_[2]]), old)
+        self.nodes_[1] = start(1)
+        self.assertNotEqual(self.served()[1], old)
+        self.apply(self.value(2), code=FAILED)
+        self.assertEqual(self.same_everywhere(), old)
+
+    def test_what_belongs_to_others_is_not_changed(self):
+        self.fleet()
+        self.apply(self.value(1))
+        before = self.same_everywhere()
+        other = self.value(2)
+        other.write_text(other.read_text().replace("set: ranking", "set: other"))
+        self.assertIn("it belongs to set ranking", self.apply(other, code=REFUSED).err)
+        builtin = self.set_file("builtin", ("add", 1))
+        self.assertIn("built-in", self.apply(builtin, code=REFUSED).err)
+        self.assertEqual(self.same_everywhere(), before)
+
+
+if __name__ == "__main__":
+    unittest_main.main()
