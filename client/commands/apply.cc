@@ -176,10 +176,9 @@ std::optional<int> Look(const std::string& path, const ApplyFlags& flags, Looked
   options.max_down = flags.max_down.nodes;
   options.max_down_share = flags.max_down.share;
   if (!flags.canary_nodes.empty()) {
-    options.canary_nodes = absl::StrSplit(flags.canary_nodes, ',');
-    if (std::ranges::count(options.canary_nodes, "") > 0) {
-      return UsageError("--canary_nodes has an empty name. Fix: give names, separated by commas");
-    }
+    const auto names = SplitList(flags.canary_nodes, "--canary_nodes");
+    if (!names.ok()) return UsageError(names.status());
+    options.canary_nodes.assign(names->begin(), names->end());
   }
   const bool json = Common().json;
   looked->rollout = std::make_unique<rollout::Rollout>(
@@ -264,7 +263,8 @@ int Diff(const std::string& path, const ApplyFlags& flags) {
 void AddTargetFlags(Command& command, ApplyFlags& flags) {
   command.Flag("targets", &flags.targets,
                "dns:///NAME:PORT or ipv4:HOST:PORT,HOST:PORT: the nodes; default: --server");
-  command.Flag("max_down", &flags.max_down, "nodes that may be down: a number, or a share as 1%");
+  command.Flag("max_down", &flags.max_down, "nodes that may be down: a number, or a share as 1%",
+               {.fix = "give a number of nodes, or a share such as 1%"});
   command.Flag("parallel", &flags.options.parallel, "nodes that are asked or changed at a time",
                {.low = 1, .high = 256});
 }
@@ -291,19 +291,26 @@ void AddApply(Command& program) {
       "  residentctl apply operators.yaml --targets dns:///residentd-all:50051 --undo\n");
   auto flags = std::make_shared<ApplyFlags>();
   rollout::Options& options = flags->options;
-  const FlagRule<absl::Duration> time = {.low = absl::ZeroDuration(),
-                                         .high = absl::Hours(30 * 24),
-                                         .fix = "give 0s to 720h, e.g. 60s"};
+  static const FlagRule<absl::Duration>& time =
+      *new FlagRule<absl::Duration>{.low = absl::ZeroDuration(),
+                                    .high = absl::Hours(30 * 24),
+                                    .fix = "give 0s to 720h, e.g. 60s"};
   AddTargetFlags(apply, *flags);
   apply.Flag("canary", &options.canary, "nodes that are changed first; 0: none");
   apply.Flag("canary_nodes", &flags->canary_nodes,
              "names or addresses of the nodes that are changed first, separated by commas");
   apply.Flag("bake", &flags->bake,
-             "how long the canary is watched; default: bake.time of the set, or 1m", {});
+             "how long the canary is watched; default: bake.time of the set, or 1m",
+             {.holds =
+                  [](const std::optional<absl::Duration>& bake) {
+                    return !bake.has_value() || (*bake >= *time.low && *bake <= *time.high);
+                  },
+              .fix = time.fix});
   apply.Flag("min_tasks", &options.min_tasks,
              "tasks that each changed operator must serve on the canary; 0: any number");
   apply.Flag("waves", &flags->waves,
-             "shares of the other nodes that are changed one after the other");
+             "shares of the other nodes that are changed one after the other",
+             {.fix = "give ascending shares of which the last is 100%, such as 10%,50%,100%"});
   apply.Flag("wave_bake", &options.wave_bake, "how long the nodes of a wave are watched", time);
   apply.Flag("lease", &options.lease, "how long a claim lasts if this command is killed",
              {.low = absl::Seconds(1), .high = absl::Minutes(10), .fix = "give 1s to 10m"});

@@ -124,6 +124,29 @@ class Values(FilesTest):
             self.assertRegex(self.ctl("run", "add", "y:f64=0" if "f64" in words[0] else "y=0", *words).out,
                              "out +f.. +1 +" + value)
 
+    def test_flags_and_files_of_roll_outs(self):
+        path = self.folder / "operators.yaml"
+        path.write_text("version: 1\nset: s\noperators:\n- {name: a, expr: x}\n")
+        apply = ("apply", path)
+        for words, text in (
+            (apply + ("--waves=50%",), "invalid value for --waves"),
+            (apply + ("--waves=50%,,100%",), "invalid value for --waves"),
+            (apply + ("--waves=50%,20%,100%",), "invalid value for --waves"),
+            (apply + ("--max_down=-1",), "invalid value for --max_down"),
+            (apply + ("--max_down=101%",), "invalid value for --max_down"),
+            (apply + ("--canary_nodes=a,,b",), "item 2 of --canary_nodes is empty"),
+            (apply + ("--bake=-1s",), "invalid value for --bake"),
+            (apply + ("--lease=999ms",), "invalid value for --lease"),
+            (apply + ("--undo", "--again"), "--undo excludes"),
+            (apply + ("--targets=dns:///nodes.test",), "nodes.test"),
+            (("apply",), "FILE"), (("diff",), "FILE"),
+            (("diff", self.folder / "none.yaml"), "none.yaml"),
+        ):
+            with self.subTest(words=words):
+                self.refused(text, *words)
+        path.write_text("version: 1\nset: s\noperators:\n- {name: a, exp: x}\n")
+        self.refused("operators.yaml:4: unknown key 'exp' of an operator. Fix: did you mean 'expr'?", *apply)
+
     def test_words_of_the_command_line(self):
         for words, text, code in (
             (("run", "sum", "x:2x3=1,2,3,4,5,6"), "sum needs axes. Fix: give axes=VALUE", USAGE),
