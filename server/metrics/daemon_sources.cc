@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/connections/grpc_log.h"
 #include "server/core/version.h"
 
@@ -89,6 +91,27 @@ std::vector<TrialSeries> ListTrials(const Core& core) {
   return trials;
 }
 
+std::vector<ActiveSeries> ListActive(const Core& core) {
+  std::vector<ActiveSeries> series;
+  for (const OperatorView& op : core.registry.List()) {
+    const VersionView* const active = op.active_version == 0 ? nullptr : op.Find(op.active_version);
+    if (active == nullptr || active->builtin) continue;
+    series.push_back({op.op->name(), active->spec.set, active->label,
+                      active->spec.content_hash.substr(0, kMinHashDigits)});
+  }
+  return series;
+}
+
+double ReadClaimAge(const Core& core) {
+  const PlanTable plans = core.operators.plans();
+  for (const PlanRecord& plan : plans.plans) {
+    if (plans.lease == 0 || plan.plan != plans.claimed) continue;
+    const absl::Duration age = absl::Now() - absl::FromUnixMillis(plan.claimed_ms);
+    return std::max(0.0, absl::ToDoubleSeconds(age));
+  }
+  return 0;
+}
+
 std::map<std::string, uint64_t> MeasureHostMemory(const Core& core) {
   const Budget& host = core.admission.host();
   return {{"requests", host.used(Budget::Purpose::kRequests)},
@@ -135,6 +158,8 @@ MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, L
                                   &core.operators)] { return events->counts(); },
           .trials = [&core] { return ListTrials(core); },
           .native_forms = [&core] { return core.operators.native_counters(); },
+          .active = [&core] { return ListActive(core); },
+          .claim_seconds = [&core] { return ReadClaimAge(core); },
           .ready = [&core] { return core.ready(); }};
 }
 

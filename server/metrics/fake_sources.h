@@ -74,6 +74,11 @@ struct FakeSources {
                   return OperatorManager::NativeCounters{
                       .serving = 3, .comparisons = 7, .mismatches = 0, .quarantined = 1};
                 },
+            .active =
+                [] {
+                  return std::vector<ActiveSeries>{{"swish", "ranking", "r-1", "0123456789ab"}};
+                },
+            .claim_seconds = [] { return 12.5; },
             .ready = [this] { return ready; }};
   }
 };

@@ -350,6 +350,22 @@ void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& fa
     AddGauge(shadowed, labels, static_cast<double>(trial.shadow_tasks));
     AddGauge(mismatches, labels, static_cast<double>(trial.shadow_mismatches));
   }
+  MetricFamily active =
+      Family("resident_operator_active_info", MetricType::Gauge,
+             "Always 1; the labels name the version of each installed operator that serves.");
+  for (const ActiveSeries& series : sources.active()) {
+    AddGauge(active,
+             {{"operator", series.operator_name},
+              {"set", series.set},
+              {"label", series.label},
+              {"hash", series.hash}},
+             1);
+  }
+  families.push_back(std::move(active));
+  families.push_back(Single("resident_claim_seconds", MetricType::Gauge,
+                            "Time since the plan that has the daemon's claim was claimed first; 0: "
+                            "there is no claim.",
+                            sources.claim_seconds()));
   for (MetricFamily* family : {&events, &shadowed, &mismatches}) {
     families.push_back(std::move(*family));
   }

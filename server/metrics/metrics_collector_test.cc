@@ -109,6 +109,9 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="quarantined"} 0)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_tasks{operator="add",version="2"} 40)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_mismatches{operator="add",version="2"} 1)"));
+  EXPECT_THAT(page, HasSubstr("resident_operator_active_info{operator=\"swish\",set=\"ranking\","
+                              "label=\"r-1\",hash=\"0123456789ab\"} 1\n"));
+  EXPECT_THAT(page, HasSubstr("\nresident_claim_seconds 12.5\n"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_forms 3"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_comparisons_total 7"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_mismatch_total 0"));

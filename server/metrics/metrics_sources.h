@@ -37,6 +37,14 @@ struct TrialSeries {
   uint64_t shadow_mismatches = 0;
 };
 
+// An installed operator that serves.
+struct ActiveSeries {
+  std::string operator_name;
+  std::string set;
+  std::string label;
+  std::string hash;  // The first kMinHashDigits digits of the content hash.
+};
+
 // Staging memory of a device.
 struct StagingFigures {
   uint64_t used_bytes = 0;
@@ -87,6 +95,9 @@ struct MetricsSources {
   std::function<std::map<std::string, uint64_t>()> operator_events;
   std::function<std::vector<TrialSeries>()> trials;
   std::function<OperatorManager::NativeCounters()> native_forms;
+  std::function<std::vector<ActiveSeries>()> active;
+  // Age of the plan that has the daemon's claim, in seconds; 0: there is none.
+  std::function<double()> claim_seconds;
   // Whether the daemon accepts work and a device is usable, for /readyz.
   std::function<bool()> ready;
 };

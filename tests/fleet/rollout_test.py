@@ -12,13 +12,14 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
-from fleet import WAIT_S, FleetTest  # noqa: E402
+from fleet import WAIT_S, FleetTest, page  # noqa: E402
 from support import daemons, unittest_main  # noqa: E402
 
 KILLS = int(os.environ.get("RESIDENT_FLEET_KILLS", "6"))
@@ -124,6 +125,10 @@ class RolloutTest(FleetTest):
                          [(lines[-1]["plan"], "done", False)])
         self.assertEqual({version["set"] for operator in state["operators"]
                           for version in operator["versions"]}, {"ranking"})
+        metrics = page(nodes[1], "metrics")
+        self.assertIn('resident_operator_active_info{{operator="a",set="ranking",label="",hash="{}"}} 1\n'.format(
+            first["a"][:12]), metrics)
+        self.assertIn("\nresident_claim_seconds 0\n", metrics)
         # Nothing is left to do.
         self.apply(path)
         self.assertEqual(self.summary(nodes[2])["operators"][0]["revision"],
@@ -282,6 +287,8 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
                 self.assertIn("is claimed by 'residentctl {} on ".format(run.pid), result.err)
 
         refused()
+        self.wait_for("the age of the claim", lambda: re.search(r"^resident_claim_seconds [1-9]", page(node, "metrics"),
+                                                                re.M))
         other = self.apply(self.value(3), code=REFUSED)
         self.assertIn("are claimed by 'residentctl {} on ".format(run.pid), other.err)
         self.assertEqual(node.ctl("ops", "install", "other", "--flux=" + str(program)).code, 0)
