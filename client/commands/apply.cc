@@ -312,7 +312,10 @@ void AddApply(Command& program) {
              "shares of the other nodes that are changed one after the other",
              {.fix = "give ascending shares of which the last is 100%, such as 10%,50%,100%"});
   apply.Flag("wave_bake", &options.wave_bake, "how long the nodes of a wave are watched", time);
-  apply.Flag("lease", &options.lease, "how long a claim lasts if this command is killed",
+  apply.Flag("lease", &options.lease,
+             "how long a claim lasts if this command is killed; a node that is watched may be "
+             "silent for a "
+             "third of it",
              {.low = absl::Seconds(1), .high = absl::Minutes(10), .fix = "give 1s to 10m"});
   apply.Flag("publish", &options.publish,
              "folder to write the set and its files to when every node serves it");

@@ -304,6 +304,7 @@ absl::Status Rollout::ClaimNode(Node& node, State::State state) {
 Outcome Rollout::Claim(const Nodes& nodes, State::State state) {
   for (const auto& node : nodes) {
     const absl::Status status = ClaimNode(*node, state);
+    if (status.ok() && first_ == nullptr) first_ = node;
     if (status.ok()) continue;
     if (IsDown(status)) {
       node->summary = status;
@@ -371,7 +372,34 @@ void Rollout::Renew(Node& node) {
   if (absl::IsAborted(status)) node.lost = status;
 }
 
+bool Rollout::HoldsFirst() {
+  if (first_ == nullptr) return true;
+  Renew(*first_);
+  absl::MutexLock lock(&first_->mu);
+  return first_->lost.ok();
+}
+
+absl::Status Rollout::Insist(Node& node, absl::FunctionRef<absl::Status(Node&)> work) {
+  const absl::Status status = work(node);
+  if (!absl::IsAborted(status)) return status;
+  Renew(node);
+  {
+    absl::MutexLock lock(&node.mu);
+    if (node.lost.ok()) return status;  // Somebody else has changed the operator.
+  }
+  RETURN_IF_ERROR(Changeable(node));
+  return work(node);
+}
+
 absl::Status Rollout::Changeable(Node& node) {
+  const auto lost = [&] {
+    absl::MutexLock lock(&node.mu);
+    return node.lost;
+  };
+  if (!lost().ok()) {
+    if (!HoldsFirst()) return lost();
+    RETURN_IF_ERROR(ClaimNode(node, State::STATE_UNSPECIFIED));
+  }
   const auto fresh = [&] {
     absl::MutexLock lock(&node.mu);
     return !node.lost.ok() || absl::Now() < node.renewed + options_.lease * 2 / 3;
@@ -462,7 +490,7 @@ Rollout::Verdict Rollout::Stage(const Nodes& nodes) {
   absl::Mutex mu;
   std::map<const Node*, absl::Status> failed;
   ForEach(nodes, [&](Node& node) {
-    const absl::Status status = StageNode(node);
+    const absl::Status status = Insist(node, [&](Node& each) { return StageNode(each); });
     if (status.ok()) return;
     absl::MutexLock lock(&mu);
     failed[&node] = status;
@@ -509,7 +537,7 @@ Rollout::Verdict Rollout::Switch(const Nodes& nodes) {
   absl::Mutex mu;
   std::map<const Node*, absl::Status> failed;
   ForEach(nodes, [&](Node& node) {
-    const absl::Status status = SwitchNode(node);
+    const absl::Status status = Insist(node, [&](Node& each) { return SwitchNode(each); });
     if (status.ok()) return;
     absl::MutexLock lock(&mu);
     failed[&node] = status;
@@ -529,23 +557,18 @@ Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const s
     ForEach(nodes, [&](Node& node) { LookAt(node); });
     bool done = true;
     for (const auto& node : nodes) {
-      if (const absl::Status status =
-              [&] {
-                absl::MutexLock lock(&node->mu);
-                return node->lost;
-              }();
-          !status.ok()) {
+      if (const absl::Status status = Changeable(*node); absl::IsAborted(status)) {
         return Judge(*node, status);
       }
       if (!node->up()) {
         done = false;
-        if (absl::Now() - node->answered < options_.silence) continue;
+        if (absl::Now() - node->answered < options_.lease / 3) continue;
         if (step == "wave" && !TooManyDown(down())) {
           done = true;
           continue;
         }
         return Failed(absl::StrCat(node->label(), " has not answered for ",
-                                   absl::FormatDuration(options_.silence), ": ",
+                                   absl::FormatDuration(options_.lease / 3), ": ",
                                    Text(node->summary.status())));
       }
       if (node->summary->engine_failures() > node->engine_failures) {
@@ -650,7 +673,7 @@ Rollout::Verdict Rollout::Sweep() {
       continue;
     }
     // A node that restarts answers soon; one that stays down is what Run reports.
-    if (absl::Now() - began > (late.empty() ? options_.silence : options_.sweep)) break;
+    if (absl::Now() - began > (late.empty() ? options_.lease / 3 : options_.sweep)) break;
     absl::SleepFor(kPoll);
   }
   return {};
@@ -716,7 +739,11 @@ Rollout::Verdict Rollout::Forward() {
 
 Outcome Rollout::Start(State::State state) {
   report_("claim", Plural(Up().size(), "node"));
-  const Outcome claimed = Claim(Up(), state);
+  first_ = nullptr;
+  Outcome claimed = Claim(Up(), state);
+  if (claimed.result == Result::kApplied && !HoldsFirst()) {
+    claimed = {Result::kRefused, "another run of this plan has taken it over"};
+  }
   if (claimed.result != Result::kApplied) {
     ReleaseAll(State::STATE_RUNNING);
     return claimed;
@@ -891,7 +918,7 @@ Outcome Rollout::WayBack(const std::string& why) {
   absl::Mutex mu;
   std::vector<std::string> wrong;
   ForEach(claimed, [&](Node& node) {
-    const absl::Status status = GoBack(node);
+    const absl::Status status = Insist(node, [&](Node& each) { return GoBack(each); });
     // The record of a node that is down says what to undo when it returns.
     if (status.ok() || IsDown(status)) return;
     absl::MutexLock lock(&mu);

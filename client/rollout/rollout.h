@@ -13,7 +13,8 @@
 // 1. Nothing serves another version before every node has the new ones loaded.
 // 2. A change is made only while the node's claim was renewed within two thirds of its lease.
 // 3. Before anything is undone, the plan is marked as failed on every node that can be reached.
-// 4. What is undone on a node is what the plan changed there: names whose active hash is the plan's
+// 4. Of two runs of one plan, the one that was the last to claim the first node continues.
+// 5. What is undone on a node is what the plan changed there: names whose active hash is the plan's
 // and
 //    was another one when the node was claimed.
 //
@@ -65,9 +66,8 @@ struct Options {
   uint32_t max_down = 0;
   double max_down_share = 0;
   uint32_t parallel = 32;
+  // Of the claims. A node that has not answered for a third of it, while it is watched, has failed.
   absl::Duration lease = absl::Seconds(30);
-  // A node that has not answered for so long, while it is watched, has failed.
-  absl::Duration silence = absl::Seconds(10);
   // The sweep ends after this time at the latest.
   absl::Duration sweep = absl::Minutes(5);
   std::string publish;  // Empty: not published.
@@ -163,8 +163,14 @@ class Rollout {
   void ReleaseAll(v1::PlanState::State state);
   void RenewLoop();
   void Renew(Node& node);
-  // Why the node may not be changed now.
+  // Whether no other run of this plan has taken over since this one began: the run that holds the
+  // first node continues, also on nodes that the other one has claimed meanwhile.
+  bool HoldsFirst();
+  // Why the node may not be changed now. Claims it again if another run of this plan has taken it
+  // over and this one continues.
   absl::Status Changeable(Node& node);
+  // Does the work, and once again if the claim was lost to a run that does not continue.
+  absl::Status Insist(Node& node, absl::FunctionRef<absl::Status(Node&)> work);
   v1::ChangeContext Context(const Node& node) const;
 
   Verdict Forward();
@@ -191,6 +197,7 @@ class Rollout {
   const Report report_;
   std::vector<std::string> pruned_;            // Names to remove.
   std::map<std::string, std::string> hashes_;  // Of the set: by name.
+  std::shared_ptr<Node> first_;                // The first node that this run has claimed.
 
   mutable absl::Mutex mu_;
   Nodes nodes_;

@@ -22,8 +22,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 from fleet import WAIT_S, FleetTest, page  # noqa: E402
 from support import daemons, unittest_main  # noqa: E402
 
-KILLS = int(os.environ.get("RESIDENT_FLEET_KILLS", "6"))
-RACES = int(os.environ.get("RESIDENT_FLEET_RACES", "3"))
+KILLS = int(os.environ.get("RESIDENT_FLEET_KILLS", "4"))
+RACES = int(os.environ.get("RESIDENT_FLEET_RACES", "2"))
 APPLIED, FAILED, USAGE, DOWN, REFUSED, INCOMPLETE = 0, 1, 2, 3, 4, 6
 QUICK = ("--min_tasks=0", "--bake=0s", "--wave_bake=0s")
 STEPS = ("plan", "claim", "stage", "canary", "bake", "wave", "wave", "sweep", "release")
@@ -259,10 +259,12 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
             equal = [daemons.ctl(*self.words("diff", path)).code == 0 for path in applied]
             self.assertEqual(equal.count(True), 1)
         # The same plan: the second takes over, or finds nothing to do.
-        runs = [self.begin(self.value(100), *QUICK) for _ in range(2)]
-        codes = [(run.communicate(timeout=WAIT_S), run.returncode)[1] for run in runs]
-        self.assertIn(sorted(codes), ([APPLIED, APPLIED], [APPLIED, REFUSED]))
-        self.ctl(APPLIED, "diff", self.value(100))
+        for number in range(RACES):
+            path = self.value(1000 + number)
+            runs = [self.begin(path, *QUICK) for _ in range(2)]
+            codes = [(run.communicate(timeout=WAIT_S), run.returncode)[1] for run in runs]
+            self.assertIn(sorted(codes), ([APPLIED, APPLIED], [APPLIED, REFUSED]))
+            self.ctl(APPLIED, "diff", path)
 
     def test_a_claimed_name_is_changed_by_its_plan_alone(self):
         states = [self.folder / "state-{}".format(i) for i in range(3)]
@@ -374,7 +376,7 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
         self.nodes_ = [start(number) for number in range(3)]
         self.apply(self.value(1))
         old = self.same_everywhere()
-        flags = ("--min_tasks=0", "--bake=10m", "--canary_nodes=" + self.nodes_[1].address)
+        flags = ("--min_tasks=0", "--bake=10m", "--lease=3s", "--canary_nodes=" + self.nodes_[1].address)
         run = self.begin(self.value(2), *flags)
         self.read_until(run, "bake")
         self.nodes_[1].process.kill()
