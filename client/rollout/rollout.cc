@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/proto_json.h"
 #include "client/targets.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
@@ -932,21 +931,19 @@ Outcome Rollout::WayBack(const std::string& why) {
 }
 
 Outcome Rollout::Undo() {
-  if (const Outcome claimed = Start(State::STATE_FAILED); claimed.result != Result::kApplied) {
-    return claimed;
-  }
-  std::string unknown;
+  std::vector<std::string> unknown;
   for (const auto& node : Up()) {
-    if (!node->resumed) absl::StrAppend(&unknown, unknown.empty() ? "" : ", ", node->label());
+    if (node->PlanOf(file_.plan) == State::STATE_UNSPECIFIED) unknown.push_back(node->label());
   }
   if (!unknown.empty()) {
-    ReleaseAll(State::STATE_RUNNING);
-    return {Result::kRefused,
-            absl::StrCat("no record of plan ", Short(file_.plan), " on ", unknown,
-                         ". Fix: give the file that was applied; each node remembers the last 8 "
-                         "plans; nothing was changed")};
+    return {
+        Result::kRefused,
+        absl::StrCat("no record of plan ", Short(file_.plan), " on ", absl::StrJoin(unknown, ", "),
+                     ". Fix: give the file that was applied; each node remembers the last 8 "
+                     "plans; nothing was changed")};
   }
-  return WayBack("undone on request");
+  const Outcome claimed = Start(State::STATE_FAILED);
+  return claimed.result == Result::kApplied ? WayBack("undone on request") : claimed;
 }
 
 }  // namespace resident::rollout

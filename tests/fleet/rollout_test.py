@@ -362,6 +362,12 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
         run.communicate(timeout=WAIT_S)
         self.assertEqual(run.returncode, APPLIED)
         self.assertNotEqual(self.same_everywhere(), old)
+        # A node that was replaced has no record. It is brought up to date, and nothing else changes.
+        self.nodes_[2].stop()
+        self.nodes_[2] = self.node("--address=" + last.address, "--flux_native=off")
+        self.assertIn("no record", self.apply(self.value(2), "--undo", code=REFUSED).err)
+        self.apply(self.value(2))
+        self.assertNotEqual(self.same_everywhere(), old)
 
     def test_a_canary_that_dies_is_undone_when_it_returns(self):
         states = [self.folder / "state-{}".format(i) for i in range(3)]
