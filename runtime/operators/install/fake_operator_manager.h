@@ -139,7 +139,8 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     claims_.push_back(claim);
     if (!status_.ok()) return status_;
-    ClaimedPlan claimed{.lease = 1};
+    ClaimedPlan claimed;
+    claimed.lease = 1;
     for (const std::string& name : claim.names) claimed.record.before.emplace_back(name, "");
     return claimed;
   }
