@@ -24,7 +24,8 @@ namespace resident::testing {
   X(cuGraphLaunch) X(cuModuleUnload) X(cuCtxSynchronize) X(cuMemsetD32) X(cuMemGetInfo) \
   X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemExportToShareableHandle) \
   X(cuMemAddressReserve) X(cuMemMap) X(cuMemSetAccess) X(cuMemUnmap) X(cuMemRelease) \
-  X(cuMemAddressFree) X(cuIpcGetMemHandle)
+  X(cuMemAddressFree) X(cuIpcGetMemHandle) X(cuMemsetD32Async) X(cuMemcpyDtoHAsync) \
+  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphDestroy)
 // clang-format on
 
 struct CudaCalls {

@@ -422,6 +422,122 @@ TEST_F(CudaMemoryTest, AHandleIsImported) {
   RUN_CUDA(cuMemFree, address);
 }
 
+// --- Streams -------------------------------------------------------------------------------------
+
+// A stream with tensors, and memory of the host for its results.
+struct StreamTensors {
+  StreamTensors(client::Client& client, const std::string& uuid, uint64_t rounds)
+      : tensors(client, uuid) {
+    RUN_CUDA(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    void* host = nullptr;
+    RUN_CUDA(cuMemHostAlloc, &host, rounds * kN * sizeof(float), 0);
+    results = static_cast<float*>(host);
+    tensors.y.Fill(0.5);
+  }
+  ~StreamTensors() {
+    RUN_CUDA(cuMemFreeHost, results);
+    RUN_CUDA(cuStreamDestroy, stream);
+  }
+  // Enqueues memset, lane add, copy.
+  void Enqueue(Lane& lane, LaneCall& add, uint64_t round, float value) {
+    unsigned bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    RUN_CUDA(cuMemsetD32Async, tensors.x.address(), bits, kN, stream);
+    ASSERT_EQ(residentd_lane_stream_begin(lane.handle(), stream), RESIDENTD_LANE_OK)
+        << residentd_lane_last_error();
+    const auto submitted =
+        add.Submit(RESIDENTD_LANE_QUIET, tensors.x_buffer, tensors.y_buffer, tensors.out_buffer);
+    ASSERT_TRUE(submitted.ok()) << submitted.status();
+    ASSERT_EQ(residentd_lane_stream_end(lane.handle(), stream), RESIDENTD_LANE_OK)
+        << residentd_lane_last_error();
+    RUN_CUDA(cuMemcpyDtoHAsync, results + round * kN, tensors.out.address(), kN * sizeof(float),
+             stream);
+  }
+
+  Imported tensors;
+  CUstream stream = nullptr;
+  float* results = nullptr;
+};
+
+// The processor enqueues everything and waits once; each value is checked.
+TEST_F(CudaMemoryTest, TasksRunInTheOrderOfAStream) {
+  const uint64_t rounds = Scaled(400);
+  for (const uint64_t streams : {1, 4}) {
+    std::vector<std::unique_ptr<StreamTensors>> all;
+    for (uint64_t s = 0; s < streams; ++s) {
+      all.push_back(std::make_unique<StreamTensors>(*client_, uuid_, rounds));
+    }
+    const auto lane = Must(client_->OpenLane({.device = 0}));
+    LaneCall add = all[0]->tensors.PrepareAdd(*lane);
+    const auto started = std::chrono::steady_clock::now();
+    for (uint64_t i = 0; i < rounds; ++i) {
+      for (uint64_t s = 0; s < streams; ++s) {
+        all[s]->Enqueue(*lane, add, i, static_cast<float>(i * streams + s));
+        if (HasFatalFailure()) return;
+      }
+      // At most half of the slots are in use.
+      const int64_t behind = residentd_lane_next(lane->handle()) - 2048;
+      if (i % 100 == 99 && behind > 0) {
+        ASSERT_TRUE(lane->Await(behind).ok());
+      }
+    }
+    uint64_t wrong = 0;
+    for (uint64_t s = 0; s < streams; ++s) {
+      RUN_CUDA(cuStreamSynchronize, all[s]->stream);
+      EXPECT_EQ(residentd_lane_get_failed(lane->handle(), 31 - static_cast<uint32_t>(s)), 0u);
+      for (uint64_t i = 0; i < rounds; ++i) {
+        for (uint64_t j = 0; j < kN; ++j) {
+          wrong += all[s]->results[i * kN + j] != static_cast<float>(i * streams + s + 1);
+        }
+      }
+    }
+    EXPECT_EQ(wrong, 0u) << streams;
+    std::printf(
+        "%lu streams x %lu x {memset, lane add, copy}: %.0f us each\n", streams, rounds,
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - started)
+                .count() /
+            static_cast<double>(rounds * streams));
+  }
+}
+
+TEST_F(CudaMemoryTest, ACapturedStreamIsRefused) {
+  StreamTensors one(*client_, uuid_, 1);
+  const auto lane = Must(client_->OpenLane({.device = 0}));
+  LaneCall add = one.tensors.PrepareAdd(*lane);
+  RUN_CUDA(cuStreamBeginCapture, one.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  for (const auto& call : {residentd_lane_stream_begin, residentd_lane_stream_end}) {
+    EXPECT_EQ(call(lane->handle(), one.stream), RESIDENTD_LANE_INVALID);
+    EXPECT_THAT(residentd_lane_last_error(), HasSubstr("captured"));
+  }
+  CUgraph graph = nullptr;
+  RUN_CUDA(cuStreamEndCapture, one.stream, &graph);
+  if (graph != nullptr) RUN_CUDA(cuGraphDestroy, graph);
+  one.Enqueue(*lane, add, 0, 4);
+  RUN_CUDA(cuStreamSynchronize, one.stream);
+  EXPECT_EQ(one.results[kN - 1], 5);
+}
+
+// A stream does not wait for ever for a daemon that was killed.
+TEST_F(CudaMemoryTest, AStreamGoesOnWhenTheDaemonIsKilled) {
+  constexpr uint64_t kRounds = 200;
+  StreamTensors one(*client_, uuid_, kRounds);
+  const auto lane = Must(client_->OpenLane({.device = 0}));
+  LaneCall add = one.tensors.PrepareAdd(*lane);
+  one.Enqueue(*lane, add, 0, 1);
+  RUN_CUDA(cuStreamSynchronize, one.stream);
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    one.Enqueue(*lane, add, i, 1);
+    if (HasFatalFailure()) return;
+  }
+  daemon_.Kill(SIGKILL);
+  ASSERT_TRUE(daemon_.Wait().has_value());
+  RUN_CUDA(cuStreamSynchronize, one.stream);
+  EXPECT_EQ(residentd_lane_get_signal(lane->handle(), 31), kRounds + 1);
+  // Nor does it from now on.
+  (void)residentd_lane_stream_end(lane->handle(), one.stream);
+  RUN_CUDA(cuStreamSynchronize, one.stream);
+}
+
 // Runs in a child process: imports memory and submits until it is killed. Writes a byte to `ready`
 // when it has begun.
 [[noreturn]] void SubmitUntilKilled(const std::string& address, const std::string& uuid,
