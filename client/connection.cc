@@ -374,7 +374,7 @@ bool Connection::IsCurrentSession(const std::string& id) {
   return session_state_ == SessionState::kOpen && session_id_ == id;
 }
 
-absl::StatusOr<std::string> Connection::PassDescriptor(int fd) {
+absl::StatusOr<std::string> Connection::PassDescriptor(std::string_view magic, int fd) {
   ASSIGN_OR_RETURN(const std::string session, SessionId());
   std::string path = options_.local_address;
   if (path.empty()) {
@@ -384,10 +384,10 @@ absl::StatusOr<std::string> Connection::PassDescriptor(int fd) {
   if (path.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the daemon at ", address_,
-                     " has no local socket for descriptors of shared memory. Fix: start it with "
+                     " has no local socket for descriptors of memory. Fix: start it with "
                      "--local_address, or upload"));
   }
-  return SendDescriptor(path, session, fd, options_.call_timeout);
+  return SendDescriptor(path, magic, session, fd, options_.call_timeout);
 }
 
 absl::Status Connection::Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size) {

@@ -90,10 +90,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Whether `id` is the currently open session.
   bool IsCurrentSession(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Passes a descriptor of shared memory over the daemon's local socket, and returns the token for
-  // ImportShared. FAILED_PRECONDITION if the daemon has no such socket, or is on another machine.
-  // UNAVAILABLE if the socket does not answer. Otherwise the daemon's error.
-  absl::StatusOr<std::string> PassDescriptor(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Passes a descriptor of memory over the daemon's local socket, and returns the token for
+  // ImportShared or ImportCuda. `magic`: see local_socket.h. FAILED_PRECONDITION if the daemon has
+  // no such socket, or is on another machine. UNAVAILABLE if the socket does not answer. Otherwise
+  // the daemon's error.
+  absl::StatusOr<std::string> PassDescriptor(std::string_view magic, int fd)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Upload(uint64_t buffer, uint64_t offset, const char* data, uint64_t size);
   absl::Status Download(uint64_t buffer, uint64_t offset, uint64_t size,

@@ -17,7 +17,6 @@
 namespace resident::client {
 namespace {
 
-constexpr char kMagic[] = "residfd1";
 // An answer consists of a code, and a token or a message.
 constexpr size_t kMaxAnswerBytes = 4096;
 
@@ -34,8 +33,7 @@ void SetTimeout(int socket, absl::Duration timeout) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-bool Send(int socket, const std::string& session, int fd) {
-  const std::string packet = kMagic + session;
+bool Send(int socket, const std::string& packet, int fd) {
   ssize_t sent;
   do {
     sent = SendDescriptorMessage(socket, packet, fd);
@@ -45,8 +43,9 @@ bool Send(int socket, const std::string& session, int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::string& session,
-                                           int fd, absl::Duration timeout) {
+absl::StatusOr<std::string> SendDescriptor(const std::string& path, std::string_view magic,
+                                           const std::string& session, int fd,
+                                           absl::Duration timeout) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -68,10 +67,10 @@ absl::StatusOr<std::string> SendDescriptor(const std::string& path, const std::s
     }
     return NoAnswer(path, strerror(errno));
   }
-  if (!Send(connection, session, fd)) {
+  if (!Send(connection, std::string(magic) + session, fd)) {
     if (errno == EBADF) {
       return absl::InvalidArgumentError(
-          absl::StrCat(fd, " is not an open descriptor. Fix: pass a descriptor of shared memory"));
+          absl::StrCat(fd, " is not an open descriptor. Fix: pass a descriptor of the memory"));
     }
     // If the daemon refuses the connection itself, its answer arrives before the packet is sent.
     if (errno != EPIPE && errno != ECONNRESET) return NoAnswer(path, strerror(errno));

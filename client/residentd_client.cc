@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/connection.h"
+#include "client/local_socket.h"
 #include "runtime/base/host_port.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status_macros.h"
@@ -124,7 +125,7 @@ absl::StatusOr<BufferHandle> Client::AllocateAs(v1::DType dtype, const Shape& sh
 absl::StatusOr<BufferHandle> Client::ImportSharedAs(int fd, v1::DType dtype, const Shape& shape,
                                                     const BufferOptions& options) {
   ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, connection_->Node());
-  ASSIGN_OR_RETURN(std::string token, connection->PassDescriptor(fd));
+  ASSIGN_OR_RETURN(std::string token, connection->PassDescriptor(kSharedMemoryMagic, fd));
   v1::ImportSharedRequest request;
   request.set_descriptor_token(std::move(token));
   return Import(std::move(connection), std::move(request), dtype, shape, options);
@@ -151,6 +152,27 @@ absl::StatusOr<BufferHandle> Client::Import(std::shared_ptr<Connection> connecti
   v1::ImportSharedResponse response;
   absl::Status status =
       connection->FromCall(connection->buffers->ImportShared(&context, request, &response));
+  if (!status.ok()) return status;
+  ASSIGN_OR_RETURN(std::string session, connection->SessionId());
+  return BufferHandle(std::move(connection), session, std::move(*response.mutable_buffer()));
+}
+
+absl::StatusOr<BufferHandle> Client::ImportCudaAs(int fd, uint64_t allocation_bytes,
+                                                  const std::string& device_uuid, v1::DType dtype,
+                                                  const Shape& shape) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, connection_->Node());
+  v1::ImportCudaRequest request;
+  ASSIGN_OR_RETURN(*request.mutable_descriptor_token(),
+                   connection->PassDescriptor(kDeviceMemoryMagic, fd));
+  request.set_allocation_bytes(allocation_bytes);
+  request.set_device_uuid(device_uuid);
+  request.set_dtype(dtype);
+  request.mutable_shape()->Add(shape.begin(), shape.end());
+  grpc::ClientContext context;
+  RETURN_IF_ERROR(connection->Prepare(context));
+  v1::ImportCudaResponse response;
+  absl::Status status =
+      connection->FromCall(connection->buffers->ImportCuda(&context, request, &response));
   if (!status.ok()) return status;
   ASSIGN_OR_RETURN(std::string session, connection->SessionId());
   return BufferHandle(std::move(connection), session, std::move(*response.mutable_buffer()));

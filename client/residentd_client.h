@@ -568,6 +568,23 @@ class Client {
                                               const Shape& shape,
                                               const BufferOptions& options = {});
 
+  // Creates a buffer from memory of a GPU that this process made with cuMemCreate and
+  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: tasks read and write it in place. `fd` is what
+  // cuMemExportToShareableHandle returned; the caller keeps it. `allocation_bytes`: the size that
+  // was passed to cuMemCreate. `device_uuid`: of the GPU, as in Status(). Otherwise as
+  // ImportShared. See docs/local_lane.md.
+  template <typename T>
+  absl::StatusOr<Buffer<T>> ImportCuda(int fd, uint64_t allocation_bytes,
+                                       const std::string& device_uuid, const Shape& shape) {
+    absl::StatusOr<BufferHandle> handle =
+        ImportCudaAs(fd, allocation_bytes, device_uuid, DTypeOf<T>(), shape);
+    if (!handle.ok()) return handle.status();
+    return Buffer<T>(*std::move(handle));
+  }
+  absl::StatusOr<BufferHandle> ImportCudaAs(int fd, uint64_t allocation_bytes,
+                                            const std::string& device_uuid, v1::DType dtype,
+                                            const Shape& shape);
+
   // These calls use ids. They can access this session's buffers and all durable ones.
   absl::StatusOr<std::vector<v1::BufferInfo>> ListBuffers();
   // The buffer with this name. NOT_FOUND: there is none; FAILED_PRECONDITION: several have it.

@@ -27,6 +27,7 @@ std::string Properties(const v1::BufferInfo& buffer) {
   std::string text;
   if (buffer.durable()) text = "durable";
   if (buffer.shared()) absl::StrAppend(&text, text.empty() ? "" : " ", "shared");
+  if (buffer.imported()) absl::StrAppend(&text, text.empty() ? "" : " ", "imported");
   return text;
 }
 

@@ -52,6 +52,7 @@ struct residentd_lane {
   uint32_t mapping_count, mapping_space, last_mapping;
 
   struct watcher* watcher; /* Of residentd_lane_streams.c; null before the first signal. */
+  struct lane_cuda* cuda;  /* Of residentd_lane_cuda.c; null before the first CUDA stream. */
 };
 
 /* Sets what residentd_lane_last_error returns; returns `code`. */
@@ -71,5 +72,9 @@ int lane_ring(residentd_lane* lane);
 /* Ends the thread that keeps the promise of signals, and keeps it. For detach, before the socket is
  * closed. */
 void lane_end_watcher(residentd_lane* lane);
+
+/* Ends the use of the lane's memory by CUDA streams. For detach, when every signal has come and
+ * before the memory is unmapped. */
+void lane_end_cuda(residentd_lane* lane);
 
 #endif /* RESIDENTD_LANE_STATE_H_ */

@@ -328,6 +328,7 @@ void residentd_lane_detach(residentd_lane* lane) {
     if (lane->mappings[i].owned) munmap((void*)lane->mappings[i].address, lane->mappings[i].bytes);
   }
   lane_end_watcher(lane);
+  lane_end_cuda(lane);
   /* close() ends the connection only when no child has it any more; shutdown() would end a
    * parent's. */
   if (lane->socket >= 0) close(lane->socket);

@@ -221,6 +221,27 @@ uint32_t residentd_lane_get_signal(const residentd_lane* lane, uint32_t stream);
  * what happened before that signal is unknown. */
 uint32_t residentd_lane_get_failed(const residentd_lane* lane, uint32_t stream);
 
+/* Orders the lane's submissions with the work of a CUDA stream (a CUstream or cudaStream_t): those
+ * after begin are not read before what was enqueued on the stream has ended, and what is enqueued
+ * on the stream after end does not begin before all submissions up to end have ended. The processor
+ * waits for neither:
+ *
+ *   produce<<<..., stream>>>(x);
+ *   residentd_lane_stream_begin(lane, stream);
+ *   residentd_lane_submit(lane, add, words, 3, RESIDENTD_LANE_QUIET);
+ *   residentd_lane_stream_end(lane, stream);
+ *   consume<<<..., stream>>>(out);
+ *
+ * Each stream has a pair of stream words of the lane, from word 31 downwards, so that at most 32
+ * streams of one context are possible; do not use these words otherwise. Destroy a stream when it
+ * is idle. `residentd_lane_get_failed` of word 31 - i is that of the i-th stream that was used.
+ * CUDA does not know of this order: do not call these functions while the stream is captured into a
+ * graph (INVALID). The driver is opened at the first call, which registers two pages of the lane
+ * with the stream's context (SYSTEM: there is no driver, or its error). Detach waits for all work
+ * of that context. Return OK, and otherwise as submit; after FULL nothing was enqueued. */
+int residentd_lane_stream_begin(residentd_lane* lane, void* cuda_stream);
+int residentd_lane_stream_end(residentd_lane* lane, void* cuda_stream);
+
 /* Says in words how a submission ended: the daemon's text if it is still the latest refusal of the
  * lane, otherwise what the status or the reason means. Valid until the next call on this thread. */
 const char* residentd_lane_explain(residentd_lane* lane,

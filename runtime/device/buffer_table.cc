@@ -230,6 +230,7 @@ std::vector<std::string> BufferTable::Load(StateStore* state) {
 absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(const BufferSpec& spec,
                                                                  ClientId owner,
                                                                  EngineSession& session,
+                                                                 Buffer::Place place,
                                                                  MapMemory map) {
   uint64_t bytes = 0;
   absl::Status status = CheckSpec(spec, &bytes);
@@ -248,6 +249,7 @@ absl::StatusOr<std::shared_ptr<const Buffer>> BufferTable::Adopt(const BufferSpe
   buffer->dtype = spec.dtype;
   buffer->shape = spec.shape;
   buffer->size_bytes = bytes;
+  buffer->place = place;
   buffer->map = std::make_shared<const MapMemory>(std::move(map));
   buffer->name = spec.name;
   buffer->quota = spec.quota;
@@ -334,7 +336,7 @@ uint64_t BufferTable::CountOn(uint32_t device) const {
 
 absl::StatusOr<std::shared_ptr<const DeviceMemory>> BufferTable::MoveMemory(
     const Buffer& old, EngineSession& session, const Restore& restore) {
-  if (old.shared()) return (*old.map)(session, old.size_bytes);
+  if (old.map != nullptr) return (*old.map)(session, old.size_bytes);
   // From now on no write to the earlier engine's memory changes the copy.
   if (!old.durable || !old.host_copy->Mirror(session.epoch())) return nullptr;
   ASSIGN_OR_RETURN(std::shared_ptr<const DeviceMemory> memory,

@@ -68,12 +68,16 @@ struct BufferSpec {
   std::shared_ptr<const void> quota = nullptr;
 };
 
-// Maps `bytes` bytes of a client's shared memory into an engine.
+// Maps `bytes` bytes of a client's memory into an engine.
 using MapMemory = std::function<absl::StatusOr<std::shared_ptr<const DeviceMemory>>(
     EngineSession& session, uint64_t bytes)>;
 
 // A snapshot of a buffer.
 struct Buffer {
+  // Where the memory is: device memory of the engine, memory of the host that a client shares, or
+  // device memory of a client's process.
+  enum class Place : uint8_t { kDevice, kHost, kImportedDevice };
+
   uint64_t id = 0;
   uint32_t device = 0;
   ClientId owner = 0;
@@ -82,7 +86,8 @@ struct Buffer {
   uint64_t size_bytes = 0;
   bool durable = false;
   bool internal = false;
-  // Set for a client's shared memory.
+  Place place = Place::kDevice;
+  // Set for memory of a client: all but kDevice.
   std::shared_ptr<const MapMemory> map;
   std::string name;
   std::shared_ptr<const void> quota;
@@ -91,8 +96,6 @@ struct Buffer {
   uint64_t epoch = 0;                          // The epoch of the engine that owns `memory`.
   std::string lost_cause;
   std::shared_ptr<DurableCopy> host_copy;  // Set for durable buffers.
-
-  bool shared() const { return map != nullptr; }
 };
 
 class BufferTable {
@@ -141,11 +144,12 @@ class BufferTable {
   // on disk). After an error the buffer is not in the table.
   absl::StatusOr<std::shared_ptr<const Buffer>> Allocate(const BufferSpec& spec, ClientId owner,
                                                          EngineSession& session);
-  // The same for a client's shared memory. After the bytes have been counted, `map` is called to
-  // map that many; it is called again for each engine that replaces the session's, until the buffer
-  // is destroyed.
+  // The same for memory of a client, at `place`. After the bytes have been counted, `map` is called
+  // to map that many; it is called again for each engine that replaces the session's, until the
+  // buffer is destroyed.
   absl::StatusOr<std::shared_ptr<const Buffer>> Adopt(const BufferSpec& spec, ClientId owner,
-                                                      EngineSession& session, MapMemory map);
+                                                      EngineSession& session, Buffer::Place place,
+                                                      MapMemory map);
 
   // NOT_FOUND: no such buffer, or it belongs to another owner. A lost buffer is found.
   absl::StatusOr<std::shared_ptr<const Buffer>> Find(ClientId client, uint64_t id) const;
@@ -170,9 +174,9 @@ class BufferTable {
   using Fill = std::function<absl::Status(uint64_t offset, absl::Span<uint8_t> to)>;
   using Restore = std::function<absl::Status(EngineSession& session, const DeviceMemory& memory,
                                              uint64_t bytes, const Fill& fill)>;
-  // The device has a new engine: durable buffers get memory and contents there, shared memory is
-  // mapped there, and the others are lost with the reason `cause`. Does nothing if the call for a
-  // newer engine has begun.
+  // The device has a new engine: durable buffers get memory and contents there, memory of clients
+  // is mapped there, and the others are lost with the reason `cause`. Does nothing if the call for
+  // a newer engine has begun.
   void OnRestart(uint32_t device, EngineSession& session, const std::string& cause,
                  const Restore& restore);
 

@@ -191,17 +191,19 @@ TEST_F(BufferTableTest, SharedMemoryIsMappedOnlyWithinTheLimitAndOnlyWhatIsCount
     mapped += bytes;
     return std::make_shared<const DeviceMemory>();
   };
-  EXPECT_EQ(table.Adopt({.shape = {300'000}}, kAlice, session, map).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      table.Adopt({.shape = {300'000}}, kAlice, session, Buffer::Place::kHost, map).status().code(),
+      absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(mapped, 0u);
-  EXPECT_TRUE(table.Adopt({.shape = {200'000}}, kAlice, session, map).ok());
+  EXPECT_TRUE(table.Adopt({.shape = {200'000}}, kAlice, session, Buffer::Place::kHost, map).ok());
   EXPECT_EQ(mapped, table.usage(kAlice).bytes);
   const auto fails = [](EngineSession&,
                         uint64_t) -> absl::StatusOr<std::shared_ptr<const DeviceMemory>> {
     return absl::UnavailableError("gone");
   };
-  EXPECT_EQ(table.Adopt({.shape = {1}}, kAlice, session, fails).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      table.Adopt({.shape = {1}}, kAlice, session, Buffer::Place::kHost, fails).status().code(),
+      absl::StatusCode::kUnavailable);
   EXPECT_EQ(table.usage(kAlice).buffers, 1u);
 }
 
@@ -238,9 +240,9 @@ TEST_F(BufferTableTest, RestartMapsSharedMemoryIntoTheNewEngine) {
     epochs.push_back(session.epoch());
     return std::make_shared<const DeviceMemory>();
   };
-  const auto buffer = table_->Adopt({.shape = {16}}, kAlice, session_, map);
+  const auto buffer = table_->Adopt({.shape = {16}}, kAlice, session_, Buffer::Place::kHost, map);
   ASSERT_TRUE(buffer.ok()) << buffer.status();
-  EXPECT_TRUE((*buffer)->shared());
+  EXPECT_EQ((*buffer)->place, Buffer::Place::kHost);
 
   FakeSession second(2, 1 << 20, 1 << 20), third(3, 1 << 20, 1 << 20);
   table_->OnRestart(0, second, "killed", RestoreNothing);
@@ -293,8 +295,9 @@ TEST_F(BufferTableTest, ABufferAllocatedWhileItsEngineIsReplacedIsRefusedNotLost
   EXPECT_TRUE(table_->Allocate({.shape = {16}}, kAlice, next).ok());
   // Shared memory that was mapped into the old engine.
   const auto map = [](EngineSession&, uint64_t) { return std::make_shared<const DeviceMemory>(); };
-  EXPECT_EQ(table_->Adopt({.shape = {16}}, kAlice, session_, map).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      table_->Adopt({.shape = {16}}, kAlice, session_, Buffer::Place::kHost, map).status().code(),
+      absl::StatusCode::kUnavailable);
 }
 
 TEST_F(BufferTableTest, AllocationOnANewerEngineThanTheLastRestartIsAccepted) {

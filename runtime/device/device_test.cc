@@ -1,5 +1,6 @@
 // A device with a real engine process, without faults.
 #include <dirent.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -226,6 +227,22 @@ TEST(DeviceTest, DeviceMemoryIsNotMappedByAnInvalidHandle) {
   EXPECT_EQ(session->MapSharedDevice(handle, 4096).status().code(),
             session->info().traits.maps_device_memory ? absl::StatusCode::kInvalidArgument
                                                       : absl::StatusCode::kUnimplemented);
+}
+
+// tests/gpu/cuda_memory_test.cc maps real ones.
+TEST(DeviceTest, DeviceMemoryIsNotMappedByAnotherDescriptor) {
+  DeviceHarness harness;
+  const auto session = harness.device().session();
+  constexpr uint64_t kBytes = 2 << 20;
+  for (const char* const path : {"/dev/null", "/dev/shm"}) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    EXPECT_EQ(session->MapDeviceDescriptor(fd, kBytes, 4096).status().code(),
+              session->info().traits.maps_device_memory ? absl::StatusCode::kInvalidArgument
+                                                        : absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(session->MapDeviceDescriptor(fd, kBytes, kBytes + 1).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    close(fd);
+  }
 }
 
 TEST(DeviceTest, SharedMemoryBeyondTheObjectIsRefused) {

@@ -49,6 +49,10 @@ class EngineSession {
   // The same for device memory of another process. Errors: those of Engine::MapSharedDevice.
   virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapSharedDevice(
       const std::string& handle, uint64_t bytes) = 0;
+  // The same for the first `bytes` bytes of device memory that its process exported a descriptor
+  // of. The caller keeps `fd`. Errors: those of Engine::MapDeviceDescriptor.
+  virtual absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapDeviceDescriptor(
+      int fd, uint64_t allocation_bytes, uint64_t bytes) = 0;
 };
 
 }  // namespace resident

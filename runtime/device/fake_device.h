@@ -70,6 +70,10 @@ class FakeSession : public EngineSession {
                                                                       uint64_t bytes) override {
     return AllocateMemory(bytes);
   }
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapDeviceDescriptor(int, uint64_t,
+                                                                          uint64_t bytes) override {
+    return AllocateMemory(bytes);
+  }
 
  private:
   static constexpr std::align_val_t kAlignment{64};

@@ -116,6 +116,18 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapSharedDevice
   return std::make_shared<HeldMapping>(shared_from_this(), mapping, bytes);
 }
 
+absl::StatusOr<std::shared_ptr<const DeviceMemory>> LiveSession::MapDeviceDescriptor(
+    int fd, uint64_t allocation_bytes, uint64_t bytes) {
+  if (bytes == 0 || bytes > allocation_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes of device memory of ", allocation_bytes,
+                     " bytes were requested. Fix: use a size from 1 to the allocation's"));
+  }
+  ASSIGN_OR_RETURN(const auto client, FindClient());
+  ASSIGN_OR_RETURN(const SharedMapping mapping, client->MapDeviceDescriptor(fd, allocation_bytes));
+  return std::make_shared<HeldMapping>(shared_from_this(), mapping, bytes);
+}
+
 absl::StatusOr<std::shared_ptr<EngineClient>> LiveSession::FindClient() {
   absl::MutexLock lock(&client_mu_);
   if (client_ == nullptr) {

@@ -37,6 +37,9 @@ class LiveSession final : public EngineSession, public std::enable_shared_from_t
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapShared(int fd, uint64_t bytes) override;
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapSharedDevice(const std::string& handle,
                                                                       uint64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> MapDeviceDescriptor(int fd,
+                                                                          uint64_t allocation_bytes,
+                                                                          uint64_t bytes) override;
 
   // The engine has ended: no more calls are sent to it.
   void End();

@@ -22,9 +22,9 @@
 // in shared memory (switch_signals.h), so that the latency of calls is not part of the pause.
 //
 // Thread safety: calls are made one at a time, with these exceptions:
-// Preload may run during any call except Switch, MapShared and MapSharedDevice during any call
-// (Preload not during another Preload, the other two not during each other); UnmapShared, Health()
-// and health_interval() may be called from any thread at any time.
+// Preload may run during any call except Switch, MapShared, MapSharedDevice and MapDeviceDescriptor
+// during any call (Preload not during another Preload, the other three not during each other);
+// UnmapShared, Health() and health_interval() may be called from any thread at any time.
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_H_
 
@@ -129,7 +129,7 @@ struct EngineTraits {
   // Work units that form gangs for graphs (GraphImage::gang) and do nothing else meanwhile. 0: an
   // engine that executes graphs does so with all of them, beside other tasks.
   uint32_t graph_workers = 0;
-  // Whether MapSharedDevice is implemented.
+  // Whether MapSharedDevice and MapDeviceDescriptor are implemented.
   bool maps_device_memory = false;
   // How long a task may be made at most: parking, a change of generation and the lone task of
   // another client wait for it.
@@ -220,7 +220,13 @@ class Engine {
   // closed), RESOURCE_EXHAUSTED (also if kMaxUnusedImports are unused). Memory of another device
   // may be opened too, if the devices have access to each other's memory: the driver does not tell.
   virtual absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) = 0;
-  // May be deferred until the kernel is parked.
+  // The same for device memory whose process exported a descriptor of it: an allocation of
+  // `allocation_bytes`. `fd` is used during the call only. Errors: UNIMPLEMENTED (see
+  // EngineTraits::maps_device_memory), INVALID_ARGUMENT (the descriptor is not one of device
+  // memory, the memory is not on this device, or the allocation has another size),
+  // RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<uint64_t> MapDeviceDescriptor(int fd, uint64_t allocation_bytes) = 0;
+  // May be deferred until the kernel is parked, except for memory of MapDeviceDescriptor.
   virtual absl::Status UnmapShared(uint64_t address) = 0;
 
   // Returns OK, or the fault that has made the device's context fail.

@@ -96,6 +96,7 @@ constexpr Method kBuffers[] = {
     {"Allocate", kSubmit, kFew, kHeld, kTiny, kSession, kBytes, kSoon, kSoon},
     {"Download", kSubmit, kFew, kHeld, kHandler, kSession, kNoQuota, kStops, kStops},
     {"Free", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
+    {"ImportCuda", kSubmit, kFew, kHeld, kTiny, kShared, kBytes, kEngine, kEngine},
     {"ImportShared", kSubmit, kFew, kHeld, kTiny, kShared, kBytes, kEngine, kEngine},
     {"List", kSubmit, kFew, kHeld, kCharged, kConnection, kNoQuota, kSoon, kSoon},
     {"LoadFile", kSubmit, kFew, kHeld, kCharged, kLoads, kBytes, kStops, kStops},

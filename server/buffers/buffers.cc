@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
@@ -23,8 +24,36 @@ void DescribeBuffer(const Buffer& buffer, v1::BufferInfo* info) {
   for (const int64_t dim : buffer.shape) info->add_shape(static_cast<uint64_t>(dim));
   info->set_size_bytes(buffer.size_bytes);
   info->set_durable(buffer.durable);
-  info->set_shared(buffer.shared());
+  info->set_shared(buffer.place == Buffer::Place::kHost);
+  info->set_imported(buffer.place == Buffer::Place::kImportedDevice);
   info->set_name(buffer.name);
+}
+
+absl::Status ReadBufferSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>& shape,
+                            BufferSpec* spec) {
+  if (!v1::DType_IsValid(dtype)) {
+    return errors::BadBufferType(absl::StrCat("dtype has the unknown value ", dtype));
+  }
+  spec->dtype = static_cast<DType>(dtype);
+  if (shape.size() > static_cast<int>(kMaxRank)) {
+    return errors::BadBufferType(absl::StrCat("a shape of ", shape.size(), " dimensions"));
+  }
+  for (const uint64_t dim : shape) {
+    if (dim > (uint64_t{1} << 60)) {
+      return errors::BadBufferType(absl::StrCat("dimension ", dim, " is too large"));
+    }
+    spec->shape.push_back(static_cast<int64_t>(dim));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFits(const BufferSpec& spec, const char* field, uint64_t bytes) {
+  const auto elements = ElementCount(spec.shape);
+  const uint64_t size = SizeOf(spec.dtype == DType::kInvalid ? DType::kU8 : spec.dtype);
+  if (elements.has_value() && static_cast<uint64_t>(*elements) <= bytes / size) {
+    return absl::OkStatus();
+  }
+  return errors::MemoryShape(ShapeText(spec.shape), DTypeName(spec.dtype), field, bytes);
 }
 
 absl::StatusOr<Placement> ChooseBufferDevice(const Core& core, const Client& client,

@@ -46,7 +46,7 @@ struct Buffers {
   const std::string load_dir;
   // For calls of Buffers.LoadFile.
   SharedSlots load_slots{{.what = "calls of Buffers.LoadFile"}, kMaxLoads};
-  // For buffers in clients' shared memory, each of which holds a descriptor.
+  // For buffers in clients' memory, each of which holds a descriptor.
   SharedSlots shared_memory_slots{{.what = "buffers in shared memory"}, kMaxSharedBuffers};
   // Descriptors from the local socket, whose threads may outlive this object.
   const std::shared_ptr<PassedDescriptors> passed_descriptors =
@@ -55,6 +55,12 @@ struct Buffers {
 
 // What the calls that make, fill and read buffers share.
 void DescribeBuffer(const Buffer& buffer, v1::BufferInfo* info);
+
+// Reads the dtype and the shape of a request. INVALID_ARGUMENT: they are not those of any buffer.
+absl::Status ReadBufferSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>& shape,
+                            BufferSpec* spec);
+// INVALID_ARGUMENT: the shape needs more than the memory's bytes, which are in `field`.
+absl::Status CheckFits(const BufferSpec& spec, const char* field, uint64_t bytes);
 
 // Chooses a device with `bytes` of free memory for a client's buffer; `wanted`: the device that the
 // client requests, if any.

@@ -11,6 +11,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
 #include "server/buffers/buffers.h"
+#include "server/buffers/cuda_import.h"
 #include "server/buffers/device_reader.h"
 #include "server/buffers/errors.h"
 #include "server/buffers/transfers.h"
@@ -22,30 +23,13 @@
 namespace resident {
 namespace {
 
-absl::Status ReadSpec(int dtype, const google::protobuf::RepeatedField<uint64_t>& shape,
-                      BufferSpec* spec) {
-  if (!v1::DType_IsValid(dtype)) {
-    return errors::BadBufferType(absl::StrCat("dtype has the unknown value ", dtype));
-  }
-  spec->dtype = static_cast<DType>(dtype);
-  if (shape.size() > static_cast<int>(kMaxRank)) {
-    return errors::BadBufferType(absl::StrCat("a shape of ", shape.size(), " dimensions"));
-  }
-  for (const uint64_t dim : shape) {
-    if (dim > (uint64_t{1} << 60)) {
-      return errors::BadBufferType(absl::StrCat("dimension ", dim, " is too large"));
-    }
-    spec->shape.push_back(static_cast<int64_t>(dim));
-  }
-  return absl::OkStatus();
-}
-
 // Upload reads bytes (message_bytes.h); for the other methods, see v1::Buffers::CallbackService.
 using BuffersCallbacks = v1::Buffers::WithCallbackMethod_Allocate<
     v1::Buffers::WithRawCallbackMethod_Upload<v1::Buffers::WithCallbackMethod_Download<
         v1::Buffers::WithCallbackMethod_Free<v1::Buffers::WithCallbackMethod_List<
             v1::Buffers::WithCallbackMethod_Persist<v1::Buffers::WithCallbackMethod_ImportShared<
-                v1::Buffers::WithCallbackMethod_LoadFile<v1::Buffers::Service>>>>>>>>;
+                v1::Buffers::WithCallbackMethod_ImportCuda<
+                    v1::Buffers::WithCallbackMethod_LoadFile<v1::Buffers::Service>>>>>>>>>;
 
 class BuffersService final : public BuffersCallbacks {
  public:
@@ -134,13 +118,29 @@ class BuffersService final : public BuffersCallbacks {
     });
   }
 
+  grpc::ServerUnaryReactor* ImportCuda(grpc::CallbackServerContext* context,
+                                       const v1::ImportCudaRequest* request,
+                                       v1::ImportCudaResponse* response) override {
+    return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto client, FindSessionClient(*context, core_));
+      RETURN_IF_ERROR(CheckCudaImport(buffers_, *request));
+      if (core_.gate.draining()) return errors::Draining();
+      // Mapping is a call to the engine.
+      return call.Post(core_.pools.blocking, [this, client, request, response]() -> absl::Status {
+        ASSIGN_OR_RETURN(const auto buffer, resident::ImportCuda(buffers_, *client, *request));
+        DescribeBuffer(*buffer, response->mutable_buffer());
+        return absl::OkStatus();
+      });
+    });
+  }
+
  private:
   absl::Status DoAllocate(const grpc::CallbackServerContext& context,
                           const v1::AllocateRequest& request, v1::AllocateResponse& response) {
     ASSIGN_OR_RETURN(const auto client, FindSessionClient(context, core_));
     if (core_.gate.draining()) return errors::Draining();
     BufferSpec spec;
-    RETURN_IF_ERROR(ReadSpec(request.dtype(), request.shape(), &spec));
+    RETURN_IF_ERROR(ReadBufferSpec(request.dtype(), request.shape(), &spec));
     std::optional<uint32_t> wanted;
     if (request.has_device()) wanted = request.device();
     spec.durable = request.durable();
@@ -211,24 +211,19 @@ class BuffersService final : public BuffersCallbacks {
     const auto memory = std::make_shared<Memory>();
     // This call consumes the token, also if it fails.
     if (!request.descriptor_token().empty()) {
-      ASSIGN_OR_RETURN(const int passed, buffers_.passed_descriptors->Take(
-                                             request.descriptor_token(), client.session(),
-                                             PassedDescriptors::Clock::now()));
+      ASSIGN_OR_RETURN(const int passed,
+                       buffers_.passed_descriptors->Take(
+                           PassedDescriptors::Kind::kSharedMemory, request.descriptor_token(),
+                           client.session(), PassedDescriptors::Clock::now()));
       memory->fd.Reset(passed);
       RETURN_IF_ERROR(CheckSharedSize(passed, request.size_bytes()));
     }
     BufferSpec spec;
-    absl::Status status = ReadSpec(request.dtype(), request.shape(), &spec);
+    absl::Status status = ReadBufferSpec(request.dtype(), request.shape(), &spec);
     if (!status.ok()) return status;
     spec.name = request.name().substr(0, kMaxBufferNameBytes);
-    const auto elements = ElementCount(spec.shape);
-    if (!elements.has_value() ||
-        static_cast<uint64_t>(*elements) >
-            request.size_bytes() /
-                SizeOf(spec.dtype == DType::kInvalid ? DType::kU8 : spec.dtype)) {
-      return errors::SharedMemoryShape(ShapeText(spec.shape), DTypeName(spec.dtype),
-                                       request.size_bytes());
-    }
+    status = CheckFits(spec, "size_bytes", request.size_bytes());
+    if (!status.ok()) return status;
     std::optional<uint32_t> wanted;
     if (request.has_device()) wanted = request.device();
     // The memory belongs to the client: no device memory is needed.
@@ -245,7 +240,7 @@ class BuffersService final : public BuffersCallbacks {
     }
     // Maps only the bytes that were counted: those of the shape, not of the whole object.
     ASSIGN_OR_RETURN(const auto buffer,
-                     core_.buffers.Adopt(spec, client.id(), *place.session,
+                     core_.buffers.Adopt(spec, client.id(), *place.session, Buffer::Place::kHost,
                                          [memory](EngineSession& session, uint64_t bytes) {
                                            return session.MapShared(memory->fd.get(), bytes);
                                          }));

@@ -47,10 +47,10 @@ absl::Status SharedMemorySize(const std::string& name, uint64_t asked, uint64_t 
                                            " bytes. Fix: send 1 to the object's size"));
 }
 
-absl::Status SharedMemoryShape(const std::string& shape, const std::string& dtype, uint64_t size) {
-  return absl::InvalidArgumentError(StrCat("shape ", shape, " of ", dtype,
-                                           " does not fit size_bytes = ", size,
-                                           ". Fix: send a shape that does"));
+absl::Status MemoryShape(const std::string& shape, const std::string& dtype, const char* field,
+                         uint64_t size) {
+  return absl::InvalidArgumentError(StrCat("shape ", shape, " of ", dtype, " does not fit ", field,
+                                           " = ", size, ". Fix: send a shape that does"));
 }
 
 absl::Status SharedMemoryNotByName(const std::string& why, bool local_socket) {
@@ -77,6 +77,41 @@ absl::Status NoLocalSocket() {
 absl::Status DescriptorSize(uint64_t asked, uint64_t object) {
   return absl::InvalidArgumentError(StrCat("size_bytes is ", asked, " and the shared memory has ",
                                            object, " bytes. Fix: send 1 to the memory's size"));
+}
+
+absl::Status CudaTokenOrHandle(bool both) {
+  return absl::InvalidArgumentError(StrCat(
+      "the request has ", both ? "both" : "neither", " descriptor_token ", both ? "and" : "nor",
+      " ipc_handle. Fix: pass the descriptor of cuMemExportToShareableHandle over the daemon's "
+      "local socket and send descriptor_token alone"));
+}
+
+absl::Status CudaNotByHandle(const std::string& why, bool local_socket) {
+  return absl::FailedPreconditionError(
+      StrCat("device memory is not imported by an IPC handle: ", why,
+             ", and a handle does not prove that the caller may use the memory. Fix: ",
+             local_socket ? "" : "start the daemon with --local_address, ",
+             "make the memory with cuMemCreate, pass the descriptor of "
+             "cuMemExportToShareableHandle over the local socket, and send descriptor_token"));
+}
+
+absl::Status CudaHandleBytes(size_t got, size_t wanted) {
+  return absl::InvalidArgumentError(StrCat("ipc_handle has ", got, " bytes. Fix: send the ", wanted,
+                                           " bytes that cuIpcGetMemHandle returned"));
+}
+
+absl::Status NoGpu() {
+  return absl::FailedPreconditionError(
+      "the daemon has no GPU, and the CPU engine has no access to the memory of one. Fix: start "
+      "the "
+      "daemon with a GPU in --devices, or share system memory (ImportShared)");
+}
+
+absl::Status NoGpuWithUuid(const std::string& uuid) {
+  return absl::FailedPreconditionError(StrCat(
+      "the daemon has no GPU with the UUID ", Quote(uuid.substr(0, 64)),
+      ". Fix: send as device_uuid the UUID of one of its GPUs, as Admin.Status lists it, and "
+      "memory of that GPU"));
 }
 
 absl::Status NoLoadFolder() {

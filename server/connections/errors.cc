@@ -10,7 +10,8 @@ absl::Status LocalPacket(size_t bytes, size_t limit) {
   return absl::InvalidArgumentError(
       StrCat("a packet of ", bytes > limit ? StrCat("over ", limit) : StrCat(bytes),
              " bytes is not a request of this socket. Fix: send one packet with the 8 bytes "
-             "'residfd1' and the session's id (docs/shared_memory.md)"));
+             "'residfd1' (shared memory; docs/shared_memory.md) or 'residcu1' (device memory; "
+             "docs/local_lane.md) and the session's id"));
 }
 
 absl::Status LocalPacketDescriptors(size_t descriptors) {
@@ -35,14 +36,21 @@ absl::Status TooManyLocalConnections(uint64_t limit, bool of_user, uint32_t user
 absl::Status TooManyPassedDescriptors(uint64_t limit, const std::string& whose) {
   return absl::ResourceExhaustedError(
       StrCat(limit, " descriptors of ", whose,
-             " were passed and not imported yet, the limit. Fix: import them (ImportShared) before "
-             "passing more"));
+             " were passed and not imported yet, the limit. Fix: import them (ImportShared, "
+             "ImportCuda) before passing more"));
 }
 
 absl::Status DescriptorIsNotSharedMemory() {
   return absl::InvalidArgumentError(
       "the descriptor is not one of shared memory. Fix: pass one of memfd_create (without "
       "MFD_HUGETLB), or of shm_open where the daemon has no identities");
+}
+
+absl::Status DescriptorIsNotDeviceMemory() {
+  return absl::InvalidArgumentError(
+      "the descriptor is not one of device memory: it is not one of the NVIDIA driver. Fix: pass "
+      "the "
+      "one that cuMemExportToShareableHandle returned; pass shared memory with 'residfd1'");
 }
 
 absl::Status DescriptorIsNotWritable(const std::string& why) {
@@ -65,6 +73,13 @@ absl::Status UnknownDescriptorToken(uint32_t lifetime_ms) {
       lifetime_ms / 1000,
       " s ago or by another session, or was never passed. Fix: pass the descriptor again and "
       "send the new token once"));
+}
+
+absl::Status DescriptorOfAnotherKind(bool device) {
+  return absl::InvalidArgumentError(
+      StrCat("the descriptor of this descriptor_token was passed as one of ",
+             device ? "device" : "shared", " memory. Fix: pass it again, and import it with ",
+             device ? "Buffers.ImportCuda" : "Buffers.ImportShared"));
 }
 
 absl::Status LanePacket(bool clean) {

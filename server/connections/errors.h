@@ -1,4 +1,4 @@
-// Errors of descriptors of shared memory that pass through the socket of --local_address.
+// Errors of descriptors of memory that pass through the socket of --local_address.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_CONNECTIONS_ERRORS_H_
@@ -22,7 +22,10 @@ absl::Status TooManyPassedDescriptors(uint64_t limit, const std::string& whose);
 absl::Status DescriptorIsNotSharedMemory();
 absl::Status DescriptorIsNotWritable(const std::string& why);
 absl::Status DescriptorIsNotSealed();
+absl::Status DescriptorIsNotDeviceMemory();
 absl::Status UnknownDescriptorToken(uint32_t lifetime_ms);
+// `device`: it was passed as one of device memory.
+absl::Status DescriptorOfAnotherKind(bool device);
 // A packet for a lane. `clean`: it is as described, and the daemon has no lanes.
 absl::Status LanePacket(bool clean);
 

@@ -38,6 +38,8 @@ namespace {
 using Clock = PassedDescriptors::Clock;
 
 constexpr absl::string_view kMagic = "residfd1";
+constexpr absl::string_view kDeviceMagic = "residcu1";
+static_assert(kMagic.size() == kDeviceMagic.size());
 constexpr absl::string_view kLaneMagic = "residln1";
 constexpr int kBacklog = 64;
 // Interval of sweeps for expired descriptors, while there are any.
@@ -221,6 +223,12 @@ absl::Status CheckSharedDescriptor(int fd, bool sealed) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDeviceDescriptor(int fd) {
+  struct stat file;
+  if (fstat(fd, &file) != 0 || !S_ISCHR(file.st_mode)) return errors::DescriptorIsNotDeviceMemory();
+  return absl::OkStatus();
+}
+
 class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::State> {
  public:
   State(int socket, Options options, std::shared_ptr<PassedDescriptors> passed)
@@ -388,7 +396,9 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     if (received.message.truncated) {
       return errors::LocalPacket(packet.size() + 1, sizeof(received.packet));
     }
-    if (packet.size() <= kMagic.size() || packet.substr(0, kMagic.size()) != kMagic) {
+    const absl::string_view magic = packet.substr(0, kMagic.size());
+    const bool device = magic == kDeviceMagic;
+    if (packet.size() <= kMagic.size() || (magic != kMagic && !device)) {
       return errors::LocalPacket(packet.size(), sizeof(received.packet));
     }
     if (received.message.fds_lost && fds.size() < kMaxReceivedDescriptors) {
@@ -397,8 +407,11 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
     if (fds.size() != 1) return errors::LocalPacketDescriptors(fds.size());
     const std::string session(packet.substr(kMagic.size()));
     if (!IsSession(session)) return errors::UnknownSession(session);
-    RETURN_IF_ERROR(CheckSharedDescriptor(fds[0].get(), options_.sealed));
-    return passed_->Add(session, user, fds[0].get(), Clock::now());
+    using Kind = PassedDescriptors::Kind;
+    RETURN_IF_ERROR(device ? CheckDeviceDescriptor(fds[0].get())
+                           : CheckSharedDescriptor(fds[0].get(), options_.sealed));
+    return passed_->Add(device ? Kind::kDeviceMemory : Kind::kSharedMemory, session, user,
+                        fds[0].get(), Clock::now());
   }
 
   const int socket_;

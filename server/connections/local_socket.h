@@ -1,6 +1,7 @@
-// LocalSocket: the Unix socket over which clients on this machine pass descriptors of shared
-// memory, and get the memory of their lanes (--local_address). The protocols are in
-// proto/resident/v1/buffers.proto, at ImportShared, and in proto/resident/v1/lanes.proto.
+// LocalSocket: the Unix socket over which clients on this machine pass descriptors of shared memory
+// and of device memory, and get the memory of their lanes (--local_address). The protocols are in
+// proto/resident/v1/buffers.proto, at ImportShared and ImportCuda, and in
+// proto/resident/v1/lanes.proto.
 //
 // Authentication: the session's id, which is secret, identifies the session that the
 // descriptor is for; the descriptor proves that its sender may use the memory. Every local
@@ -44,6 +45,9 @@ namespace resident {
 // F_SEAL_SHRINK, so that it cannot be truncated. Never blocks, for any descriptor. Errors:
 // INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION (not sealed).
 absl::Status CheckSharedDescriptor(int fd, bool sealed);
+// Checks whether a descriptor may be one of device memory: that of a character device. The engine
+// checks the rest. Errors: INVALID_ARGUMENT. It can block: only on the connection's thread.
+absl::Status CheckDeviceDescriptor(int fd);
 
 class LocalSocket {
  public:

@@ -35,6 +35,7 @@ namespace resident {
 namespace {
 
 using testing::ConnectLocal;
+using enum PassedDescriptors::Kind;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::LocalAnswer;
@@ -100,7 +101,8 @@ TEST_F(LocalSocketTest, ADescriptorIsStoredUnderItsToken) {
   ASSERT_EQ(ftruncate(fd, 8192), 0);
   const LocalAnswer answer = Pass({fd});
   ASSERT_EQ(answer.code, 0) << answer.text;
-  const auto taken = passed_->Take(answer.text, "session", PassedDescriptors::Clock::now());
+  const auto taken =
+      passed_->Take(kSharedMemory, answer.text, "session", PassedDescriptors::Clock::now());
   ASSERT_TRUE(taken.ok()) << taken.status();
   struct stat sent, received;
   ASSERT_EQ(fstat(fd, &sent), 0);
@@ -192,6 +194,35 @@ TEST_F(LocalSocketTest, OnlySharedMemoryThatNobodyCanTruncateIsAccepted) {
   close(fd);
   EXPECT_TRUE(Eventually([&] { return Descriptors() == before; }));
   EXPECT_EQ(passed_->size(), 0u);
+}
+
+// The engine checks whether a device file is one of device memory.
+TEST_F(LocalSocketTest, OnlyADeviceFileIsAcceptedAsDeviceMemory) {
+  Start();
+  constexpr char kDevice[] = "residcu1session";
+  const size_t before = Descriptors();
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  for (const int fd : {ends[0], ends[1], socket(AF_UNIX, SOCK_STREAM, 0), NewMemory(4096, true),
+                       open("/", O_RDONLY | O_DIRECTORY), open("/proc/self/maps", O_RDONLY)}) {
+    ASSERT_GE(fd, 0);
+    ExpectRefused(Pass({fd}, kDevice), absl::StatusCode::kInvalidArgument,
+                  "not one of device memory");
+    close(fd);
+  }
+  const int device = open("/dev/null", O_RDWR | O_CLOEXEC);
+  ExpectRefused(Pass({device, device}, kDevice), absl::StatusCode::kInvalidArgument,
+                "more than one");
+  ExpectRefused(Pass({device}, "residcu1other"), absl::StatusCode::kUnauthenticated, "'other'");
+  ExpectRefused(Pass({device}, "residcu1"), absl::StatusCode::kInvalidArgument, "not a request");
+  const LocalAnswer answer = Pass({device}, kDevice);
+  close(device);
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  const auto taken =
+      passed_->Take(kDeviceMemory, answer.text, "session", PassedDescriptors::Clock::now());
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  close(*taken);
+  EXPECT_TRUE(Eventually([&] { return Descriptors() == before; })) << Descriptors() << before;
 }
 
 TEST_F(LocalSocketTest, WithoutIdentitiesMemoryDoesNotNeedSeals) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/process/unique_fd.h"
 #include "server/connections/errors.h"
 
 namespace resident {
@@ -31,8 +32,8 @@ PassedDescriptors::~PassedDescriptors() {
   for (const auto& [token, passed] : passed_) close(passed.fd);
 }
 
-absl::StatusOr<std::string> PassedDescriptors::Add(const std::string& session, uid_t user, int fd,
-                                                   Clock::time_point now) {
+absl::StatusOr<std::string> PassedDescriptors::Add(Kind kind, const std::string& session,
+                                                   uid_t user, int fd, Clock::time_point now) {
   std::string token = NewToken();
   absl::MutexLock lock(&mu_);
   size_t of_user = 0;
@@ -50,12 +51,13 @@ absl::StatusOr<std::string> PassedDescriptors::Add(const std::string& session, u
   if (passed_.size() >= limits_.in_all) {
     return errors::TooManyPassedDescriptors(limits_.in_all, "all clients");
   }
-  passed_.emplace(token, Passed{session, user, fd, now + limits_.lifetime});
+  passed_.emplace(token, Passed{kind, session, user, fd, now + limits_.lifetime});
   return token;
 }
 
-absl::StatusOr<int> PassedDescriptors::Take(const std::string& token, const std::string& session,
-                                            Clock::time_point now) {
+absl::StatusOr<int> PassedDescriptors::Take(Kind kind, const std::string& token,
+                                            const std::string& session, Clock::time_point now) {
+  UniqueFd other;  // Closed after the lock is released: closing a client's descriptor can block.
   absl::MutexLock lock(&mu_);
   const auto found = passed_.find(token);
   // The message is the same for all of these cases, so that it does not reveal which tokens
@@ -63,9 +65,12 @@ absl::StatusOr<int> PassedDescriptors::Take(const std::string& token, const std:
   if (found == passed_.end() || found->second.session != session || found->second.expires <= now) {
     return errors::UnknownDescriptorToken(static_cast<uint32_t>(limits_.lifetime.count()));
   }
+  const Kind passed = found->second.kind;
   const int fd = found->second.fd;
   passed_.erase(found);
-  return fd;
+  if (passed == kind) return fd;
+  other.Reset(fd);
+  return errors::DescriptorOfAnotherKind(passed == Kind::kDeviceMemory);
 }
 
 void PassedDescriptors::Sweep(Clock::time_point now,

@@ -1,13 +1,13 @@
-// PassedDescriptors: descriptors of shared memory that clients passed over the local socket
-// (local_socket.h) and that have not been imported yet.
+// PassedDescriptors: descriptors of shared memory and of device memory that clients passed over the
+// local socket (local_socket.h) and that have not been imported yet.
 //
 // Each is stored under a token of 128 random bits for the session that passed it. The token
-// is valid for one import by that session, within a limited time.
+// is valid for one import by that session, of this kind of memory, within a limited time.
 //
 // Thread safety: all members may be called from any thread.
 //
-//   ASSIGN_OR_RETURN(std::string token, passed.Add(session, user, fd, Clock::now()));
-//   ASSIGN_OR_RETURN(int fd, passed.Take(token, session, Clock::now()));
+//   ASSIGN_OR_RETURN(std::string token, passed.Add(kind, session, user, fd, Clock::now()));
+//   ASSIGN_OR_RETURN(int fd, passed.Take(kind, token, session, Clock::now()));
 #ifndef RESIDENT_SERVER_CONNECTIONS_PASSED_DESCRIPTORS_H_
 #define RESIDENT_SERVER_CONNECTIONS_PASSED_DESCRIPTORS_H_
 
@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -29,6 +30,7 @@ namespace resident {
 class PassedDescriptors {
  public:
   using Clock = std::chrono::steady_clock;
+  enum class Kind : uint8_t { kSharedMemory, kDeviceMemory };
 
   struct Limits {
     size_t in_all = kMaxPassedDescriptors;
@@ -47,12 +49,13 @@ class PassedDescriptors {
   // Returns the token. On success this object owns the descriptor, otherwise the caller
   // keeps it. `user`: the peer's user, for the limit per user. RESOURCE_EXHAUSTED: a limit
   // was reached.
-  absl::StatusOr<std::string> Add(const std::string& session, uid_t user, int fd,
+  absl::StatusOr<std::string> Add(Kind kind, const std::string& session, uid_t user, int fd,
                                   Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the descriptor, which the caller closes. NOT_FOUND: the token is unknown, was
   // already used, has expired, or belongs to another session (for which it stays valid).
-  absl::StatusOr<int> Take(const std::string& token, const std::string& session,
+  // INVALID_ARGUMENT: it is of another kind, and is not valid any more.
+  absl::StatusOr<int> Take(Kind kind, const std::string& token, const std::string& session,
                            Clock::time_point now) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Closes descriptors that have expired or whose session has ended.
@@ -63,6 +66,7 @@ class PassedDescriptors {
 
  private:
   struct Passed {
+    Kind kind;
     std::string session;
     uid_t user;
     int fd;

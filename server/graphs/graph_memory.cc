@@ -38,7 +38,8 @@ void AddBoundBuffers(const Core& core, const Client& client, absl::Span<const Gr
     if (place.buffer == 0 || !seen.insert(place.buffer).second) continue;
     // An error is reported when the buffer is used.
     const auto buffer = core.buffers.Find(client.id(), place.buffer);
-    if (buffer.ok() && !(*buffer)->shared()) needs->Add("bound buffers", (*buffer)->size_bytes);
+    if (buffer.ok() && (*buffer)->place == Buffer::Place::kDevice)
+      needs->Add("bound buffers", (*buffer)->size_bytes);
   }
 }
 

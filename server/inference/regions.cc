@@ -148,6 +148,8 @@ absl::StatusOr<std::shared_ptr<Region>> Regions::Map(const RegionSpec& spec, con
   buffer.device = place.device;
   ASSIGN_OR_RETURN(const auto adopted,
                    core_.buffers.Adopt(buffer, kBufferOwner, *place.session,
+                                       object->handle.empty() ? Buffer::Place::kHost
+                                                              : Buffer::Place::kImportedDevice,
                                        [object](EngineSession& session, uint64_t size) {
                                          return object->handle.empty()
                                                     ? session.MapShared(object->fd.get(), size)

@@ -92,7 +92,7 @@ RangeRefusal LaneRange::Read(const RangeSource& source, uint32_t count,
   for (size_t a = 0; a < call_.arguments(); ++a) {
     const PreparedCall::CallArgument& argument = call_.argument(a);
     if (argument.role == ArgumentRole::kFixed) {
-      device_memory_ |= uint32_t{argument.in_device_memory} << a;
+      device_memory_ |= argument.device_memory << a;
     } else if (RangeRefusal refused =
                    ReadColumn(source, records[argument.word], a, count, buffers)) {
       return refused;
@@ -120,19 +120,19 @@ RangeRefusal LaneRange::ReadColumn(const RangeSource& source, const lane_range_c
   columns_[to.word].form = Form::kValues;
   uint64_t* const values = this->values(to.word);
   const auto* const given = reinterpret_cast<const uint64_t*>(source.data + from.values);
-  bool all_in_device_memory = true;
+  DeviceMemoryBits of_all = kDaemonMemory;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t word = by_values ? LoadRelaxed(given + i) : from.base + i * from.stride;
     uint64_t value = 0;
-    bool device_memory = false;
+    DeviceMemoryBits device_memory = 0;
     if (const Refusal refused =
             call_.CheckArgument(to, word, elements_, buffers, &value, &device_memory)) {
       return {refused, i, word, {}};
     }
     values[i] = value;
-    all_in_device_memory &= device_memory;
+    of_all &= device_memory;
   }
-  device_memory_ |= uint32_t{all_in_device_memory} << argument;
+  device_memory_ |= of_all << argument;
   return {};
 }
 
@@ -141,13 +141,13 @@ RangeRefusal LaneRange::ReadStride(const lane_range_column& from, size_t argumen
   const PreparedCall::CallArgument& to = call_.argument(argument);
   Column& column = columns_[to.word];
   uint64_t value = 0;
-  bool device_memory = false;
+  DeviceMemoryBits device_memory = 0;
   if (const Refusal refused =
           call_.CheckArgument(to, from.base, elements_, buffers, &value, &device_memory)) {
     return {refused, 0, from.base, {}};
   }
   column = {Form::kConstant, value, 0};
-  device_memory_ |= uint32_t{device_memory} << argument;
+  device_memory_ |= device_memory << argument;
   if (from.stride == 0 || count == 1) return {};
   // Between the first and the last place the offset changes evenly, so that all are in the buffer
   // if these two are.
@@ -183,7 +183,7 @@ std::unique_ptr<const TaskRange> LaneRange::Build(const CallTarget& target) cons
   if (target.compact) {
     range->descriptor.flags = kTaskCompact;
     range->descriptor.elements = elements_;
-    range->descriptor.inputs = call_.inputs() & device_memory_;
+    range->descriptor.inputs = call_.inputs() & OnDevice(device_memory_);
   }
   std::memset(memory_.host, 0, count_ * sizeof(RangeOutcome));
   range->outcomes = reinterpret_cast<const RangeOutcome*>(memory_.host);

@@ -98,7 +98,7 @@ class LaneRange {
   const uint32_t max_tasks_;
   uint32_t count_ = 0;
   uint64_t elements_ = 0;
-  uint32_t device_memory_ = UINT32_MAX;          // CheckedTask::device_memory of all tasks.
+  DeviceMemoryBits device_memory_ = UINT64_MAX;  // CheckedTask::device_memory of all tasks.
   std::array<Column, kLaneWords> columns_ = {};  // By word.
 };
 

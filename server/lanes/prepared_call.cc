@@ -21,7 +21,8 @@ BoundBuffer MakeBound(std::shared_ptr<const Buffer> buffer, uint64_t epoch) {
   if (buffer->memory != nullptr && buffer->epoch == epoch) {
     bound.address = buffer->memory->address;
     bound.bytes = buffer->size_bytes;
-    bound.device_memory = !buffer->shared();
+    if (buffer->place == Buffer::Place::kDevice) bound.device_memory = kDaemonMemory;
+    if (buffer->place == Buffer::Place::kImportedDevice) bound.device_memory = kImportedMemory;
   }
   bound.buffer = std::move(buffer);
   return bound;
@@ -200,7 +201,7 @@ absl::Status PreparedCall::HoldFixed(const Sources& sources) {
     argument.lost = !buffer.ok() || bound.address == 0;
     lost_ |= argument.lost;
     argument.argument.scalar_bits = argument.lost ? 0 : bound.address + argument.offset;
-    argument.in_device_memory = bound.device_memory;
+    argument.device_memory = bound.device_memory;
   }
   return absl::OkStatus();
 }
@@ -306,14 +307,14 @@ Refusal PreparedCall::Check(const LaneWordCopy& words, const std::vector<BoundBu
   }
   for (size_t a = 0; a < arguments_.size(); ++a) {
     const CallArgument& argument = arguments_[a];
-    bool device_memory = argument.in_device_memory;
+    DeviceMemoryBits device_memory = argument.device_memory;
     if (argument.role == Role::kFixed) {
       task->values[a] = argument.argument.scalar_bits;
     } else if (const Refusal refusal = CheckArgument(argument, words[argument.word], task->elements,
                                                      buffers, &task->values[a], &device_memory)) {
       return refusal;
     }
-    task->device_memory |= uint32_t{device_memory} << a;
+    task->device_memory |= device_memory << a;
   }
   return {};
 }

@@ -44,12 +44,20 @@ namespace resident {
 // The words of a submission, copied out of the shared memory.
 using LaneWordCopy = std::array<uint64_t, kLaneWords>;
 
+// In which memory of the device tensors are: bit a for tensor a in memory of the daemon, bit 32 + a
+// for tensor a in memory of the daemon or of a client's process.
+using DeviceMemoryBits = uint64_t;
+inline constexpr DeviceMemoryBits kImportedMemory = uint64_t{1} << 32;
+inline constexpr DeviceMemoryBits kDaemonMemory = kImportedMemory | 1;
+inline uint32_t InDaemonMemory(DeviceMemoryBits bits) { return static_cast<uint32_t>(bits); }
+inline uint32_t OnDevice(DeviceMemoryBits bits) { return static_cast<uint32_t>(bits >> 32); }
+
 // A buffer of a lane's table. Without a buffer, the index is free.
 struct BoundBuffer {
   std::shared_ptr<const Buffer> buffer;
   uint64_t address = 0;  // 0: the buffer was lost with its engine.
   uint64_t bytes = 0;
-  bool device_memory = false;  // Not a client's shared memory.
+  DeviceMemoryBits device_memory = 0;  // Those of tensor 0.
 };
 BoundBuffer MakeBound(std::shared_ptr<const Buffer> buffer, uint64_t epoch);
 
@@ -63,8 +71,8 @@ struct Refusal {
 
 // What a task runs on.
 struct CheckedTask {
-  uint64_t elements = 0;       // Of each tensor, in compact form.
-  uint32_t device_memory = 0;  // Bit a: tensor a is in memory of the device.
+  uint64_t elements = 0;  // Of each tensor, in compact form.
+  DeviceMemoryBits device_memory = 0;
   // The address of a tensor, or a scalar's bits, by argument.
   std::array<uint64_t, kMaxArguments> values;
 };
@@ -94,8 +102,8 @@ class PreparedCall {
     uint8_t word = 0;
     bool tensor = false;
     bool written = false;
-    bool lost = false;              // Fixed: the buffer was lost with its engine.
-    bool in_device_memory = false;  // Fixed.
+    bool lost = false;                   // Fixed: the buffer was lost with its engine.
+    DeviceMemoryBits device_memory = 0;  // Fixed: those of tensor 0.
     bool is_signed = false;
     uint32_t element_bytes = 0;
     uint64_t bytes_before = 0;
@@ -153,13 +161,13 @@ class PreparedCall {
   Refusal Check(const LaneWordCopy& words, const std::vector<BoundBuffer>& buffers,
                 CheckedTask* task) const;
   // Checks the word of one argument that is not fixed. `elements`: of each tensor, if they change.
-  // Sets the argument's address or bits, and whether it is in memory of the device.
+  // Sets the argument's address or bits, and its memory as if it were tensor 0.
   Refusal CheckArgument(const CallArgument& argument, uint64_t word, uint64_t elements,
                         const std::vector<BoundBuffer>& buffers, uint64_t* value,
-                        bool* device_memory) const;
-  // All that the task writes is memory of the device.
+                        DeviceMemoryBits* device_memory) const;
+  // All that the task writes is device memory of the daemon.
   bool DeviceOutputs(const CheckedTask& task) const {
-    return (outputs_ & ~task.device_memory) == 0;
+    return (outputs_ & ~InDaemonMemory(task.device_memory)) == 0;
   }
   // The arguments of a task that is not in compact form.
   void AppendArguments(const CheckedTask& task, std::vector<Argument>* to) const;
@@ -202,7 +210,7 @@ inline int64_t ReadLaneInteger(uint64_t word, uint32_t bytes, bool is_signed) {
 inline Refusal PreparedCall::CheckArgument(const CallArgument& argument, uint64_t word,
                                            uint64_t elements,
                                            const std::vector<BoundBuffer>& buffers, uint64_t* value,
-                                           bool* device_memory) const {
+                                           DeviceMemoryBits* device_memory) const {
   if (argument.role == Role::kValue) {
     const uint32_t unused = 64 - 8 * argument.element_bytes;
     if (argument.bounded) {

@@ -452,7 +452,7 @@ bool Columns::device_outputs() const {
     if (kind != ParameterKind::kOutput && kind != ParameterKind::kInOut) continue;
     if (plans_[c].kind != Kind::kBuffer) return false;
     for (const Buffer* buffer : plans_[c].buffers) {
-      if (buffer->shared()) return false;
+      if (buffer->place != Buffer::Place::kDevice) return false;
     }
   }
   return true;
@@ -464,7 +464,7 @@ uint32_t Columns::DeviceInputs() const {
     const bool in_device_memory =
         plans_[c].kind == Kind::kBuffer &&
         std::none_of(plans_[c].buffers.begin(), plans_[c].buffers.end(),
-                     [](const Buffer* buffer) { return buffer->shared(); });
+                     [](const Buffer* buffer) { return buffer->place == Buffer::Place::kHost; });
     const bool read = op_.op->signature().parameters()[c].kind != ParameterKind::kOutput;
     if (in_device_memory && read) inputs |= 1u << c;
   }

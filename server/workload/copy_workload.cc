@@ -144,7 +144,7 @@ void CopyWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
   if (source_ != Source::kZeros) addresses.push_back(address(from_));
   addresses.push_back(address(to_));
   FillTask(op_, addresses, bytes_, session_->info().workers, batch);
-  if (op_.version->trusted && to_.has_value() && !to_->buffer->shared()) {
+  if (op_.version->trusted && to_.has_value() && to_->buffer->place == Buffer::Place::kDevice) {
     batch.tasks[0].flags |= kTaskDeviceOutputs;
   }
   if (!data_.empty()) std::memcpy(staging->host, data_.data(), data_.size());

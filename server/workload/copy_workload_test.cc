@@ -188,7 +188,8 @@ TEST_F(CopyWorkloadTest, AWriteToSharedMemoryIsNotCompletedEarly) {
   const auto map = [](EngineSession& session, uint64_t bytes) {
     return session.AllocateMemory(bytes);
   };
-  const auto shared = *buffers_.Adopt({.shape = {64}}, kClient, *device_.session(), map);
+  const auto shared =
+      *buffers_.Adopt({.shape = {64}}, kClient, *device_.session(), Buffer::Place::kHost, map);
   const auto batch = Fill(CopyWorkload::Clear(sources(), {shared, 0}, 256));
   ASSERT_NE(batch, nullptr);
   EXPECT_EQ(batch->tasks[0].flags & kTaskDeviceOutputs, 0);

@@ -29,7 +29,11 @@ class DeviceOutputsTest : public ::testing::Test {
     const auto map = [](EngineSession& session, uint64_t bytes) {
       return session.AllocateMemory(bytes);
     };
-    shared_ = (*buffers_.Adopt({.shape = {4, 4}}, kClient, *device_.session(), map))->id;
+    const auto adopt = [&](Buffer::Place place) {
+      return (*buffers_.Adopt({.shape = {4, 4}}, kClient, *device_.session(), place, map))->id;
+    };
+    shared_ = adopt(Buffer::Place::kHost);
+    imported_ = adopt(Buffer::Place::kImportedDevice);
   }
 
   // A task of `name` without its output.
@@ -71,6 +75,7 @@ class DeviceOutputsTest : public ::testing::Test {
   Admission admission_{limits_, &gate_, TimeSource::Steady()};
   uint64_t own_ = 0;
   uint64_t shared_ = 0;
+  uint64_t imported_ = 0;
   bool compact_ = false;  // Of the last task.
 };
 
@@ -86,13 +91,15 @@ TEST_F(DeviceOutputsTest, OutputsInBuffersOfTheDevice) {
   EXPECT_FALSE(compact_);
 }
 
-TEST_F(DeviceOutputsTest, OutputsThatTheHostReads) {
+TEST_F(DeviceOutputsTest, OutputsThatOthersRead) {
   for (const char* name : {"silu", "sum_rows"}) {
     const std::vector<uint64_t> shape =
         std::string(name) == "silu" ? std::vector<uint64_t>{4, 4} : std::vector<uint64_t>{4};
-    v1::Batch in_shared_memory = Task(name);
-    AddBuffer(shared_, shape, in_shared_memory);
-    EXPECT_FALSE(HasFlag(in_shared_memory)) << name;
+    for (const uint64_t buffer : {shared_, imported_}) {
+      v1::Batch in_memory_of_a_client = Task(name);
+      AddBuffer(buffer, shape, in_memory_of_a_client);
+      EXPECT_FALSE(HasFlag(in_memory_of_a_client)) << name;
+    }
 
     v1::Batch in_the_result = Task(name);
     v1::ReturnedColumn* const returned =
@@ -104,13 +111,15 @@ TEST_F(DeviceOutputsTest, OutputsThatTheHostReads) {
 }
 
 // What an input refers to does not matter.
-TEST_F(DeviceOutputsTest, InputsInSharedMemory) {
-  v1::Batch sums;
-  sums.mutable_tasks()->set_operator_("sum_rows");
-  sums.mutable_tasks()->set_count(1);
-  AddBuffer(shared_, {4, 4}, sums);
-  AddBuffer(own_, {4}, sums);
-  EXPECT_TRUE(HasFlag(sums));
+TEST_F(DeviceOutputsTest, InputsInMemoryOfClients) {
+  for (const uint64_t buffer : {shared_, imported_}) {
+    v1::Batch sums;
+    sums.mutable_tasks()->set_operator_("sum_rows");
+    sums.mutable_tasks()->set_count(1);
+    AddBuffer(buffer, {4, 4}, sums);
+    AddBuffer(own_, {4}, sums);
+    EXPECT_TRUE(HasFlag(sums));
+  }
 }
 
 // It may store to any address, and a fault must be seen before its completion.

@@ -71,7 +71,7 @@ METHODS = load_methods()
 OF_THE_DAEMON = {"/resident.v1.Admin/" + name for name in ("Park", "Resume", "Drain")}
 # They wait for an engine only if it has a GPU.
 WAIT_ON_GPUS = {"/inference.GRPCInferenceService/CudaSharedMemory" + name
-                for name in ("Register", "Unregister")}
+                for name in ("Register", "Unregister")} | {"/resident.v1.Buffers/ImportCuda"}
 # Their messages can have more than TINY bytes, but not here: the daemon has no GPU and few
 # connections and installed operators, and the events, the progress and the buffers of a small file are
 # short.
@@ -290,14 +290,28 @@ class Caller:
         memory = os.memfd_create("methods", os.MFD_ALLOW_SEALING)
         os.ftruncate(memory, 4096)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        request.descriptor_token = self.pass_descriptor(b"residfd1", memory)
+        return request
+
+    def import_cuda(self):
+        """Passes a device file, if the daemon has a local socket: not one of a GPU."""
+        request = buffers_pb2.ImportCudaRequest(allocation_bytes=2 * MIB, dtype=F32, shape=[4],
+                                                device_uuid="GPU-none")
+        if self.world.local is None:
+            request.ipc_handle = bytes(64)
+            return request
+        request.descriptor_token = self.pass_descriptor(b"residcu1", os.open("/dev/null", os.O_RDWR))
+        return request
+
+    def pass_descriptor(self, magic, descriptor):
+        """Returns the token, and closes the descriptor."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(self.world.local)
-            socket.send_fds(connection, [b"residfd1" + self.session.encode()], [memory])
+            socket.send_fds(connection, [magic + self.session.encode()], [descriptor])
             answer = connection.recv(4096)
-        os.close(memory)
+        os.close(descriptor)
         assert struct.unpack("<I", answer[:4])[0] == OK, answer
-        request.descriptor_token = answer[4:].decode()
-        return request
+        return answer[4:].decode()
 
     def derive(self, name):
         """A message for the method, from its descriptor: the objects of prepare() in the fields that
@@ -320,7 +334,7 @@ class Caller:
 
     def examples(self, shared=True):
         """A message for each method: it makes the daemon do the method's work. `shared`: whether
-        memory is passed for ImportShared."""
+        memory is passed for ImportShared and ImportCuda."""
         examples = {row.name: self.derive(row.name) for row in METHODS}
         examples.update(self.written(shared))
         return {name: message for name, message in examples.items() if message is not None}
@@ -350,6 +364,7 @@ class Caller:
             "Buffers/Allocate": buffers_pb2.AllocateRequest(dtype=F32, shape=[4], durable=True),
             "Buffers/Download": buffers_pb2.DownloadRequest(buffer_id=self.buffer),
             "Buffers/Free": buffers_pb2.FreeRequest(buffer_id=1 << 40),
+            "Buffers/ImportCuda": self.import_cuda() if shared else b"",
             "Buffers/ImportShared": self.import_shared() if shared else b"",
             "Buffers/LoadFile": buffers_pb2.LoadFileRequest(path="file.safetensors",
                                                             prefix="p{}".format(number)),
@@ -1013,7 +1028,7 @@ class PlacesTest(MethodsTest):
         def check(row, message):
             result = self.caller.call(row.name, message, headers=[], timeout="2S")
             self.assertEqual("the call has no session" in text_of(result),
-                             row.places in needs or row.name.endswith("/ImportShared"), result)
+                             row.places in needs or "/Import" in row.name, result)
 
         self.check_each(lambda row, message: row.name in OF_THE_DAEMON or check(row, message))
 

@@ -21,7 +21,11 @@ namespace resident::testing {
   X(cuMemsetD8Async) X(cuMemcpyHtoD) X(cuFuncSetAttribute) \
   X(cuMemHostGetDevicePointer) X(cuMemFreeHost) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync) \
   X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphAddNode) X(cuGraphInstantiateWithFlags) \
-  X(cuGraphLaunch) X(cuModuleUnload)
+  X(cuGraphLaunch) X(cuModuleUnload) X(cuCtxSynchronize) X(cuMemsetD32) X(cuMemGetInfo) \
+  X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemExportToShareableHandle) \
+  X(cuMemAddressReserve) X(cuMemMap) X(cuMemSetAccess) X(cuMemUnmap) X(cuMemRelease) \
+  X(cuMemAddressFree) X(cuIpcGetMemHandle) X(cuMemsetD32Async) X(cuMemcpyDtoHAsync) \
+  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphDestroy)
 // clang-format on
 
 struct CudaCalls {

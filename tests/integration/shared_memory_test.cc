@@ -53,8 +53,19 @@ class SharedMemoryTest : public ::testing::Test {
     v1::ImportSharedResponse response;
     return client.buffers().ImportShared(client.Context().get(), request, &response);
   }
-  LocalAnswer Pass(const Client& client, int fd) const {
-    LocalAnswer answer = PassDescriptors(path_, "residfd1" + client.session(), {fd});
+  static grpc::Status ImportCuda(const Client& client, const std::string& descriptor_token,
+                                 const std::string& uuid) {
+    v1::ImportCudaRequest request;
+    request.set_descriptor_token(descriptor_token);
+    request.set_allocation_bytes(2 << 20);
+    request.set_dtype(v1::DTYPE_F32);
+    request.add_shape(4);
+    request.set_device_uuid(uuid);
+    v1::ImportCudaResponse response;
+    return client.buffers().ImportCuda(client.Context().get(), request, &response);
+  }
+  LocalAnswer Pass(const Client& client, int fd, const std::string& magic = "residfd1") const {
+    LocalAnswer answer = PassDescriptors(path_, magic + client.session(), {fd});
     close(fd);
     return answer;
   }
@@ -166,6 +177,34 @@ TEST_F(SharedMemoryTest, InvalidImportsAreRefused) {
   close(fd);
 }
 
+// tests/gpu/cuda_memory_test.cc imports memory of a GPU.
+TEST_F(SharedMemoryTest, WhatIsNotDeviceMemoryIsNotImportedAsSuch) {
+  const Daemon daemon({Flag()});
+  const Client client(daemon);
+  const std::string uuid = daemon.Device().uuid();
+  LocalAnswer answer = Pass(client, NewMemory(4096, true), "residcu1");
+  EXPECT_EQ(answer.code, StatusCode::INVALID_ARGUMENT) << answer.text;
+  EXPECT_THAT(answer.text, HasSubstr("not one of device memory"));
+
+  answer = Pass(client, open("/dev/null", O_RDWR), "residcu1");
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  ExpectRefused(Import(client, "", answer.text), StatusCode::INVALID_ARGUMENT, {"ImportCuda"});
+  answer = Pass(client, open("/dev/null", O_RDWR), "residcu1");
+  ExpectRefused(ImportCuda(client, answer.text, uuid),
+                uuid.empty() ? StatusCode::FAILED_PRECONDITION : StatusCode::INVALID_ARGUMENT,
+                {uuid.empty() ? "has no GPU" : "not one of device memory"});
+  ExpectRefused(ImportCuda(client, answer.text, uuid), StatusCode::NOT_FOUND, {"descriptor_token"});
+  answer = Pass(client, NewMemory(4096, true));
+  ExpectRefused(ImportCuda(client, answer.text, uuid), StatusCode::INVALID_ARGUMENT,
+                {"ImportShared"});
+
+  const auto library = Connect(daemon);
+  const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  EXPECT_FALSE(library->ImportCuda<float>(fd, 2 << 20, uuid, {4}).ok());
+  close(fd);
+  ExpectServes(daemon);
+}
+
 TEST_F(SharedMemoryTest, NamesAreOnlyAcceptedOnTheLoopbackInterface) {
   const std::string name = absl::StrCat("/resident-names-", getpid());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -202,12 +241,16 @@ TEST_F(SharedMemoryTest, PassedDescriptorsAreNotLeaked) {
   {
     const Client client(daemon);
     const std::string request = "residfd1" + client.session();
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 6; ++i) {
       // This one is never imported.
       EXPECT_EQ(Pass(client, NewMemory(4096, true)).code, 0);
       const LocalAnswer answer = Pass(client, NewMemory(4096, true));
       ASSERT_EQ(answer.code, 0) << answer.text;
       EXPECT_TRUE(Import(client, "", answer.text).ok());
+      EXPECT_EQ(Pass(client, open("/dev/null", O_RDWR), "residcu1").code, 0);
+      const LocalAnswer device = Pass(client, open("/dev/null", O_RDWR), "residcu1");
+      ASSERT_EQ(device.code, 0) << device.text;
+      EXPECT_FALSE(ImportCuda(client, device.text, daemon.Device().uuid()).ok());
     }
     const int fd = NewMemory(4096, true);
     for (int i = 0; i < 50; ++i) {

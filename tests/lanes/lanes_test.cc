@@ -3,6 +3,7 @@
 //
 // RESIDENT_TEST_LANE_SCALE multiplies the counts (default 1; 500: a million lone calls, 5,000
 // killed clients).
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/daemon.h"
+#include "tests/lanes/fake_cuda.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temp_folder.h"
 
@@ -226,6 +228,171 @@ TEST_F(LaneClientTest, AnAwaitAndASignalOrderTasks) {
     ASSERT_EQ(out.data()[9], static_cast<float>(i));
   }
   EXPECT_EQ(residentd_lane_get_failed(handle, 2), 0u);
+}
+
+// CUDA streams without a GPU.
+class LaneStreamsTest : public LaneClientTest {
+ protected:
+  static void SetUpTestSuite() {
+    // The library finds it by its soname.
+    library_ = dlopen("tests/lanes/libfake_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+    ASSERT_NE(library_, nullptr) << dlerror();
+  }
+  template <typename Function>
+  static Function* Find(const char* name) {
+    void* const found = dlsym(library_, name);
+    EXPECT_NE(found, nullptr) << name;
+    return reinterpret_cast<Function*>(found);
+  }
+
+  static void* library_;
+  decltype(&FakeCudaCreateStream) create_ =
+      Find<decltype(FakeCudaCreateStream)>("FakeCudaCreateStream");
+  decltype(&FakeCudaDestroyStream) destroy_ =
+      Find<decltype(FakeCudaDestroyStream)>("FakeCudaDestroyStream");
+  decltype(&FakeCudaSynchronize) synchronize_ =
+      Find<decltype(FakeCudaSynchronize)>("FakeCudaSynchronize");
+  decltype(&FakeCudaSetCapturing) set_capturing_ =
+      Find<decltype(FakeCudaSetCapturing)>("FakeCudaSetCapturing");
+  decltype(&FakeCudaEnqueue) enqueue_ = Find<decltype(FakeCudaEnqueue)>("FakeCudaEnqueue");
+  decltype(&FakeCudaRegistrations) registrations_ =
+      Find<decltype(FakeCudaRegistrations)>("FakeCudaRegistrations");
+};
+void* LaneStreamsTest::library_ = nullptr;
+
+int a_context, another_context;
+
+// Memset, lane add, copy, all enqueued at once; each value is checked.
+TEST_F(LaneStreamsTest, TasksRunInTheOrderOfStreams) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  struct Stream {
+    Stream(client::Client& client, void* made) : handle(made), x(client, kN), out(client, kN) {}
+    void* handle;
+    Shared x, out;
+    std::vector<float> results;
+    uint64_t round = 0;
+  };
+  for (const uint64_t streams : {1, 3}) {
+    Shared y(*client, kN);
+    for (uint64_t i = 0; i < kN; ++i) y.data()[i] = 0.5;
+    const auto lane = Must(client->OpenLane({}));
+    std::vector<std::unique_ptr<Stream>> all;
+    for (uint64_t s = 0; s < streams; ++s)
+      all.push_back(std::make_unique<Stream>(*client, create_(&a_context)));
+    LaneCall add = PrepareAdd(*lane, all[0]->x.buffer, y.buffer, all[0]->out.buffer);
+    const uint64_t rounds = Scaled(300);
+    for (uint64_t i = 0; i < rounds; ++i) {
+      for (const auto& stream : all) {
+        enqueue_(
+            stream->handle,
+            [](void* argument) {
+              auto* const of = static_cast<Stream*>(argument);
+              for (uint64_t j = 0; j < kN; ++j) of->x.data()[j] = static_cast<float>(of->round);
+            },
+            stream.get());
+        ASSERT_EQ(residentd_lane_stream_begin(lane->handle(), stream->handle), RESIDENTD_LANE_OK)
+            << residentd_lane_last_error();
+        Must(add.Submit(RESIDENTD_LANE_QUIET, stream->x.buffer, y.buffer, stream->out.buffer));
+        ASSERT_EQ(residentd_lane_stream_end(lane->handle(), stream->handle), RESIDENTD_LANE_OK)
+            << residentd_lane_last_error();
+        enqueue_(
+            stream->handle,
+            [](void* argument) {
+              auto* const of = static_cast<Stream*>(argument);
+              of->results.push_back(of->out.data()[kN - 1]);
+              ++of->round;
+            },
+            stream.get());
+      }
+      const int64_t behind = residentd_lane_next(lane->handle()) - 2048;
+      if (behind > 0 && i % 64 == 0) {
+        ASSERT_TRUE(lane->Await(behind).ok());
+      }
+    }
+    for (uint64_t s = 0; s < streams; ++s) {
+      synchronize_(all[s]->handle);
+      uint64_t wrong = 0;
+      for (uint64_t i = 0; i < rounds; ++i)
+        wrong += all[s]->results[i] != static_cast<float>(i) + 1;
+      EXPECT_EQ(wrong, 0u);
+      EXPECT_EQ(residentd_lane_get_signal(lane->handle(), 31 - static_cast<uint32_t>(s)), rounds);
+      EXPECT_EQ(residentd_lane_get_failed(lane->handle(), 31 - static_cast<uint32_t>(s)), 0u);
+    }
+    EXPECT_EQ(registrations_(), 1);
+    for (const auto& stream : all) destroy_(stream->handle);
+  }
+  EXPECT_EQ(registrations_(), 0);
+}
+
+TEST_F(LaneStreamsTest, WrongStreamsAreRefused) {
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  const auto lane = Must(client->OpenLane({.slots = 64}));
+  std::vector<void*> streams;
+  for (int i = 0; i < 33; ++i) streams.push_back(create_(&a_context));
+  void* const other = create_(&another_context);
+  const auto refused = [&](void* stream, const char* part) {
+    const int64_t next = residentd_lane_next(lane->handle());
+    for (const auto call : {residentd_lane_stream_begin, residentd_lane_stream_end}) {
+      EXPECT_EQ(call(lane->handle(), stream), RESIDENTD_LANE_INVALID);
+      EXPECT_THAT(residentd_lane_last_error(), HasSubstr(part));
+    }
+    EXPECT_EQ(residentd_lane_next(lane->handle()), next);
+  };
+  set_capturing_(streams[0], 1);
+  refused(streams[0], "captured");
+  set_capturing_(streams[0], 0);
+  for (int i = 0; i < 32; ++i) {
+    ASSERT_EQ(residentd_lane_stream_begin(lane->handle(), streams[static_cast<size_t>(i)]),
+              RESIDENTD_LANE_OK)
+        << residentd_lane_last_error();
+  }
+  refused(streams[32], "32 streams");
+  refused(other, "another context");
+  // A stream whose first await comes after all others.
+  ASSERT_EQ(residentd_lane_stream_end(lane->handle(), streams[31]), RESIDENTD_LANE_OK);
+  synchronize_(streams[31]);
+  for (void* const stream : streams) destroy_(stream);
+  destroy_(other);
+}
+
+// A full lane enqueues nothing, and a stream does not wait for a daemon that was killed.
+TEST_F(LaneStreamsTest, AStreamGoesOnWhenTheDaemonIsKilled) {
+  Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  auto lane = Must(client->OpenLane({.slots = 64}));
+  void* const stream = create_(&a_context);
+  std::atomic<bool> may_begin{false};
+  // Nothing of the lane is read before the stream has come this far.
+  enqueue_(
+      stream,
+      [](void* argument) {
+        while (!*static_cast<std::atomic<bool>*>(argument)) std::this_thread::yield();
+      },
+      &may_begin);
+  int code = RESIDENTD_LANE_OK;
+  uint32_t ends = 0;
+  while (code == RESIDENTD_LANE_OK) {
+    code = residentd_lane_stream_begin(lane->handle(), stream);
+    if (code == RESIDENTD_LANE_OK) code = residentd_lane_stream_end(lane->handle(), stream);
+    if (code == RESIDENTD_LANE_OK) ++ends;
+  }
+  EXPECT_EQ(code, RESIDENTD_LANE_FULL);
+  EXPECT_EQ(ends, 32u);
+  daemon.Kill(SIGKILL);
+  ASSERT_TRUE(daemon.Wait().has_value());
+  may_begin = true;
+  synchronize_(stream);
+  EXPECT_EQ(residentd_lane_get_signal(lane->handle(), 31), ends);
+  EXPECT_GT(residentd_lane_get_failed(lane->handle(), 31), 0u);
+  for (const auto call : {residentd_lane_stream_begin, residentd_lane_stream_end}) {
+    EXPECT_LT(call(lane->handle(), stream), 0);
+  }
+  synchronize_(stream);
+  lane.reset();
+  EXPECT_EQ(registrations_(), 0);
+  destroy_(stream);
 }
 
 TEST_F(LaneClientTest, WhatIsWrongIsRefusedAndTheLaneGoesOn) {

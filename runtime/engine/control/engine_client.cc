@@ -306,6 +306,13 @@ absl::StatusOr<SharedMapping> EngineClient::MapSharedDevice(const std::string& h
   return Map(std::move(request), -1);
 }
 
+absl::StatusOr<SharedMapping> EngineClient::MapDeviceDescriptor(int fd, uint64_t allocation_bytes) {
+  internal::EngineRequest request;
+  request.mutable_map_shared()->set_size_bytes(allocation_bytes);
+  request.mutable_map_shared()->set_device_descriptor(true);
+  return Map(std::move(request), fd);
+}
+
 absl::StatusOr<SharedMapping> EngineClient::Map(internal::EngineRequest request, int fd) {
   absl::MutexLock lock(&map_mu_);
   uint64_t id = 0;

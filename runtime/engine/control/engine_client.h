@@ -113,6 +113,7 @@ class EngineClient {
   // If the engine completes a mapping after the call has failed, the mapping is removed.
   absl::StatusOr<SharedMapping> MapShared(int fd, uint64_t bytes);
   absl::StatusOr<SharedMapping> MapSharedDevice(const std::string& handle, uint64_t bytes);
+  absl::StatusOr<SharedMapping> MapDeviceDescriptor(int fd, uint64_t allocation_bytes);
 
   // The same without waiting. The answer is also DEADLINE_EXCEEDED if the kernel has not returned
   // within `park_timeout`. `on_answer` may be null.

@@ -212,9 +212,11 @@ absl::Status EngineService::MapShared(const internal::MapSharedRequest& request,
         "service");
   }
   ASSIGN_OR_RETURN(Engine* const engine, FindRunning());
+  const uint64_t bytes = request.size_bytes();
   ASSIGN_OR_RETURN(const uint64_t address,
-                   device ? engine->MapSharedDevice(request.device_handle(), request.size_bytes())
-                          : engine->MapShared(fd, request.size_bytes()));
+                   device ? engine->MapSharedDevice(request.device_handle(), bytes)
+                   : request.device_descriptor() ? engine->MapDeviceDescriptor(fd, bytes)
+                                                 : engine->MapShared(fd, bytes));
   mapped_[id] = address;
   response->set_address(address);
   return absl::OkStatus();

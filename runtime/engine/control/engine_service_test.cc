@@ -1,13 +1,16 @@
 // Both sides of the control protocol, with an engine whose calls last until the test ends them.
 #include "runtime/engine/control/engine_service.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -53,6 +56,14 @@ class SlowEngine : public Engine {
       return absl::InvalidArgumentError("not the handle");
     }
     EXPECT_EQ(bytes, 12345u);
+    return 8192;
+  }
+  absl::StatusOr<uint64_t> MapDeviceDescriptor(int fd, uint64_t allocation_bytes) override {
+    EXPECT_EQ(allocation_bytes, uint64_t{2} << 20);
+    struct stat object {};
+    if (fstat(fd, &object) != 0 || !S_ISCHR(object.st_mode)) {
+      return absl::InvalidArgumentError("not device memory");
+    }
     return 8192;
   }
   absl::Status UnmapShared(uint64_t address) override {
@@ -187,6 +198,32 @@ TEST(EngineServiceTest, DeviceMemoryIsMappedByItsHandle) {
   plane.client->StartUnmapShared(first->id);
   plane.client->StartUnmapShared(second->id);
   EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 2; }));
+}
+
+// The engine's copy of the descriptor is closed once the memory is mapped, or not.
+TEST(EngineServiceTest, MemoryOfADescriptorIsMappedAndTheCopyClosed) {
+  ControlPlane plane;
+  plane.Start();
+  const UniqueFd memory(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const UniqueFd other(memfd_create("other", MFD_CLOEXEC));
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  const auto before = descriptors();
+  for (int i = 0; i < 3; ++i) {
+    const auto mapping = plane.client->MapDeviceDescriptor(memory.get(), 2 << 20);
+    ASSERT_TRUE(mapping.ok()) << mapping.status();
+    EXPECT_EQ(mapping->address, 8192u);
+    plane.client->StartUnmapShared(mapping->id);
+    EXPECT_EQ(plane.client->MapDeviceDescriptor(other.get(), 2 << 20).status(),
+              absl::InvalidArgumentError("not device memory"));
+  }
+  EXPECT_TRUE(testing::Eventually([&] { return plane.engine->unmapped == 3; }));
+  EXPECT_TRUE(testing::Eventually([&] { return descriptors() == before; }))
+      << descriptors() << " " << before;
+  EXPECT_EQ(plane.client->MapDeviceDescriptor(-1, 2 << 20).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(EngineServiceTest, StartedCallReportsItsAnswer) {

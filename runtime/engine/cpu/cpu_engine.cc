@@ -225,6 +225,10 @@ absl::StatusOr<uint64_t> CpuEngine::MapSharedDevice(const std::string&, uint64_t
       "the CPU engine has no access to the memory of a GPU. Fix: share system memory");
 }
 
+absl::StatusOr<uint64_t> CpuEngine::MapDeviceDescriptor(int, uint64_t) {
+  return MapSharedDevice("", 0);
+}
+
 absl::Status CpuEngine::UnmapShared(uint64_t address) {
   absl::MutexLock lock(&mapped_mu_);
   for (auto it = mapped_.begin(); it != mapped_.end(); ++it) {

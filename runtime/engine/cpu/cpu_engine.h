@@ -47,6 +47,7 @@ class CpuEngine : public Engine, private GraphTable::Engine {
                                      std::chrono::nanoseconds timeout) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) override;
+  absl::StatusOr<uint64_t> MapDeviceDescriptor(int fd, uint64_t allocation_bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   // A fault ends the process at once (fault_handler.h), so a running engine has no fault.
   absl::Status Health() override { return absl::OkStatus(); }

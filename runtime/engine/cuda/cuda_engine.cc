@@ -793,8 +793,17 @@ absl::StatusOr<uint64_t> CudaEngine::MapSharedDevice(const std::string& handle, 
   return status;
 }
 
+absl::StatusOr<uint64_t> CudaEngine::MapDeviceDescriptor(int fd, uint64_t allocation_bytes) {
+  RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  absl::StatusOr<uint64_t> address = imported_.Map(ordinal_, fd, allocation_bytes);
+  // After a fault each call of the driver fails, whatever the descriptor is.
+  if (!address.ok()) RETURN_IF_ERROR(Health());
+  return address;
+}
+
 absl::Status CudaEngine::UnmapShared(uint64_t address) {
   RETURN_IF_CUDA_ERROR(cuCtxSetCurrent, context_);
+  if (imported_.Unmap(address)) return absl::OkStatus();
   absl::MutexLock lock(&mappings_mu_);
   const auto found = mappings_.find(address);
   if (found == mappings_.end() || found->second.uses == 0) {

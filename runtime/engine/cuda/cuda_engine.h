@@ -40,6 +40,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/resident/launch_parameters.h"
 #include "runtime/engine/cuda/driver.h"
+#include "runtime/engine/cuda/imported_memory.h"
 #include "runtime/engine/cuda/launch_shape.h"
 #include "runtime/engine/engine.h"
 
@@ -47,7 +48,8 @@ namespace resident {
 
 class CudaEngine : public Engine {
  public:
-  CudaEngine(int ordinal, const Driver& driver) : ordinal_(ordinal), driver_(driver) {}
+  CudaEngine(int ordinal, const Driver& driver)
+      : ordinal_(ordinal), driver_(driver), imported_(driver) {}
   // Does not free the device's memory, because freeing waits for the kernel; the system frees it
   // when the process ends.
   ~CudaEngine() override;
@@ -62,6 +64,7 @@ class CudaEngine : public Engine {
                                      std::chrono::nanoseconds timeout) override;
   absl::StatusOr<uint64_t> MapShared(int fd, uint64_t bytes) override;
   absl::StatusOr<uint64_t> MapSharedDevice(const std::string& handle, uint64_t bytes) override;
+  absl::StatusOr<uint64_t> MapDeviceDescriptor(int fd, uint64_t allocation_bytes) override;
   absl::Status UnmapShared(uint64_t address) override;
   absl::Status Health() override;
   std::chrono::milliseconds health_interval() const override {
@@ -178,6 +181,7 @@ class CudaEngine : public Engine {
   // Why the kernels could not be launched with another kind: the engine has to end.
   absl::Status launch_error_ ABSL_GUARDED_BY(mappings_mu_);
   std::map<uint64_t, Mapping> mappings_ ABSL_GUARDED_BY(mappings_mu_);  // By device address.
+  ImportedMemory imported_;
   EngineInfo info_;
   // Written by the kernel when it leaves.
   LeaveReport* report_ = nullptr;

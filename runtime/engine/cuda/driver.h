@@ -47,6 +47,14 @@ namespace resident {
   X(cuMemGetInfo)                                \
   X(cuMemGetAddressRange)                        \
   X(cuIpcOpenMemHandle)                          \
+  X(cuMemImportFromShareableHandle)              \
+  X(cuMemGetAllocationPropertiesFromHandle)      \
+  X(cuMemAddressReserve)                         \
+  X(cuMemMap)                                    \
+  X(cuMemSetAccess)                              \
+  X(cuMemUnmap)                                  \
+  X(cuMemRelease)                                \
+  X(cuMemAddressFree)                            \
   X(cuMemAlloc)                                  \
   X(cuMemHostRegister)                           \
   X(cuMemHostGetDevicePointer)                   \
