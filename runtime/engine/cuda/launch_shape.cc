@@ -10,6 +10,8 @@ namespace resident {
 namespace {
 
 constexpr uint32_t kWarpThreads = 32;
+// The registers of an SM are divided among its schedulers, and so are the warps of a block.
+constexpr uint32_t kSchedulers = 4;
 // Registers are allocated to threads in multiples of eight.
 constexpr uint32_t kRegisterUnit = 8;
 // Blocks are added up to this many threads that run operators: more of them share the
@@ -75,12 +77,19 @@ uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm) {
 bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, uint32_t per_sm,
                 const SmResources& sm) {
   const uint64_t others = per_sm - 1;
-  const auto registers = [](const BlockFootprint& of) {
-    return uint64_t{of.threads} *
-           ((of.registers + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit);
+  // Each warp goes to the scheduler behind that of the warp before it.
+  uint64_t registers[kSchedulers] = {};
+  uint64_t warps = 0;
+  const auto place = [&](const BlockFootprint& of) {
+    const uint32_t of_thread = (of.registers + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+    for (uint32_t i = 0; i < of.threads / kWarpThreads; ++i) {
+      registers[warps++ % kSchedulers] += uint64_t{of_thread} * kWarpThreads;
+    }
   };
+  place(graph_block);
+  for (uint64_t i = 0; i < others; ++i) place(block);
   return graph_block.threads + others * block.threads <= sm.threads &&
-         registers(graph_block) + others * registers(block) <= sm.registers &&
+         *std::max_element(registers, registers + kSchedulers) <= sm.registers / kSchedulers &&
          graph_block.shared_bytes + others * block.shared_bytes + per_sm * kReservedSharedBytes <=
              sm.shared_bytes;
 }

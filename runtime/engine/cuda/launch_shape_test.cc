@@ -90,9 +90,12 @@ TEST(LaunchShapeTest, AGraphBlockFitsInPlaceOfABlock) {
   const BlockFootprint graph = {288, 96, 47'500};
   EXPECT_TRUE(FitsBeside(graph, kBlock, 1, kSm));
   EXPECT_TRUE(FitsBeside(graph, kBlock, 2, kSm));
-  EXPECT_TRUE(FitsBeside({288, 128, 47'500}, kBlock, 2, kSm));
-  // Registers are allocated in multiples of eight: 129 are as many as 136.
-  EXPECT_FALSE(FitsBeside({288, 129, 47'500}, kBlock, 2, kSm));
+  EXPECT_TRUE(FitsBeside({288, 104, 47'500}, kBlock, 2, kSm));
+  // Nine warps are three for one of the four schedulers, which has a quarter of the registers: 128
+  // and 96 for a thread, 64,512 of 65,536 in all, do not fit.
+  EXPECT_FALSE(FitsBeside({288, 128, 47'500}, kBlock, 2, kSm));
+  // Registers are allocated in multiples of eight: 105 are as many as 112.
+  EXPECT_FALSE(FitsBeside({288, 105, 47'500}, kBlock, 2, kSm));
   const SmResources small = {2'048, 65'536, 102'400, 32};
   EXPECT_TRUE(FitsBeside(graph, kBlock, 2, small));
   EXPECT_FALSE(FitsBeside({288, 96, 57'000}, kBlock, 2, small));
