@@ -272,7 +272,7 @@ absl::Status CudaEngine::Unload(const Modules& modules) {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::Load(Preloaded preloaded) {
+absl::Status CudaEngine::Load(const Preloaded& preloaded) {
   const Generation& next = preloaded.generation;
   Modules added;
   absl::Status status = LoadModules(next, &added);

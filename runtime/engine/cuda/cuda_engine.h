@@ -93,7 +93,7 @@ class CudaEngine : public Engine {
   absl::StatusOr<Preloaded> Inspect(const Generation& generation) const;
   // Loads new objects, and writes the generation's operators to the table. If it fails, the
   // previous generation is not changed. REQUIRES: no kernel on the device.
-  absl::Status Load(Preloaded preloaded);
+  absl::Status Load(const Preloaded& preloaded);
   absl::Status LoadModules(const Generation& generation, Modules* added);
   absl::StatusOr<uint64_t> ReadEntry(Module* module, const std::string& symbol);
   absl::Status WriteTable(const Generation& generation, Modules* added);
