@@ -173,13 +173,22 @@ static device_pointer address_of(device_pointer page, size_t offset, uint32_t wo
   return page + offset + word * sizeof(uint64_t);
 }
 
-int residentd_lane_stream_begin(residentd_lane* lane, void* cuda_stream) {
+/* What both functions do first. OK: the stream, and its word. */
+static int enter(residentd_lane* lane, void* handle, struct stream** stream, uint32_t* word) {
   int code = lane_reserve(lane);
   uint32_t index = 0;
-  if (code == RESIDENTD_LANE_OK) code = find_stream(lane, cuda_stream, &index);
+  if (code == RESIDENTD_LANE_OK) code = find_stream(lane, handle, &index);
   if (code != RESIDENTD_LANE_OK) return code;
-  struct stream* const stream = &lane->cuda->stream[index];
-  const uint32_t word = word_of(index);
+  *stream = &lane->cuda->stream[index];
+  *word = word_of(index);
+  return RESIDENTD_LANE_OK;
+}
+
+int residentd_lane_stream_begin(residentd_lane* lane, void* cuda_stream) {
+  struct stream* stream = NULL;
+  uint32_t word = 0;
+  const int code = enter(lane, cuda_stream, &stream, &word);
+  if (code != RESIDENTD_LANE_OK) return code;
   const int error = driver.write_value(
       cuda_stream, address_of(lane->cuda->client, offsetof(lane_client_page, stream), word),
       stream->begun + 1, kWriteDefault);
@@ -190,12 +199,10 @@ int residentd_lane_stream_begin(residentd_lane* lane, void* cuda_stream) {
 }
 
 int residentd_lane_stream_end(residentd_lane* lane, void* cuda_stream) {
-  int code = lane_reserve(lane);
-  uint32_t index = 0;
-  if (code == RESIDENTD_LANE_OK) code = find_stream(lane, cuda_stream, &index);
+  struct stream* stream = NULL;
+  uint32_t word = 0;
+  const int code = enter(lane, cuda_stream, &stream, &word);
   if (code != RESIDENTD_LANE_OK) return code;
-  struct stream* const stream = &lane->cuda->stream[index];
-  const uint32_t word = word_of(index);
   /* First: from then on the value comes, whatever happens to the daemon. */
   const int64_t sequence = residentd_lane_submit_signal(lane, word, stream->ended + 1);
   if (sequence < 0) return (int)sequence;
