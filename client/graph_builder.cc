@@ -232,24 +232,24 @@ GraphBuilder::Scalar GraphBuilder::AddScalar(v1::GraphScalar scalar) {
   return value;
 }
 
-GraphBuilder::Scalar GraphBuilder::Integer(const std::string& name, int64_t least, int64_t most,
+GraphBuilder::Scalar GraphBuilder::Integer(const std::string& name, int64_t min, int64_t max,
                                            std::optional<int64_t> initial) {
   v1::GraphScalar scalar;
   scalar.set_name(name);
   scalar.set_dtype(v1::DTYPE_I64);
-  scalar.set_least(static_cast<double>(least));
-  scalar.set_most(static_cast<double>(most));
+  scalar.set_least(static_cast<double>(min));
+  scalar.set_most(static_cast<double>(max));
   if (initial.has_value()) scalar.set_initial(static_cast<double>(*initial));
   return AddScalar(std::move(scalar));
 }
 
-GraphBuilder::Scalar GraphBuilder::Real(const std::string& name, double least, double most,
+GraphBuilder::Scalar GraphBuilder::Real(const std::string& name, double min, double max,
                                         std::optional<double> initial) {
   v1::GraphScalar scalar;
   scalar.set_name(name);
   scalar.set_dtype(v1::DTYPE_F32);
-  scalar.set_least(least);
-  scalar.set_most(most);
+  scalar.set_least(min);
+  scalar.set_most(max);
   if (initial.has_value()) scalar.set_initial(*initial);
   return AddScalar(std::move(scalar));
 }

@@ -167,9 +167,9 @@ class GraphBuilder {
                    uint64_t records = 0);
 
   // Scalars of type i64 and f32, with their range. `initial`: the value of a run that sets none.
-  Scalar Integer(const std::string& name, int64_t least, int64_t most,
+  Scalar Integer(const std::string& name, int64_t min, int64_t max,
                  std::optional<int64_t> initial = std::nullopt);
-  Scalar Real(const std::string& name, double least, double most,
+  Scalar Real(const std::string& name, double min, double max,
               std::optional<double> initial = std::nullopt);
 
   // The next call: its node's name (without it: the operator and the node's index), and the

@@ -469,8 +469,8 @@ RESIDENT_DEVICE void MultiplyQuantizedVectorBy(const Block& block, const Args& a
         if (bias.shape[0] != 0) sum += LoadFloat(bias.address, bias.dtype, row);
       }
       if constexpr (!kNormalized) {
-        const float most = out.dtype == DType::kF16 ? 65504.0f : 0x1p127f;
-        replace = replace || !(sum < most && sum > -most);
+        const float max = out.dtype == DType::kF16 ? 65504.0f : 0x1p127f;
+        replace = replace || !(sum < max && sum > -max);
       }
       if (lane % (kWarpThreads / 2) == 0) StoreFloat(out.address, out.dtype, row, sum);
     }

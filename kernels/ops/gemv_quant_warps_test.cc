@@ -152,11 +152,11 @@ TEST(GemvQuantWarpsTest, QuantizedLongVectorOfAnotherForm) {
     c.rows = 3;
     for (const bool zeros : {false, true}) {
       c.zeros = zeros;
-      const i64 most = !zeros ? 10240 : bits == 8 ? 9216 : 8192;
-      c.depth = most;
+      const i64 max_depth = !zeros ? 10240 : bits == 8 ? 9216 : 8192;
+      c.depth = max_depth;
       c.tensor_cores = false;
       Check(c);
-      c.depth = most + 128;
+      c.depth = max_depth + 128;
       c.tensor_cores = true;
       Check(c);
     }

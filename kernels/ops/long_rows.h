@@ -51,15 +51,15 @@ struct LongRows {
   }
 };
 
-// Cuts rows of at least `least_row` columns into parts of at least `least_part`, unless there are
+// Cuts rows of at least `min_row` columns into parts of at least `min_part`, unless there are
 // so many rows that each has a block.
-RESIDENT_NOINLINE LongRows CutRows(i64 rows, i64 columns, i64 least_row, i64 least_part,
-                                   i64 most_parts) {
+RESIDENT_NOINLINE LongRows CutRows(i64 rows, i64 columns, i64 min_row, i64 min_part,
+                                   i64 max_parts) {
   LongRows cut = {columns, 0, columns};
-  if (columns < least_row || rows < 1 || rows > most_parts / 2) return cut;
-  const i64 most = Quotient(most_parts, rows);
-  i64 parts = Quotient(columns, least_part);
-  if (parts > most) parts = most;
+  if (columns < min_row || rows < 1 || rows > max_parts / 2) return cut;
+  const i64 max_parts_of_row = Quotient(max_parts, rows);
+  i64 parts = Quotient(columns, min_part);
+  if (parts > max_parts_of_row) parts = max_parts_of_row;
   if (parts < 2) return cut;
   cut.width = (Quotient(columns - 1, parts) + kPartStep) / kPartStep * kPartStep;
   cut.of_row = Quotient(columns - 1, cut.width) + 1;
@@ -106,10 +106,9 @@ struct PartValues {
   Range parts;  // Of these rows.
   T* values;    // That of part p is values[p - parts.begin].
 
-  // The chunks share the rows if they share memory and are at least `least_chunks`.
-  RESIDENT_DEVICE PartValues(const Block& block, const LongRows& cut, i64 all_rows,
-                             i64 least_chunks)
-      : shared(block.task_memory<T>() != nullptr && block.chunk_count() >= least_chunks),
+  // The chunks share the rows if they share memory and are at least `min_chunks`.
+  RESIDENT_DEVICE PartValues(const Block& block, const LongRows& cut, i64 all_rows, i64 min_chunks)
+      : shared(block.task_memory<T>() != nullptr && block.chunk_count() >= min_chunks),
         rows(shared ? Range{0, all_rows} : block.share(all_rows)),
         parts{cut.FirstOfRow(rows.begin), cut.FirstOfRow(rows.end)},
         values(shared ? block.task_memory<T>(0, kMaxPartsOf<T>)

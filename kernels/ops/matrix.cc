@@ -86,12 +86,12 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args, DenseArguments of) 
     if constexpr (kNormalized) {
       const float eps = args.scalar<float>(of.eps);
       // As many vectors at a time as there is space for.
-      const i64 most = depth == 0 ? p.vectors : Quotient(kMaxNormalized, depth);
+      const i64 max_vectors = depth == 0 ? p.vectors : Quotient(kMaxNormalized, depth);
       VectorProduct some = p;
       some.x_dtype = DType::kF32;
       RESIDENT_UNROLL(1)
-      for (i64 vector = 0; vector < p.vectors; vector += most) {
-        some.vectors = Smallest(most, p.vectors - vector);
+      for (i64 vector = 0; vector < p.vectors; vector += max_vectors) {
+        some.vectors = Smallest(max_vectors, p.vectors - vector);
         // The first one is the last to be normalized: its address is that of all.
         RESIDENT_UNROLL(1)
         for (i64 i = some.vectors; i-- > 0;) {

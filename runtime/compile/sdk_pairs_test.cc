@@ -169,13 +169,13 @@ TEST(SdkPairsTest, EveryPublicMemberIsListed) {
   const struct {
     const char* header;
     const char* name;
-    size_t least;
+    size_t min_members;
   } kClasses[] = {{"kernels/sdk/block.h", "Block", 18},
                   {"kernels/sdk/block.h", "Args", 4},
                   {"kernels/sdk/tensor.h", "Tensor", 10}};
-  for (const auto& [header, name, least] : kClasses) {
+  for (const auto& [header, name, min_members] : kClasses) {
     const std::set<std::string> members = PublicMembers(header, name);
-    EXPECT_GE(members.size(), least) << name;
+    EXPECT_GE(members.size(), min_members) << name;
     for (const std::string& member : members) {
       EXPECT_TRUE(listed.contains(member)) << name << "::" << member;
     }

@@ -223,9 +223,8 @@ std::optional<FlowGraph> FlowGraph::Explore(std::string_view bytecode, bool unkn
                                             const FlowLimits& limits) {
   // Stacks of different depth at one address, as in a loop that pushes, end the first form early.
   constexpr size_t kNodesOfByte = 4;
-  constexpr size_t kNodesAtLeast = 64;
-  const size_t few =
-      std::min<size_t>(limits.max_nodes, kNodesOfByte * bytecode.size() + kNodesAtLeast);
+  constexpr size_t kMinNodes = 64;
+  const size_t few = std::min<size_t>(limits.max_nodes, kNodesOfByte * bytecode.size() + kMinNodes);
   auto graph =
       Explorer(bytecode, unknown_nop, limits, Form::kKnownStack, static_cast<uint32_t>(few)).Run();
   if (graph.has_value()) return graph;

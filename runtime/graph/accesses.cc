@@ -63,7 +63,7 @@ std::optional<RowWindow> FindRowWindow(const Graph& graph, const Node& node, uin
   window.axis = kCacheRowAxis;
   window.count = ExpressionOf(graph, arguments[kv_len]);
   // -1 stands for all rows.
-  if (RangeOf(graph, window.count).least < 0) return std::nullopt;
+  if (RangeOf(graph, window.count).min < 0) return std::nullopt;
   return window;
 }
 
@@ -90,16 +90,16 @@ void ListAccesses(const Graph& graph, const Node& node, absl::Span<const double>
     if (const std::optional<RowWindow> window = FindRowWindow(graph, node, i);
         window.has_value() && window->axis < extents.size()) {
       Extent& rows = extents[window->axis];
-      int64_t count = Clamp(
-          values.empty() ? RangeOf(graph, window->count).most : ValueOf(window->count, values), 0,
-          rows.size);
+      int64_t count =
+          Clamp(values.empty() ? RangeOf(graph, window->count).max : ValueOf(window->count, values),
+                0, rows.size);
       if (window->start.has_value()) {
         reads = false;
         // Which rows are written is certain only if nothing depends on a scalar.
         in_full = window->start->scalar == kNone;
         const Range start = RangeOf(graph, *window->start);
-        const int64_t first = Clamp(start.least, 0, rows.size);
-        const int64_t last = Clamp(start.most + static_cast<double>(count), first, rows.size);
+        const int64_t first = Clamp(start.min, 0, rows.size);
+        const int64_t last = Clamp(start.max + static_cast<double>(count), first, rows.size);
         offset += first * rows.stride;
         count = last - first;
       }

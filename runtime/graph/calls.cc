@@ -88,10 +88,10 @@ class CallChecker {
     const Range range = RangeOf(graph_, arguments_[i]);
     if (IsFloat(dtype)) {
       // A bound that is infinite means that the scalar has none.
-      if (std::isfinite(range.least) && std::isfinite(range.most) &&
-          !(ScalarFits(dtype, range.least) && ScalarFits(dtype, range.most))) {
+      if (std::isfinite(range.min) && std::isfinite(range.max) &&
+          !(ScalarFits(dtype, range.min) && ScalarFits(dtype, range.max))) {
         Add(Code::kScalarRange, i,
-            StrCat(" may be ", range.least, " to ", range.most, ", which does not fit ",
+            StrCat(" may be ", range.min, " to ", range.max, ", which does not fit ",
                    DTypeName(dtype), ". Fix: reduce the scalar's range"));
       }
       return;
@@ -102,12 +102,12 @@ class CallChecker {
                  StrCat(" is an integer, and factor ", expression.factor, " or addend ",
                         expression.addend, " is not. Fix: give whole numbers"));
     }
-    const bool fits = range.least >= -kMaxWhole && range.most <= kMaxWhole &&
-                      ScalarFits(dtype, static_cast<int64_t>(range.least)) &&
-                      ScalarFits(dtype, static_cast<int64_t>(range.most));
+    const bool fits = range.min >= -kMaxWhole && range.max <= kMaxWhole &&
+                      ScalarFits(dtype, static_cast<int64_t>(range.min)) &&
+                      ScalarFits(dtype, static_cast<int64_t>(range.max));
     if (!fits) {
       Add(Code::kScalarRange, i,
-          StrCat(" may be ", range.least, " to ", range.most, ", which does not fit ",
+          StrCat(" may be ", range.min, " to ", range.max, ", which does not fit ",
                  DTypeName(dtype), ". Fix: set the scalar's least and most"));
     }
   }
@@ -196,9 +196,9 @@ class CallChecker {
     const Axis& rows = graph_.axes[view.first_axis + window->axis];
     const Range count = RangeOf(graph_, window->count);
     const Range start = window->start.has_value() ? RangeOf(graph_, *window->start) : Range{};
-    if (start.least >= 0 && start.most + count.most <= static_cast<double>(rows.size)) return;
+    if (start.min >= 0 && start.max + count.max <= static_cast<double>(rows.size)) return;
     Add(Code::kOutsideBuffer, i,
-        StrCat(": rows ", start.least, " to ", start.most + count.most - 1,
+        StrCat(": rows ", start.min, " to ", start.max + count.max - 1,
                " may be accessed, and it has ", rows.size,
                " rows. Fix: reduce the range of the position or length, or give it more rows"));
   }

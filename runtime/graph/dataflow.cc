@@ -283,19 +283,19 @@ std::vector<uint32_t> FindSizeScalars(const Graph& graph, CheckBudget& budget) {
 // All of them small, all of them large, and each of them different from the others.
 std::vector<std::vector<double>> ListEnds(const Graph& graph, absl::Span<const uint32_t> scalars) {
   const size_t count = graph.scalars.size();
-  std::vector<double> least(count);
-  std::vector<double> most(count);
+  std::vector<double> min(count);
+  std::vector<double> max(count);
   for (size_t s = 0; s < count; ++s) {
-    least[s] = graph.scalars[s].least;
-    most[s] = graph.scalars[s].most;
+    min[s] = graph.scalars[s].min;
+    max[s] = graph.scalars[s].max;
   }
-  std::vector<std::vector<double>> ends = {most, least};
+  std::vector<std::vector<double>> ends = {max, min};
   for (const uint32_t s : scalars) {
     if (scalars.size() == 1) break;
-    ends.push_back(most);
-    ends.back()[s] = least[s];
-    ends.push_back(least);
-    ends.back()[s] = most[s];
+    ends.push_back(max);
+    ends.back()[s] = min[s];
+    ends.push_back(min);
+    ends.back()[s] = max[s];
   }
   return ends;
 }

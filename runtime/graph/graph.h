@@ -83,8 +83,8 @@ struct Tensor {
 struct Scalar {
   std::string_view name;
   DType dtype = DType::kInvalid;
-  double least = 0;
-  double most = 0;
+  double min = 0;
+  double max = 0;
   std::optional<double> initial;
 };
 

@@ -64,8 +64,8 @@ void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findi
                         " and addend ", update.addend, ". Fix: use whole numbers"));
     return;
   }
-  double low = scalar.initial.value_or(scalar.least);
-  double high = scalar.initial.value_or(scalar.most);
+  double low = scalar.initial.value_or(scalar.min);
+  double high = scalar.initial.value_or(scalar.max);
   double a = 1;
   double b = 0;
   for (uint64_t step = 1; step < graph.loop->max_steps; ++step) {
@@ -76,17 +76,17 @@ void CheckUpdate(const Graph& graph, const Loop::Update& update, Findings& findi
     a = next_a;
     b = next_b;
     if (a == 0) {
-      if (b < scalar.least || b > scalar.most) high = low - 1;
+      if (b < scalar.min || b > scalar.max) high = low - 1;
     } else {
-      const double from_least = (scalar.least - b) / a;
-      const double from_most = (scalar.most - b) / a;
+      const double from_min = (scalar.min - b) / a;
+      const double from_max = (scalar.max - b) / a;
       // Beyond the range of a double every value but 0 leaves the range.
-      low = std::max(low, std::min(from_least, from_most));
-      high = std::min(high, std::max(from_least, from_most));
+      low = std::max(low, std::min(from_min, from_max));
+      high = std::min(high, std::max(from_min, from_max));
     }
     if (!(low <= high)) {
       findings.Add(Code::kUpdate, {},
-                   StrCat("scalar '", name, "' leaves its range [", scalar.least, ", ", scalar.most,
+                   StrCat("scalar '", name, "' leaves its range [", scalar.min, ", ", scalar.max,
                           "] after ", step, " updates",
                           scalar.initial.has_value() ? StrCat(" from ", *scalar.initial)
                                                      : " whatever its first value is",

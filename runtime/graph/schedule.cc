@@ -112,9 +112,9 @@ uint32_t CountUsable(absl::Span<const NodeEstimate> nodes, absl::Span<const uint
   }
   std::sort(changes.begin(), changes.end());
   int64_t busy = 0;
-  int64_t most = 1;
-  for (const auto& [at, change] : changes) most = std::max(most, busy += change);
-  return static_cast<uint32_t>(std::min<int64_t>(most, workers));
+  int64_t max = 1;
+  for (const auto& [at, change] : changes) max = std::max(max, busy += change);
+  return static_cast<uint32_t>(std::min<int64_t>(max, workers));
 }
 
 // Places one node after the other.

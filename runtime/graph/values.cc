@@ -66,9 +66,9 @@ Range RangeOf(const Graph& graph, const ScalarExpression& expression) {
   const Scalar& scalar = graph.scalars[expression.scalar];
   // 0 times an infinite bound is 0.
   if (expression.factor == 0) return {expression.addend, expression.addend};
-  Range range{ScaleScalar(expression.factor, scalar.least, expression.addend),
-              ScaleScalar(expression.factor, scalar.most, expression.addend)};
-  if (range.least > range.most) std::swap(range.least, range.most);
+  Range range{ScaleScalar(expression.factor, scalar.min, expression.addend),
+              ScaleScalar(expression.factor, scalar.max, expression.addend)};
+  if (range.min > range.max) std::swap(range.min, range.max);
   return range;
 }
 
@@ -96,8 +96,8 @@ std::optional<bool> IsGreater(const Graph& graph, const ScalarExpression& a,
   }
   const Range of_a = RangeOf(graph, a);
   const Range of_b = RangeOf(graph, b);
-  if (of_a.least > of_b.most) return true;
-  if (of_a.most <= of_b.least) return false;
+  if (of_a.min > of_b.max) return true;
+  if (of_a.max <= of_b.min) return false;
   return std::nullopt;
 }
 

@@ -31,8 +31,8 @@ void SetDefault(const Parameter& parameter, Argument* argument);
 
 // The smallest and the largest value of a scalar argument.
 struct Range {
-  double least = 0;
-  double most = 0;
+  double min = 0;
+  double max = 0;
 };
 Range RangeOf(const Graph& graph, const ScalarExpression& expression);
 Range RangeOf(const Graph& graph, const Argument& argument);

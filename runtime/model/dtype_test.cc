@@ -47,8 +47,8 @@ TEST(DTypeTest, WhatIsNotATypeHasNoRow) {
 
 TEST(DTypeTest, SmallNumbersAreReadAsTheyWereWritten) {
   for (const DTypeInfo& info : kDTypeTable) {
-    const int64_t least = info.kind == DTypeInfo::Kind::kUnsigned ? 0 : -100;
-    for (int64_t i = least; i <= 100; ++i) {
+    const int64_t min = info.kind == DTypeInfo::Kind::kUnsigned ? 0 : -100;
+    for (int64_t i = min; i <= 100; ++i) {
       const bool real = IsFloat(info.dtype);
       const uint64_t bits =
           real ? ScalarBits(info.dtype, static_cast<double>(i)) : ScalarBits(info.dtype, i);
@@ -86,15 +86,15 @@ TEST(DTypeTest, TheLargestFloatThatFitsIsTheLargestThatStaysFinite) {
 }
 
 TEST(DTypeTest, IntegersFitFromTheLeastToTheLargest) {
-  const auto check = [](DType dtype, int64_t least, int64_t largest) {
-    for (const int64_t fits : {least, int64_t{0}, largest}) {
+  const auto check = [](DType dtype, int64_t min, int64_t max) {
+    for (const int64_t fits : {min, int64_t{0}, max}) {
       EXPECT_TRUE(ScalarFits(dtype, fits)) << DTypeName(dtype);
       const uint64_t bits = ScalarBits(dtype, fits);
       EXPECT_EQ(ReadElement(dtype, &bits).integer, fits) << DTypeName(dtype);
     }
     if (SizeOf(dtype) == 8) return;
-    EXPECT_FALSE(ScalarFits(dtype, least - 1)) << DTypeName(dtype);
-    EXPECT_FALSE(ScalarFits(dtype, largest + 1)) << DTypeName(dtype);
+    EXPECT_FALSE(ScalarFits(dtype, min - 1)) << DTypeName(dtype);
+    EXPECT_FALSE(ScalarFits(dtype, max + 1)) << DTypeName(dtype);
   };
   check(DType::kI8, -128, 127);
   check(DType::kU8, 0, 255);

@@ -180,9 +180,9 @@ absl::StatusOr<std::vector<std::optional<double>>> BindScalars(
                                        : scalar.initial);
     if (!values.back().has_value()) continue;
     const double value = *values.back();
-    if (!(value >= scalar.least && value <= scalar.most)) {
+    if (!(value >= scalar.min && value <= scalar.max)) {
       return errors::BadRunScalar(
-          name, StrCat("is ", value, " and may be ", scalar.least, " to ", scalar.most),
+          name, StrCat("is ", value, " and may be ", scalar.min, " to ", scalar.max),
           "give a value in this range");
     }
     if (scalar.dtype != DType::kF32 && std::trunc(value) != value) {

@@ -25,10 +25,9 @@ uint64_t MemoryBytes(const Device& device) {
 }  // namespace
 
 graph::DeviceLimit FindDeviceLimit(const Buffers& buffers) {
-  uint64_t most = 0;
-  for (const Device* const device : buffers.core.devices)
-    most = std::max(most, MemoryBytes(*device));
-  return {.bytes = most, .shared_memory = buffers.allow_shared_memory};
+  uint64_t max = 0;
+  for (const Device* const device : buffers.core.devices) max = std::max(max, MemoryBytes(*device));
+  return {.bytes = max, .shared_memory = buffers.allow_shared_memory};
 }
 
 void AddBoundBuffers(const Core& core, const Client& client, absl::Span<const GraphPlace> places,

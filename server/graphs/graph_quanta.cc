@@ -198,8 +198,8 @@ absl::Status GraphQuanta::LimitSteps(const EngineInfo& engine, absl::Span<const 
     failed_node_.reset();
   }
   if (large_nodes_->empty()) return absl::OkStatus();
-  const auto most = static_cast<u32>(std::max<size_t>(1, kMaxChecks / large_nodes_->size()));
-  *max_steps = std::min(*max_steps, most);
+  const auto max = static_cast<u32>(std::max<size_t>(1, kMaxChecks / large_nodes_->size()));
+  *max_steps = std::min(*max_steps, max);
   std::vector<double> of_step(values.begin(), values.end());
   for (u32 step = 0; step < *max_steps; ++step) {
     for (const uint32_t node : *large_nodes_) {
@@ -216,7 +216,7 @@ absl::Status GraphQuanta::LimitSteps(const EngineInfo& engine, absl::Span<const 
     for (const graph::Loop::Update& update : graph_.loop->updates) {
       const graph::Scalar& scalar = graph_.scalars[update.scalar];
       const double value = of_step[update.scalar];
-      if (!(value >= scalar.least && value <= scalar.most)) return absl::OkStatus();
+      if (!(value >= scalar.min && value <= scalar.max)) return absl::OkStatus();
     }
   }
   return absl::OkStatus();

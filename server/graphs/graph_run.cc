@@ -182,7 +182,7 @@ v1::GraphResult::End GraphRun::AdvanceStep() {
     for (const graph::Loop::Update& update : graph_.loop->updates) {
       const graph::Scalar& scalar = graph_.scalars[update.scalar];
       const double value = next_values_[update.scalar];
-      in_range &= value >= scalar.least && value <= scalar.most;
+      in_range &= value >= scalar.min && value <= scalar.max;
     }
   }
   // The step is complete, whatever ends the run from now on.

@@ -51,8 +51,8 @@ void GraphRun::Start(v1::RunGraphRequest& request, std::optional<GraphSessionSta
 absl::Status GraphRun::Prepare(v1::RunGraphRequest& request) {
   RETURN_IF_ERROR(CheckRights());
   RETURN_IF_ERROR(SetScalars(request));
-  const uint64_t most = graph_.loop.has_value() ? graph_.loop->max_steps : 1;
-  max_steps_ = request.max_steps() == 0 ? most : std::min(most, request.max_steps());
+  const uint64_t max = graph_.loop.has_value() ? graph_.loop->max_steps : 1;
+  max_steps_ = request.max_steps() == 0 ? max : std::min(max, request.max_steps());
   trace_ = request.trace();
   nodes_of_operators_.assign(graph_.operators.size(), 0);
   for (const graph::Node& node : graph_.nodes) ++nodes_of_operators_[node.op];

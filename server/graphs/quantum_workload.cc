@@ -80,9 +80,9 @@ QuantumReport QuantumWorkload::ReadReport() const {
 
   QuantumReport report;
   report.end = static_cast<GraphEnd>(quantum.end);
-  const uint64_t most = std::min<uint64_t>(plan_.quantum.max_steps,
-                                           plan_.quantum.last_step - plan_.quantum.first_step);
-  report.steps = static_cast<uint32_t>(std::min<uint64_t>(quantum.steps, most));
+  const uint64_t max_steps = std::min<uint64_t>(plan_.quantum.max_steps,
+                                                plan_.quantum.last_step - plan_.quantum.first_step);
+  report.steps = static_cast<uint32_t>(std::min<uint64_t>(quantum.steps, max_steps));
   report.in_step = quantum.in_step != 0;
   if (report.end == GraphEnd::kFailed && quantum.failed_node < nodes_) {
     report.failed_node = quantum.failed_node;
@@ -90,7 +90,7 @@ QuantumReport QuantumWorkload::ReadReport() const {
                                               plan_.quantum.last_step - 1);
   }
   for (const GraphOperator& op : operators) report.operators.push_back({op.tasks, op.ns});
-  ReadTrace(quantum.trace_events, most, &report);
+  ReadTrace(quantum.trace_events, max_steps, &report);
   return report;
 }
 

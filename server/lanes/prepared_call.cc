@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<const PreparedCall>> PreparedCall::Prepare(
   if (call->elements_word_ >= 0 && chunks > 1) {
     return errors::LaneElementsDivided(call->max_elements_);
   }
-  RETURN_IF_ERROR(CheckWork(*op.version, call->CountMost(*op.version), chunks, limits));
+  RETURN_IF_ERROR(CheckWork(*op.version, call->CountMaxWork(*op.version), chunks, limits));
   return call;
 }
 
@@ -148,12 +148,12 @@ absl::Status PreparedCall::ReadValue(int index, const v1::LaneWord::Value& value
     return errors::LaneWord(index, "a floating-point value has no min and max");
   }
   const uint32_t bits = 8 * argument->element_bytes;
-  const int64_t most = bits == 64            ? std::numeric_limits<int64_t>::max()
-                       : argument->is_signed ? (int64_t{1} << (bits - 1)) - 1
-                                             : (int64_t{1} << bits) - 1;
+  const int64_t max = bits == 64            ? std::numeric_limits<int64_t>::max()
+                      : argument->is_signed ? (int64_t{1} << (bits - 1)) - 1
+                                            : (int64_t{1} << bits) - 1;
   argument->bounded = true;
-  argument->min = value.has_min() ? value.min() : argument->is_signed ? -most - 1 : 0;
-  argument->max = value.has_max() ? value.max() : most;
+  argument->min = value.has_min() ? value.min() : argument->is_signed ? -max - 1 : 0;
+  argument->max = value.has_max() ? value.max() : max;
   if (argument->min > argument->max) {
     return errors::LaneWord(index,
                             absl::StrCat("min ", argument->min, " is above max ", argument->max));
@@ -212,7 +212,7 @@ std::shared_ptr<const PreparedCall> PreparedCall::MoveTo(const Sources& sources)
   return moved;
 }
 
-TaskWork PreparedCall::CountMost(const OperatorVersion& version) const {
+TaskWork PreparedCall::CountMaxWork(const OperatorVersion& version) const {
   absl::InlinedVector<Shape, 8> shapes;
   absl::InlinedVector<Shape, 8> strides;
   absl::InlinedVector<double, 8> scalars;
@@ -222,15 +222,15 @@ TaskWork PreparedCall::CountMost(const OperatorVersion& version) const {
     shapes.push_back(from.shape);
     strides.push_back(from.strides);
     if (!version.cost.limited()) continue;
-    double most = -1;  // A negative value limits nothing.
+    double max = -1;  // A negative value limits nothing.
     if (argument.tensor) {
-      most = 0;
+      max = 0;
     } else if (argument.role == Role::kFixed) {
-      most = ReadElement(from.dtype, &argument.argument.scalar_bits).AsDouble();
+      max = ReadElement(from.dtype, &argument.argument.scalar_bits).AsDouble();
     } else if (argument.role == Role::kValue && argument.bounded && argument.min >= 0) {
-      most = static_cast<double>(argument.max);
+      max = static_cast<double>(argument.max);
     }
-    scalars.push_back(most);
+    scalars.push_back(max);
   }
   return CountWork(version, shapes, strides, scalars);
 }
@@ -273,7 +273,7 @@ std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
           ? 1
           : split.Chunks(task_.arguments[static_cast<size_t>(split.parameter)].shape,
                          limits.engine.workers);
-  const absl::Status work = CheckWork(*op.version, CountMost(*op.version), chunks, limits);
+  const absl::Status work = CheckWork(*op.version, CountMaxWork(*op.version), chunks, limits);
   if (!work.ok()) return refuse(kLaneRefusedPrepareAgain, std::string(work.message()));
   if (elements_word_ >= 0 && chunks > 1) {
     return refuse(kLaneRefusedPrepareAgain,

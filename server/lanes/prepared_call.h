@@ -182,7 +182,7 @@ class PreparedCall {
   absl::Status ReadElements(int index, const v1::LaneWord::Elements& elements);
   absl::Status HoldFixed(const Sources& sources);
   absl::StatusOr<CallArgument*> FindArgument(int index, uint32_t argument, bool tensor);
-  TaskWork CountMost(const OperatorVersion& version) const;
+  TaskWork CountMaxWork(const OperatorVersion& version) const;
 
   std::shared_ptr<const Operator> operator_;
   // At most one is set.

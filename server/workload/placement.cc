@@ -24,7 +24,8 @@ absl::StatusOr<Placement> PlaceOn(const std::vector<Device*>& devices, uint32_t 
 // The device with the smallest `load`, among the devices that are open to all. If there is none,
 // among all devices with an engine: work sent to parked devices waits there.
 template <typename Load>
-absl::StatusOr<Placement> PlaceOnLeast(const std::vector<Device*>& devices, const Load& load) {
+absl::StatusOr<Placement> PlaceOnLeastLoaded(const std::vector<Device*>& devices,
+                                             const Load& load) {
   for (const bool only_open : {true, false}) {
     Placement best;
     uint64_t min = UINT64_MAX;
@@ -55,7 +56,7 @@ absl::StatusOr<Placement> Place(const std::vector<Device*>& devices,
                                 std::optional<uint32_t> wanted) {
   if (wanted.has_value()) return PlaceOn(devices, *wanted);
   if (devices.size() == 1) return PlaceOn(devices, 0);
-  return PlaceOnLeast(devices, [](Device& device, const EngineSession&) {
+  return PlaceOnLeastLoaded(devices, [](Device& device, const EngineSession&) {
     const DeviceQueue::Counters counters = device.queue().counters();
     return counters.queued_tasks + counters.in_flight;
   });
@@ -70,7 +71,7 @@ absl::StatusOr<Placement> PlaceBuffer(const std::vector<Device*>& devices,
     auto place = PlaceOn(devices, *home);
     if (place.ok() && FreeBytes(*place->session) >= bytes) return place;
   }
-  return PlaceOnLeast(devices, [](Device&, const EngineSession& session) {
+  return PlaceOnLeastLoaded(devices, [](Device&, const EngineSession& session) {
     return UINT64_MAX - FreeBytes(session);
   });
 }

@@ -97,7 +97,7 @@ DeviceGraph::DeviceGraph(EngineHarness& harness, DeviceTasks& device, const v1::
   quantum_ = harness.Staging(records_at_ + max_steps * record_bytes());
   descriptor_.quantum = quantum_.address;
   for (const graph::Scalar& scalar : graph.scalars) {
-    scalars_.push_back(scalar.initial.value_or(scalar.least));
+    scalars_.push_back(scalar.initial.value_or(scalar.min));
   }
   Prepare(1);
 }

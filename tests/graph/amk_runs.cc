@@ -20,11 +20,11 @@ v1::DType DTypeOf(const std::string& amk) {
 
 }  // namespace
 
-Reals ValuedAmk::Numbers(const Shape& shape, int least, int most) {
+Reals ValuedAmk::Numbers(const Shape& shape, int min, int max) {
   Reals reals(std::accumulate(shape.begin(), shape.end(), size_t{1},
                               [](size_t a, int64_t b) { return a * static_cast<size_t>(b); }));
-  const auto width = static_cast<uint32_t>(most - least + 1);
-  for (double& value : reals) value = least + static_cast<int>(random() % width);
+  const auto width = static_cast<uint32_t>(max - min + 1);
+  for (double& value : reals) value = min + static_cast<int>(random() % width);
   return reals;
 }
 

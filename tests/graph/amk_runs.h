@@ -50,9 +50,9 @@ struct ValuedAmk : Amk {
     return id;
   }
   // Whole numbers.
-  Reals Numbers(const Shape& shape, int least, int most);
-  int RandomWhole(Shape shape, const std::string& dtype, int least, int most) {
-    Reals reals = Numbers(shape, least, most);
+  Reals Numbers(const Shape& shape, int min, int max);
+  int RandomWhole(Shape shape, const std::string& dtype, int min, int max) {
+    Reals reals = Numbers(shape, min, max);
     return Given("WEIGHT", std::move(shape), dtype, std::move(reals));
   }
   const Reals& operator[](int id) const { return values.at(id); }

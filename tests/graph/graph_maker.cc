@@ -60,13 +60,12 @@ GraphMaker& GraphMaker::Alias(v1::GraphTensor::Kind kind, const std::string& nam
   return *this;
 }
 
-GraphMaker& GraphMaker::Scalar(const std::string& name, double least, double most,
-                               v1::DType dtype) {
+GraphMaker& GraphMaker::Scalar(const std::string& name, double min, double max, v1::DType dtype) {
   v1::GraphScalar& scalar = *graph.add_scalars();
   scalar.set_name(name);
   scalar.set_dtype(dtype);
-  scalar.set_least(least);
-  scalar.set_most(most);
+  scalar.set_least(min);
+  scalar.set_most(max);
   return *this;
 }
 

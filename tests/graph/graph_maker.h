@@ -59,7 +59,7 @@ class GraphMaker {
   GraphMaker& Output(const std::string& name, std::vector<Dim> shape);
   GraphMaker& Alias(v1::GraphTensor::Kind kind, const std::string& name, const std::string& of,
                     std::vector<Dim> shape, uint64_t offset_bytes = 0);
-  GraphMaker& Scalar(const std::string& name, double least, double most,
+  GraphMaker& Scalar(const std::string& name, double min, double max,
                      v1::DType dtype = v1::DTYPE_I64);
   // Adds a node named `op` and its index.
   GraphMaker& Call(const std::string& op, std::vector<Arg> arguments);

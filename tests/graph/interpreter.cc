@@ -17,7 +17,7 @@ class Interpreter {
   explicit Interpreter(const v1::RunGraphRequest& request)
       : request_(request), graph_(request.graph()) {
     for (const v1::GraphScalar& scalar : graph_.scalars()) {
-      most_[scalar.name()] = scalar.most();
+      max_[scalar.name()] = scalar.most();
       const auto given = request.scalars().find(scalar.name());
       scalars_[scalar.name()] = given == request.scalars().end() ? scalar.initial() : given->second;
     }
@@ -53,9 +53,9 @@ class Interpreter {
   }
 
  private:
-  int64_t Elements(const v1::GraphDim& dim, bool at_most) const {
+  int64_t Elements(const v1::GraphDim& dim, bool of_max) const {
     if (dim.scalar().empty()) return dim.size();
-    return static_cast<int64_t>(at_most ? most_.at(dim.scalar()) : scalars_.at(dim.scalar()));
+    return static_cast<int64_t>(of_max ? max_.at(dim.scalar()) : scalars_.at(dim.scalar()));
   }
 
   // The dimensions that nodes see: those of one record of a stream.
@@ -197,7 +197,7 @@ class Interpreter {
   std::map<std::string, const v1::GraphTensor*> tensors_;
   std::map<std::string, Memory> memories_;
   std::map<std::string, double> scalars_;
-  std::map<std::string, double> most_;
+  std::map<std::string, double> max_;
 };
 
 }  // namespace

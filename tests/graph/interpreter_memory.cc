@@ -10,7 +10,7 @@ namespace {
 // Bits of the significand with the hidden one, and the exponent of the smallest normal number.
 struct Format {
   int precision;
-  int least_exponent;
+  int min_exponent;
 };
 
 Format FormatOf(v1::DType dtype) {
@@ -87,8 +87,8 @@ bool IsReal(v1::DType dtype) {
 double Spacing(v1::DType dtype, double value) {
   if (!IsReal(dtype)) return 1;
   const Format format = FormatOf(dtype);
-  const int exponent = value == 0 ? format.least_exponent : std::ilogb(value);
-  return std::ldexp(1.0, std::max(exponent, format.least_exponent) - format.precision + 1);
+  const int exponent = value == 0 ? format.min_exponent : std::ilogb(value);
+  return std::ldexp(1.0, std::max(exponent, format.min_exponent) - format.precision + 1);
 }
 
 double DecodeNumber(v1::DType dtype, const char* bytes) {

@@ -127,10 +127,10 @@ GraphOutcome GraphCalls::RunIn(const std::string& session, uint64_t steps) const
   return Run(request);
 }
 
-GraphMaker SummingLoop(uint64_t max_steps, double most) {
+GraphMaker SummingLoop(uint64_t max_steps, double max) {
   using Kind = v1::GraphTensor;
   GraphMaker maker;
-  maker.Scalar("pos", 0, most);
+  maker.Scalar("pos", 0, max);
   maker.graph.mutable_scalars(0)->set_initial(0);
   maker.graph.mutable_scalars(0)->set_dtype(v1::DTYPE_F32);
   for (const char* name : {"now", "new"}) {

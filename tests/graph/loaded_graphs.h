@@ -56,7 +56,7 @@ class GraphCalls {
 
 // A loop that adds `pos` (0, 1, 2, ...) to the state `sum` in each step, and sends the new sum in
 // the stream `sums`: 0, 1, 3, 6, ... The output is `pos`.
-GraphMaker SummingLoop(uint64_t max_steps, double most = 1e9);
+GraphMaker SummingLoop(uint64_t max_steps, double max = 1e9);
 
 }  // namespace resident::testing
 

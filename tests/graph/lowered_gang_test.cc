@@ -316,12 +316,12 @@ TEST(LoweredGangTest, EqualsTheWalkAndTheInterpreter) {
     LoweredRun walk(*checked, streams, request, /*gang=*/0, copy_split);
     walk.Run(random);
     ExpectInterpretation(walk, request);
-    for (const u32 most : {1u, 3u, 8u}) {
-      SCOPED_TRACE(absl::StrCat("gang of ", most));
-      LoweredRun gang(*checked, streams, request, most, copy_split);
+    for (const u32 max_gang : {1u, 3u, 8u}) {
+      SCOPED_TRACE(absl::StrCat("gang of ", max_gang));
+      LoweredRun gang(*checked, streams, request, max_gang, copy_split);
       gang.Run(random);
       EXPECT_GE(gang.gang(), 1u);
-      EXPECT_LE(gang.gang(), most);
+      EXPECT_LE(gang.gang(), max_gang);
       EXPECT_EQ(gang.end(), walk.end());
       EXPECT_EQ(gang.steps(), walk.steps());
       EXPECT_EQ(gang.tasks(), gang.steps() * gang.nodes());

@@ -179,10 +179,10 @@ TEST_F(LoweringTest, NodesOfRandomGraphsHaveTheArgumentsOfTheirTasks) {
     for (int trial = 0; trial < 3; ++trial) {
       std::vector<double> values;
       for (const graph::Scalar& scalar : checked.graph.scalars) {
-        const uint64_t width = static_cast<uint64_t>(scalar.most - scalar.least) + 1;
-        values.push_back(trial == 0   ? scalar.least
-                         : trial == 1 ? scalar.most
-                                      : scalar.least + static_cast<double>(random() % width));
+        const uint64_t width = static_cast<uint64_t>(scalar.max - scalar.min) + 1;
+        values.push_back(trial == 0   ? scalar.min
+                         : trial == 1 ? scalar.max
+                                      : scalar.min + static_cast<double>(random() % width));
       }
       Compare(checked, values);
       if (HasFailure() || values.empty()) break;

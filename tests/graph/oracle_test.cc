@@ -73,10 +73,10 @@ Checked Check(const v1::Graph& message) {
 std::vector<double> Values(const graph::Graph& graph, int trial, std::mt19937_64& random) {
   std::vector<double> values;
   for (const graph::Scalar& scalar : graph.scalars) {
-    const uint64_t width = static_cast<uint64_t>(scalar.most - scalar.least) + 1;
-    values.push_back(trial == 0   ? scalar.least
-                     : trial == 1 ? scalar.most
-                                  : scalar.least + static_cast<double>(random() % width));
+    const uint64_t width = static_cast<uint64_t>(scalar.max - scalar.min) + 1;
+    values.push_back(trial == 0   ? scalar.min
+                     : trial == 1 ? scalar.max
+                                  : scalar.min + static_cast<double>(random() % width));
   }
   return values;
 }

@@ -95,8 +95,8 @@ TEST_F(RandomRunsTest, EqualAnInterpreterWithoutASchedule) {
     std::mt19937_64 random(seed);
     // Of 100 graphs 2 have up to 5,000 nodes, 10 up to 500 and the others up to 60.
     const uint64_t size = seed % 100;
-    const int most = size < 2 ? 5000 : size < 12 ? 500 : 60;
-    const int nodes = 5 + static_cast<int>(random() % static_cast<uint64_t>(most - 4));
+    const int max_nodes = size < 2 ? 5000 : size < 12 ? 500 : 60;
+    const int nodes = 5 + static_cast<int>(random() % static_cast<uint64_t>(max_nodes - 4));
     CheckRun(MakeRunnableGraph(random, nodes), /*repeat=*/seed % 4 == 0);
   }
   std::cout << count << " graphs, " << nodes_ << " nodes in all steps; of " << elements_

@@ -92,13 +92,13 @@ void ExpectExecutable(const Nodes& nodes, const Schedule& schedule, uint32_t wor
 
 Nodes MakeRandom(std::mt19937_64& random, uint32_t count) {
   const auto below = [&](uint64_t n) { return random() % n; };
-  const uint64_t most_waits = below(5);
+  const uint64_t max_waits = below(5);
   const uint64_t wide_of_16 = below(17);
   const uint64_t near = 1 + below(count);
   Nodes nodes;
   for (uint32_t i = 0; i < count; ++i) {
     std::vector<uint32_t> waits;
-    for (uint64_t w = i == 0 ? 0 : below(most_waits + 1); w > 0; --w) {
+    for (uint64_t w = i == 0 ? 0 : below(max_waits + 1); w > 0; --w) {
       waits.push_back(i - 1 - static_cast<uint32_t>(below(std::min<uint64_t>(i, near))));
     }
     std::sort(waits.begin(), waits.end());
@@ -221,12 +221,12 @@ TEST(ScheduleTest, IndependentNodesAreSpreadEvenly) {
     const Schedule schedule = nodes.Compute(workers);
     ExpectExecutable(nodes, schedule, workers);
     ASSERT_EQ(schedule.gang, std::min(workers, 1000u));
-    size_t least = 1000, most = 0;
+    size_t min = 1000, max = 0;
     for (uint32_t rank = 0; rank < schedule.gang; ++rank) {
-      least = std::min(least, ListOf(schedule, rank).size());
-      most = std::max(most, ListOf(schedule, rank).size());
+      min = std::min(min, ListOf(schedule, rank).size());
+      max = std::max(max, ListOf(schedule, rank).size());
     }
-    EXPECT_LE(most - least, 1u) << workers;
+    EXPECT_LE(max - min, 1u) << workers;
   }
 }
 

@@ -119,8 +119,8 @@ void WalkImage::AddGang(std::mt19937& random, bool all_signal) {
   const u32 used = random() % 3 == 0 ? 1 + static_cast<u32>(random()) % gang : gang;
   const u32 rotation = static_cast<u32>(random()) % gang;
   for (u32 node = 0; node < image.nodes; ++node) {
-    const u32 most = random() % 2 == 0 ? 1 : used;
-    const u32 ranks = 1 + static_cast<u32>(random()) % most;
+    const u32 max_ranks = random() % 2 == 0 ? 1 : used;
+    const u32 ranks = 1 + static_cast<u32>(random()) % max_ranks;
     const u32 first =
         static_cast<u32>(random()) % (used == gang ? gang : used - ranks + 1) + rotation;
     members[node].first = static_cast<u16>(first % gang);

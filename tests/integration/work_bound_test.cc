@@ -116,15 +116,15 @@ TEST_F(WorkBoundTest, NodesOfAGraph) {
 // Its size is that of the step: the steps before are executed.
 TEST_F(WorkBoundTest, NodesThatGrowInALoop) {
   GraphMaker g;
-  const auto most = static_cast<int64_t>(Length());
-  g.Scalar("n", 1, static_cast<double>(most)).Input("x", {D(1)}).Output("y", {D(1), D(1)});
+  const auto max = static_cast<int64_t>(Length());
+  g.Scalar("n", 1, static_cast<double>(max)).Input("x", {D(1)}).Output("y", {D(1), D(1)});
   g.Call("gemm", {resident::testing::View("x", {D(1), D("n")}, 0, {0, 0}),
                   resident::testing::View("x", {D("n"), D(1)}, 0, {0, 0}), "y"});
   v1::GraphLoop& loop = *g.graph.mutable_loop();
   loop.set_max_steps(3);
   v1::GraphUpdate& update = *loop.add_updates();
   update.set_scalar("n");
-  update.set_factor(std::sqrt(static_cast<double>(most)));
+  update.set_factor(std::sqrt(static_cast<double>(max)));
   v1::RunGraphRequest run = RunOf(g);
   Bind(run, "x").set_data(ToBytes<float>({1}));
   (*run.mutable_scalars())["n"] = 1;

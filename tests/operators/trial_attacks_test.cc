@@ -269,12 +269,12 @@ TEST_F(TrialFloodTest, TrialsTakeBoundedMemoryAndDoNotDisturbOthers) {
     });
   }
   const uint64_t buffers = kAttackers * kFloats * sizeof(float);
-  uint64_t most = 0;
+  uint64_t peak = 0;
   for (int i = 0; i < 100 || done < 100; ++i) {
     ExpectBatchServes(Calls("times", Counted(300)), 1, 2);
     // A part of the memory that trials could take otherwise.
     const uint64_t buffer = MustAllocate(client_, 128 * kMib / sizeof(float));
-    most = std::max(most, daemon_.Device().memory_used_bytes());
+    peak = std::max(peak, daemon_.Device().memory_used_bytes());
     const auto context = client_.Context();
     v1::FreeRequest request;
     request.set_buffer_id(buffer);
@@ -283,10 +283,10 @@ TEST_F(TrialFloodTest, TrialsTakeBoundedMemoryAndDoNotDisturbOthers) {
   }
   stop = true;
   for (std::thread& attacker : attackers) attacker.join();
-  std::printf("%llu batches; device memory of trials: at most %llu MiB\n",
+  std::printf("%llu batches; device memory of trials: at peak %llu MiB\n",
               static_cast<unsigned long long>(done),
-              static_cast<unsigned long long>((most - 128 * kMib - buffers) / kMib));
-  EXPECT_LE(most, buffers + 128 * kMib + kTwinBytes);
+              static_cast<unsigned long long>((peak - 128 * kMib - buffers) / kMib));
+  EXPECT_LE(peak, buffers + 128 * kMib + kTwinBytes);
   EXPECT_GT(Describe("times").trial().shadow_tasks(), 0u);
   EXPECT_EQ(Describe("times").trial().shadow_mismatches(), 0u);
   EXPECT_TRUE(Eventually([&] { return daemon_.Device().memory_used_bytes() == 0; }));

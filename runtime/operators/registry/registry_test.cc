@@ -695,8 +695,8 @@ TEST_F(RegistryTest, AResolveAfterAChangeReturnedSeesTheChange) {
   for (int r = 0; r < 3; ++r) {
     readers.emplace_back([&] {
       while (!stop.load()) {
-        const uint32_t at_least = activated.load();
-        ASSERT_GE(Serves("swish"), at_least);
+        const uint32_t min_version = activated.load();
+        ASSERT_GE(Serves("swish"), min_version);
       }
     });
   }

@@ -294,30 +294,30 @@ void GraphReader::AddScalar(const v1::GraphScalar& message) {
                          ". Fix: use i64 or f32"));
   }
   scalar.dtype = static_cast<DType>(message.dtype());
-  scalar.least = message.least();
-  scalar.most = message.most();
+  scalar.min = message.least();
+  scalar.max = message.most();
   if (message.has_initial()) scalar.initial = message.initial();
-  if (std::isnan(scalar.least) || std::isnan(scalar.most) ||
+  if (std::isnan(scalar.min) || std::isnan(scalar.max) ||
       (scalar.initial.has_value() && !std::isfinite(*scalar.initial))) {
     findings_.Add(Code::kNotANumber, {},
                   StrCat(text,
                          " has a bound or an initial value that is not a number. Fix: give "
                          "numbers; a bound may be Infinity or -Infinity"));
-  } else if (scalar.least > scalar.most) {
+  } else if (scalar.min > scalar.max) {
     findings_.Add(Code::kScalarRange, {},
-                  StrCat(text, ": least ", scalar.least, " is above most ", scalar.most,
+                  StrCat(text, ": least ", scalar.min, " is above most ", scalar.max,
                          ". Fix: exchange them"));
-  } else if (scalar.dtype == DType::kI64 && !(IsWhole(scalar.least) && IsWhole(scalar.most) &&
-                                              IsWhole(scalar.initial.value_or(0)))) {
+  } else if (scalar.dtype == DType::kI64 &&
+             !(IsWhole(scalar.min) && IsWhole(scalar.max) && IsWhole(scalar.initial.value_or(0)))) {
     findings_.Add(Code::kScalarRange, {},
                   StrCat(text,
                          " is an i64, and its bounds and initial value must be whole numbers "
                          "of at most 2^53. Fix: round them"));
   } else if (scalar.initial.has_value() &&
-             (*scalar.initial < scalar.least || *scalar.initial > scalar.most)) {
+             (*scalar.initial < scalar.min || *scalar.initial > scalar.max)) {
     findings_.Add(Code::kScalarRange, {},
-                  StrCat(text, ": the initial value ", *scalar.initial, " is not in [",
-                         scalar.least, ", ", scalar.most, "]. Fix: change the value or the range"));
+                  StrCat(text, ": the initial value ", *scalar.initial, " is not in [", scalar.min,
+                         ", ", scalar.max, "]. Fix: change the value or the range"));
   }
   bad_scalars_.push_back(findings_.errors() != before);
   graph_.scalars.push_back(scalar);
@@ -350,19 +350,19 @@ bool GraphReader::ResolveDim(const v1::GraphDim& dim, size_t index, const Place&
                          ", which is not an i64. Fix: declare it as i64"));
     return false;
   }
-  if (!std::isfinite(scalar.most)) {
+  if (!std::isfinite(scalar.max)) {
     findings_.Add(Code::kUnboundedDimension, place,
                   StrCat("dimension ", index, " is the scalar ", Quote(dim.scalar()),
                          ", which has no upper bound. Fix: set its \"most\""));
     return false;
   }
-  if (scalar.least < 1) {
+  if (scalar.min < 1) {
     findings_.Add(Code::kBadDimension, place,
                   StrCat("dimension ", index, " is the scalar ", Quote(dim.scalar()),
-                         ", which may be ", scalar.least, ". Fix: set its \"least\" to 1 or more"));
+                         ", which may be ", scalar.min, ". Fix: set its \"least\" to 1 or more"));
     return false;
   }
-  axis->size = static_cast<int64_t>(scalar.most);
+  axis->size = static_cast<int64_t>(scalar.max);
   return true;
 }
 
