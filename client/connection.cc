@@ -166,8 +166,8 @@ bool MaySendAgain(const v1::BatchResult& result, Retry retry, bool repeatable) {
   return !may_have_run || (retry == Retry::kMayRunTwice && repeatable);
 }
 
-Connection::Connection(std::string address, Options options, std::optional<NodeOf> node_of)
-    : address_(std::move(address)), options_(std::move(options)), node_of_(std::move(node_of)) {
+Connection::Connection(std::string address, Options options, std::optional<Member> member)
+    : address_(std::move(address)), options_(std::move(options)), member_(std::move(member)) {
   grpc::ChannelArguments arguments;
   const int max_bytes =
       static_cast<int>(std::min<uint64_t>(uint64_t{options_.max_message_mib} << 20, 0x7fffffff));
@@ -181,8 +181,8 @@ Connection::Connection(std::string address, Options options, std::optional<NodeO
     arguments.SetServiceConfigJSON(kBalanced);
     arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kResolveMs);
   }
-  if (node_of_.has_value() && !node_of_->authority.empty()) {
-    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, node_of_->authority);
+  if (member_.has_value() && !member_->authority.empty()) {
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, member_->authority);
   }
   const Credentials& credentials = options_.credentials;
   if (credentials.tls && !credentials.tls_server_name.empty()) {
@@ -230,8 +230,8 @@ absl::Status Connection::Prepare(grpc::ClientContext& context, bool needs_sessio
 }
 
 void Connection::AddToken(grpc::ClientContext& context) const {
-  if (node_of_.has_value() && !node_of_->affinity.empty()) {
-    context.AddMetadata(kAffinityKey, node_of_->affinity);
+  if (member_.has_value() && !member_->affinity.empty()) {
+    context.AddMetadata(kAffinityKey, member_->affinity);
   }
   const std::string& token = options_.credentials.token;
   if (!token.empty()) context.AddMetadata(kTokenKey, absl::StrCat("Bearer ", token));
@@ -242,7 +242,7 @@ absl::StatusOr<std::string> Connection::SessionId() {
   {
     absl::MutexLock lock(&mutex_);
     if (session_state_ == SessionState::kOpen) return session_id_;
-    if (node_of_.has_value() && session_state_ != SessionState::kNone) {
+    if (member_.has_value() && session_state_ != SessionState::kNone) {
       return NodeLeft(address_, "its session has ended");
     }
   }
@@ -277,7 +277,7 @@ bool Connection::HasSession() {
 
 absl::Status Connection::FromCall(const grpc::Status& status) {
   absl::Status made = FromGrpc(status);
-  if (made.ok() || !node_of_.has_value()) return made;
+  if (made.ok() || !member_.has_value()) return made;
   const std::optional<ErrorInfo> info = FindErrorInfo(made);
   absl::MutexLock lock(&mutex_);
   // A daemon that stops ends its calls.
@@ -334,7 +334,7 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::ChooseNode() {
     // Behind a single address there may be a proxy, which sends all calls with it to one node.
     const auto node = std::make_shared<Connection>(
         address, options,
-        NodeOf{targets.name, addresses.size() == 1 ? absl::StrFormat("%08x%08x%08x%08x", random(),
+        Member{targets.name, addresses.size() == 1 ? absl::StrFormat("%08x%08x%08x%08x", random(),
                                                                      random(), random(), random())
                                                    : ""});
     const absl::Status status = node->Enter();

@@ -59,11 +59,11 @@ bool MaySendAgain(const v1::BatchResult& result, Retry retry, bool repeatable);
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // A node of a client of several.
-  struct NodeOf {
+  struct Member {
     std::string authority;  // What TLS and proxies see in place of the address; empty: the address.
     std::string affinity;   // Sent as the header resident-affinity; empty: none.
   };
-  Connection(std::string address, Options options, std::optional<NodeOf> node_of = std::nullopt);
+  Connection(std::string address, Options options, std::optional<Member> member = std::nullopt);
   ~Connection();
   Connection(const Connection&) = delete;
 
@@ -131,7 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const std::string address_;
   const Options options_;
-  const std::optional<NodeOf> node_of_;
+  const std::optional<Member> member_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Sessions::Stub> sessions_;
 

@@ -26,7 +26,7 @@ bool IsResult(const Parameter& parameter) {
   return parameter.kind == ParameterKind::kOutput || parameter.kind == ParameterKind::kInOut;
 }
 
-std::string KindOf(const Parameter& parameter) {
+std::string DescribeKind(const Parameter& parameter) {
   if (!parameter.scalar()) {
     return parameter.kind == ParameterKind::kInOut ? "a tensor, a dtype or New{dtype, shape}"
                                                    : "a tensor";
@@ -34,7 +34,7 @@ std::string KindOf(const Parameter& parameter) {
   return IsFloat(parameter.dtypes[0]) ? "a number or a scalar" : "an integer or a scalar";
 }
 
-std::string NamesOf(const std::vector<Parameter>& parameters) {
+std::string JoinNames(const std::vector<Parameter>& parameters) {
   return absl::StrJoin(parameters, ", ", [](std::string* out, const Parameter& parameter) {
     out->append(parameter.name);
   });
@@ -132,7 +132,8 @@ bool GraphBuilder::AssignSettings(CallState& call, const std::vector<Setting>& s
         std::find_if(call.parameters().begin(), call.parameters().end(),
                      [&](const Parameter& p) { return p.name == setting.parameter; });
     if (found == call.parameters().end()) {
-      AddError(errors::CallUnknownParameter(place, setting.parameter, NamesOf(call.parameters())));
+      AddError(
+          errors::CallUnknownParameter(place, setting.parameter, JoinNames(call.parameters())));
       good = false;
       continue;
     }
@@ -267,7 +268,7 @@ bool GraphBuilder::CheckValues(CallState& call) {
     std::optional<Value>& value = call.values[p];
     if (!value.has_value()) {
       if (parameter.default_bits.has_value()) continue;
-      AddError(errors::CallParameterMissing(place, parameter.name, KindOf(parameter)));
+      AddError(errors::CallParameterMissing(place, parameter.name, DescribeKind(parameter)));
       good = false;
       continue;
     }
@@ -294,7 +295,7 @@ bool GraphBuilder::CheckValues(CallState& call) {
       wrong = "a type without a value";
     }
     if (wrong == nullptr) continue;
-    AddError(errors::CallWrongValue(place, parameter.name, wrong, KindOf(parameter)));
+    AddError(errors::CallWrongValue(place, parameter.name, wrong, DescribeKind(parameter)));
     good = false;
   }
   return good;

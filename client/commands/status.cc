@@ -48,7 +48,7 @@ std::vector<Node> AskAll(const client::Targets& targets) {
   return nodes;
 }
 
-std::string StateOf(const Node& node) {
+std::string DescribeState(const Node& node) {
   if (!node.status.ok()) return "down";
   if (node.status->draining()) return "draining";
   return node.serving ? "serving" : "not serving";
@@ -68,7 +68,7 @@ int StatusOfNodes(const std::string& target) {
   if (Common().json) {
     Json list = Json::array();
     for (const Node& node : nodes) {
-      Json row = {{"node", node.address}, {"state", StateOf(node)}};
+      Json row = {{"node", node.address}, {"state", DescribeState(node)}};
       if (node.status.ok()) {
         row["status"] = ToJson(*node.status);
       } else {
@@ -81,7 +81,7 @@ int StatusOfNodes(const std::string& target) {
     std::vector<NodeRow> rows;
     rows.reserve(nodes.size());
     for (const Node& node : nodes) {
-      rows.push_back({node.address, StateOf(node), node.status.ok() ? &*node.status : nullptr,
+      rows.push_back({node.address, DescribeState(node), node.status.ok() ? &*node.status : nullptr,
                       std::string(node.status.status().message())});
     }
     Print(NodesText(rows));

@@ -96,7 +96,7 @@ struct Rollout::Node {
     return lease != 0;
   }
   const std::string& label() const { return name.empty() ? address : name; }
-  State::State PlanOf(const std::string& plan) const {
+  State::State PlanState(const std::string& plan) const {
     if (!summary.ok()) return State::STATE_UNSPECIFIED;
     for (const State& known : summary->plans()) {
       if (known.plan() == plan) return known.state();
@@ -285,7 +285,7 @@ absl::Status Rollout::ClaimNode(Node& node, State::State state) {
   request.set_steal(options_.steal);
   // The record of a run that has ended stays, for --undo.
   node.settled = state == State::STATE_UNSPECIFIED && Same(node) &&
-                 node.PlanOf(file_.plan) == State::STATE_DONE;
+                 node.PlanState(file_.plan) == State::STATE_DONE;
   request.set_state(node.settled ? State::STATE_DONE : state);
   const absl::Time began = absl::Now();
   ASSIGN_OR_RETURN(const v1::ClaimResponse claimed, node.operators->Claim(request));
@@ -824,7 +824,7 @@ Outcome Rollout::Run() {
   const Nodes up = Up();
   const bool same = std::ranges::all_of(up, [&](const auto& node) { return Same(*node); });
   const bool unfinished = std::ranges::any_of(up, [&](const auto& node) {
-    const State::State state = node->PlanOf(file_.plan);
+    const State::State state = node->PlanState(file_.plan);
     return state == State::STATE_RUNNING || state == State::STATE_FAILED;
   });
   if (same && !unfinished) return Finish();
@@ -933,7 +933,7 @@ Outcome Rollout::WayBack(const std::string& why) {
 Outcome Rollout::Undo() {
   std::vector<std::string> unknown;
   for (const auto& node : Up()) {
-    if (node->PlanOf(file_.plan) == State::STATE_UNSPECIFIED) unknown.push_back(node->label());
+    if (node->PlanState(file_.plan) == State::STATE_UNSPECIFIED) unknown.push_back(node->label());
   }
   if (!unknown.empty()) {
     return {

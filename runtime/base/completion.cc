@@ -187,7 +187,7 @@ std::string Troff(const std::string& text) {
   return absl::StrReplaceAll(escaped, {{"\n.", "\n\\&."}, {"\n'", "\n\\&'"}});
 }
 
-std::string ManualOf(const Command& command) {
+std::string FormatManual(const Command& command) {
   std::string text =
       absl::StrCat(Troff(command.summary()), "\n.PP\n.B ", Troff(command.UsageLine()), "\n");
   // As it is written: it contains examples and tables.
@@ -205,10 +205,10 @@ std::string Manual(const Command& program, int section) {
   std::string text =
       absl::StrCat(".TH ", absl::AsciiStrToUpper(program.name()), " ", section, "\n.SH NAME\n",
                    Troff(program.name()), " \\- ", Troff(program.summary()), "\n.SH DESCRIPTION\n",
-                   ManualOf(program), ".SH COMMANDS\n");
+                   FormatManual(program), ".SH COMMANDS\n");
   for (const Node& node : ListNodes(program)) {
     if (node.command == &program) continue;
-    absl::StrAppend(&text, ".SS ", Troff(node.command->path()), "\n", ManualOf(*node.command));
+    absl::StrAppend(&text, ".SS ", Troff(node.command->path()), "\n", FormatManual(*node.command));
   }
   return text;
 }

@@ -11,7 +11,7 @@ namespace {
 
 using Flow = FlowGraph::Flow;
 
-Flow FlowOf(uint32_t word) {
+Flow FindFlow(uint32_t word) {
   switch (word & 0xff) {
     case kDiv:
     case kMod:
@@ -106,7 +106,7 @@ class FlowGraph::Explorer {
     node.address = address;
     node.stack = std::move(stack);
     node.word = Decode(bytes, remaining, unknown_nop_);
-    node.flow = FlowOf(node.word);
+    node.flow = FindFlow(node.word);
     if (node.flow == Flow::kError || node.flow == Flow::kEnd) node.error = node.word >> 16;
     // A no-op is decoded as a jump to the instruction behind it.
     node.no_op = node.flow == Flow::kJump && (bytes & 0xff) != kJmp;

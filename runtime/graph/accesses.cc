@@ -51,7 +51,7 @@ std::optional<RowWindow> FindRowWindow(const Graph& graph, const Node& node, uin
     const Axis& axis = graph.axes[rows.first_axis + kCacheRowAxis];
     RowWindow window;
     window.axis = kCacheRowAxis;
-    window.start = ExpressionOf(graph, arguments[kCachePosArgument]);
+    window.start = ToExpression(graph, arguments[kCachePosArgument]);
     window.count = axis.scalar == kNone ? ScalarExpression{kNone, 1, static_cast<double>(axis.size)}
                                         : ScalarExpression{axis.scalar, 1, 0};
     return window;
@@ -61,9 +61,9 @@ std::optional<RowWindow> FindRowWindow(const Graph& graph, const Node& node, uin
   if (arguments.size() <= kv_len) return std::nullopt;  // The default: all rows.
   RowWindow window;
   window.axis = kCacheRowAxis;
-  window.count = ExpressionOf(graph, arguments[kv_len]);
+  window.count = ToExpression(graph, arguments[kv_len]);
   // -1 stands for all rows.
-  if (RangeOf(graph, window.count).min < 0) return std::nullopt;
+  if (ComputeRange(graph, window.count).min < 0) return std::nullopt;
   return window;
 }
 
@@ -75,7 +75,7 @@ void ListAccesses(const Graph& graph, const Node& node, absl::Span<const double>
     const Argument& argument = arguments[i];
     if (argument.kind != Argument::Kind::kTensor) continue;
     Extents extents =
-        values.empty() ? ExtentsOf(graph, argument.view) : ExtentsAt(graph, argument.view, values);
+        values.empty() ? MaxExtents(graph, argument.view) : ExtentsAt(graph, argument.view, values);
     int64_t offset = argument.view.offset;
     const ParameterKind kind = info.signature.parameters()[i].kind;
     bool reads = kind != ParameterKind::kOutput;
@@ -90,14 +90,14 @@ void ListAccesses(const Graph& graph, const Node& node, absl::Span<const double>
     if (const std::optional<RowWindow> window = FindRowWindow(graph, node, i);
         window.has_value() && window->axis < extents.size()) {
       Extent& rows = extents[window->axis];
-      int64_t count =
-          Clamp(values.empty() ? RangeOf(graph, window->count).max : ValueOf(window->count, values),
-                0, rows.size);
+      int64_t count = Clamp(
+          values.empty() ? ComputeRange(graph, window->count).max : Evaluate(window->count, values),
+          0, rows.size);
       if (window->start.has_value()) {
         reads = false;
         // Which rows are written is certain only if nothing depends on a scalar.
         in_full = window->start->scalar == kNone;
-        const Range start = RangeOf(graph, *window->start);
+        const Range start = ComputeRange(graph, *window->start);
         const int64_t first = Clamp(start.min, 0, rows.size);
         const int64_t last = Clamp(start.max + static_cast<double>(count), first, rows.size);
         offset += first * rows.stride;

@@ -85,7 +85,7 @@ class CallChecker {
 
   void CheckExpression(uint32_t i, DType dtype) {
     const ScalarExpression& expression = graph_.expressions[arguments_[i].expression];
-    const Range range = RangeOf(graph_, arguments_[i]);
+    const Range range = ComputeRange(graph_, arguments_[i]);
     if (IsFloat(dtype)) {
       // A bound that is infinite means that the scalar has none.
       if (std::isfinite(range.min) && std::isfinite(range.max) &&
@@ -138,7 +138,7 @@ class CallChecker {
       if (axis.scalar != kNone && !outermost) return false;
       if (axis.scalar != kNone || axis.size != 1) outermost = false;
     }
-    return IsDense(ExtentsOf(graph_, view), SizeOf(view.dtype));
+    return IsDense(MaxExtents(graph_, view), SizeOf(view.dtype));
   }
 
   // Compares the shapes; `symbolic`: a dimension that depends on a scalar equals only one that
@@ -194,8 +194,8 @@ class CallChecker {
     if (!window.has_value()) return;
     const View& view = arguments_[i].view;
     const Axis& rows = graph_.axes[view.first_axis + window->axis];
-    const Range count = RangeOf(graph_, window->count);
-    const Range start = window->start.has_value() ? RangeOf(graph_, *window->start) : Range{};
+    const Range count = ComputeRange(graph_, window->count);
+    const Range start = window->start.has_value() ? ComputeRange(graph_, *window->start) : Range{};
     if (start.min >= 0 && start.max + count.max <= static_cast<double>(rows.size)) return;
     Add(Code::kOutsideBuffer, i,
         StrCat(": rows ", start.min, " to ", start.max + count.max - 1,
@@ -222,7 +222,7 @@ class CallChecker {
                    ". Fix: use positive strides, and reverse the inputs"));
         break;
       }
-      if (ElementsMayCoincide(ExtentsOf(graph_, view), SizeOf(view.dtype))) {
+      if (ElementsMayCoincide(MaxExtents(graph_, view), SizeOf(view.dtype))) {
         Add(Code::kElementsCoincide, write.argument,
             ": its strides interleave, so that several elements may have the same memory. Fix: use "
             "strides that are larger than what is inside of them, and no stride 0");

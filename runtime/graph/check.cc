@@ -94,7 +94,7 @@ GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit&
   return check;
 }
 
-int64_t BytesOf(const Graph& graph, TensorKind kind) {
+int64_t CountBytes(const Graph& graph, TensorKind kind) {
   int64_t bytes = 0;
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     if (graph.tensors[i].kind == kind) bytes += graph.root_bytes[i];

@@ -86,7 +86,7 @@ GraphCheck CheckGraph(const Graph& graph, Findings* findings, const DeviceLimit&
                       CheckBudget* budget = nullptr);
 
 // Bytes of the memory of all tensors of a kind.
-int64_t BytesOf(const Graph& graph, TensorKind kind);
+int64_t CountBytes(const Graph& graph, TensorKind kind);
 
 }  // namespace resident::graph
 

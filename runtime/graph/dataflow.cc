@@ -224,7 +224,7 @@ class Visit {
     for (uint32_t t = 0; t < graph_.tensors.size(); ++t) {
       const Tensor& tensor = graph_.tensors[t];
       if ((tensor.kind != TensorKind::kOutput && tensor.kind != TensorKind::kStream)) continue;
-      const Extents extents = values_.empty() ? ExtentsOf(graph_, tensor.view)
+      const Extents extents = values_.empty() ? MaxExtents(graph_, tensor.view)
                                               : ExtentsAt(graph_, tensor.view, values_);
       const Region region = MakeRegion(extents, tensor.view.offset, SizeOf(tensor.view.dtype));
       Missing missing;
@@ -310,7 +310,7 @@ bool CheckReadAhead(const Graph& graph, Findings& findings, CheckBudget& budget)
     ByteRange bytes;
   };
   const auto hull = [&](const Argument& argument) {
-    return *FindHull(ExtentsOf(graph, argument.view), argument.view.offset,
+    return *FindHull(MaxExtents(graph, argument.view), argument.view.offset,
                      SizeOf(argument.view.dtype));
   };
   // By root: the reads of rows so far.

@@ -110,7 +110,7 @@ Serving ListServing(const OperatorCatalog& catalog) {
   return serving;
 }
 
-uint32_t BitsOf(const Serving& serving) {
+uint32_t ToBits(const Serving& serving) {
   uint32_t bits = 0;
   for (size_t i = 0; i < kOps; ++i) bits |= static_cast<uint32_t>(serving[i].has_value()) << i;
   return bits;
@@ -247,7 +247,7 @@ class Fuser {
            (of_a->low < of_b->high && of_b->low < of_a->high);
   }
   std::optional<ByteRange> FindRange(const View& view) const {
-    return FindHull(ExtentsOf(graph_, view), view.offset, SizeOf(view.dtype));
+    return FindHull(MaxExtents(graph_, view), view.offset, SizeOf(view.dtype));
   }
   // The node's arguments that may share memory with a tensor.
   template <typename Visit>
@@ -710,7 +710,7 @@ class Fuser {
 absl::Span<const std::string_view> FusionOperators() { return kNames; }
 
 bool StaysFused(const Fusion& fusion, const OperatorCatalog& catalog) {
-  return !fusion.serving.has_value() || *fusion.serving == BitsOf(ListServing(catalog));
+  return !fusion.serving.has_value() || *fusion.serving == ToBits(ListServing(catalog));
 }
 
 void Fuse(const OperatorCatalog& catalog, CheckedGraph* checked, CheckBudget* budget) {
@@ -725,7 +725,7 @@ void Fuse(const OperatorCatalog& catalog, CheckedGraph* checked, CheckBudget* bu
                   [](const OperatorInfo& info) { return FindOp(info) != Op::kOther; });
   if (!graph.fuse || !has_candidates || graph.nodes.size() > kMaxRunNodes) return;
   const Serving serving = ListServing(catalog);
-  checked->fusion.serving = BitsOf(serving);
+  checked->fusion.serving = ToBits(serving);
   HeldBytes held(*budget);
   if (!held.Hold(graph.arguments.size() * kUseBytes + graph.nodes.size() * 2 * sizeof(Node)))
     return;

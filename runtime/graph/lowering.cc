@@ -25,7 +25,7 @@ constexpr uint64_t kAlignment = 64;
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // At the declared sizes.
-Shape ShapeOf(const Graph& graph, const View& view) {
+Shape MaxShape(const Graph& graph, const View& view) {
   Shape shape;
   for (const Axis& axis : graph.AxesOf(view)) shape.push_back(axis.size);
   return shape;
@@ -34,7 +34,7 @@ Shape ShapeOf(const Graph& graph, const View& view) {
 // The chunks of a call, at the declared sizes of its tensors.
 uint64_t EstimateChunks(const Graph& graph, const View& view, const SplitRule& split,
                         uint32_t workers) {
-  return split.Chunks(ShapeOf(graph, view), workers);
+  return split.Chunks(MaxShape(graph, view), workers);
 }
 uint64_t EstimateChunks(const Graph& graph, const Node& node, uint32_t workers) {
   const SplitRule& split = graph.operators[node.op].split;
@@ -51,7 +51,8 @@ double EstimateOperations(const Graph& graph, const Node& node) {
   const auto arguments = graph.ArgumentsOf(node);
   absl::InlinedVector<Shape, 4> shapes(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].kind == Argument::Kind::kTensor) shapes[i] = ShapeOf(graph, arguments[i].view);
+    if (arguments[i].kind == Argument::Kind::kTensor)
+      shapes[i] = MaxShape(graph, arguments[i].view);
   }
   return cost.Operations(shapes);
 }
@@ -88,7 +89,7 @@ std::vector<std::vector<uint32_t>> WritersOfRoots(const Graph& graph) {
 // Whether the node may write memory of a view of the root.
 bool MayWrite(const Graph& graph, const Node& node, uint32_t root, const View& view) {
   const auto hull_of = [&](const View& of) {
-    return FindHull(ExtentsOf(graph, of), of.offset, SizeOf(of.dtype));
+    return FindHull(MaxExtents(graph, of), of.offset, SizeOf(of.dtype));
   };
   const std::optional<ByteRange> read = hull_of(view);
   const auto arguments = graph.ArgumentsOf(node);
@@ -189,7 +190,7 @@ std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
     arguments += graph.operators[node.op].signature.parameters().size();
   }
   uint64_t edges = checked.order.size();
-  for (size_t i = 0; i < streams; ++i) edges += records.WritersOf(i).size();
+  for (size_t i = 0; i < streams; ++i) edges += records.writers(i).size();
   uint64_t bytes = nodes * sizeof(GraphNode) + edges * sizeof(u32) +
                    arguments * (sizeof(resident::Argument) + sizeof(GraphPatch));
   if (gang_workers > 0) {
@@ -347,7 +348,7 @@ std::vector<uint32_t> Lowering::Link(const StreamRecords& records) {
       for (const Dependency& each : order_.Of(node)) visit(uint32_t{each.after}, node);
     }
     for (uint32_t i = 0; i < records.streams().size(); ++i) {
-      for (const uint32_t writer : records.WritersOf(i)) visit(writer, calls + i);
+      for (const uint32_t writer : records.writers(i)) visit(writer, calls + i);
     }
   };
   for_each([&](uint32_t before, uint32_t after) {

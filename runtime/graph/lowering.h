@@ -42,7 +42,7 @@ class StreamRecords {
 
   const std::vector<uint32_t>& streams() const { return streams_; }
   // The nodes that write memory of streams()[i], in their order.
-  const std::vector<uint32_t>& WritersOf(size_t i) const { return writers_[lists_[i]]; }
+  const std::vector<uint32_t>& writers(size_t i) const { return writers_[lists_[i]]; }
 
  private:
   std::vector<uint32_t> streams_;

@@ -72,7 +72,7 @@ std::vector<uint64_t> RunBytes(const Graph& graph) {
       continue;
     }
     const auto hull =
-        FindHull(ExtentsOf(graph, tensor.view), tensor.view.offset, SizeOf(tensor.view.dtype));
+        FindHull(MaxExtents(graph, tensor.view), tensor.view.offset, SizeOf(tensor.view.dtype));
     assert(hull.has_value());
     uint64_t& record = bytes[tensor.root];
     record = std::max(record, static_cast<uint64_t>(hull->high));

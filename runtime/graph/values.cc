@@ -10,7 +10,7 @@
 
 namespace resident::graph {
 
-Extents ExtentsOf(const Graph& graph, const View& view) {
+Extents MaxExtents(const Graph& graph, const View& view) {
   Extents extents;
   for (const Axis& axis : graph.AxesOf(view)) extents.push_back({axis.size, axis.stride});
   return extents;
@@ -48,7 +48,7 @@ void SetDefault(const Parameter& parameter, Argument* argument) {
   argument->integer = element.integer;
 }
 
-ScalarExpression ExpressionOf(const Graph& graph, const Argument& argument) {
+ScalarExpression ToExpression(const Graph& graph, const Argument& argument) {
   switch (argument.kind) {
     case Argument::Kind::kInteger:
       return {kNone, 1, static_cast<double>(argument.integer)};
@@ -61,7 +61,7 @@ ScalarExpression ExpressionOf(const Graph& graph, const Argument& argument) {
   }
 }
 
-Range RangeOf(const Graph& graph, const ScalarExpression& expression) {
+Range ComputeRange(const Graph& graph, const ScalarExpression& expression) {
   if (expression.scalar == kNone) return {expression.addend, expression.addend};
   const Scalar& scalar = graph.scalars[expression.scalar];
   // 0 times an infinite bound is 0.
@@ -72,11 +72,11 @@ Range RangeOf(const Graph& graph, const ScalarExpression& expression) {
   return range;
 }
 
-Range RangeOf(const Graph& graph, const Argument& argument) {
-  return RangeOf(graph, ExpressionOf(graph, argument));
+Range ComputeRange(const Graph& graph, const Argument& argument) {
+  return ComputeRange(graph, ToExpression(graph, argument));
 }
 
-double ValueOf(const ScalarExpression& expression, absl::Span<const double> values) {
+double Evaluate(const ScalarExpression& expression, absl::Span<const double> values) {
   if (expression.scalar == kNone) return expression.addend;
   return ScaleScalar(expression.factor, values[expression.scalar], expression.addend);
 }
@@ -94,8 +94,8 @@ std::optional<bool> IsGreater(const Graph& graph, const ScalarExpression& a,
   if (a.scalar == b.scalar && (a.scalar == kNone || a.factor == b.factor)) {
     return a.addend > b.addend;
   }
-  const Range of_a = RangeOf(graph, a);
-  const Range of_b = RangeOf(graph, b);
+  const Range of_a = ComputeRange(graph, a);
+  const Range of_b = ComputeRange(graph, b);
   if (of_a.min > of_b.max) return true;
   if (of_a.max <= of_b.min) return false;
   return std::nullopt;

@@ -19,7 +19,7 @@ namespace resident::graph {
 using Extents = absl::InlinedVector<Extent, kMaxRank>;
 
 // The dimensions of a view, as large as they can be.
-Extents ExtentsOf(const Graph& graph, const View& view);
+Extents MaxExtents(const Graph& graph, const View& view);
 // The same for values of all scalars, by index. REQUIRES: values are within the ranges.
 Extents ExtentsAt(const Graph& graph, const View& view, absl::Span<const double> values);
 
@@ -34,14 +34,14 @@ struct Range {
   double min = 0;
   double max = 0;
 };
-Range RangeOf(const Graph& graph, const ScalarExpression& expression);
-Range RangeOf(const Graph& graph, const Argument& argument);
+Range ComputeRange(const Graph& graph, const ScalarExpression& expression);
+Range ComputeRange(const Graph& graph, const Argument& argument);
 
 // A scalar argument as an expression; a constant has no scalar.
-ScalarExpression ExpressionOf(const Graph& graph, const Argument& argument);
+ScalarExpression ToExpression(const Graph& graph, const Argument& argument);
 
 // For values of all scalars, by index.
-double ValueOf(const ScalarExpression& expression, absl::Span<const double> values);
+double Evaluate(const ScalarExpression& expression, absl::Span<const double> values);
 // The values of the next step of a graph with a loop; they may be outside of the scalars' ranges.
 std::vector<double> NextValues(const Graph& graph, absl::Span<const double> values);
 

@@ -104,7 +104,7 @@ class RingBacklog {
   void Remove(const Task& task) { Change(task, -1); }
 
   // The average of the slot's tasks in nanoseconds; 0: unknown, or the durations vary.
-  uint32_t AverageOf(uint32_t slot) const {
+  uint32_t AverageNs(uint32_t slot) const {
     const Slot& s = slots_[Index(slot)];
     return !s.known || s.varying_tasks != 0 ? 0 : std::max(s.average_ns, 1u);
   }

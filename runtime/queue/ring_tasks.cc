@@ -108,7 +108,7 @@ RingTasks::Entry RingTasks::CutPiece(const std::shared_ptr<Batch>& batch) const 
     piece.count = 1;  // Long tasks leave some workers to other clients.
     return piece;
   }
-  uint64_t average_ns = backlog_.AverageOf(slot);
+  uint64_t average_ns = backlog_.AverageNs(slot);
   if (average_ns == 0) {
     // The ring takes two such pieces.
     piece.count = std::min(piece.count, workers);

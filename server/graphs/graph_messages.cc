@@ -29,7 +29,7 @@ void FillGraphReport(const graph::Graph& graph, const graph::GraphCheck& check,
     to->set_message(finding.message);
   }
   const auto bytes = [&](TensorKind kind) {
-    return static_cast<uint64_t>(graph::BytesOf(graph, kind));
+    return static_cast<uint64_t>(graph::CountBytes(graph, kind));
   };
   report->set_weight_bytes(bytes(TensorKind::kWeight));
   report->set_state_bytes(bytes(TensorKind::kState));

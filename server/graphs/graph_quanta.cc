@@ -169,14 +169,14 @@ absl::Status GraphQuanta::CheckNode(uint32_t index, const EngineInfo& engine,
       shapes[i] = {0};
     } else if (argument.kind == graph::Argument::Kind::kTensor) {
       const graph::Extents extents = values == nullptr
-                                         ? graph::ExtentsOf(graph_, argument.view)
+                                         ? graph::MaxExtents(graph_, argument.view)
                                          : graph::ExtentsAt(graph_, argument.view, *values);
       for (const graph::Extent& extent : extents) {
         shapes[i].push_back(extent.size);
         strides[i].push_back(extent.stride / SizeOf(argument.view.dtype));
       }
     } else if (values != nullptr) {
-      scalars[i] = graph::ValueOf(graph::ExpressionOf(graph_, argument), *values);
+      scalars[i] = graph::Evaluate(graph::ToExpression(graph_, argument), *values);
     }
   }
   const SplitRule& split = version.split;

@@ -61,7 +61,7 @@ v1::Batch GraphTasks::Node(uint32_t node, absl::Span<const double> values) const
         break;
       case Kind::kExpression: {
         const graph::ScalarExpression& expression = graph_.expressions[argument.expression];
-        const double value = graph::ValueOf(expression, values);
+        const double value = graph::Evaluate(expression, values);
         if (IsFloat(parameter.dtypes[0])) {
           column->mutable_scalar()->add_f64(value);
         } else {

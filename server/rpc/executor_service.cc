@@ -72,7 +72,7 @@ absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/
   alignas(8) std::array<char, 1024> block;
   google::protobuf::Arena arena(block.data(), block.size());
   auto& response = *google::protobuf::Arena::CreateMessage<v1::SubmitResponse>(&arena);
-  BuildResult(batch, &ResultOf(response));
+  BuildResult(batch, &MutableResult(response));
   ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
@@ -80,12 +80,12 @@ absl::Status SubmitStream::BuildAnswer(RequestBatch& batch, Context* /*context*/
 absl::Status SubmitStream::BuildRefusal(const RequestId& id, const absl::Status& why,
                                         grpc::ByteBuffer& answer) {
   v1::SubmitResponse response;
-  resident::BuildRefusal(id.number, why, &ResultOf(response));
+  resident::BuildRefusal(id.number, why, &MutableResult(response));
   ToBytes(response).Swap(&answer);
   return absl::OkStatus();
 }
 
-v1::BatchResult& SubmitStream::ResultOf(v1::SubmitResponse& response) const {
+v1::BatchResult& SubmitStream::MutableResult(v1::SubmitResponse& response) const {
   return max_results_ > 0 ? *response.add_results() : *response.mutable_result();
 }
 

@@ -41,7 +41,7 @@ class SubmitStream final : public BatchStream {
                             grpc::ByteBuffer& answer) override;
   size_t Join(size_t queued, absl::FunctionRef<grpc::ByteBuffer&(size_t)> response) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  v1::BatchResult& ResultOf(v1::SubmitResponse& response) const;
+  v1::BatchResult& MutableResult(v1::SubmitResponse& response) const;
 
   // State of the read loop. Most requests fit into the arena's first block.
   using Block = std::array<char, 4096>;

@@ -17,7 +17,7 @@ constexpr uint32_t kMaxLength = 1u << 30;
 // Messages within messages; that of the parser.
 constexpr int kMaxDepth = 100;
 
-WireFormatLite::WireType WireTypeOf(const FieldDescriptor& field) {
+WireFormatLite::WireType FindWireType(const FieldDescriptor& field) {
   return WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
 }
 
@@ -49,7 +49,7 @@ class Measure {
     const bool delimited = wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
     const bool packed = field != nullptr && field->is_packable() && delimited;
     // The parser keeps a field with another type on the wire as an unknown one.
-    if (field != nullptr && !packed && wire_type != WireTypeOf(*field)) field = nullptr;
+    if (field != nullptr && !packed && wire_type != FindWireType(*field)) field = nullptr;
     const bool message = field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (field == nullptr || message || (delimited && !packed)) {
       if (++objects_ > limits_.objects) return Result::kTooManyObjects;

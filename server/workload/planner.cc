@@ -26,7 +26,7 @@ std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Bat
 }
 
 template <typename Work>
-absl::StatusOr<VersionRef> ReadVersionOf(const Work& work) {
+absl::StatusOr<VersionRef> ReadVersionField(const Work& work) {
   VersionRef version(work.version());
   if (work.content_hash().empty() && work.label().empty()) return version;
   if (version.number != 0 || (!work.content_hash().empty() && !work.label().empty())) {
@@ -69,11 +69,11 @@ std::string FindOperatorName(const v1::Batch& message) {
 }
 
 absl::StatusOr<VersionRef> ReadVersion(const v1::OperatorTasks& tasks) {
-  return ReadVersionOf(tasks);
+  return ReadVersionField(tasks);
 }
 
 absl::StatusOr<VersionRef> ReadVersion(const v1::FluxPrograms& programs) {
-  return ReadVersionOf(programs);
+  return ReadVersionField(programs);
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message,

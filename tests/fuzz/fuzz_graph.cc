@@ -125,7 +125,7 @@ void Check(const resident::v1::Graph& message) {
   for (const Argument& argument : graph.arguments) {
     if (argument.kind != Argument::Kind::kTensor) continue;
     const auto hull =
-        resident::graph::FindHull(ExtentsOf(graph, argument.view), argument.view.offset,
+        resident::graph::FindHull(MaxExtents(graph, argument.view), argument.view.offset,
                                   resident::SizeOf(argument.view.dtype));
     const uint32_t root = graph.tensors[argument.tensor].root;
     if (!hull.has_value() || hull->low < 0 || hull->high > graph.root_bytes[root]) std::abort();

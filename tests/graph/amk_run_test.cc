@@ -365,7 +365,7 @@ std::map<std::string, AmkRunTest::Case> AmkRunTest::Cases() {
 TEST_F(AmkRunTest, EveryOpcode) {
   const std::map<std::string, Case> cases = Cases();
   for (size_t i = 0; i < cli::amk::kOpCount; ++i) {
-    const std::string name = cli::amk::InfoOf(static_cast<cli::amk::Op>(i)).name;
+    const std::string name = cli::amk::GetOpInfo(static_cast<cli::amk::Op>(i)).name;
     SCOPED_TRACE(name);
     const auto found = cases.find(name);
     ASSERT_NE(found, cases.end()) << "no graph with the opcode is run";

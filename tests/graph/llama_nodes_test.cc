@@ -130,7 +130,7 @@ std::string ArgumentText(const graph::Graph& graph, const graph::Argument& argum
                                         : std::string(graph.scalars[axis.scalar].name));
              }));
   const int64_t element = SizeOf(view.dtype);
-  if (graph::IsDense(graph::ExtentsOf(graph, view), element)) return text;
+  if (graph::IsDense(graph::MaxExtents(graph, view), element)) return text;
   return StrCat(text, "/", absl::StrJoin(axes, ",", [&](std::string* out, const graph::Axis& axis) {
                   absl::StrAppend(out, axis.stride / element);
                 }));

@@ -151,7 +151,7 @@ absl::StatusOr<Shape> ParseShape(const Json& value) {
   return shape;
 }
 
-const OpInfo& InfoOf(Op op) { return kOps[static_cast<size_t>(op)]; }
+const OpInfo& GetOpInfo(Op op) { return kOps[static_cast<size_t>(op)]; }
 
 std::optional<Op> FindOp(std::string_view name) {
   for (size_t i = 0; i < kOpCount; ++i) {

@@ -74,7 +74,7 @@ struct OpInfo {
 
 inline constexpr size_t kOpCount = static_cast<size_t>(Op::kFused) + 1;
 
-const OpInfo& InfoOf(Op op);
+const OpInfo& GetOpInfo(Op op);
 std::optional<Op> FindOp(std::string_view name);
 // Whether AMK knows a parameter of this name.
 bool IsKnownParam(std::string_view name);

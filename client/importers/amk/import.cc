@@ -178,7 +178,7 @@ absl::Status Importer::ReadTask(const Json& json, size_t index, Task* task) {
                       : std::string("its op is not the name of an opcode"));
   }
   task->op = *op;
-  const OpInfo& info = InfoOf(*op);
+  const OpInfo& info = GetOpInfo(*op);
   for (const bool input : {true, false}) {
     const char* const what = input ? "inputs" : "outputs";
     const Json& ids = Field(json, what);
@@ -299,7 +299,7 @@ std::vector<uint32_t> Importer::SortTasks() const {
 }
 
 absl::Status Importer::CheckParams(Op op, const Params& params) {
-  for (std::string_view rest = InfoOf(op).required; !rest.empty();) {
+  for (std::string_view rest = GetOpInfo(op).required; !rest.empty();) {
     const size_t end = std::min(rest.find(' '), rest.size());
     const std::string key(rest.substr(0, end));
     if (!params.Has(key.c_str())) return Refuse(StrCat("the parameter '", key, "' is missing"));
@@ -308,8 +308,8 @@ absl::Status Importer::CheckParams(Op op, const Params& params) {
   if (!params.json().is_object()) return absl::OkStatus();
   for (const auto& [key, value] : params.json().items()) {
     if (!IsKnownParam(key)) {
-      Note(StrCat("task ", task_, " (", InfoOf(op).name, "): the unknown parameter ", Quoted(key),
-                  " has no effect"));
+      Note(StrCat("task ", task_, " (", GetOpInfo(op).name, "): the unknown parameter ",
+                  Quoted(key), " has no effect"));
     }
   }
   return absl::OkStatus();
@@ -318,7 +318,7 @@ absl::Status Importer::CheckParams(Op op, const Params& params) {
 void Importer::Finish(uint32_t index) {
   const Task& task = tasks_[index];
   v1::Graph& graph = result_.graph;
-  const std::string name = StrCat("task", index, ".", InfoOf(task.op).name);
+  const std::string name = StrCat("task", index, ".", GetOpInfo(task.op).name);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     v1::GraphNode& node = nodes_[i];
     node.set_name(nodes_.size() == 1 ? name : StrCat(name, ".", i));
@@ -394,7 +394,7 @@ absl::StatusOr<AmkGraph> Importer::Import(const Json& file) {
   for (size_t i = 0; i < tasks_.size(); ++i) {
     const Task& task = tasks_[i];
     const auto fail = [&](const std::string& what) {
-      return Refuse(StrCat("task ", i, " (", InfoOf(task.op).name, "): ", what));
+      return Refuse(StrCat("task ", i, " (", GetOpInfo(task.op).name, "): ", what));
     };
     if (task.out_counter >= counters_) {
       return fail(StrCat("it increments counter ", task.out_counter, ", which does not exist"));
@@ -408,7 +408,7 @@ absl::StatusOr<AmkGraph> Importer::Import(const Json& file) {
   for (const uint32_t index : SortTasks()) {
     if (absl::Status status = ConvertTask(index); !status.ok()) {
       return Refuse(
-          StrCat("task ", index, " (", InfoOf(tasks_[index].op).name, "): ", status.message()));
+          StrCat("task ", index, " (", GetOpInfo(tasks_[index].op).name, "): ", status.message()));
     }
   }
   return std::move(result_);

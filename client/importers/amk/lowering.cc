@@ -591,7 +591,7 @@ absl::Status Importer::LowerFused(const Operands& inputs, const Operand& out,
     if (*op == Op::kFused) return fail("it is a FUSED recipe itself");
     if (*op == Op::kNop) return fail("a NOP writes nothing");
     const Json& args = Field(step, "args");
-    const OpInfo& info = InfoOf(*op);
+    const OpInfo& info = GetOpInfo(*op);
     if (!args.is_array() || args.size() < info.min_inputs || args.size() > info.max_inputs) {
       return fail(
           StrCat(info.name, " takes ", info.min_inputs, " to ", info.max_inputs, " arguments"));

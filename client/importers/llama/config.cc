@@ -27,7 +27,7 @@ constexpr int64_t kMistralWindow = 4096;
 // The largest float32.
 constexpr double kMaxFloat = 3.4028234663852886e38;
 
-std::string TextOf(const Json& json) {
+std::string ToText(const Json& json) {
   return json.is_string() ? json.get<std::string>()
                           : json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
@@ -151,15 +151,15 @@ absl::Status CheckRopeKeys(const Json& json, const ModelObject& parameters) {
                                            "one set of parameters for all layers");
     }
     if (std::find(std::begin(kRopeKeys), std::end(kRopeKeys), key) == std::end(kRopeKeys)) {
-      return errors::UnsupportedModelValue(parameters.Name(key.c_str()), TextOf(value),
+      return errors::UnsupportedModelValue(parameters.Name(key.c_str()), ToText(value),
                                            "a rope without this value");
     }
   }
   if (parameters.Find("rope_type") != nullptr && parameters.Find("type") != nullptr &&
       *parameters.Find("rope_type") != *parameters.Find("type")) {
     return parameters.Bad("type",
-                          StrCat("is ", TextOf(*parameters.Find("type")), ", and rope_type is ",
-                                 TextOf(*parameters.Find("rope_type"))));
+                          StrCat("is ", ToText(*parameters.Find("type")), ", and rope_type is ",
+                                 ToText(*parameters.Find("rope_type"))));
   }
   ASSIGN_OR_RETURN(const double rotary, parameters.Number("partial_rotary_factor", 0, 1, 1.0));
   if (rotary == 1) return absl::OkStatus();
@@ -213,7 +213,7 @@ absl::Status ReadStopTokens(const ModelObject& object, LlamaConfig& config) {
   config.stop_tokens.clear();
   for (const Json& token : list) {
     if (!token.is_number_unsigned() || token.get<uint64_t>() >= uint64_t(config.vocab)) {
-      return object.Bad("eos_token_id", StrCat("is ", TextOf(token),
+      return object.Bad("eos_token_id", StrCat("is ", ToText(token),
                                                " and may be a token from 0 to ", config.vocab - 1));
     }
     config.stop_tokens.push_back(token.get<int64_t>());
@@ -223,7 +223,7 @@ absl::Status ReadStopTokens(const ModelObject& object, LlamaConfig& config) {
 
 }  // namespace
 
-LlamaConfig::Band LlamaConfig::BandOf(int64_t pair) const {
+LlamaConfig::Band LlamaConfig::FindBand(int64_t pair) const {
   if (rope.type == RopeScaling::Type::kNone) return Band::kUnchanged;
   if (rope.type == RopeScaling::Type::kLinear) return Band::kDivided;
   const double frequency =
@@ -237,7 +237,7 @@ LlamaConfig::Band LlamaConfig::BandOf(int64_t pair) const {
 double LlamaConfig::InverseFrequency(int64_t pair) const {
   const double frequency =
       std::pow(rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
-  switch (BandOf(pair)) {
+  switch (FindBand(pair)) {
     case Band::kUnchanged:
       return frequency;
     case Band::kDivided:

@@ -63,7 +63,7 @@ struct LlamaConfig {
 
   // How a pair of elements of a head is treated, from the first pair on.
   enum class Band : uint8_t { kUnchanged, kBlended, kDivided };
-  Band BandOf(int64_t pair) const;
+  Band FindBand(int64_t pair) const;
   // Radians for each position, of pair 0 to head_dim / 2 - 1.
   double InverseFrequency(int64_t pair) const;
 };

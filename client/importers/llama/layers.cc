@@ -160,13 +160,13 @@ void Importer::AddAngles(const std::string& out, int64_t row,
   const int64_t first = row * pairs;
   int64_t pair = 0;
   while (pair < pairs) {
-    const LlamaConfig::Band band = config_.BandOf(pair);
+    const LlamaConfig::Band band = config_.FindBand(pair);
     int64_t end = pair + 1;
     if (band == LlamaConfig::Band::kBlended) {
       Call(NodeOfText(StrCat("angle", pair), row), "fill",
            {View(out, {1, 1}, first + pair), scaled(config_.InverseFrequency(pair))});
     } else {
-      while (end < pairs && config_.BandOf(end) == band) ++end;
+      while (end < pairs && config_.FindBand(end) == band) ++end;
       const double factor = band == LlamaConfig::Band::kDivided ? 1 / config_.rope.factor : 1;
       Call(NodeOfText(StrCat("angles", pair), row), "scale",
            {View("frequencies", {1, end - pair}, pairs + pair, {pairs, 1}),

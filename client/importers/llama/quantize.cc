@@ -28,7 +28,7 @@ using absl::StrCat;
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 
 template <typename T>
-absl::string_view BytesOf(const std::vector<T>& values) {
+absl::string_view AsBytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
@@ -160,10 +160,10 @@ class Writer {
           return errors::WeightOutOfRange(tensor.name, first + i, QuantizableLimit(form_));
         }
       }
-      RETURN_IF_ERROR(file.Append(BytesOf(q)));
+      RETURN_IF_ERROR(file.Append(AsBytes(q)));
       progress.Advance(piece.size());
     }
-    return file.Append(BytesOf(scales));
+    return file.Append(AsBytes(scales));
   }
 
   const std::string& folder_;

@@ -11,7 +11,7 @@
 namespace resident {
 namespace {
 
-absl::Duration AgeOf(const PlanRecord& plan) {
+absl::Duration ComputeAge(const PlanRecord& plan) {
   return std::max(absl::ZeroDuration(), absl::Now() - absl::FromUnixMillis(plan.claimed_ms));
 }
 
@@ -72,7 +72,7 @@ absl::StatusOr<ClaimedPlan> ClaimTable::Renew(const PlanClaim& claim) {
 absl::StatusOr<ClaimedPlan> ClaimTable::Take(const PlanClaim& claim) {
   if (Valid() && table_.claimed != claim.plan && !claim.steal) {
     const PlanRecord& held = Claimed();
-    return errors::ClaimHeld(held.set, held.plan, held.holder, AgeOf(held));
+    return errors::ClaimHeld(held.set, held.plan, held.holder, ComputeAge(held));
   }
   PlanRecord* record = Find(claim.plan);
   bool resumed = record != nullptr;
@@ -150,7 +150,7 @@ absl::Status ClaimTable::Check(const std::string& name, const ChangeContext& con
   }
   if (!valid || context.plan == table_.claimed || !names_.contains(name)) return absl::OkStatus();
   const PlanRecord& held = Claimed();
-  return errors::NameClaimed(name, held.set, held.plan, held.holder, AgeOf(held));
+  return errors::NameClaimed(name, held.set, held.plan, held.holder, ComputeAge(held));
 }
 
 PlanTable ClaimTable::plans() const {

@@ -478,7 +478,7 @@ int64_t GraphReader::PlaceTensor(const v1::GraphTensor& message, const Place& pl
   if (findings_.errors() != before) return 0;
   tensor->view.offset = static_cast<int64_t>(message.offset());
   const std::optional<ByteRange> hull =
-      FindHull(ExtentsOf(graph_, tensor->view), tensor->view.offset, element_bytes);
+      FindHull(MaxExtents(graph_, tensor->view), tensor->view.offset, element_bytes);
   if (!hull.has_value()) {
     findings_.Add(Code::kSizeOverflow, place,
                   "the tensor's memory overflows. Fix: use a smaller shape or smaller strides");
@@ -522,10 +522,11 @@ void GraphReader::EndTensors() {
                            ", which is ", KindText(root.kind), ". Fix: give both the same kind"));
     } else {
       const uint32_t root_element = SizeOf(root.view.dtype);
-      const ByteRange own = *FindHull(ExtentsOf(graph_, root.view), root.view.offset, root_element);
+      const ByteRange own =
+          *FindHull(MaxExtents(graph_, root.view), root.view.offset, root_element);
       tensor.view.offset += root.view.offset;
       const std::optional<ByteRange> hull =
-          FindHull(ExtentsOf(graph_, tensor.view), tensor.view.offset, SizeOf(tensor.view.dtype));
+          FindHull(MaxExtents(graph_, tensor.view), tensor.view.offset, SizeOf(tensor.view.dtype));
       if (!hull.has_value() || hull->low < own.low || hull->high > own.high) {
         findings_.Add(Code::kOutsideBuffer, place,
                       StrCat("it is bytes ",
@@ -606,13 +607,13 @@ bool GraphReader::ResolveView(const v1::GraphView& message, Place place, Argumen
   argument->view.rank = static_cast<uint8_t>(message.shape_size());
   if (!AddAxes(message.shape(), strides, element_bytes, place)) return false;
   const ByteRange own =
-      *FindHull(ExtentsOf(graph_, tensor.view), tensor.view.offset, element_bytes);
+      *FindHull(MaxExtents(graph_, tensor.view), tensor.view.offset, element_bytes);
   const __int128 offset =
       static_cast<__int128>(message.offset()) * element_bytes + tensor.view.offset;
   std::optional<ByteRange> hull;
   if (offset >= own.low && offset < own.high) {
     argument->view.offset = static_cast<int64_t>(offset);
-    hull = FindHull(ExtentsOf(graph_, argument->view), argument->view.offset, element_bytes);
+    hull = FindHull(MaxExtents(graph_, argument->view), argument->view.offset, element_bytes);
   }
   if (hull.has_value() && hull->low >= own.low && hull->high <= own.high) return true;
   const auto element = [&](int64_t byte) { return (byte - tensor.view.offset) / element_bytes; };
