@@ -220,14 +220,11 @@ struct RowRegisters {
 };
 
 // A key for each float32, in the order of the values: -0 and 0 have the same one, and NaN has the
-// largest one. FromOrderedKey returns the value.
+// largest one.
 RESIDENT_DEVICE u32 OrderedKey(float value) {
   const u32 bits = bit_cast<u32>(value + 0.0f);
   if (value != value) return ~0u;
   return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-RESIDENT_DEVICE float FromOrderedKey(u32 key) {
-  return bit_cast<float>(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
 }  // namespace resident

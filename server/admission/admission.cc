@@ -44,11 +44,6 @@ void Ticket::EndTasks() {
   if (quota_tasks_ != 0) client_->identity().EndTasks(std::exchange(quota_tasks_, 0));
 }
 
-void Ticket::ReleaseStaging() {
-  staging_ = nullptr;  // First: waiters that are tried next allocate it at once.
-  staging_charge_.Clear();
-}
-
 Budget::Charge Ticket::TakeAnswer(uint64_t bytes) {
   host_charge_.Become(Budget::Purpose::kAnswers, bytes);
   return std::move(host_charge_);

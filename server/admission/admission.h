@@ -116,7 +116,6 @@ class Ticket {
   // The tasks have ended: the client may use its queue again, and the identity its quota. Requests
   // that wait for these are tried when the rest is released.
   void EndTasks();
-  void ReleaseStaging();
   // Takes the daemon's memory out of the ticket, as a charge of `bytes` for an answer.
   Budget::Charge TakeAnswer(uint64_t bytes);
   // Takes the charge out without changing it.
