@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "client/connection.h"
 #include "runtime/base/status_macros.h"
@@ -154,6 +155,7 @@ class Watcher::Impl {
   }
 
   absl::Status Finish() {
+    assert(ended_);
     if (!finished_) status_ = connection_->FromCall(reader_->Finish());
     finished_ = true;
     return status_;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <fstream>
 #include <memory>
@@ -313,6 +314,7 @@ class EndAtSignal {
 }  // namespace
 
 absl::Status Serve(const ServeOptions& options, const OperatorOptions& operator_options) {
+  assert(gettid() == getpid());
   // Other processes of the same user cannot read this one's memory (keys, tokens, clients' data)
   // or trace it, and it leaves no core file.
   prctl(PR_SET_DUMPABLE, 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cmath>
 #include <utility>
 
@@ -820,6 +821,7 @@ Outcome Rollout::Finish() {
 }
 
 Outcome Rollout::Run() {
+  assert(!Up().empty());
   if (const Outcome obstacle = FindObstacle(); obstacle.result != Result::kApplied) return obstacle;
   const Nodes up = Up();
   const bool same = std::ranges::all_of(up, [&](const auto& node) { return Same(*node); });
@@ -931,6 +933,7 @@ Outcome Rollout::WayBack(const std::string& why) {
 }
 
 Outcome Rollout::Undo() {
+  assert(!Up().empty());
   std::vector<std::string> unknown;
   for (const auto& node : Up()) {
     if (node->PlanState(file_.plan) == State::STATE_UNSPECIFIED) unknown.push_back(node->label());

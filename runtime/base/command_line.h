@@ -22,6 +22,7 @@
 #define RESIDENT_RUNTIME_BASE_COMMAND_LINE_H_
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <concepts>
 #include <functional>
@@ -127,7 +128,10 @@ class Command {
   absl::StatusOr<Call> Parse(std::span<const std::string> arguments);
 
   // REQUIRES: Parse() returned this command.
-  int RunWith(const Words& words) const { return run_(words); }
+  int RunWith(const Words& words) const {
+    assert(run_ != nullptr);
+    return run_(words);
+  }
 
   // Finds a command by its names below this one. INVALID_ARGUMENT: there is none.
   absl::StatusOr<const Command*> Find(const Words& words) const;

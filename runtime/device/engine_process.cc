@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cassert>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -119,11 +120,13 @@ absl::Status EngineProcess::Prepare(std::chrono::milliseconds timeout) {
   auto phases = client_->Prepare(options_.ordinal, timeout);
   if (!phases.ok()) return Explain(phases.status());
   prepare_phases_ = *std::move(phases);
+  prepared_ = true;
   return absl::OkStatus();
 }
 
 absl::StatusOr<EngineInfo> EngineProcess::Start(const EngineOptions& options,
                                                 std::chrono::milliseconds timeout) {
+  assert(prepared_);
   absl::StatusOr<EngineInfo> info = client_->Start(options, timeout);
   if (!info.ok()) return Explain(info.status());
   RETURN_IF_ERROR(CheckLayout(info->layout_hash));

@@ -84,6 +84,7 @@ class EngineProcess {
   const std::shared_ptr<EngineClient> client_;
   const int lifeline_;
   std::vector<EnginePhase> prepare_phases_;
+  bool prepared_ = false;
 };
 
 // Returns FAILED_PRECONDITION if an engine with that layout must not be used.

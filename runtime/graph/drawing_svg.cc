@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -313,6 +314,8 @@ class Svg {
 }  // namespace
 
 absl::StatusOr<std::string> DrawSvg(const Graph& graph, const Dependencies& order) {
+  assert(CheckDrawable(graph.nodes.size(), DrawingFormat::kSvg).ok());
+  assert(order.size() <= kMaxSvgDependencies);
   const std::vector<LayoutEdge> edges = ChooseEdges(graph, order);
   std::vector<std::array<std::string, kLines>> lines;
   std::vector<double> widths;

@@ -13,6 +13,7 @@
 #ifndef RESIDENT_RUNTIME_GRAPH_FINDING_H_
 #define RESIDENT_RUNTIME_GRAPH_FINDING_H_
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -121,7 +122,10 @@ class Findings {
   // Whether Add would still keep an error. Callers may then omit the message's text.
   bool keeps_errors() const { return errors_ < kMaxFindings; }
   // Counts an error whose text is not needed any more. REQUIRES: !keeps_errors().
-  void CountError() { ++errors_; }
+  void CountError() {
+    assert(!keeps_errors());
+    ++errors_;
+  }
 
   const std::vector<Finding>& list() const { return list_; }
   uint64_t errors() const { return errors_; }

@@ -52,6 +52,7 @@ class Maker {
     std::vector<uint32_t> sources(node_count_, 0);
     for (const LayoutEdge& edge : edges_) {
       assert(edge.from < edge.to);
+      assert(edge.from < edge.to);
       targets[edge.from].push_back(edge.to);
       ++sources[edge.to];
     }

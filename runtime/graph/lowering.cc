@@ -210,6 +210,7 @@ std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
 
 Lowering::Lowering(const CheckedGraph& checked, const StreamRecords& records, const Gang& gang)
     : graph_(checked.graph), order_(checked.order) {
+  assert(EstimateBytes(checked, records, gang.workers).has_value());
   const std::vector<uint32_t>& streams = records.streams();
   nodes_.reserve(graph_.nodes.size() + streams.size());
   size_t arguments = 2 * streams.size();

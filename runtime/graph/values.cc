@@ -19,6 +19,8 @@ Extents MaxExtents(const Graph& graph, const View& view) {
 Extents ExtentsAt(const Graph& graph, const View& view, absl::Span<const double> values) {
   Extents extents;
   for (const Axis& axis : graph.AxesOf(view)) {
+    assert(axis.scalar == kNone || (values[axis.scalar] >= graph.scalars[axis.scalar].min &&
+                                    values[axis.scalar] <= graph.scalars[axis.scalar].max));
     extents.push_back({axis.scalar == kNone ? axis.size : static_cast<int64_t>(values[axis.scalar]),
                        axis.stride});
   }

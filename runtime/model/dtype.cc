@@ -1,5 +1,6 @@
 #include "runtime/model/dtype.h"
 
+#include <cassert>
 #include <cmath>
 #include <cstring>
 
@@ -67,11 +68,18 @@ bool ScalarFits(DType dtype, int64_t value) {
   return value >= -largest - 1 && value <= largest;
 }
 
-uint64_t ScalarBits(DType dtype, double value) { return FloatBits(dtype, value); }
+uint64_t ScalarBits(DType dtype, double value) {
+  assert(IsFloat(dtype));
+  return FloatBits(dtype, value);
+}
 
-uint64_t ScalarBits(DType dtype, int64_t value) { return IntegerBits(dtype, value); }
+uint64_t ScalarBits(DType dtype, int64_t value) {
+  assert(ScalarFits(dtype, value));
+  return IntegerBits(dtype, value);
+}
 
 Element ReadElement(DType dtype, const void* element) {
+  assert(FindDType(dtype) != nullptr);
   switch (dtype) {
     case DType::kF32:
       return {true, Load<float>(element), 0};
@@ -101,6 +109,7 @@ void ReadFloats(DType dtype, const void* elements, std::span<float> to) {
     std::memcpy(to.data(), elements, to.size_bytes());
     return;
   }
+  assert(dtype == DType::kF16 || dtype == DType::kBF16);
   const auto read = [&](auto widen) {
     const char* from = static_cast<const char*>(elements);
     for (float& value : to) {

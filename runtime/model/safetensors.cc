@@ -317,6 +317,8 @@ std::string WriteSafetensorsHeader(const std::vector<SafetensorsTensor>& tensors
     const FormatDType* const dtype =
         std::find_if(std::begin(kDTypes), std::end(kDTypes),
                      [&](const FormatDType& each) { return each.dtype == tensor.dtype; });
+    assert(dtype != std::end(kDTypes));
+    assert(tensor.begin == (&tensor == tensors.data() ? 0 : (&tensor)[-1].end));
     header[tensor.name] = {{"dtype", dtype->name},
                            {"shape", tensor.shape},
                            {"data_offsets", {tensor.begin, tensor.end}}};

@@ -1,5 +1,6 @@
 #include "server/buffers/cuda_import.h"
 
+#include <cassert>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -59,6 +60,7 @@ absl::Status CheckCudaImport(const Buffers& buffers, const v1::ImportCudaRequest
 
 absl::StatusOr<std::shared_ptr<const Buffer>> ImportCuda(Buffers& buffers, const Client& client,
                                                          const v1::ImportCudaRequest& request) {
+  assert(CheckCudaImport(buffers, request).ok());
   Core& core = buffers.core;
   const auto memory = std::make_shared<CudaMemory>();
   if (request.ipc_handle().empty()) {

@@ -398,6 +398,12 @@ GraphRunLeft GraphRun::left() const {
   return {complete_, next_values_, in_step_};
 }
 
+Budget::Charge GraphRun::TakeHostCharge() {
+  absl::MutexLock lock(&mu_);
+  assert(phase_ == Phase::kEnded);
+  return std::move(host_charge_);
+}
+
 absl::StatusOr<v1::GraphResult> GraphRun::TakeEnd() {
   phase_ = Phase::kEnded;
   quanta_ = nullptr;  // It refers to the run's memory, and to buffers.

@@ -94,7 +94,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   GraphRunLeft left() const ABSL_LOCKS_EXCLUDED(mu_);
   // The charge of the daemon's memory, for the answers that are not yet written. REQUIRES: `on_end`
   // was called.
-  Budget::Charge TakeHostCharge() { return std::move(host_charge_); }
+  Budget::Charge TakeHostCharge() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   enum class Phase { kSetup, kQuantum, kNodes, kRecords, kOutputs, kEnded };

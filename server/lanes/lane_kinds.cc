@@ -373,6 +373,7 @@ void Lane::Fire(const Signal& signal) {
 }
 
 void Lane::NoteFailed(uint64_t sequence, uint32_t tasks) {
+  assert(tasks > 0 && sequence >= completed_.load());
   uint32_t& failed = failed_by_slot_[sequence & (options_.slots - 1)];
   later_failed_ += failed == 0;
   failed += tasks;

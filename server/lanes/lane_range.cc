@@ -34,6 +34,7 @@ bool LaneRange::Add(const CheckedTask& task) {
 }
 
 CheckedTask LaneRange::Task(uint32_t i) const {
+  assert(i < count_);
   CheckedTask task;
   task.elements = elements_;
   // What not all tasks have is left out: a task without it ends a little later.

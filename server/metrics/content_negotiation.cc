@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cassert>
 #include <new>
 #include <vector>
 
@@ -81,6 +82,7 @@ std::string ToOpenMetrics(absl::string_view text) {
       constexpr size_t kNameBegins = 7;
       const size_t end = std::min(line.find(' ', kNameBegins), line.size());
       const absl::string_view head = absl::StripSuffix(line.substr(0, end), kSuffix);
+      assert(line.substr(end) != " counter" || head.size() < end);
       absl::StrAppend(&out, head, line.substr(end), "\n");
     } else {
       absl::StrAppend(&out, line, "\n");

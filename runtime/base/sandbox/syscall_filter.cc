@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -406,6 +407,7 @@ bool HasSyscallFilters() {
 }
 
 absl::Status FilterSyscalls(const FilterOptions& options) {
+  assert(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
   const uint32_t refuse = options.trap ? SCMP_ACT_TRAP : SCMP_ACT_ERRNO(EPERM);
   const bool refuses = options.policy == SyscallPolicy::kDriverEngine;
   Filter filter(/*default_action=*/refuses ? SCMP_ACT_ALLOW : refuse,
