@@ -146,7 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<grpc::ClientContext> session_context_;
   std::thread session_thread_;
 
-  // Of a client of several nodes. choosing_ is held while a node is chosen.
+  // Used by a client of several nodes. choosing_ is held while a node is chosen.
   absl::Mutex choosing_;
   std::shared_ptr<Connection> node_ ABSL_GUARDED_BY(choosing_);
   absl::Mutex uses_mutex_;

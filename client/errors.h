@@ -37,7 +37,7 @@ absl::Status CallWrongValue(const CallRef& call, const std::string& parameter,
 // `inputs`: the shapes that are known.
 absl::Status CallShapeUnknown(const CallRef& call, const std::string& parameter,
                               const std::string& inputs);
-// Of a call that has not one result.
+// A call whose number of results is not one.
 absl::Status CallResultCount(const CallRef& call, size_t results);
 
 // `tensor`: its name. `what`: "has 2 dimensions, and dimension 3 is sliced".

@@ -210,7 +210,7 @@ class GraphBuilder {
     std::vector<Dim> shape;
     // Whether a call made it, so that Output and Stream may make it their own.
     bool result = false;
-    // Of a stream.
+    // The records of a stream.
     uint64_t records = 0;
   };
 
@@ -257,7 +257,7 @@ class GraphBuilder {
   };
   std::vector<NamedView> views_;
   int stop_tensor_ = -1;
-  // Of the next call.
+  // The name and the version of the next call's node.
   std::string node_name_;
   uint32_t version_ = 0;
   // Why the daemon could not be asked.

@@ -23,7 +23,7 @@ struct GraphBuilder::CallState {
   // The node's name.
   std::string node;
   const OperatorSignature* op = nullptr;
-  // By parameter. New and v1::DType are replaced by the tensors that they describe.
+  // The value of each parameter. New and v1::DType are replaced by the tensors that they describe.
   std::vector<std::optional<Value>> values;
   std::vector<Tensor> results;
 

@@ -1,6 +1,6 @@
-// Parts of a task graph as messages (resident/v1/graphs.proto): the arguments of its calls. The
-// importers and tests write graphs with these functions; client/graph_builder.h also infers shapes
-// and checks calls.
+// Makes parts of a task graph as messages (resident/v1/graphs.proto): the arguments of its calls.
+// The importers and tests write graphs with these functions; client/graph_builder.h also infers
+// shapes and checks calls.
 //
 //   *node.add_arguments() = graph_messages::View("cache", {8, 64}, /*offset=*/512);
 //   *node.add_arguments() = graph_messages::Named("alpha", graph_messages::Real(0.5));

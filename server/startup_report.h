@@ -1,4 +1,4 @@
-// What a daemon reports once it serves: the banner, and the port file for programs.
+// Reports that a daemon serves: the banner, and the port file for programs.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_STARTUP_REPORT_H_

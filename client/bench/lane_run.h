@@ -1,4 +1,4 @@
-// Speed of a local lane: one task at a time, and as many as the lane takes.
+// Measures the speed of a local lane: one task at a time, and as many as the lane takes.
 #ifndef RESIDENT_CLIENT_BENCH_LANE_RUN_H_
 #define RESIDENT_CLIENT_BENCH_LANE_RUN_H_
 
@@ -18,7 +18,7 @@ struct LaneRunOptions {
   uint32_t lone_elements = 1024;
   uint32_t elements = 64;
   uint32_t slots = 8192;
-  // Of each of the two parts.
+  // The duration of each of the two parts.
   absl::Duration duration = absl::Seconds(2);
   // Instead of the duration, unless 0: this number of lone tasks, and of others.
   uint64_t lone_tasks = 0;

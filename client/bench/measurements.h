@@ -39,7 +39,7 @@ struct TaskStreamReport {
   double seconds = 0;
   // From Send to the result, for each batch.
   std::vector<double> batch_us;
-  // Of the echo.
+  // The same of the echo.
   uint64_t echo_batches = 0;
   double echo_seconds = 0;
   // Elements that differ from the CPU's results; a description of the first.

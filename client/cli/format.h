@@ -1,4 +1,4 @@
-// Text for people: tables, numbers with three significant digits and a unit, lines of limited
+// Makes text for people: tables, numbers with three significant digits and a unit, lines of limited
 // width, and summaries of latencies.
 #ifndef RESIDENT_CLIENT_CLI_FORMAT_H_
 #define RESIDENT_CLIENT_CLI_FORMAT_H_

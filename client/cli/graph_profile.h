@@ -39,7 +39,7 @@ class GraphProfile {
     uint64_t gap_ns = 0;
     uint64_t work_ns = 0;
   };
-  // Of all steps, in the order of time.
+  // The paths of all steps, in the order of time.
   std::vector<PathPart> CriticalPath() const;
 
   struct Operator {
@@ -58,7 +58,7 @@ class GraphProfile {
   std::string PerfettoJson(const std::vector<PathPart>& path) const;
 
   const std::vector<v1::GraphTraceEvent>& events() const { return events_; }
-  // That executed something.
+  // Counts the workers that executed something.
   size_t CountWorkers() const;
 
  private:

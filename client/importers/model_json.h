@@ -61,7 +61,7 @@ class ModelObject {
 
 // The safetensors files that a word of the command line stands for.
 
-// Of one index.
+// The limit of one index.
 inline constexpr size_t kMaxSafetensorsFiles = 1024;
 
 // `path`: a safetensors file, the index of several (*.index.json), or the folder of a model, which

@@ -66,7 +66,8 @@ struct Options {
   uint32_t max_down = 0;
   double max_down_share = 0;
   uint32_t parallel = 32;
-  // Of the claims. A node that has not answered for a third of it, while it is watched, has failed.
+  // How long a claim is valid. A node that is watched fails after a third of this without an
+  // answer.
   absl::Duration lease = absl::Seconds(30);
   // The sweep ends after this time at the latest.
   absl::Duration sweep = absl::Minutes(5);

@@ -64,7 +64,7 @@ class RestartPolicy {
   // Whether a failure now would be followed by another start.
   bool AllowsRestart(Clock::time_point now) const;
 
-  // As if there had been no failure.
+  // Forgets all failures.
   void Forget() { failures_.clear(); }
 
  private:

@@ -41,7 +41,7 @@ struct TranslationLimits {
   // max_nodes: instructions of the native code.
   FlowLimits flow;
   uint32_t max_blocks = 400;
-  // Of a program that may leave runs to the interpreter, which then needs it in fast memory.
+  // Limits a program that may leave runs to the interpreter, which then needs it in fast memory.
   uint32_t max_leaving_bytes = 6000;
   uint32_t max_source_bytes = 256 << 10;
 };

@@ -54,8 +54,8 @@ struct Fusion {
   // By node of the present graph: its index as it was written.
   std::vector<uint32_t> written;
   uint32_t written_nodes = 0;
-  // Those that the written nodes call. They decide who may run the graph, and whether it fits the
-  // operators.
+  // The operators that the written nodes call. They decide who may run the graph, and whether it
+  // fits the operators.
   std::vector<OperatorInfo> operators;
   // Bit i: the built-in version of FusionOperators()[i] served then; nullopt: the result of Fuse
   // does not depend on that.
@@ -76,7 +76,7 @@ struct CheckedGraph {
   uint32_t WrittenIndex(uint32_t node) const;
   // The node's name, or "#7", as the graph was written.
   std::string WrittenName(uint32_t node) const;
-  // Of a node that executes several: the names of the others. "norm, #7".
+  // The names of the other nodes that a node executes: "norm, #7".
   std::string OtherNames(uint32_t node) const;
 };
 

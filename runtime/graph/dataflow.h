@@ -44,7 +44,7 @@ static_assert(sizeof(Dependency) == 4);
 
 class Dependencies {
  public:
-  // Of a node, by the other node. At most one for each other node.
+  // The dependencies of a node, by the other node. At most one for each other node.
   absl::Span<const Dependency> Of(uint32_t node) const {
     return absl::MakeConstSpan(list_).subspan(ends_[node], ends_[node + 1] - ends_[node]);
   }

@@ -76,10 +76,10 @@ class History {
   };
   // Lists that are remembered: a node often reads segments of several others in turn.
   static constexpr uint32_t kRemembered = 64;
-  // Of a segment in the tree, and of a reader in a vector that grows.
+  // The memory of a segment in the tree, and of a reader in a vector that grows.
   static constexpr uint64_t kSegmentBytes = 56;
   static constexpr uint64_t kReaderBytes = 24;
-  // Of a search in the tree.
+  // The steps of a search in the tree.
   static constexpr uint64_t kSearchSteps = 2;
 
   // One more segment. False: the check has ended.

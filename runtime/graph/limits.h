@@ -51,7 +51,7 @@ inline constexpr uint64_t kMaxCheckSteps = uint64_t{1} << 28;
 inline constexpr uint64_t kCheckBytes = uint64_t{48} << 20;
 inline constexpr uint64_t kCheckBytesPerElement = 2048;
 inline constexpr uint64_t kMaxCheckBytes = uint64_t{2} << 30;
-// Of these, the steps for the question whether two views overlap. Beyond, they may overlap.
+// The part of these steps for the question whether two views overlap. Beyond, they may overlap.
 inline constexpr uint64_t kMaxOverlapSteps = uint64_t{1} << 21;
 inline constexpr uint64_t kMaxDependencies = uint64_t{1} << 25;
 // Explicit order without blocks: groups of nodes with equal waits and equal signal.

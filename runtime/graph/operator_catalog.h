@@ -18,11 +18,11 @@ namespace resident::graph {
 struct OperatorInfo {
   std::string name;
   uint32_t version = 0;
-  // As the graph names it; 0: the active one.
+  // The version that the graph names; 0: the active one.
   uint32_t wanted_version = 0;
   Signature signature;
   SplitRule split;
-  // Of the daemon's own operators.
+  // The cost of one of the daemon's own operators.
   CostRule cost;
   // Whether it is one of the daemon's own operators, so that its name tells what it does.
   bool builtin = false;
@@ -32,7 +32,7 @@ struct OperatorInfo {
   // If it may be started before its inputs are ready, bit i: it may read the elements of argument i
   // then (kernels/ops/early_operators.h).
   std::optional<uint32_t> early_reads;
-  // Of the daemon's own operators: "elementwise"; only for pictures.
+  // The family of one of the daemon's own operators, such as "elementwise"; only for pictures.
   std::string family;
 };
 

@@ -29,7 +29,7 @@ namespace resident::graph {
 inline constexpr uint32_t kMaxGang = 2048;
 
 struct NodeEstimate {
-  // Of the tensors that it reads and writes.
+  // The bytes of the tensors that it reads and writes.
   double bytes = 0;
   // Arithmetic operations.
   double operations = 0;

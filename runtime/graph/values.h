@@ -1,4 +1,4 @@
-// What views and scalars are at run time: sizes for given values of the scalars, and the range of a
+// Views and scalars at run time: sizes for given values of the scalars, and the range of a
 // scalar argument.
 //
 // Thread safety: pure functions.
@@ -40,7 +40,7 @@ Range ComputeRange(const Graph& graph, const Argument& argument);
 // A scalar argument as an expression; a constant has no scalar.
 ScalarExpression ToExpression(const Graph& graph, const Argument& argument);
 
-// For values of all scalars, by index.
+// `values`: of all scalars, by index.
 double Evaluate(const ScalarExpression& expression, absl::Span<const double> values);
 // The values of the next step of a graph with a loop; they may be outside of the scalars' ranges.
 std::vector<double> NextValues(const Graph& graph, absl::Span<const double> values);

@@ -1,4 +1,4 @@
-// What the details mean with which built-in operators refuse a task on the device. The operators
+// Explains the details with which built-in operators refuse a task on the device. The operators
 // themselves have only numbers (kernels/ops); docs/operator_reference.md explains them with the
 // rest.
 //

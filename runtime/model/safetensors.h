@@ -68,7 +68,7 @@ class SafetensorsFile {
   // The same for an open file. `name`: for messages.
   static absl::StatusOr<SafetensorsFile> FromDescriptor(UniqueFd file, const std::string& name);
 
-  // Those whose elements have a type of residentd, and the others.
+  // The tensors whose elements have a type of residentd, and the others.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   const std::vector<SafetensorsTensor>& unsupported() const { return unsupported_; }
   // INVALID_ARGUMENT if there are unsupported tensors. `fix`: how to load the others.

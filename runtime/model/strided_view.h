@@ -1,4 +1,4 @@
-// What strides say about a tensor: whether it is dense, whether its elements overlap, which bytes
+// Computes from strides whether a tensor is dense, whether its elements overlap, which bytes
 // it covers, and whether two tensors share bytes.
 //
 // Thread safety: pure functions.

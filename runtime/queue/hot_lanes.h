@@ -87,7 +87,7 @@ class HotLanes {
     }
   }
   void AllFallAsleep() {
-    // Those that have something to take stay: their polling is not in vain.
+    // Lanes that have something to take stay: their polling is not in vain.
     std::erase_if(hot_, [](Lane* lane) { return Sleep(*lane, /*anyway=*/false); });
     FillPlaces();
   }

@@ -168,7 +168,7 @@ class RingBacklog {
     uint32_t varying_tasks = 0;  // At least this many more tasks count as unknown.
     uint64_t blocks = 0;         // In the ring.
     uint64_t work = 0;           // Of these, in averages.
-    // Of these, the ones of tasks that are long whatever the average is.
+    // The part of `blocks` of tasks that are long whatever the average is.
     uint64_t known_long_blocks = 0;
     bool is_long = false;  // By its average.
 

@@ -1,4 +1,4 @@
-// What Admin.Status and the console show of the daemon, its devices and its clients.
+// Describes the daemon, its devices and its clients for Admin.Status and the console.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_CORE_DAEMON_STATUS_H_

@@ -14,7 +14,7 @@ namespace resident {
 // A message is sent in a header. Clients accept 8 KiB of headers in total, and each byte that is
 // not printable ASCII takes three.
 inline constexpr size_t kMaxStatusMessageBytes = 2048;
-// Of the details, which gRPC sends in base64 (a third more) beside the message.
+// The limit of the details, which gRPC sends in base64 (a third more) beside the message.
 inline constexpr size_t kMaxStatusDetailBytes = 1024;
 
 // The message with at most about kMaxStatusMessageBytes. The middle of a longer one is left out: it

@@ -1,4 +1,4 @@
-// What callers may see of others: one rule for Status, List, Describe, Watch, Audit and the
+// Decides what callers may see of others: one rule for Status, List, Describe, Watch, Audit and the
 // console.
 //
 // Thread safety: functions without state.

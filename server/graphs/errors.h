@@ -58,7 +58,7 @@ struct FailedNode {
   // The nodes that its operator executes, too: "norm, #7"; empty: none.
   std::string fused_with = {};
   std::string operator_name;
-  // That the graph names, and that was executed; 0: none.
+  // The version that the graph names, and the one that was executed; 0: none.
   uint32_t wanted_version = 0;
   uint32_t version = 0;
   uint64_t step = 0;

@@ -1,5 +1,5 @@
-// What a request and a graph session give to a graph: memory of its tensors, and values of its
-// scalars.
+// Binds a graph to what a request and a graph session give it: memory of its tensors, and values of
+// its scalars.
 //
 // Thread safety: none; one object belongs to one call.
 //

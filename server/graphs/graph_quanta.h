@@ -87,7 +87,7 @@ class GraphQuanta {
     // Steps that the run has executed, and will have executed at its end.
     uint64_t first_step = 0;
     uint64_t last_step = 1;
-    // Of this quantum.
+    // Steps that this quantum may execute.
     uint64_t max_steps = 1;
     // Whether there is memory for a trace. Fewer steps are planned then if their events would not
     // fit.
@@ -112,7 +112,8 @@ class GraphQuanta {
   // Whether the last quantum that ended has begun a step that has not ended.
   bool in_step() const { return in_step_; }
 
-  // Of the last quantum, by row of the table. The last row may be that of the copies of records.
+  // The operators of the last quantum, by row of the table. The last row may be that of the copies
+  // of records.
   const std::vector<ResolvedOperator>& operators() const { return operators_; }
   const std::vector<uint32_t>& rows() const { return *lowering_->rows(); }
   const std::vector<uint64_t>& record_offsets() const { return lowering_->record_offsets(); }
@@ -144,7 +145,7 @@ class GraphQuanta {
   const uint32_t device_;
   const uint64_t epoch_;
   uint64_t image_address_ = 0;
-  // Those of all tensors, and the run's own.
+  // The buffers of all tensors, and the run's own.
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;
   std::shared_ptr<const Buffers> buffers_;
   std::vector<ResolvedOperator> operators_;
@@ -159,7 +160,7 @@ class GraphQuanta {
   // Worker time of the last quantum, and the workers that it occupied.
   uint64_t worker_ns_;
   uint32_t workers_ = 1;
-  // Of all quanta that were traced: events, and steps that have ended.
+  // The events of all quanta that were traced, and their steps that have ended.
   uint64_t traced_events_ = 0;
   uint64_t traced_steps_ = 0;
 };

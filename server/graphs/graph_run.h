@@ -103,15 +103,15 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
     explicit Call(Admission& admission) : wait(admission) {}
 
     Phase phase = Phase::kSetup;
-    // Of the phase's items.
+    // Index in the phase's items.
     uint32_t item = 0;
-    // Of a node, and of a tensor that is read.
+    // The batch of a node, or of a tensor that is read.
     v1::Batch message;
     std::unique_ptr<Workload> work;
     Admission::Wait wait;
-    // From its launch until it is answered.
+    // Set from its launch until it is answered.
     std::shared_ptr<RequestBatch> batch;
-    // Of a quantum: `work`, also after that was moved to the batch.
+    // The `work` of a quantum, also after that was moved to the batch.
     const QuantumWorkload* quantum = nullptr;
     // Whether its batch was taken by the queue, so that it has its staging memory until the answer.
     bool launched = false;
@@ -163,7 +163,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Lets the next step that is reported name these versions, unless the client knows that they
   // executed it. REQUIRES: they do not change before that step ends.
   void ReportVersions(VersionCounts versions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Those that execute each step of the last quantum.
+  // Counts the versions that execute each step of the last quantum.
   VersionCounts CountQuantumVersions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void AddVersions(const VersionCounts& versions, VersionMessages* messages);
   // What a quantum did until it ended, also if a node failed.
@@ -251,13 +251,13 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Whether Start has prepared the run; nothing is reported before.
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kSetup;
-  // Of the present step, and of the one that follows the complete steps.
+  // The scalars' values in the present step, and in the one that follows the complete steps.
   std::vector<double> values_ ABSL_GUARDED_BY(mu_);
   std::vector<double> next_values_ ABSL_GUARDED_BY(mu_);
   uint64_t complete_ ABSL_GUARDED_BY(mu_) = 0;
   // Whether a task of the step after them was submitted.
   bool in_step_ ABSL_GUARDED_BY(mu_) = false;
-  // Of the phase: tasks that can be submitted, those that have not ended, and, by node, the nodes
+  // The phase's tasks that can be submitted, those that have not ended, and, by node, the nodes
   // that it still waits for.
   std::deque<uint32_t> ready_ ABSL_GUARDED_BY(mu_);
   size_t unfinished_ ABSL_GUARDED_BY(mu_) = 0;
@@ -275,10 +275,10 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Whether the stop tensor has a stop value.
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   VersionCounts versions_ ABSL_GUARDED_BY(mu_);
-  // Those of the nodes of the present step that have ended, if it is executed node by node.
+  // The versions of the present step's nodes that have ended, if it is executed node by node.
   VersionCounts step_versions_ ABSL_GUARDED_BY(mu_);
-  // Those of the last step that was reported, or of the next one if `new_versions_` is not empty:
-  // then these are sent with it.
+  // The versions of the last step that was reported, or of the next one if `new_versions_` is not
+  // empty: then these are sent with it.
   VersionCounts reported_versions_ ABSL_GUARDED_BY(mu_);
   VersionMessages new_versions_ ABSL_GUARDED_BY(mu_);
   v1::GraphResult result_ ABSL_GUARDED_BY(mu_);

@@ -201,7 +201,7 @@ class GraphSessions {
   SharedSlots slots_;
   std::atomic<uint64_t> next_{0};
   mutable absl::Mutex mu_;
-  // Of each client, by number of the id.
+  // The sessions of each client, by number of the id.
   absl::flat_hash_map<ClientId, std::map<std::string, std::shared_ptr<GraphSession>>> sessions_
       ABSL_GUARDED_BY(mu_);
 };

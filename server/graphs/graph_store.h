@@ -117,12 +117,12 @@ class LoadedGraph {
   const std::shared_ptr<Budget::Account> account_;
 
   mutable absl::Mutex mu_;
-  // Of the last check that was accepted, if it still fits the operators of `revisions_`.
+  // The last check that was accepted, if it still fits the operators of `revisions_`.
   Checked checked_ ABSL_GUARDED_BY(mu_);
   // Whether nodes are to be fused anew, because a version of an operator in FusionOperators() came
   // or went since the last check.
   bool fuse_again_ ABSL_GUARDED_BY(mu_) = false;
-  // Of the last check, if it refused the graph with the operators of `revisions_`.
+  // The error of the last check, if it refused the graph with the operators of `revisions_`.
   absl::Status refused_ ABSL_GUARDED_BY(mu_);
   Revisions revisions_ ABSL_GUARDED_BY(mu_);
   // Whether there was a check.
@@ -161,7 +161,7 @@ class GraphStore {
 
   // NOT_FOUND.
   absl::StatusOr<std::shared_ptr<LoadedGraph>> Find(const std::string& id) const;
-  // By name and id.
+  // All graphs, by name and id.
   std::vector<std::shared_ptr<LoadedGraph>> List() const;
   // The holders' names, sorted, with the time of each in milliseconds since 1970.
   std::map<std::string, int64_t> Holders(const std::string& id) const;

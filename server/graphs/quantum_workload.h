@@ -32,12 +32,12 @@ struct QuantumReport {
   GraphEnd end = GraphEnd::kNone;
   uint32_t steps = 0;
   bool in_step = false;
-  // Of kFailed: a node of the image.
+  // The node of the image that failed, for kFailed.
   std::optional<uint32_t> failed_node;
   uint64_t failed_step = 0;  // Of the run.
-  // By row of the table of operators.
+  // What each row of the table of operators executed.
   std::vector<Row> operators;
-  // Of a run that is traced: the nodes are those of the image, steps those of the quantum.
+  // Filled for a run that is traced: the nodes are those of the image, steps those of the quantum.
   std::vector<GraphTraceEvent> trace;
   // Events that are missing: there was no room for them, or the engine wrote invalid values.
   uint64_t dropped_events = 0;
@@ -70,7 +70,7 @@ class QuantumWorkload final : public Workload {
   void Abort() const;
   // What the engine reports. REQUIRES: as for Abort; the quantum has ended.
   QuantumReport ReadReport() const;
-  // Of Plan, in the daemon's own memory.
+  // The quantum of the Plan, in the daemon's own memory.
   const GraphQuantum& planned() const { return plan_.quantum; }
   // The records of a step of the quantum. REQUIRES: step < planned().max_steps.
   const uint8_t* records(uint32_t step) const;

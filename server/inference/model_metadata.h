@@ -60,7 +60,7 @@ absl::StatusOr<ModelName> ParseModelName(const std::string& name, const std::str
 // Whether the operator is a model. Some operators are only for the daemon itself.
 bool IsModel(const Operator& op);
 
-// Of models and of their configs.
+// The platform of models and of their configs.
 inline constexpr char kPlatform[] = "residentd";
 
 // Names of the tensors of a bytecode operator.

@@ -42,14 +42,14 @@ void FillClaim(const ClaimedPlan& claimed, v1::ClaimResponse* out);
 absl::StatusOr<std::optional<PlanState>> ParsePlanState(v1::PlanState::State state,
                                                         const char* field);
 
-// What Operators.List, Describe and Watch and the console show of operators.
+// Messages of Operators.List, Describe and Watch, and of the console.
 
 // The resources of each slot, from the first engine that reports them.
 std::vector<OperatorResources> CollectResources(const Core& core);
 void FillOperator(const OperatorView& op, const Core& core,
                   const std::vector<OperatorResources>& resources, const Viewer& viewer,
                   v1::Operator* out);
-// Of the installed operators.
+// Describes the installed operators.
 void FillSummary(const Core& core, v1::SummaryResponse* out);
 
 // Removes what the viewer may not see of an event.

@@ -56,7 +56,7 @@ class BatchStream : public BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   void Open(const grpc::CallbackServerContext& context);
 
  protected:
-  // By which the client recognizes the answer to a request.
+  // Tells the client to which request an answer belongs.
   struct RequestId {
     uint64_t number = 0;
     std::string text = {};

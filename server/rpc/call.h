@@ -1,4 +1,4 @@
-// What every service reads from a call: its caller, its client, its deadline and its limits.
+// Reads from a call what every service needs: its caller, its client, its deadline and its limits.
 //
 // Thread safety: functions without state.
 #ifndef RESIDENT_SERVER_RPC_CALL_H_

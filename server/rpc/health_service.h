@@ -78,7 +78,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   bool end_announced_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<WatchStream*> watches_ ABSL_GUARDED_BY(mu_);
-  // Of the connections that a watch is part of.
+  // The peers of the connections that a watch is part of.
   absl::flat_hash_set<std::string> joined_peers_ ABSL_GUARDED_BY(mu_);
 };
 

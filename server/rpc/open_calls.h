@@ -39,7 +39,7 @@ class OpenCalls {
   static constexpr uint64_t kFreeCalls = 1024;
   static constexpr uint64_t kMinPlaces = 4096;
   static constexpr uint64_t kShare = 8;
-  // Of the places, as many for methods that are open to all.
+  // One place in this many is for methods that are open to all.
   static constexpr uint64_t kOpenShare = 8;
 
   // An open call, until the last copy is destroyed.

@@ -45,7 +45,7 @@ struct ArgumentTemplate {
   const Buffer* buffer = nullptr;
   bool written = false;  // The task may write the tensor.
   DType dtype = DType::kInvalid;
-  // Of a tensor; the strides are in elements, empty: dense.
+  // The shape of a tensor; the strides are in elements, empty: dense.
   Shape shape;
   Shape strides;
   uint64_t elements = 1;
@@ -53,7 +53,7 @@ struct ArgumentTemplate {
   // strides), and from there on.
   uint64_t bytes_before = 0;
   uint64_t bytes_from = 0;
-  // With the tensor's address, or the scalar's bits.
+  // Contains the tensor's address, or the scalar's bits.
   Argument argument;
 };
 

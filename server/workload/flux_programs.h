@@ -45,7 +45,7 @@ void ScatterRows(std::span<const uint32_t> order, const void* from, size_t row_b
 // The addresses in staging memory to which the programs of a batch write their results.
 struct FluxOutputs {
   uint32_t runs = 0;
-  // Of each task but the last one, which may have fewer.
+  // The runs of each task but the last one, which may have fewer.
   uint64_t runs_of_task = 1;
   uint32_t wanted = 0;  // Registers of each run.
   const uint8_t* registers = nullptr;

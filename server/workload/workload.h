@@ -52,7 +52,7 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   uint32_t device = 0;
   std::string operator_name;
   uint32_t version = 0;
-  // Of that version, if the batch named a content hash or a label.
+  // The hash of that version, if the batch named a content hash or a label.
   std::string content_hash;
 
   // All resources with which the batch was admitted.

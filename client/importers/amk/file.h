@@ -1,4 +1,4 @@
-// What an AMK file contains: its JSON, opcodes and parameters.
+// The contents of an AMK file: its JSON, opcodes and parameters.
 //
 // Thread safety: pure functions; Params reads the JSON that it was made from.
 #ifndef RESIDENT_CLIENT_IMPORTERS_AMK_FILE_H_

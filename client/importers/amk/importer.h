@@ -135,7 +135,7 @@ class Importer {
   std::vector<Task> tasks_;
   size_t counters_ = 0;
   bool assigned_ = false;
-  // Of the task that is being converted.
+  // The task that is being converted, and what was made for it.
   uint32_t task_ = 0;
   uint32_t temporaries_ = 0;
   std::vector<v1::GraphNode> nodes_;

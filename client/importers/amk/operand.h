@@ -36,7 +36,7 @@ inline constexpr v1::DType kDTypes[] = {
     v1::DTYPE_F32,         v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_UNSPECIFIED,
     v1::DTYPE_UNSPECIFIED, v1::DTYPE_I32, v1::DTYPE_I8,   v1::DTYPE_U8,
     v1::DTYPE_U8,          v1::DTYPE_U8,  v1::DTYPE_I64,  v1::DTYPE_F64};
-// Those that a file may name come first.
+// The types that a file may name come first.
 inline constexpr size_t kFileTypes = 10;
 
 std::string TypeName(Type type);

@@ -36,7 +36,7 @@ struct RopeScaling {
 struct LlamaConfig {
   static constexpr int64_t kMaxLayers = 1024;
   static constexpr int64_t kMaxDimension = int64_t{1} << 24;
-  // Those of the operator attention.
+  // The limit of the operator attention.
   static constexpr int64_t kMaxHeadDim = 256;
 
   std::string architecture;

@@ -59,7 +59,7 @@ struct LlamaOptions {
   uint64_t batch = 1;
   // Before the names of weights, as in `residentctl buffers load --prefix`.
   std::string prefix;
-  // Of the matrices of the layers and the head, but not of the table of embeddings. Null: their
+  // Applies to the matrices of the layers and the head, not to the table of embeddings. Null: their
   // dtype is that of the files.
   std::optional<Quantization> quantization;
   // The dtype of the cache; unspecified: that of the weights.
@@ -79,11 +79,11 @@ struct LlamaOptions {
 struct LlamaGraph {
   static constexpr uint64_t kDefaultContext = 4096;
 
-  // Behind the name of a quantized weight, of the tensor with its scales.
+  // Follows the name of a quantized weight in the name of the tensor with its scales.
   static constexpr const char* kScalesSuffix = ".scales";
 
   v1::Graph graph;
-  // For people.
+  // Notes for people.
   std::vector<std::string> notes;
   // Names of the safetensors files, in the folder.
   std::vector<std::string> files;

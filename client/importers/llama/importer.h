@@ -104,7 +104,7 @@ class Importer {
   // Whether the weights of projections with so many columns are quantized: gemv_quant takes a
   // single column as one of 8 bits.
   bool Quantizes(int64_t columns) const { return options_.quantization.has_value() && columns > 1; }
-  // That of a projection for which Quantizes(columns).
+  // The weight of a projection for which Quantizes(columns).
   absl::StatusOr<QuantizedWeight> Quantized(const Projection& projection, int64_t columns);
   // Columns of a group of quantized weights.
   v1::GraphArgument Group() const;
@@ -196,13 +196,13 @@ class Importer {
   int64_t rows_ = 1;      // Of a step: texts_ or kPromptLength.
   int64_t max_rows_ = 1;  // Rows of the activations.
   int64_t parts_ = 1;     // Into which a decoding step's attention divides the keys.
-  // Of the tensors so far, by name.
+  // The tensors so far, by name.
   struct Declared {
     v1::GraphTensor::Kind kind;
     v1::DType dtype;
   };
   absl::flat_hash_map<std::string, Declared> declared_;
-  // Of the two tensors of the residual, the one that has its value (Residual()).
+  // The one of the residual's two tensors that has its value (Residual()).
   int residual_ = 0;
 };
 

@@ -77,7 +77,7 @@ class GraphTable {
   void NoteOtherWork(uint32_t worker) { workers_[worker].idle_since_ns = 0; }
 
  private:
-  // Of Entry::word: the number of workers in its low half, and these.
+  // Entry::word has the number of workers in its low half, and these bits.
   static constexpr uint64_t kOpen = uint64_t{1} << 32;
   static constexpr uint64_t kOver = uint64_t{1} << 33;
   static constexpr uint64_t kWorkers = kOpen - 1;

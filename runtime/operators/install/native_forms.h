@@ -129,7 +129,7 @@ class NativeForms {
   std::atomic<uint64_t> quarantined_{0};
   mutable absl::Mutex mu_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
-  // Those that serve, and some that do not any more.
+  // The forms that serve, and some that do not any more.
   struct Made {
     std::weak_ptr<NativeForm> form;
     std::string hash;  // Of its code; equal programs have the same.
