@@ -63,11 +63,11 @@ class Peak(threading.Thread):
     def __init__(self, pid, before):
         super().__init__(daemon=True)
         self.pid, self.stopped = pid, threading.Event()
-        self.before = self.most = before
+        self.before = self.peak = before
 
     def run(self):
         while not self.stopped.is_set():
-            self.most = max(self.most, http2.resident_bytes(self.pid))
+            self.peak = max(self.peak, http2.resident_bytes(self.pid))
             time.sleep(0.002)
 
     def __enter__(self):
@@ -80,7 +80,7 @@ class Peak(threading.Thread):
 
     @property
     def mib(self):
-        return (self.most - self.before) / MIB
+        return (self.peak - self.before) / MIB
 
 
 class MemoryTest(unittest.TestCase):
@@ -184,14 +184,14 @@ class EveryMethodTest(MemoryTest):
         methods = self.methods()
         self.assertGreater(len(methods), 60)
         # An object counts as 128 bytes of memory.
-        most = CLIENT_MIB * MIB // 128
+        max_share = CLIENT_MIB * MIB // 128
         with self.peak() as peak:
             for method in methods:
                 limit = method.objects
                 with self.subTest(method.name):
-                    message = (min(limit, most) + 1) * self.UNKNOWN
+                    message = (min(limit, max_share) + 1) * self.UNKNOWN
                     result = self.connect().call(method.name, headers, message, timeout=WAIT_S)
-                    if limit <= most:
+                    if limit <= max_share:
                         self.assertEqual(result.grpc_status, INVALID_ARGUMENT, result)
                         self.assertIn("more than {} sub-messages".format(limit),
                                       result.grpc_message)
@@ -465,8 +465,8 @@ class OpenCallsTest(MemoryTest):
         pongs = connection.pongs
         connection.read_until(lambda: connection.pongs > pongs, WAIT_S)
 
-    def check_open_calls(self, path, most):
-        """`most`: calls that are not refused."""
+    def check_open_calls(self, path, max_calls):
+        """`max_calls`: calls that are not refused."""
         with self.peak() as peak:
             attackers = [self.connect() for _ in range(self.CONNECTIONS)]
             for attacker in attackers:
@@ -482,8 +482,8 @@ class OpenCallsTest(MemoryTest):
         # Another call of this address is refused, too.
         print("{} calls without a message, {} refused: {:.0f} MiB more at the most".format(
             self.CONNECTIONS * self.STREAMS, len(refused), peak.mib), flush=True)
-        self.assertLess(peak.mib, most * self.CALL_KIB // 1024 + MARGIN_MIB)
-        self.assertGreaterEqual(len(refused), self.CONNECTIONS * self.STREAMS - most)
+        self.assertLess(peak.mib, max_calls * self.CALL_KIB // 1024 + MARGIN_MIB)
+        self.assertGreaterEqual(len(refused), self.CONNECTIONS * self.STREAMS - max_calls)
         self.assertIn("open calls", refused[0].grpc_message)
         self.assertIn("Fix:", refused[0].grpc_message)
         for attacker in attackers:

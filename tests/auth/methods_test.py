@@ -669,19 +669,19 @@ class UnreadTest(MethodsTest):
         example = self.caller.examples()[row.name]  # A new one, for calls that need new names.
         connection, stream = self.caller.start(row.name, example, self.caller.connect(
             settings={http2.ENABLE_PUSH: 0, http2.INITIAL_WINDOW_SIZE: 0}))
-        most = 0
+        peak = 0
 
         def charged():
-            nonlocal most
-            most = max(most, self.world.charged("answers", "downloads"))
-            return most > 0
+            nonlocal peak
+            peak = max(peak, self.world.charged("answers", "downloads"))
+            return peak > 0
 
         self.wait_for("an answer of {} bytes is charged".format(longest), charged,
                       connection.results[stream])
         connection.send_rst(stream)
         # By one of the two only. A download is charged where it is read and where it is written.
         copies = 2 if row.name == "/resident.v1.Buffers/Download" else 1
-        self.assertLess(most, (copies + 0.5) * sum(len(one) for one in read.messages) + TINY)
+        self.assertLess(peak, (copies + 0.5) * sum(len(one) for one in read.messages) + TINY)
         self.check_nothing_charged()
         connection.close()
 

@@ -173,7 +173,7 @@ class VersionsTest(unittest.TestCase):
             """Waits until each thread has made so many more calls."""
             wanted = [done + count for done in calls]
             deadline = time.monotonic() + WAIT_S
-            while any(done < least for done, least in zip(calls, wanted)) and not errors:
+            while any(done < needed for done, needed in zip(calls, wanted)) and not errors:
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.001)
 

@@ -213,20 +213,20 @@ class MetricsTest(unittest.TestCase):
         # comes up to half a second after the last scrape.
         peak = "max_over_time(sum(rate(resident_tasks_total[2s]))[{}s:500ms])".format(
             int(elapsed) + 5 + WAIT_S)
-        least = 0.5 * (completed - before) / (elapsed + 2)
+        min_rate = 0.5 * (completed - before) / (elapsed + 2)
         repeat_at = time.monotonic() + 3
 
         # Late scrapes can miss the peak: the load is then repeated.
         def is_recorded():
             nonlocal repeat_at
-            if self.prometheus.is_above(peak, least):
+            if self.prometheus.is_above(peak, min_rate):
                 return True
             if time.monotonic() > repeat_at:
                 self.bench()
                 repeat_at = time.monotonic() + 3
             return False
 
-        wait_for("a rate of {}/s".format(least), is_recorded)
+        wait_for("a rate of {}/s".format(min_rate), is_recorded)
         for family in ("resident_batch_seconds", "resident_task_device_seconds"):
             p99 = self.prometheus.await_value(
                 "histogram_quantile(0.99, sum by (le) ({}_bucket))".format(family))
