@@ -24,6 +24,6 @@ def emulated_test(name, srcs = None, deps = [], **kwargs):
             name = "{}_{}".format(name, threads),
             srcs = [name + ".cc"] if srcs == None else srcs,
             linkstatic = True,
-            deps = deps + [":emulated_operators_{}".format(threads)],
+            deps = deps + [":emulated_operators_{}".format(threads), "//tests/support:float64"],
             **kwargs
         )

@@ -8,6 +8,7 @@
 
 #include "kernels/ops/gemv_operands.h"
 #include "kernels/sdk/operator.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing {
 namespace {
@@ -431,7 +432,7 @@ class NormalizedQuantizedProduct {
       for (i64 row = 0; row < case_.rows; ++row) {
         double want = Want(vector, gate_, row);
         if (gated) {
-          want *= Want(vector, up_, row) / (1 + std::exp(-want));
+          want = Silu(want) * Want(vector, up_, row);
         } else if (case_.bias) {
           want += bias.Get(row);
         }

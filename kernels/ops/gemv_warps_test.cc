@@ -13,6 +13,7 @@
 #include "kernels/ops/gemv_several_vectors.h"
 #include "kernels/ops/normalized_vector.h"
 #include "kernels/sdk/operator.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing {
 namespace {
@@ -207,7 +208,7 @@ TEST(GemvWarpsTest, GatedLongVector) {
             products[0] += static_cast<double>(x.Get(k)) * gate.Get(row * depth + k);
             products[1] += static_cast<double>(x.Get(k)) * up.Get(row * depth + k);
           }
-          const double want = products[0] / (1 + std::exp(-products[0])) * products[1];
+          const double want = Silu(products[0]) * products[1];
           EXPECT_NEAR(out.Get(row), want, 1e-3 + 1e-4 * std::abs(want)) << row;
           if (chunks == 1) {
             first.push_back(out.Get(row));
@@ -290,7 +291,7 @@ class NormalizedProduct {
       for (i64 row = 0; row < case_.rows; ++row) {
         double want = Want(vector, first, row);
         if (gated) {
-          want *= Want(vector, second, row) / (1 + std::exp(-want));
+          want = Silu(want) * Want(vector, second, row);
         } else if (case_.bias) {
           want += bias.Get((case_.bias_of_vectors ? vector * case_.rows : 0) + row);
         }

@@ -15,6 +15,7 @@
 #include "kernels/ops/emulated_task.h"
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/sdk/operator.h"
+#include "tests/support/float64.h"
 
 extern "C" {
 void resident_operator_argmax(resident::BlockState* state);
@@ -225,23 +226,6 @@ TEST(LongRowsTest, TheLowestIndexOfEqualElementsOfSeveralParts) {
   }
 }
 
-std::vector<double> SoftmaxReference(const std::vector<double>& x, bool log) {
-  double largest = -kInfinity;
-  bool nan = false;
-  for (const double v : x) {
-    nan = nan || std::isnan(v);
-    largest = std::max(largest, v);
-  }
-  if (nan || std::isinf(largest)) return std::vector<double>(x.size(), NAN);
-  double sum = 0;
-  for (const double v : x) sum += std::exp(v - largest);
-  std::vector<double> out;
-  for (const double v : x) {
-    out.push_back(log ? v - largest - std::log(sum) : std::exp(v - largest) / sum);
-  }
-  return out;
-}
-
 template <typename T, typename U>
 void CheckSoftmax(bool log, Memory<T>& x, i64 rows, i64 columns, i64 shift_of_out,
                   std::mt19937& random) {
@@ -259,7 +243,7 @@ void CheckSoftmax(bool log, Memory<T>& x, i64 rows, i64 columns, i64 shift_of_ou
   for (i64 row = 0; row < rows; ++row) {
     std::vector<double> values;
     for (i64 c = 0; c < columns; ++c) values.push_back(static_cast<float>(x[row * columns + c]));
-    const std::vector<double> want = SoftmaxReference(values, log);
+    const std::vector<double> want = log ? testing::LogSoftmax(values) : testing::Softmax(values);
     double difference = 0, norm = 0;
     i64 wrong = 0;
     for (i64 c = 0; c < columns; ++c) {
@@ -393,6 +377,11 @@ void CheckNorm(Norm norm, i64 rows, i64 columns, float mean, std::mt19937& rando
   };
   Outputs one = {Memory<U>(size), Memory<T>(size)};
   run(one, 1, {});
+  std::vector<double> weights, bias;
+  for (i64 c = 0; c < columns; ++c) {
+    weights.push_back(static_cast<float>(w[c]));
+    bias.push_back(static_cast<float>(b[c]));
+  }
   for (i64 row = 0; row < rows; ++row) {
     std::vector<double> v;
     for (i64 i = row * columns; i < (row + 1) * columns; ++i) {
@@ -400,20 +389,13 @@ void CheckNorm(Norm norm, i64 rows, i64 columns, float mean, std::mt19937& rando
       if (norm == Norm::kRmsResidual) value += static_cast<double>(static_cast<float>(r[i]));
       v.push_back(value);
     }
-    const double count = static_cast<double>(columns);
-    double center = 0;
-    if (norm == Norm::kLayer) {
-      for (const double value : v) center += value;
-      center /= count;
-    }
-    double squares = 0;
-    for (const double value : v) squares += (value - center) * (value - center);
-    const double scale = 1 / std::sqrt(squares / count + static_cast<double>(kEps));
+    const std::vector<double> reference = norm == Norm::kLayer
+                                              ? testing::LayerNorm(v, weights, bias, kEps)
+                                              : testing::RmsNorm(v, weights, kEps);
     double difference = 0, wanted = 0;
     for (i64 c = 0; c < columns; ++c) {
       const double value = v[static_cast<size_t>(c)];
-      double want = (value - center) * scale * static_cast<double>(static_cast<float>(w[c]));
-      if (norm == Norm::kLayer) want += static_cast<double>(static_cast<float>(b[c]));
+      const double want = reference[static_cast<size_t>(c)];
       const double got = static_cast<float>(one.out[row * columns + c]);
       difference += (got - want) * (got - want);
       wanted += want * want;

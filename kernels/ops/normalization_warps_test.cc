@@ -14,6 +14,7 @@
 #include "kernels/ops/emulated_task.h"
 #include "kernels/ops/row_stream.h"
 #include "kernels/sdk/operator.h"
+#include "tests/support/float64.h"
 
 extern "C" {
 void resident_operator_softmax(resident::BlockState* state);
@@ -150,21 +151,12 @@ void CheckSoftmax(Memory<T>& x, i64 rows, i64 columns, Form form = Form::kStream
     EXPECT_TRUE(out.Intact());
     for (i64 row = 0; row < rows; ++row) {
       SCOPED_TRACE((log ? "log, row " : "row ") + std::to_string(row));
-      double largest = -kInfinity;
-      bool defined = true;
-      for (i64 c = 0; c < columns; ++c) {
-        const double value = x.At(row * columns + c);
-        if (std::isnan(value)) defined = false;
-        largest = std::max(largest, value);
-      }
-      defined = defined && std::isfinite(largest);
-      double sum = 0;
-      for (i64 c = 0; c < columns; ++c) sum += std::exp(x.At(row * columns + c) - largest);
+      std::vector<double> values;
+      for (i64 c = 0; c < columns; ++c) values.push_back(x.At(row * columns + c));
+      const std::vector<double> want = log ? testing::LogSoftmax(values) : testing::Softmax(values);
       Difference difference;
       for (i64 c = 0; c < columns; ++c) {
-        const double relative = x.At(row * columns + c) - largest;
-        const double want = log ? relative - std::log(sum) : std::exp(relative) / sum;
-        difference.Add(out.At(row * columns + c), defined ? want : NAN);
+        difference.Add(out.At(row * columns + c), want[static_cast<size_t>(c)]);
       }
       difference.Expect(kTolerance<T>);
     }
@@ -201,20 +193,20 @@ void CheckRmsNorm(Memory<T>& x, Memory<T>& r, Memory<W>& w, i64 rows, i64 column
     Memory<T> out(rows * columns);
     Memory<T> h(rows * columns);
     run(out, h, 1);
+    std::vector<double> weights;
+    for (i64 c = 0; c < columns; ++c) weights.push_back(w.At(c));
     for (i64 row = 0; row < rows; ++row) {
       SCOPED_TRACE("row " + std::to_string(row));
-      const auto value = [&](i64 c) {
-        const i64 i = row * columns + c;
-        return residual ? double{x.At(i)} + double{r.At(i)} : double{x.At(i)};
-      };
-      double squares = 0;
-      for (i64 c = 0; c < columns; ++c) squares += value(c) * value(c);
-      const double scale = 1 / std::sqrt(squares / static_cast<double>(columns) + double{kEps});
+      std::vector<double> values;
+      for (i64 i = row * columns; i < (row + 1) * columns; ++i) {
+        values.push_back(residual ? double{x.At(i)} + double{r.At(i)} : double{x.At(i)});
+      }
+      const std::vector<double> wanted = testing::RmsNorm(values, weights, kEps);
       Difference difference;
       for (i64 c = 0; c < columns; ++c) {
-        difference.Add(out.At(row * columns + c), value(c) * scale * double{w.At(c)});
+        difference.Add(out.At(row * columns + c), wanted[static_cast<size_t>(c)]);
         if (residual) {
-          const T want(static_cast<float>(value(c)));
+          const T want(static_cast<float>(values[static_cast<size_t>(c)]));
           EXPECT_EQ(std::memcmp(&h[row * columns + c], &want, sizeof(T)), 0) << "column " << c;
         }
       }

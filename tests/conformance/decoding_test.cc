@@ -9,10 +9,12 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops/philox.h"
 #include "tests/conformance/operator_runner.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing {
 namespace {
@@ -70,11 +72,9 @@ double Uniform(int64_t seed, int64_t counter) {
 // The columns that can be drawn, and their probabilities, in float64.
 std::vector<double> Probabilities(const std::vector<double>& logits, double temperature,
                                   const Limits& limits) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> p;
-  for (const double v : logits) p.push_back(std::exp((v - largest) / temperature));
-  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-  for (double& v : p) v /= sum;
+  std::vector<double> p = logits;
+  for (double& v : p) v /= temperature;
+  p = Softmax(std::move(p));
   std::vector<size_t> order(p.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

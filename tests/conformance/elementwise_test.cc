@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/conformance/operator_runner.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing {
 namespace {
@@ -30,11 +31,7 @@ struct Case {
   double (*domain)(double) = [](double x) { return x; };
 };
 
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double Clamp(double x, double lo, double hi) { return std::min(std::max(x, lo), hi); }
-double GeluTanh(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
 
 std::vector<Case> FloatCases() {
   const auto positive = [](double x) { return std::abs(x) + 0.01; };
@@ -58,7 +55,7 @@ std::vector<Case> FloatCases() {
       {"tanh", 1, {}, [](double x, double) { return std::tanh(x); }},
       {"sigmoid", 1, {}, [](double x, double) { return Sigmoid(x); }},
       {"relu", 1, {}, [](double x, double) { return std::max(x, 0.0); }},
-      {"silu", 1, {}, [](double x, double) { return x * Sigmoid(x); }},
+      {"silu", 1, {}, [](double x, double) { return Silu(x); }},
       {"gelu", 1, {I32(0)}, [](double x, double) { return 0.5 * x * std::erfc(-x * M_SQRT1_2); }},
       {"gelu", 1, {I32(1)}, [](double x, double) { return GeluTanh(x); }},
       {"hardsigmoid", 1, {}, [](double x, double) { return Clamp(x / 6 + 0.5, 0, 1); }},
@@ -78,7 +75,7 @@ std::vector<Case> FloatCases() {
        {F32(0.5f), F32(20)},
        [](double x, double) { return std::log1p(std::exp(0.5 * x)) / 0.5; }},
       {"clamp", 1, {F64(-0.25), F64(1)}, [](double x, double) { return Clamp(x, -0.25, 1); }},
-      {"silu_mul", 2, {}, [](double x, double y) { return x * Sigmoid(x) * y; }},
+      {"silu_mul", 2, {}, [](double x, double y) { return Silu(x) * y; }},
       {"fill", 0, {F64(2.5)}, [](double, double) { return 2.5; }},
   };
 }

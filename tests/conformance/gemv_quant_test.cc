@@ -319,7 +319,7 @@ class NormalizedQuantizedTest : public QuantizedTest {
     const TestTensor out = TestTensor::Output(out_dtype, shape);
     const TestTensor gated = TestTensor::Output(DType::kF32, shape);
     const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
-    const std::vector<double> normalized = Normalized(x.Values(), norm.Values(), vectors, depth);
+    const std::vector<double> normalized = RmsNorm(x.Values(), norm.Values(), kEpsilon);
     ASSERT_EQ(Run(x, norm, gate_weights, bias, out, form.group, chunks).status,
               CompletionStatus::kOk);
     ExpectNear(out,
@@ -387,7 +387,7 @@ TEST_F(NormalizedQuantizedTest, ElementsOfBothSigns) {
       const TestTensor out = TestTensor::Output(DType::kF32, {rows});
       ASSERT_EQ(Run(x, norm, w, bias, out, 32, 3).status, CompletionStatus::kOk);
       ExpectNear(out,
-                 VectorProduct(Normalized(x.Values(), norm.Values(), 1, depth), w.values,
+                 VectorProduct(RmsNorm(x.Values(), norm.Values(), kEpsilon), w.values,
                                bias.Values(), 1, rows, depth),
                  /*products=*/true);
     }

@@ -119,7 +119,7 @@ class NormalizedMatrixTest : public MatrixTest {
     const TestTensor out = TestTensor::Output(out_dtype, shape);
     const TestTensor gated = TestTensor::Output(DType::kF32, shape);
     const uint32_t chunks = 1 + static_cast<uint32_t>(Below(4));
-    const std::vector<double> normalized = Normalized(x.Values(), norm.Values(), vectors, depth);
+    const std::vector<double> normalized = RmsNorm(x.Values(), norm.Values(), kEpsilon);
     ASSERT_EQ(RunOperator("rmsnorm_gemv", {x, norm, w, bias, out, F32(kEpsilon)}, chunks).status,
               CompletionStatus::kOk);
     ExpectNear(out, VectorProduct(normalized, w.Values(), bias.Values(), vectors, rows, depth),
@@ -172,7 +172,7 @@ TEST_F(NormalizedMatrixTest, ElementsOfBothSigns) {
     ASSERT_EQ(RunOperator("rmsnorm_gemv", {x, norm, w, bias, out, F32(kEpsilon)}, 3).status,
               CompletionStatus::kOk);
     ExpectNear(out,
-               VectorProduct(Normalized(x.Values(), norm.Values(), 1, depth), w.Values(),
+               VectorProduct(RmsNorm(x.Values(), norm.Values(), kEpsilon), w.Values(),
                              bias.Values(), 1, rows, depth),
                /*products=*/true);
   }
@@ -202,7 +202,7 @@ TEST_F(NormalizedMatrixTest, ThreeMatrices) {
                             chunks)
                     .status,
                 CompletionStatus::kOk);
-      const std::vector<double> normalized = Normalized(x.Values(), norm.Values(), vectors, depth);
+      const std::vector<double> normalized = RmsNorm(x.Values(), norm.Values(), kEpsilon);
       for (size_t m = 0; m < 3; ++m) {
         ExpectNear(outs[m],
                    VectorProduct(normalized, matrices[m].Values(), biases[m].Values(), vectors,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/conformance/operator_runner.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing {
 
@@ -83,27 +84,12 @@ inline std::vector<double> GatedProduct(const std::vector<double>& x,
   std::vector<double> result = VectorProduct(x, gate, {}, vectors, rows, depth);
   const std::vector<double> factors = VectorProduct(x, up, {}, vectors, rows, depth);
   for (size_t i = 0; i < result.size(); ++i) {
-    result[i] *= factors[i] / (1 + std::exp(-result[i]));
+    result[i] = Silu(result[i]) * factors[i];
   }
   return result;
 }
 
 inline constexpr double kEpsilon = 1e-5;
-
-// rmsnorm with kEpsilon.
-inline std::vector<double> Normalized(const std::vector<double>& x, const std::vector<double>& norm,
-                                      int64_t vectors, int64_t depth) {
-  std::vector<double> result(x.size());
-  for (int64_t s = 0; s < vectors; ++s) {
-    double mean = 0;
-    for (int64_t k = 0; k < depth; ++k) {
-      mean += x[s * depth + k] * x[s * depth + k] / static_cast<double>(depth);
-    }
-    const double root = std::sqrt(mean + kEpsilon);
-    for (int64_t k = 0; k < depth; ++k) result[s * depth + k] = x[s * depth + k] * norm[k] / root;
-  }
-  return result;
-}
 
 class MatrixTest : public ::testing::Test {
  protected:

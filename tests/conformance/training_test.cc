@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/conformance/operator_runner.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing {
 namespace {
@@ -59,21 +60,6 @@ std::vector<int64_t> Sizes() { return {0, 1, 31, 32, 33, 255, 256, 257, 1023, 10
 
 // --- Cross entropy
 
-std::vector<double> LogSoftmax(const std::vector<double>& logits, int64_t rows, int64_t columns) {
-  std::vector<double> result;
-  for (int64_t r = 0; r < rows; ++r) {
-    const double* const row = logits.data() + r * columns;
-    double largest = -kInf;
-    for (int64_t c = 0; c < columns; ++c) {
-      largest = std::isnan(row[c]) ? row[c] : std::max(largest, row[c]);
-    }
-    double sum = 0;
-    for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - largest);
-    for (int64_t c = 0; c < columns; ++c) result.push_back(row[c] - largest - std::log(sum));
-  }
-  return result;
-}
-
 TEST_F(TrainingTest, CrossEntropyAndItsGradient) {
   struct Shape {
     int64_t rows;
@@ -93,7 +79,8 @@ TEST_F(TrainingTest, CrossEntropyAndItsGradient) {
       const TestTensor log_probs = TestTensor::Output(DType::kF32, {shape.rows, shape.columns});
       ASSERT_EQ(RunOperator("cross_entropy", {logits, targets, loss, log_probs}).status,
                 CompletionStatus::kOk);
-      const std::vector<double> reference = LogSoftmax(logits.Values(), shape.rows, shape.columns);
+      const std::vector<double> reference =
+          ByRow(logits.Values(), static_cast<size_t>(shape.columns), LogSoftmax);
       ExpectNear(log_probs, reference, shape.columns > 1024);
       double sum = 0;
       const std::vector<double> chosen = targets.Values();

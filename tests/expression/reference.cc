@@ -4,18 +4,15 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/support/float64.h"
+
 namespace resident::testing {
 namespace {
 
 double Maximum(double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }
 double Minimum(double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); }
 double Clamp(double x, double lo, double hi) { return Minimum(Maximum(x, lo), hi); }
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double Silu(double x) { return x == -INFINITY ? 0 : x * Sigmoid(x); }
 double Gelu(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
-double GeluTanh(double x) {
-  return x * Sigmoid(2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x));
-}
 double Softplus(double x, double beta, double threshold) {
   return x * beta > threshold ? x : std::log1p(std::exp(x * beta)) / beta;
 }

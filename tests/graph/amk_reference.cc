@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/support/float64.h"
+
 namespace resident::testing::amk {
 
 Reals Sum(const Reals& x, const Reals& y) {
@@ -10,32 +12,7 @@ Reals Sum(const Reals& x, const Reals& y) {
 }
 
 Reals SiluTimes(const Reals& gate, const Reals& up) {
-  return Map(gate, up, [](double g, double u) { return g / (1 + std::exp(-g)) * u; });
-}
-
-Reals RmsNorm(const Reals& x, const Reals& w, double eps) {
-  Reals out;
-  for (size_t row = 0; row < x.size(); row += w.size()) {
-    double squares = 0;
-    for (size_t i = 0; i < w.size(); ++i) squares += x[row + i] * x[row + i];
-    const double root = std::sqrt(squares / static_cast<double>(w.size()) + eps);
-    for (size_t i = 0; i < w.size(); ++i) out.push_back(x[row + i] / root * w[i]);
-  }
-  return out;
-}
-
-Reals LayerNorm(const Reals& x, const Reals& w, const Reals& bias, double eps) {
-  const auto n = static_cast<double>(w.size());
-  Reals out;
-  for (size_t row = 0; row < x.size(); row += w.size()) {
-    double mean = 0, variance = 0;
-    for (size_t i = 0; i < w.size(); ++i) mean += x[row + i] / n;
-    for (size_t i = 0; i < w.size(); ++i) variance += std::pow(x[row + i] - mean, 2) / n;
-    for (size_t i = 0; i < w.size(); ++i) {
-      out.push_back((x[row + i] - mean) / std::sqrt(variance + eps) * w[i] + bias[i]);
-    }
-  }
-  return out;
+  return Map(gate, up, [](double g, double u) { return Silu(g) * u; });
 }
 
 Reals Product(const Reals& x, const Reals& w, size_t k, const Reals& bias) {

@@ -31,10 +31,6 @@ Reals Map(const Reals& x, const Reals& y, F f) {
 Reals Sum(const Reals& x, const Reals& y);
 Reals SiluTimes(const Reals& gate, const Reals& up);
 
-// Rows as long as w.
-Reals RmsNorm(const Reals& x, const Reals& w, double eps);
-Reals LayerNorm(const Reals& x, const Reals& w, const Reals& bias, double eps);
-
 // x [rows, k] by the transposed w [n, k], and a bias [n], or none if it is empty.
 Reals Product(const Reals& x, const Reals& w, size_t k, const Reals& bias = {});
 

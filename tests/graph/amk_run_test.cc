@@ -16,6 +16,7 @@
 #include "client/importers/amk/file.h"
 #include "tests/graph/amk_reference.h"
 #include "tests/graph/amk_runs.h"
+#include "tests/support/float64.h"
 
 namespace resident::testing::amk {
 namespace {
