@@ -202,7 +202,6 @@ class Rollout {
 
   mutable absl::Mutex mu_;
   Nodes nodes_;
-  std::string host_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread renewer_;
 };
