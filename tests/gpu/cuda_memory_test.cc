@@ -32,6 +32,7 @@
 #include "tests/daemon/daemon.h"
 #include "tests/gpu/cuda_calls.h"
 #include "tests/support/eventually.h"
+#include "tests/support/lane_tests.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident::testing {
@@ -45,18 +46,6 @@ using ::testing::HasSubstr;
 constexpr uint64_t kN = 1024;
 // A test that lasts longer is ended: a GPU's time is short.
 constexpr unsigned kTestSeconds = 100;
-
-uint64_t Scaled(uint64_t count) {
-  const char* const scale = getenv("RESIDENT_TEST_LANE_SCALE");
-  return scale == nullptr ? count : count * static_cast<uint64_t>(std::max(1, atoi(scale)));
-}
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  EXPECT_TRUE(value.ok()) << value.status();
-  if (!value.ok()) std::abort();
-  return *std::move(value);
-}
 
 // Makes a context of the first GPU current on this thread.
 void OpenContext() {

@@ -30,6 +30,7 @@
 #include "tests/daemon/daemon.h"
 #include "tests/lanes/fake_cuda.h"
 #include "tests/support/eventually.h"
+#include "tests/support/lane_tests.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident::testing {
@@ -44,18 +45,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kN = 64;
-
-uint64_t Scaled(uint64_t count) {
-  const char* const scale = getenv("RESIDENT_TEST_LANE_SCALE");
-  return scale == nullptr ? count : count * static_cast<uint64_t>(std::max(1, atoi(scale)));
-}
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  EXPECT_TRUE(value.ok()) << value.status();
-  if (!value.ok()) std::abort();
-  return *std::move(value);
-}
 
 // Memory of this process that is a buffer of the daemon.
 struct Shared {
