@@ -16,7 +16,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/benchmarks/experiments.md",
-             "docs/life_of_a_task.md"]
+             "docs/life_of_a_task.md", "docs/local_lane.md"]
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
@@ -24,6 +24,7 @@ NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 SMALL_TASKS = "bench_small_tasks.json"
+LANES = "bench_lane_h200.json"
 GRAPHS, GRAPHS_BESIDE = "bench_graphs.json", "bench_graphs_beside.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 PYTHON_CPU, INFERENCE_CPU = "python_cpu.json", "inference_cpu.json"
@@ -99,9 +100,12 @@ SUSTAINED = "sustained adds of 1,024, distinct buffers"
 WIDE = "wide add of 256 Mi, chunks of 32768"
 
 
-def figures(name):
+def figures(name, of=None):
+    """A row for each figure of the file, or only of those with a name in `of`."""
     rows = []
     for f in load(name)["figures"]:
+        if of is not None and f["what"] not in of:
+            continue
         baseline = "baseline" in f
         rows.append([
             f["what"], quantity(f["value"], f["unit"]), f["baseline"] if baseline else "",
@@ -126,6 +130,20 @@ def blocks():
     rows = [LONE, BURST, SUSTAINED, WIDE, "FLUX, one program over 1 Mi inputs",
             "FLUX, 1 Mi different programs"]
     return table(head, [[what] + [column[what] for column in columns] for what in rows])
+
+
+def lanes():
+    return figures(LANES)
+
+
+def lanes_short():
+    return figures(LANES, [
+        "lone add of 1,024 through a lane, p50", "chain of dependent adds, each",
+        "adds of 64 through a lane, one by one, joined",
+        "adds of 64 through a lane, ranges by stride",
+        "8 processes, a lane each, lone adds: in all", "gRPC Run with 64 open lanes, p50",
+        "lone add after a pause of 2 ms, p50", "daemon with 65 asleep lanes"
+    ])
 
 
 def generation():
@@ -402,7 +420,8 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
-          "small_tasks": small_tasks, "graphs": graphs, "graphs_beside": graphs_beside,
+          "small_tasks": small_tasks, "lanes": lanes, "lanes_short": lanes_short,
+          "graphs": graphs, "graphs_beside": graphs_beside,
           "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
           "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt,
           "python_cpu": python_cpu, "inference_cpu": inference_cpu,
