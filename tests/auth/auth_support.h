@@ -31,12 +31,14 @@ inline constexpr char kStatus[] = "/resident.v1.Admin/Status";
 
 class Folder {
  public:
+  // `root`: "/tmp" for a folder with a socket, since Bazel's folder may be too deep for its path.
+  explicit Folder(const std::string& root = TempFolder::Root()) : folder_("resident-auth", root) {}
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
   // Replaces the file atomically, and returns its path.
   std::string Write(const std::string& name, const std::string& text) const;
 
  private:
-  const TempFolder folder_{"resident-auth"};
+  const TempFolder folder_;
 };
 
 // A line of a token file.

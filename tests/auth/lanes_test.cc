@@ -1,7 +1,6 @@
 // Local lanes if callers have identities: quotas, rights, and what happens when they are withdrawn.
 #include <grpcpp/grpcpp.h>
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,11 +10,10 @@
 #include "client/residentd_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/sha256.h"
+#include "tests/auth/auth_support.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/lane.h"
 #include "tests/support/eventually.h"
-#include "tests/support/temp_folder.h"
 
 namespace resident::testing {
 namespace {
@@ -31,19 +29,11 @@ std::string Policy(const std::string& alice) {
                       R"(, "viewer": {"roles": ["admin"]}}})");
 }
 
-std::string Write(const std::string& path, const std::string& text) {
-  FILE* const file = fopen(path.c_str(), "w");
-  EXPECT_NE(file, nullptr) << path;
-  fwrite(text.data(), 1, text.size(), file);
-  fclose(file);
-  return path;
-}
-
 class LanesOfIdentitiesTest : public ::testing::Test {
  protected:
   void Start(const std::string& alice) {
-    policy_ = Write(folder_.path() + "/policy", Policy(alice));
-    tokens_ = Write(folder_.path() + "/tokens", Tokens(true));
+    policy_ = folder_.Write("policy", Policy(alice));
+    tokens_ = folder_.Write("tokens", Tokens(true));
     daemon_ = std::make_unique<Daemon>(std::vector<std::string>{
         "--policy=" + policy_, "--token_file=" + tokens_, "--local_address=" + path_});
     client::Options options;
@@ -56,8 +46,7 @@ class LanesOfIdentitiesTest : public ::testing::Test {
     buffer_ = std::make_unique<client::Buffer<float>>(*std::move(buffer));
   }
   static std::string Tokens(bool alice) {
-    return absl::StrCat(alice ? absl::StrCat("alice ", Sha256Hex(kToken), "\n") : "", "viewer ",
-                        Sha256Hex(kOtherToken), "\n");
+    return (alice ? TokenLine("alice", kToken) : "") + TokenLine("viewer", kOtherToken);
   }
   void Reload() { daemon_->Kill(SIGHUP); }
   std::unique_ptr<TestLane> NewLane(const std::string& token = kToken) {
@@ -75,8 +64,8 @@ class LanesOfIdentitiesTest : public ::testing::Test {
     return lane;
   }
 
-  const TempFolder folder_{"resident-lanes", "/tmp"};
-  const std::string path_ = folder_.path() + "/socket";
+  const Folder folder_{"/tmp"};
+  const std::string path_ = folder_.Path("socket");
   std::string policy_;
   std::string tokens_;
   std::unique_ptr<Daemon> daemon_;
@@ -118,7 +107,7 @@ TEST_F(LanesOfIdentitiesTest, OnlyOperatorsOfThePolicyCanBePreparedAndCalled) {
   ASSERT_TRUE(lane->Prepare(mul, nullptr).ok());
   ASSERT_EQ(lane->Call(0, {0, 0, 0}).status, kLaneOk);
   // The right for one of them is withdrawn: the lane stays open.
-  Write(policy_, Policy(R"({"roles": ["submit"], "operators": {"submit": ["mul"]}})"));
+  folder_.Write("policy", Policy(R"({"roles": ["submit"], "operators": {"submit": ["mul"]}})"));
   Reload();
   EXPECT_TRUE(Eventually([&] {
     const LaneEnd end = lane->Call(0, {0, 0, 0});
@@ -133,7 +122,7 @@ TEST_F(LanesOfIdentitiesTest, TheLaneEndsWhenTheCredentialIsWithdrawn) {
   const auto lane = OpenLane();
   ASSERT_TRUE(lane->Prepare(AddCall(buffer_->id(), 4), nullptr).ok());
   ASSERT_EQ(lane->Call(0, {0, 0, 0}).status, kLaneOk);
-  Write(tokens_, Tokens(false));
+  folder_.Write("tokens", Tokens(false));
   Reload();
   EXPECT_EQ(lane->Finish().error_code(), StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(Eventually([&] { return lane->state() == kLaneClosed; }));
@@ -146,7 +135,7 @@ TEST_F(LanesOfIdentitiesTest, TheLaneEndsWhenTheCredentialIsWithdrawn) {
 TEST_F(LanesOfIdentitiesTest, TheLaneEndsWhenTheRoleIsWithdrawn) {
   Start(R"({"roles": ["submit"]})");
   const auto lane = OpenLane();
-  Write(policy_, Policy(R"({"roles": ["install"]})"));
+  folder_.Write("policy", Policy(R"({"roles": ["install"]})"));
   Reload();
   EXPECT_EQ(lane->Finish().error_code(), StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(Eventually([&] { return lane->state() == kLaneClosed; }));

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,11 +19,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "resident/v1/buffers.grpc.pb.h"
-#include "runtime/base/sha256.h"
+#include "tests/auth/auth_support.h"
 #include "tests/daemon/daemon.h"
 #include "tests/daemon/messages.h"
 #include "tests/support/local_packets.h"
-#include "tests/support/temp_folder.h"
 
 namespace resident::testing {
 namespace {
@@ -39,22 +37,12 @@ constexpr char kPolicy[] = R"({"identities": {
   "alice": {"roles": ["submit"], "quotas": {"buffer_mib": 1}},
   "bob": {"roles": ["submit"]}}})";
 
-std::string Write(const std::string& path, const std::string& text) {
-  FILE* const file = fopen(path.c_str(), "w");
-  EXPECT_NE(file, nullptr) << path;
-  fwrite(text.data(), 1, text.size(), file);
-  fclose(file);
-  return path;
-}
-
-// In /tmp: Bazel's folder may be too deep for a socket's path.
 class SharedMemoryOfIdentitiesTest : public ::testing::Test {
  protected:
   SharedMemoryOfIdentitiesTest()
-      : daemon_({"--policy=" + Write(folder_.path() + "/policy", kPolicy),
-                 "--token_file=" + Write(folder_.path() + "/tokens",
-                                         absl::StrCat("alice ", Sha256Hex(kAliceToken), "\nbob ",
-                                                      Sha256Hex(kBobToken), "\n")),
+      : daemon_({"--policy=" + folder_.Write("policy", kPolicy),
+                 "--token_file=" + folder_.Write("tokens", TokenLine("alice", kAliceToken) +
+                                                               TokenLine("bob", kBobToken)),
                  "--local_address=" + path_}) {}
 
   std::unique_ptr<client::Client> Connect(const std::string& token) {
@@ -105,8 +93,8 @@ class SharedMemoryOfIdentitiesTest : public ::testing::Test {
     return count;
   }
 
-  const TempFolder folder_{"resident-shm", "/tmp"};
-  const std::string path_ = folder_.path() + "/socket";
+  const Folder folder_{"/tmp"};
+  const std::string path_ = folder_.Path("socket");
   const Daemon daemon_;
 };
 
