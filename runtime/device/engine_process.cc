@@ -63,6 +63,7 @@ absl::Status CheckLayout(uint64_t engine_layout_hash) {
 }
 
 absl::StatusOr<std::unique_ptr<EngineProcess>> EngineProcess::Launch(const DeviceOptions& options) {
+  assert(options.engine_type != nullptr);
   ASSIGN_OR_RETURN(auto region, SharedRegion::Create(options.limits.ring_slots,
                                                      options.limits.staging_mib << 20));
   ASSIGN_OR_RETURN(const auto control, MakeSocketPair());
