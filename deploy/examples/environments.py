@@ -191,7 +191,7 @@ def work(worker, way, address, cuda, steps, barrier, results):
         action = act(features)
         latencies[max(step, 0)] = (time.perf_counter() - start) * 1e6
         scores = reference(features, *own)
-        wrong += not 0 <= action < ACTIONS or scores.max() - scores[action] > SAME_SCORE
+        wrong += int(not 0 <= action < ACTIONS or scores.max() - scores[action] > SAME_SCORE)
         entities += len(features)
         environment.step(action)
     seconds = time.perf_counter() - began

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: E402
 import torch_support  # noqa: E402
 from torch_support import rt, unittest_main  # noqa: E402
 
-from residentd.torch.backend import states  # noqa: E402
+from residentd.torch.backend import _Part, states  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -66,17 +66,15 @@ class BackendTest(torch_support.TorchTest):
 
     def part_of(self, compiled, *tensors):
         """The part of the graph that was compiled last."""
-        import residentd.torch.backend as backend
-
         found = []
-        original = backend._Part.forward
+        original = _Part.forward
 
         def forward(part, *args):
             found.append(part)
             return original(part, *args)
 
-        backend._Part.forward = forward
-        self.addCleanup(setattr, backend._Part, "forward", original)
+        _Part.forward = forward
+        self.addCleanup(setattr, _Part, "forward", original)
         compiled(*tensors)
         self.assertEqual(len(found), 1)
         return found[0]

@@ -28,6 +28,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ..errors import Error, InvalidArgument, NotFound
+from ..lane import MAX_WORDS
 from ..operators import Example
 from . import lowering
 from .lane import current
@@ -76,6 +77,9 @@ class _Result:
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.arguments = [i for i, node in enumerate(placeholders) if node in needed]
         names = {placeholders[i].name: "x{}".format(k) for k, i in enumerate(self.arguments)}
+        if len(self.arguments) >= MAX_WORDS:
+            raise InvalidArgument("a result depends on {} tensors".format(len(self.arguments)),
+                                  "a call of a lane has {} with the output".format(MAX_WORDS))
         if not output.meta["val"].is_contiguous():
             raise InvalidArgument("a result is not dense", "make it contiguous")
         self.text = lowering.lower(describe(graph, "a part of a graph", names, {}, output))

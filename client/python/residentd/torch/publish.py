@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 import torch
 
+from .. import dtypes
+from ..dtypes import DType
 from ..errors import InvalidArgument
+from ..lane import MAX_WORDS
 from ..operators import Example
 from . import lowering
+from .lane import current
+from .operators import ops
+from .tensors import from_array
 from .trace import dtype_name, parameters_of, trace
 
 if TYPE_CHECKING:
@@ -34,7 +40,8 @@ _KINDS = ("normal", "special", "denormal", "empty")
 
 class Published:
     """An operator that publish() has installed. Calling it runs the version that is active, as rt.ops.NAME does:
-    tensors by position, in the order of the function's parameters, scalars by position behind them or by keyword.
+    tensors by position, in the order of the function's parameters, scalars by position behind them or by keyword. With
+    more than 6 tensors the call goes over gRPC, because a call of a lane names at most 7 with the output.
     """
 
     def __init__(self, client: "Client", name: str, version: int, expression: str, tensors: int,
@@ -47,8 +54,6 @@ class Published:
         self.expression = expression
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from .operators import ops
-
         if len(args) > self._tensors + len(self._scalars):
             raise InvalidArgument("{} takes {} arguments and got {}".format(
                 self.name, self._tensors + len(self._scalars), len(args)), "pass out= by keyword")
@@ -56,7 +61,11 @@ class Published:
             if name in kwargs:
                 raise InvalidArgument("{} got '{}' twice".format(self.name, name), "pass it once")
             kwargs[name] = value
-        return ops[self.name](*args[:self._tensors], **kwargs)
+        if self._tensors < MAX_WORDS:
+            return ops[self.name](*args[:self._tensors], **kwargs)
+        # More tensors than a call of a lane has.
+        made = self._client.op(self.name)(*args[:self._tensors], **kwargs)
+        return from_array(made, cast(DType, dtypes.of_array(made))).to(args[0].device)
 
     def remove(self) -> None:
         """Removes the operator with all its versions."""
@@ -89,8 +98,6 @@ def publish(fn: Callable[..., Any], name: str, examples: Sequence[Union[torch.Te
     source), or the daemon refused the version.
     """
     if client is None:
-        from .lane import current
-
         client = current().client
     parameters = parameters_of(fn, name)
     inputs = [each.name for each in parameters if each.default is each.empty]

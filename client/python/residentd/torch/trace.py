@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import linecache
 import logging
 import math
 import os
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -20,6 +22,7 @@ from ..errors import Error, InvalidArgument
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "bool"}
 
 _LINE_CHARACTERS = 100
+_tracing = threading.Lock()  # torch traces one function at a time.
 # Frames of these folders are not of the function that is published.
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -165,10 +168,8 @@ def trace(function: Callable[..., Any], name: str, tensors: Sequence[Tuple[Seque
         with _Lines():
             return function(*values)
 
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    log_disabled, log.disabled = log.disabled, True  # It prints errors that are raised, too.
     try:
-        with mode, fx_traceback.preserve_node_meta():
+        with _tracing, _quiet(), mode, fx_traceback.preserve_node_meta():
             graph = make_fx(flat)(*given)
     except Error:
         raise
@@ -181,8 +182,6 @@ def trace(function: Callable[..., Any], name: str, tensors: Sequence[Tuple[Seque
             name, _last_line(error), type(error).__name__, str(error).split("\n")[0]),
             "use operations of torch on the arguments only: tensors from outside must be parameters, and elements have no "
             "values when a function is published") from error
-    finally:
-        log.disabled = log_disabled
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     inputs, scalars = {}, {}
     for node, parameter in zip(placeholders, parameters):
@@ -198,6 +197,17 @@ def trace(function: Callable[..., Any], name: str, tensors: Sequence[Tuple[Seque
         raise InvalidArgument("{} returns {!r}, which does not depend on its arguments".format(name, returned),
                               "return the result")
     return describe(graph.graph, name, inputs, scalars, returned)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's log of errors that it raises, too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _last_line(error: BaseException) -> str:
