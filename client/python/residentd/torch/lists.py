@@ -178,18 +178,17 @@ class _Tasks:
         if all(each is not None and 0 in each.shape for i, each in zip(places, given)
                if signature.parameters[i].kind != INPUT):
             return
-        elements = self._elements(places, given)
-        call = self._call(places, given, fixed, elements)
-        columns: Dict[int, Any] = {}
+        found: Dict[int, Any] = {}
         for i in places:
             each = self.lists[bound.inputs.index(i)] if i in bound.inputs else self.outputs[i]
-            if each is None:
-                continue
-            word = call.word_of(i)
+            name = signature.parameters[i].name
             if isinstance(each, torch.Tensor):
-                columns[word] = self._places(signature.parameters[i].name, [each], [0], reach_bytes(each)).repeat(len(tasks))
-            else:
-                columns[word] = self._places(signature.parameters[i].name, each, tasks, reach_bytes(each[task]))
+                found[i] = self._places(name, [each], [0], reach_bytes(each)).repeat(len(tasks))
+            elif each is not None:
+                found[i] = self._places(name, each, tasks, reach_bytes(each[task]))
+        elements = self._elements(places, given)
+        call = self._call(places, given, fixed, elements)
+        columns = {call.word_of(i): each for i, each in found.items()}
         if elements:
             columns[call._count - 1] = np.full(len(tasks), given[0].numel(), np.int64)
         scalars = {name: call.word_of(i) for name, i in self.scalars.items()}
@@ -243,6 +242,8 @@ class _Tasks:
     def run(self, values: Dict[str, Any]) -> None:
         """Runs the tasks; waits if a tensor is on the CPU."""
         lane = self.lane
+        if not self.groups:
+            return
         bits = self._bits(values)
         for group in self.groups:
             group.set_scalars(bits)
@@ -301,7 +302,7 @@ class _Tasks:
         bound = self.bound
         values = [list(self.outputs[i]) if i in self.outputs else self.lists[bound.inputs.index(i)]
                   for i in bound.outputs]
-        return results.named_tuple(bound.names, values)
+        return values[0] if len(values) == 1 else results.named_tuple(bound.names, values)
 
     def release(self) -> None:
         """Lets the calls be released, unless they are kept."""

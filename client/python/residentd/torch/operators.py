@@ -129,7 +129,7 @@ class BoundOperator:
                 values.append(by_copy.get(id(tensor), tensor))
             else:
                 values.append(next(new))
-        return results.named_tuple(self.names, values)
+        return values[0] if len(values) == 1 else results.named_tuple(self.names, values)
 
     def arrange(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> Tuple[
             List[int], List[Any], Dict[str, Any], Tuple[Any, ...]]:
