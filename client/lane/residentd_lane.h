@@ -226,16 +226,18 @@ void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence);
  * starts when all earlier submissions have ended; others start at once. The library keeps what was
  * read and written since the last submission with AFTER_ALL, in granules of 512 bytes of each
  * buffer: tasks that share a granule are ordered, too. Memory that is bound as two buffers is not
- * recognized as the same. A range is one submission: its own tasks run in any order, and a place by
- * stride counts as everything between its first and its last task.
+ * recognized as the same, and memory of arguments that do not vary is not known: let them vary. A
+ * range is one submission: its own tasks run in any order, and a place by stride counts as
+ * everything between its first and its last task.
  *
  * Only ORDERED submissions are kept: others, and those of residentd_lane_call, are not waited for,
- * unless AFTER_ALL is added. Limits, beyond which AFTER_ALL is added although it may not be needed:
- * 4,096 blocks of 32 KiB in use since the last one; submissions that use more by themselves, ranges
- * with more than 65,536 values of places, and submissions with a word of which nothing was told are
- * taken to write all memory. Awaits and signals of stream words do not end what is kept, because
- * they do not wait for earlier tasks; residentd_lane_stream_begin does, if everything ordered was
- * submitted before the last residentd_lane_stream_end of that stream.
+ * unless AFTER_ALL is added. residentd_lane_cancel_below of a part of what was submitted ends the
+ * order of the rest. Limits, beyond which AFTER_ALL is added although it may not be needed: 4,096
+ * blocks of 32 KiB in use since the last one; submissions that use more by themselves, ranges with
+ * more than 65,536 values of places, and submissions with a word of which nothing was told are
+ * taken to write all memory; so are those without words. Awaits and signals of stream words do not
+ * end what is kept, because they do not wait for earlier tasks; residentd_lane_stream_begin does,
+ * if everything ordered was submitted before the last residentd_lane_stream_end of that stream.
  *
  * Tell each word of a call, before its first ORDERED submission and again when the daemon has given
  * the number to another call. About 150 ns for a submission of three small tensors. The first call
