@@ -302,10 +302,10 @@ typedef struct residentd_lane_segment {
  * `device`, which only that GPU can access. `stream` is not used. Null: last_error has the reason.
  * At most 65,536 segments; those that were freed, but not popped by pool_freed, count. */
 void* residentd_lane_pool_alloc(size_t bytes, int device, void* stream);
-/* Frees a segment by the address that pool_alloc returned. REQUIRES: no work of this process uses
- * it. It is unmapped here at once; the memory itself exists as long as the daemon has it imported,
- * so that tasks that use it are not disturbed. Null, or an unknown address: nothing (last_error).
- * `bytes`, `device` and `stream` are not used. */
+/* Frees a segment by the address that pool_alloc returned. Waits for the work of the context in
+ * which it was allocated, as cudaFree does, and unmaps it; the memory itself exists as long as the
+ * daemon has it imported, so that tasks that use it are not disturbed. Null, or an unknown address:
+ * nothing (last_error). `bytes`, `device` and `stream` are not used. */
 void residentd_lane_pool_free(void* address, size_t bytes, int device, void* stream);
 /* Finds the segment in which an address is. OK; INVALID: it is in none. */
 int residentd_lane_pool_find(const void* address, residentd_lane_segment* segment);
@@ -314,8 +314,12 @@ int residentd_lane_pool_find(const void* address, residentd_lane_segment* segmen
 int residentd_lane_pool_export(uint64_t id);
 /* Writes the ids of at most `n` segments that were exported and have been freed, in this order, and
  * forgets them; returns their number, 0 if there are none, or INVALID (`n` < 0). The caller frees
- * the daemon's buffers of these segments. */
+ * the daemon's buffers of these segments. An id is there before the segment's address can be used
+ * again. */
 int residentd_lane_pool_freed(uint64_t* ids, int n);
+/* A number that rises (release) when pool_freed has another id: who keeps addresses of segments
+ * loads it (acquire) before an address is used. Valid as long as the process. */
+const uint64_t* residentd_lane_pool_changes(void);
 
 /* Says in words how a submission ended: the daemon's text if it is still the latest refusal of the
  * lane, otherwise what the status or the reason means. Valid until the next call on this thread. */

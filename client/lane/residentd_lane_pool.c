@@ -1,6 +1,9 @@
 /* An allocator of device memory that the daemon can import: each allocation is made with
  * cuMemCreate, so that there is a descriptor of it.
  *
+ * A caller that keeps addresses of segments must notice that one was freed before the address is
+ * used again. So the id is in the list, and `changes` has risen, before the address is given back.
+ *
  * The mutex is not held during calls that may wait for the device, because the thread that submits
  * what the device waits for may call pool_find. */
 #define _GNU_SOURCE
@@ -56,11 +59,16 @@ static struct driver {
   int (*unmap)(device_pointer, size_t);
   int (*release)(memory_handle);
   int (*address_free)(device_pointer, size_t);
+  int (*current_context)(void**);
+  int (*push_context)(void*);
+  int (*pop_context)(void**);
+  int (*synchronize)(void);
 } driver;
 
 struct segment {
   residentd_lane_segment info;
   memory_handle memory;
+  void* context; /* Of the thread that allocated; may be null. */
   bool exported;
 };
 
@@ -70,12 +78,13 @@ static struct pool {
   const char* missing;
   pthread_mutex_t mutex;
   /* With the mutex. Segments by rising addresses; ids that pool_freed has not popped; the entries
-   * for which both arrays have space, and those that may be needed: segments, freed ids, and
-   * segments that a thread is making or freeing. */
+   * for which both arrays have space, and those that may be needed: segments, those that a thread
+   * is making, and freed ids. */
   struct segment* segments;
   uint64_t* freed;
   uint32_t segment_count, freed_count, space, used;
   uint64_t next_id;
+  uint64_t changes; /* Atomic. */
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .next_id = 1};
 static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
 
@@ -94,6 +103,10 @@ static void open_pool(void) {
       {"cuMemUnmap", (void**)&driver.unmap},
       {"cuMemRelease", (void**)&driver.release},
       {"cuMemAddressFree", (void**)&driver.address_free},
+      {"cuCtxGetCurrent", (void**)&driver.current_context},
+      {"cuCtxPushCurrent_v2", (void**)&driver.push_context},
+      {"cuCtxPopCurrent_v2", (void**)&driver.pop_context},
+      {"cuCtxSynchronize", (void**)&driver.synchronize},
   };
   pool.missing = lane_open_driver(calls, sizeof(calls) / sizeof(calls[0]));
   if (pool.missing == NULL) __atomic_store_n(&pool.alive, lane_map_alive(), __ATOMIC_RELEASE);
@@ -172,7 +185,10 @@ static int make_segment(size_t bytes, int device, struct segment* segment, const
       const struct access access = {properties.location, kReadWrite};
       *call = "cuMemSetAccess";
       error = driver.set_access(info->address, info->bytes, &access, 1);
-      if (error == kCudaOk) return error;
+      if (error == kCudaOk) {
+        driver.current_context(&segment->context);
+        return error;
+      }
       driver.unmap(info->address, info->bytes);
     }
     driver.address_free(info->address, info->bytes);
@@ -239,7 +255,7 @@ void* residentd_lane_pool_alloc(size_t bytes, int device, void* stream) {
   return (void*)made.info.address;
 }
 
-/* Removes the segment that begins at the address; false: there is none. */
+/* Removes the segment that begins at the address, and lists its id; false: there is none. */
 static bool remove_segment(uint64_t address, struct segment* removed) {
   pthread_mutex_lock(&pool.mutex);
   const uint32_t count = count_to(address);
@@ -249,9 +265,24 @@ static bool remove_segment(uint64_t address, struct segment* removed) {
     memmove(&pool.segments[count - 1], &pool.segments[count],
             (pool.segment_count - count) * sizeof(*pool.segments));
     --pool.segment_count;
+    if (removed->exported) {
+      pool.freed[pool.freed_count++] = removed->info.id;
+      __atomic_fetch_add(&pool.changes, 1, __ATOMIC_RELEASE);
+    } else {
+      --pool.used;
+    }
   }
   pthread_mutex_unlock(&pool.mutex);
   return found;
+}
+
+/* Waits for the work of the process that may use the segment, as cudaFree does: unmapping does not.
+ */
+static void wait_for_device(const struct segment* segment) {
+  void* context = NULL;
+  const bool pushed = segment->context != NULL && driver.push_context(segment->context) == kCudaOk;
+  driver.synchronize();
+  if (pushed) driver.pop_context(&context);
 }
 
 void residentd_lane_pool_free(void* address, size_t bytes, int device, void* stream) {
@@ -264,6 +295,7 @@ void residentd_lane_pool_free(void* address, size_t bytes, int device, void* str
               address);
     return;
   }
+  wait_for_device(&segment);
   /* What fails is lost to this process, for instance when its context has ended before. */
   const char* call = "cuMemUnmap";
   int error = driver.unmap(segment.info.address, segment.info.bytes);
@@ -277,14 +309,9 @@ void residentd_lane_pool_free(void* address, size_t bytes, int device, void* str
   } else if (released != kCudaOk) {
     fail_cuda("cuMemRelease", released);
   }
-  pthread_mutex_lock(&pool.mutex);
-  if (segment.exported) {
-    pool.freed[pool.freed_count++] = segment.info.id;
-  } else {
-    --pool.used;
-  }
-  pthread_mutex_unlock(&pool.mutex);
 }
+
+const uint64_t* residentd_lane_pool_changes(void) { return &pool.changes; }
 
 int residentd_lane_pool_find(const void* address, residentd_lane_segment* segment) {
   const int code = enter();

@@ -25,6 +25,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -173,8 +174,12 @@ int cuCtxPopCurrent_v2(void**) {
 }
 int cuCtxSynchronize() {
   State& state = GetState();
-  std::lock_guard<std::mutex> lock(state.mutex);
-  for (const auto& [stream, owned] : state.streams) stream->Synchronize();
+  std::vector<FakeStream*> streams;
+  {
+    std::lock_guard<std::mutex> lock(state.mutex);
+    for (const auto& [stream, owned] : state.streams) streams.push_back(stream);
+  }
+  for (FakeStream* const stream : streams) stream->Synchronize();
   return kOk;
 }
 int cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
@@ -211,6 +216,10 @@ int cuStreamWaitValue32_v2(void* stream, uint64_t device, uint32_t value, unsign
 }
 
 int cuInit(unsigned) { return kOk; }
+int cuCtxGetCurrent(void** context) {
+  *context = &GetState();  // Any address.
+  return kOk;
+}
 int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return ordinal >= 0 && ordinal < kDevices ? kOk : kInvalidDevice;

@@ -143,6 +143,35 @@ TEST_F(LanePoolTest, FreedSegmentsArePoppedInTheirOrderIfTheyWereExported) {
   EXPECT_EQ(PopAll(), exported);
 }
 
+// An address that another thread gets is not yet known by its old id.
+TEST_F(LanePoolTest, AFreeWaitsForTheDeviceAndListsTheIdBefore) {
+  const auto create = Find<decltype(FakeCudaCreateStream)>("FakeCudaCreateStream");
+  const auto enqueue = Find<decltype(FakeCudaEnqueue)>("FakeCudaEnqueue");
+  const auto destroy = Find<decltype(FakeCudaDestroyStream)>("FakeCudaDestroyStream");
+  void* const address = Alloc(1);
+  const uint64_t id = FindSegment(address).id;
+  close(residentd_lane_pool_export(id));
+  const uint64_t* const changes = residentd_lane_pool_changes();
+  const uint64_t before = *changes;
+  std::atomic<bool> go{false};
+  void* const stream = create(nullptr);
+  enqueue(
+      stream,
+      [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+      },
+      &go);
+  std::thread freeing([&] { Free(address); });
+  while (__atomic_load_n(changes, __ATOMIC_ACQUIRE) == before) std::this_thread::yield();
+  EXPECT_EQ(PopAll(), std::vector<uint64_t>{id});
+  EXPECT_EQ(allocations_(), 3);
+  go = true;
+  freeing.join();
+  EXPECT_EQ(allocations_(), 0);
+  EXPECT_EQ(*changes, before + 1);
+  destroy(stream);
+}
+
 TEST_F(LanePoolTest, AnAddressThatIsUsedAgainHasANewId) {
   std::set<uint64_t> ids;
   std::set<void*> addresses;
