@@ -277,7 +277,7 @@ class TorchLane(Lane):
             raise lanes.closed()
         if code != FULL:
             self._raise(code, None)
-        code = self._library.residentd_lane_await(self._handle, self.next - self.slots // 2, -1, None)
+        code = self._library.residentd_lane_await(self._handle, self.next - self.slots // 2, -1, 0)
         if code:
             self._raise(code, None)
 
@@ -338,7 +338,7 @@ class TorchLane(Lane):
         """Releases calls once no submission names them."""
         sequence = self.next - 1
         if sequence >= 0:
-            code = self._library.residentd_lane_await(self._handle, sequence, -1, None)
+            code = self._library.residentd_lane_await(self._handle, sequence, -1, 0)
             if code:
                 self._raise(code, None)
         if numbers:
