@@ -138,6 +138,7 @@ class LaneCall:
         self._lane = lane
         self._number = number
         self.joins = False  # Whether its tasks can be one range.
+        self.has_elements = False  # Whether its last word is the number of elements.
         self.version = version  # That was active when the call was prepared, or the pinned one.
         self._signature = signature
         self._of_parameter = {parameter: (word, kind) for word, (parameter, kind) in enumerate(words)}
@@ -474,7 +475,8 @@ class Lane:
                                   "let at most {} vary; put tensors side by side into one".format(MAX_WORDS))
         response = self._connection._call("Lanes.Prepare", request, None, signature.operator)
         call = self._call_class(self, response.call, response.version, signature, words, first)
-        call.joins = response.joins
+        call.joins, call.has_elements = response.joins, bool(elements)
+        call._count += call.has_elements
         return call
 
     def _release(self, calls: Sequence[int] = (), buffers: Sequence[int] = ()) -> None:

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/lane/residentd_lane.h"
@@ -20,6 +21,7 @@
 enum {
   /* A lone call is shorter: to get the lock again may take milliseconds if other threads run. */
   kHoldNs = 10000,
+  kFloat = 2, /* kDLFloat */
 };
 
 static struct {
@@ -199,10 +201,53 @@ static bool call_data_ptr(PyObject* tensor, PyObject* name, uint64_t* address) {
   return PyErr_Occurred() == NULL;
 }
 
+/* The kinds of a list's tensors: a hash table from kinds to the first tensor that has each one. */
+struct kinds {
+  struct dl_tensor* tensors; /* `count` */
+  int64_t* table;            /* Of `slots`, a power of two: the index of a tensor, or -1. */
+  Py_ssize_t slots;
+};
+
+static uint64_t hash_of(const struct dl_tensor* tensor) {
+  uint64_t hash = (uint64_t)tensor->device_type << 40 ^ (uint64_t)tensor->code << 16 ^ tensor->bits;
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    hash = (hash ^ (uint64_t)tensor->shape[i]) * 0x9E3779B97F4A7C15u;
+    hash = (hash ^ hash >> 29 ^ (tensor->strides == NULL ? 1 : (uint64_t)tensor->strides[i])) *
+           0xBF58476D1CE4E5B9u;
+  }
+  return hash ^ hash >> 32;
+}
+
+static int64_t kind_of(struct kinds* kinds, Py_ssize_t i) {
+  Py_ssize_t slot = (Py_ssize_t)(hash_of(&kinds->tensors[i]) & (uint64_t)(kinds->slots - 1));
+  for (; kinds->table[slot] >= 0; slot = (slot + 1) & (kinds->slots - 1)) {
+    if (same_kind(&kinds->tensors[kinds->table[slot]], &kinds->tensors[i]))
+      return kinds->table[slot];
+  }
+  kinds->table[slot] = i;
+  return i;
+}
+
+/* The length of a dense vector of float32 on the device of `first`; otherwise 0. */
+static int64_t length_of(const struct dl_tensor* first, const struct dl_tensor* tensor) {
+  const bool vector = tensor->device_type == first->device_type && tensor->ndim == 1 &&
+                      tensor->code == kFloat && tensor->bits == 32 && tensor->lanes == 1 &&
+                      (tensor->strides == NULL || tensor->strides[0] == 1);
+  return vector ? tensor->shape[0] : 0;
+}
+
+/* What addresses() returns. */
+struct found {
+  uint64_t* addresses;
+  int64_t* kinds; /* Null: not wanted; as lengths. */
+  int64_t* lengths;
+};
+
 /* The tensors are alive: the list or tuple has them. Returns how many are as the first one, or -1.
  */
 static Py_ssize_t read_addresses(const struct dl_exchange_api* api, PyObject* tensors, bool is_list,
-                                 Py_ssize_t count, uint64_t* out) {
+                                 Py_ssize_t count, const struct found* found, struct kinds* kinds) {
+  uint64_t* const out = found->addresses;
   PyObject* const name = PyUnicode_InternFromString("data_ptr");
   if (name == NULL) return -1;
   struct dl_tensor first = {0}, tensor = {0};
@@ -222,6 +267,11 @@ static Py_ssize_t read_addresses(const struct dl_exchange_api* api, PyObject* te
       if (i == 0) first = tensor;
       out[i] = (uint64_t)(uintptr_t)tensor.data + tensor.byte_offset;
       same += same_kind(&first, &tensor);
+      if (kinds != NULL) {
+        kinds->tensors[i] = tensor;
+        found->kinds[i] = kind_of(kinds, i);
+      }
+      if (found->lengths != NULL) found->lengths[i] = length_of(&first, &tensor);
     }
   }
   Py_DECREF(name);
@@ -230,8 +280,8 @@ static Py_ssize_t read_addresses(const struct dl_exchange_api* api, PyObject* te
 
 static PyObject* addresses(PyObject* module, PyObject* const* arguments, Py_ssize_t given) {
   (void)module;
-  if (given != 3) {
-    PyErr_SetString(PyExc_TypeError, "3 arguments are needed");
+  if (given != 3 && given != 5) {
+    PyErr_SetString(PyExc_TypeError, "3 or 5 arguments are needed");
     return NULL;
   }
   const struct dl_exchange_api* api = NULL;
@@ -248,10 +298,29 @@ static PyObject* addresses(PyObject* module, PyObject* const* arguments, Py_ssiz
     PyErr_SetString(PyExc_TypeError, "tensors is no list and no tuple");
     return NULL;
   }
-  uint64_t* const out = PyLong_AsVoidPtr(arguments[2]);
-  if (out == NULL && PyErr_Occurred() != NULL) return NULL;
+  struct found found = {PyLong_AsVoidPtr(arguments[2]), NULL, NULL};
+  if (given == 5) {
+    found.kinds = PyLong_AsVoidPtr(arguments[3]);
+    found.lengths = PyLong_AsVoidPtr(arguments[4]);
+  }
+  if (PyErr_Occurred() != NULL) return NULL;
   const Py_ssize_t count = is_list ? PyList_Size(arguments[1]) : PyTuple_Size(arguments[1]);
-  const Py_ssize_t same = read_addresses(api, arguments[1], is_list, count, out);
+  struct kinds kinds = {NULL, NULL, 64};
+  while (kinds.slots < 2 * count) kinds.slots *= 2;
+  if (found.kinds != NULL && api != NULL) {
+    kinds.tensors = malloc((size_t)(count + 1) * sizeof(*kinds.tensors));
+    kinds.table = malloc((size_t)kinds.slots * sizeof(*kinds.table));
+    if (kinds.tensors == NULL || kinds.table == NULL) {
+      free(kinds.tensors);
+      free(kinds.table);
+      return PyErr_NoMemory();
+    }
+    memset(kinds.table, -1, (size_t)kinds.slots * sizeof(*kinds.table));
+  }
+  const Py_ssize_t same = read_addresses(api, arguments[1], is_list, count, &found,
+                                         kinds.table == NULL ? NULL : &kinds);
+  free(kinds.tensors);
+  free(kinds.table);
   return same < 0 ? NULL : PyLong_FromSsize_t(same);
 }
 
@@ -272,13 +341,15 @@ static PyMethodDef methods[] = {
      "call(lane, call, words, n, timeout_ns, completion): residentd_lane_call; `completion` is an "
      "address."},
     {"addresses", FAST(addresses),
-     "addresses(api, tensors, out): writes the address of each tensor's first element to an array "
-     "of "
-     "uint64 at the address `out`. `api` is __dlpack_c_exchange_api__ of the tensors' class; "
-     "returns "
-     "how many have the first one's device, dtype, shape and strides. None: calls data_ptr(); "
-     "returns "
-     "0."},
+     "addresses(api, tensors, out[, kinds, lengths]): writes the address of each tensor's first "
+     "element to an array of uint64 at the address `out`. `api` is __dlpack_c_exchange_api__ of "
+     "the "
+     "tensors' class; returns how many have the first one's device, dtype, shape and strides. To "
+     "an "
+     "array of int64 at `kinds` it writes the index of the first tensor that has the same of these "
+     "as each one; at `lengths` the length of each dense vector of float32 on the device of the "
+     "first, and 0 for others. None: "
+     "calls data_ptr(); writes only addresses, and returns 0."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {
