@@ -96,8 +96,10 @@ class TorchOps(torch_support.TorchTest):
 
     def test_opcheck_of_every_operator_with_float_inputs(self):
         checked = 0
-        for name in rt.register(self.rd):
-            op = getattr(torch.ops.residentd, name).default
+        names = [info.name for info in self.rd.operators.list() if info.name not in ("compare", "flux.run")]
+        self.assertIn("flux_run", rt.register(self.rd))
+        for name, torch_name in zip(names, rt.register(self.rd, names)):
+            op = getattr(torch.ops.residentd, torch_name).default
             inputs, keywords = self.arguments(name, op)
             with self.subTest(name=name), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -146,8 +148,7 @@ class TorchOps(torch_support.TorchTest):
         close(out, x + 2 * y)
         a, b, c = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
         before = c.clone()
-        close(torch.ops.residentd.gemm(a, b, c), a @ b if "beta" not in str(torch.ops.residentd.gemm.default._schema)
-              else torch.ops.residentd.gemm(a, b, before))
+        close(torch.ops.residentd.gemm(a, b, c, 1.0, 2.0), a @ b + 2 * c)
         self.assertTrue(torch.equal(c, before))
         close(torch.ops.residentd.sum(x, [0], True), x.sum(0, True))
         torch.library.opcheck(torch.ops.residentd.add.out, (x, y), {"out": out})
@@ -158,7 +159,7 @@ class TorchOps(torch_support.TorchTest):
         x = torch.randn(8, requires_grad=True)
         self.refused(residentd.InvalidArgument, "has no gradient", torch.ops.residentd.relu, x)
         self.rd.operators.install("cube", expr="x * x * x").activate()
-        self.rd.operators.install("cube_gradient", expr="3 * g * x * x", parameters=["g", "x"]).activate()
+        self.rd.operators.publish(lambda g, x: 3 * g * x * x, "cube_gradient", wait="active")
         self.refused(residentd.InvalidArgument, "has other parameters", rt.define, "cube", backward="relu")
         op = rt.define("cube", backward="cube_gradient")
         (rt.ops.cube(x) * 2).sum().backward()

@@ -4,6 +4,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent.parent / "python"))
 import support  # noqa: E402
@@ -11,9 +12,16 @@ from support import residentd, unittest_main  # noqa: E402,F401
 
 import torch  # noqa: E402
 
+try:
+    import residentd_lane  # noqa: F401
+except ImportError:  # Python cannot import a C module from the wheel of a bundle.
+    _folder = tempfile.TemporaryDirectory(prefix="residentd-lane-")
+    for _wheel in (pathlib.Path(__file__).absolute().parent.parent.parent / "python").glob("residentd_lane-*.whl"):
+        zipfile.ZipFile(_wheel).extractall(_folder.name)
+        sys.path.append(_folder.name)
+
 import residentd.torch as rt  # noqa: E402
 
-os.environ.setdefault("RESIDENTD_LANE_LIBRARY", str(pathlib.Path("client/lane/libresidentd_lane.so").resolve()))
 
 
 def close(actual, expected):

@@ -6,8 +6,9 @@
         add()             # Runs it and waits.
         add(z, y, out=x)  # With other tensors of the same dtypes and shapes.
 
-The lane needs libresidentd_lane.so, which is in the daemon's bundle: $RESIDENTD_LANE_LIBRARY, the `lib`
-folder beside the package's folder in a bundle, or a folder of the system. docs/local_lane.md describes lanes.
+The lane needs libresidentd_lane.so: $RESIDENTD_LANE_LIBRARY, the `lib` folder beside the package's folder in a
+bundle, the package `residentd-lane`, or a folder of the system. That package also has a module that calls the
+library ten times as fast as ctypes, which is used otherwise. docs/local_lane.md describes lanes.
 
 Thread safety: a lane is for one thread at a time.
 """
@@ -68,20 +69,30 @@ _CELLS: Dict[str, Any] = {
     "i8": ctypes.c_int8, "u32": ctypes.c_uint32, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16}
 
 _library: Optional[ctypes.CDLL] = None
+# residentd_lane._lane, after load(). None: it is not installed.
+module: Any = None
 
 
 def load() -> ctypes.CDLL:
     """The C library. FailedPrecondition if there is none, or another version."""
-    global _library
+    global _library, module
     if _library is not None:
         return _library
-    beside = pathlib.Path(__file__).resolve().parents[2] / "lib" / "libresidentd_lane.so"
-    path = os.environ.get("RESIDENTD_LANE_LIBRARY") or (str(beside) if beside.exists() else "libresidentd_lane.so")
+    fast: Any = None
+    try:
+        from residentd_lane import _lane as fast
+    except ImportError:
+        pass
+    beside = [pathlib.Path(__file__).resolve().parents[2] / "lib" / "libresidentd_lane.so"]
+    if fast is not None:
+        beside.append(pathlib.Path(fast.__file__).with_name("libresidentd_lane.so"))
+    path = os.environ.get("RESIDENTD_LANE_LIBRARY") or next(
+        (str(each) for each in beside if each.exists()), "libresidentd_lane.so")
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
         raise FailedPrecondition(str(error), "set RESIDENTD_LANE_LIBRARY to the path of libresidentd_lane.so, "
-                                 "which is in `lib` of the daemon's bundle") from None
+                                 "which is in `lib` of the daemon's bundle, or install residentd-lane") from None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     for name, result, arguments in (
             ("version", ctypes.c_int, []), ("last_error", ctypes.c_char_p, []),
@@ -104,6 +115,11 @@ def load() -> ctypes.CDLL:
     if version != _VERSION:
         raise FailedPrecondition("{} has version {} of its interface, and this package needs {}".format(
             path, version, _VERSION), "use the package and the library of one bundle")
+    if fast is not None:
+        fast.load(path)
+        library.residentd_lane_submit, library.residentd_lane_await = fast.submit, fast.wait
+        library.residentd_lane_call = fast.call
+        module = fast
     _library = library
     return library
 
@@ -122,6 +138,7 @@ class LaneCall:
         self._lane = lane
         self._number = number
         self.joins = False  # Whether its tasks can be one range.
+        self.has_elements = False  # Whether its last word is the number of elements.
         self.version = version  # That was active when the call was prepared, or the pinned one.
         self._signature = signature
         self._of_parameter = {parameter: (word, kind) for word, (parameter, kind) in enumerate(words)}
@@ -334,7 +351,7 @@ class Lane:
     _call_class = LaneCall
 
     def __init__(self, client: "Client", device: int, slots: int, data_bytes: int) -> None:
-        self._handle = ctypes.c_void_p()
+        self._handle = 0
         self._library = load()
         self._client = client
         request = message("OpenLaneRequest")(device=check_device(device) or 0, slots=slots,
@@ -348,8 +365,10 @@ class Lane:
         except grpc.RpcError as error:
             raise self._connection.failure(error) from None
         self._bound: Dict[int, int] = {}  # Index in the lane, by the buffer's id.
+        handle = ctypes.c_void_p()
         code = self._library.residentd_lane_attach(self._info.local_address.encode(), self._info.token.encode(),
-                                                   ctypes.byref(self._handle))
+                                                   ctypes.byref(handle))
+        self._handle = handle.value or 0  # 0: there is no lane.
         if code:
             error = _OF_CODE.get(code, Internal)(self._library.residentd_lane_last_error().decode())
             self._stream.cancel()
@@ -456,7 +475,8 @@ class Lane:
                                   "let at most {} vary; put tensors side by side into one".format(MAX_WORDS))
         response = self._connection._call("Lanes.Prepare", request, None, signature.operator)
         call = self._call_class(self, response.call, response.version, signature, words, first)
-        call.joins = response.joins
+        call.joins, call.has_elements = response.joins, bool(elements)
+        call._count += call.has_elements
         return call
 
     def _release(self, calls: Sequence[int] = (), buffers: Sequence[int] = ()) -> None:
@@ -472,7 +492,7 @@ class Lane:
         completion = Completion()
         code = self._library.residentd_lane_await(self._handle, sequence,
                                                   -1 if timeout is None else int(timeout * 1e9),
-                                                  ctypes.byref(completion))
+                                                  ctypes.addressof(completion))
         if code or completion.status:
             self._raise(code, completion)
 
@@ -486,7 +506,7 @@ class Lane:
         if not self._handle:
             return
         self._library.residentd_lane_detach(self._handle)
-        self._handle = ctypes.c_void_p()
+        self._handle = 0
         self._stream.cancel()
 
     def __enter__(self) -> "Lane":

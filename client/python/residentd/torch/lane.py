@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 # Of the library.
 AFTER_ALL, QUIET, ORDERED = 1, 4, 8
 FULL = -1
-_READ, _WRITE = 1, 2
+_READ, _WRITE, _ELEMENTS = 1, 2, 4
+_F32_BYTES = 4
 _ACCESS = {INPUT: _READ, INOUT: _READ | _WRITE}
 _SLOW_OWN_KERNEL_US = 300.0
 MAX_CALLS = 1024
@@ -87,7 +88,6 @@ class TorchCall(LaneCall):
         self._by_position = [of_word.index(i) if i in of_word else -1 for i in self._positions]
         self._by_name = {signature.parameters[i].keyword: word for word, i in enumerate(of_word)}
         self.waits = any(each is not None and not each.is_cuda for each in self._tensors)
-        self._submit = lane._library.residentd_lane_submit
         for word, (parameter, kind) in enumerate(words):
             lane.set_access(number, word, 0 if isinstance(kind, str) else self._reach[word], 0 if isinstance(
                 kind, str) else _ACCESS.get(signature.parameters[parameter].kind, _WRITE))
@@ -259,17 +259,24 @@ class TorchLane(Lane):
 
     def send_all(self, call: TorchCall, words: "np.ndarray[Any, Any]", flags: int) -> List[int]:
         """Submits a task for each row of words; their numbers."""
-        submit = self._library.residentd_lane_submit
-        number, count, address, step = call._number, words.shape[1], words.ctypes.data, words.strides[0]
-        numbers = []
-        for _ in range(len(words)):
-            sequence = submit(self._handle, number, address, count, flags) if self._handle else 0
-            while sequence < 0 or not self._handle:
-                self.make_room(sequence)
-                sequence = submit(self._handle, number, address, count, flags)
-            numbers.append(sequence)
-            address += step
+        numbers: List[int] = []
+        left, address = len(words), words.ctypes.data
+        while left:
+            code = self._submit_some(call._number, address, left, words.shape[1], flags) if self._handle else 0
+            if code <= 0:
+                self.make_room(code)
+                continue
+            numbers += range(self.next - code, self.next)
+            left -= code
+            address += code * words.strides[0]
         return numbers
+
+    def _submit_some(self, number: int, address: int, tasks: int, words: int, flags: int) -> int:
+        """Submits tasks; how many, or a code."""
+        if lanes.module is not None:
+            return lanes.module.submit_all(self._handle, number, address, tasks, words, flags)  # type: ignore[no-any-return]
+        code = self._library.residentd_lane_submit(self._handle, number, address, words, flags)
+        return min(code, 0) or 1
 
     def make_room(self, code: int) -> None:
         """After FULL: waits until half of the slots are free. Otherwise raises the error of the code."""
@@ -277,7 +284,7 @@ class TorchLane(Lane):
             raise lanes.closed()
         if code != FULL:
             self._raise(code, None)
-        code = self._library.residentd_lane_await(self._handle, self.next - self.slots // 2, -1, None)
+        code = self._library.residentd_lane_await(self._handle, self.next - self.slots // 2, -1, 0)
         if code:
             self._raise(code, None)
 
@@ -320,7 +327,10 @@ class TorchLane(Lane):
             self._release_calls([self._discarded.popleft() for _ in range(len(self._discarded))])
         while True:
             try:
-                return self._prepare(signature, scalars, tensors, vary, 0, elements)  # type: ignore[return-value]
+                call: TorchCall = self._prepare(signature, scalars, tensors, vary, 0, elements)  # type: ignore[assignment]
+                if elements:
+                    self.set_access(call._number, call._count - 1, _F32_BYTES, _ELEMENTS)
+                return call
             except ResourceExhausted:
                 if not self._cache:
                     raise
@@ -338,7 +348,7 @@ class TorchLane(Lane):
         """Releases calls once no submission names them."""
         sequence = self.next - 1
         if sequence >= 0:
-            code = self._library.residentd_lane_await(self._handle, sequence, -1, None)
+            code = self._library.residentd_lane_await(self._handle, sequence, -1, 0)
             if code:
                 self._raise(code, None)
         if numbers:

@@ -8,29 +8,31 @@ too, and are submitted one by one; so are tasks that a range cannot have.
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
 from .. import dtypes, results
-from ..dtypes import DType, BY_NAME
+from .. import lane as lanes
 from ..errors import FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS, Column, Tensor
-from ..signature import INPUT, OUTPUT, Shape
-from .lane import ORDERED, QUIET, Span, TorchCall, TorchLane, current, kind_of, reach_bytes
-from .operators import BoundOperator, bound_operator
+from ..signature import INPUT, OUTPUT
+from .lane import ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
+from .operators import bound_operator
 from .scope import Scope, lone_scope
 
 _MAX_RANGE = 4096  # Larger ranges are read by another thread of the daemon, which takes longer to begin.
+_MIN_BITS = 6  # Shorter vectors share a prepared call.
 _MIN_RANGE = 8  # For fewer tasks a range costs more than it saves.
-_Array = "np.ndarray[Any, Any]"
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
 
 class _Group:
     """Tasks of one prepared call."""
 
-    def __init__(self, call: TorchCall, tasks: List[int], columns: Dict[int, "np.ndarray[Any, Any]"],
+    def __init__(self, call: TorchCall, tasks: "np.ndarray[Any, Any]", columns: Dict[int, "np.ndarray[Any, Any]"],
                  scalars: Dict[str, int]) -> None:
         """tasks: their indices. columns: by word, for each task the bits. scalars: the word of each one."""
         self.call = call
@@ -38,7 +40,8 @@ class _Group:
         self.columns = columns
         self.scalars = scalars
         self.count = len(tasks)
-        self.as_range = call.joins and self.count >= _MIN_RANGE
+        # The number of elements is the same for all tasks of a range.
+        self.as_range = call.joins and self.count >= _MIN_RANGE and not call.has_elements
         self._structures = (Column * MAX_WORDS)()
         for word, values in columns.items():
             self._structures[word].values = values.ctypes.data
@@ -114,9 +117,11 @@ class _Tasks:
         if lane.memory_changed():
             lane.refresh()
         self.groups: List[_Group] = []
+        self.addresses: Dict[int, Any] = {}  # By parameter.
+        self.lengths: Any = None  # If tasks are grouped by length.
         if self.count:
-            for key, tasks in self._group().items():
-                self._add_group(key, tasks)
+            for tasks in self._group():
+                self._add_group(tasks)
         self.tensors = [tuple(each) if isinstance(each, list) else each for each in (
             self.lists + list(self.outputs.values()))]
         self.waits = any(group.call.waits for group in self.groups)
@@ -135,30 +140,61 @@ class _Tasks:
                 operator=self.operator)
         return {i: list(each) for i, each in zip(own, lists)}
 
-    def _group(self) -> Dict[Any, List[int]]:
-        """The tasks of each kind."""
-        lists = [each for each in self.lists + list(self.outputs.values()) if isinstance(each, (list, tuple))]
-        given = [each for each in lists if each[0] is not None]
+    def _group(self) -> List[Any]:
+        """The indices of the tasks of each kind. Reads all addresses."""
+        given = {i: each for i, each in list(zip(self.bound.inputs, self.lists)) + list(self.outputs.items())
+                 if isinstance(each, (list, tuple)) and each[0] is not None}
         grad = torch.is_grad_enabled()
-        for each in given + [[each] for each in self.lists if isinstance(each, torch.Tensor)]:
-            for tensor in each:
-                if not isinstance(tensor, torch.Tensor):
-                    raise WrongType("a list of {} has a {}".format(self.operator, type(tensor).__name__),
-                                    "pass tensors", operator=self.operator)
-                if grad and tensor.requires_grad:
-                    raise self.bound.needs_grad()
-        kinds = [list(map(kind_of, each)) for each in given]
-        if all(each.count(each[0]) == self.count for each in kinds):
-            return {tuple(each[0] for each in kinds): list(range(self.count))}
-        groups: Dict[Any, List[int]] = {}
-        for task, key in enumerate(zip(*kinds)):
-            groups.setdefault(key, []).append(task)
-        return groups
+        kinds, lengths = [], []
+        first_is_cuda = next(iter(given.values()))[0].is_cuda
+        for i, each in given.items():
+            kind, length = self._read(i, each)
+            kinds.append(kind)
+            lengths.append(length)
+            length *= each[0].is_cuda == first_is_cuda
+            if grad and i in self.bound.inputs and any(map(_REQUIRES_GRAD, each)):
+                raise self.bound.needs_grad()
+        for each in self.lists:
+            if isinstance(each, torch.Tensor) and grad and each.requires_grad:
+                raise self.bound.needs_grad()
+        if not any(kind.any() for kind in kinds):
+            return [np.arange(self.count)]
+        if len(given) == len(self.places) == len(self.bound.signature.parameters) - len(self.bound.signature.scalars) and (
+                self.bound.elementwise and lengths[0].all() and all((each == lengths[0]).all() for each in lengths[1:])):
+            self.lengths = lengths[0]
+            # By the number of bits of the length.
+            kinds = [np.maximum(np.frexp((lengths[0] - 1).astype(np.float64))[1], _MIN_BITS)]
+        key = kinds[0]
+        for kind in kinds[1:]:
+            key = np.unique(key, return_inverse=True)[1] * self.count + kind
+        order = np.argsort(key, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
-    def _add_group(self, key: Any, tasks: List[int]) -> None:
+    def _read(self, parameter: int, tensors: Sequence[Any]) -> Tuple[Any, Any]:
+        """Reads the addresses of a list; for each tensor the first one of the same kind, and the length if it is a dense
+        vector of float32, otherwise 0."""
+        if set(map(type, tensors)) != {torch.Tensor}:
+            for each in tensors:
+                if not isinstance(each, torch.Tensor):
+                    raise WrongType("a list of {} has a {}".format(self.operator, type(each).__name__), "pass tensors",
+                                    operator=self.operator)
+        addresses = self.addresses[parameter] = np.empty(self.count, np.int64)
+        kinds, lengths = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        if lanes.module is not None and api is not None:
+            lanes.module.addresses(api, tensors, addresses.ctypes.data, kinds.ctypes.data, lengths.ctypes.data)
+            return kinds, lengths
+        addresses[:] = [each.data_ptr() for each in tensors]
+        found: Dict[Any, int] = {}
+        kinds[:] = [found.setdefault(kind_of(each), i) for i, each in enumerate(tensors)]
+        lengths[:] = [each.numel() if each.dim() == 1 and each.dtype is torch.float32 and each.is_contiguous() and
+                      each.is_cuda == tensors[0].is_cuda else 0 for each in tensors]
+        return kinds, lengths
+
+    def _add_group(self, tasks: "np.ndarray[Any, Any]") -> None:
         """Makes the outputs of a group, and its columns."""
         lane, bound, signature = self.lane, self.bound, self.bound.signature
-        task = tasks[0]
+        task = int(tasks[0])
         given = [each[task] if isinstance(each, (list, tuple)) else each for each in self.lists]
         places = list(bound.inputs)
         for i, each in self.outputs.items():
@@ -171,42 +207,64 @@ class _Tasks:
             block = lane.new((len(tasks), *shape), dtype, gpu)
             with torch._C._DisableTorchDispatch():
                 made = block.unbind(0)
-            for at, tensor in zip(tasks, made):
-                self.outputs[i][at] = tensor
+            outputs = self.outputs[i]
+            for at, tensor in zip(tasks.tolist(), made):
+                outputs[at] = tensor
+            self.addresses.setdefault(i, np.zeros(self.count, np.int64))[tasks] = block.data_ptr() + (
+                block.stride(0) * block.element_size() * np.arange(len(tasks)))
             places.append(i)
             given.append(made[0])
         if all(each is not None and 0 in each.shape for i, each in zip(places, given)
                if signature.parameters[i].kind != INPUT):
             return
-        elements = self._elements(places, given)
-        call = self._call(places, given, fixed, elements)
-        columns: Dict[int, Any] = {}
+        found: Dict[int, Any] = {}
         for i in places:
             each = self.lists[bound.inputs.index(i)] if i in bound.inputs else self.outputs[i]
-            if each is None:
-                continue
-            word = call.word_of(i)
+            name = signature.parameters[i].name
             if isinstance(each, torch.Tensor):
-                columns[word] = self._places(signature.parameters[i].name, [each], [0], reach_bytes(each)).repeat(len(tasks))
-            else:
-                columns[word] = self._places(signature.parameters[i].name, each, tasks, reach_bytes(each[task]))
-        if elements:
-            columns[call._count - 1] = np.full(len(tasks), given[0].numel(), np.int64)
+                found[i] = self._places(name, [each], np.array([each.data_ptr()]), [0], reach_bytes(each)).repeat(len(tasks))
+            elif each is not None:
+                reach = reach_bytes(each[task]) if self.lengths is None else 4 * self.lengths[tasks]
+                found[i] = self._places(name, each, self.addresses[i][tasks], tasks, reach)
+        if self.lengths is None:
+            call = self._call(places, given, fixed, 0)
+        else:
+            elements = 1 << max(int(self.lengths[task] - 1).bit_length(), _MIN_BITS)
+            try:
+                call = self._call(places, given, fixed, elements)
+            except InvalidArgument:
+                # The operator divides tasks of so many elements, or needs more than is left of the memory.
+                self._add_by_length(tasks)
+                return
+        columns = {call.word_of(i): each for i, each in found.items()}
+        if self.lengths is not None:
+            columns[call._count - 1] = self.lengths[tasks]
         scalars = {name: call.word_of(i) for name, i in self.scalars.items()}
         self.groups.append(_Group(call, tasks, columns, scalars))
 
-    def _elements(self, places: Sequence[int], given: Sequence[Any]) -> int:
-        """The largest number of elements of the prepared call that the group shares with others; 0: it has its own."""
-        return 0
+    def _add_by_length(self, tasks: "np.ndarray[Any, Any]") -> None:
+        """Adds a group for each length."""
+        lengths, self.lengths = self.lengths, None
+        for length in np.unique(lengths[tasks]):
+            self._add_group(tasks[lengths[tasks] == length])
+        self.lengths = lengths
 
     def _call(self, places: Sequence[int], given: Sequence[Any], fixed: Dict[int, Any], elements: int) -> TorchCall:
         lane, bound, signature = self.lane, self.bound, self.bound.signature
-        key = (bound, "list", tuple(None if each is None else kind_of(each) for each in given), tuple(places), self.options)
+        kinds = elements or tuple(None if each is None else kind_of(each) for each in given)
+        key = (bound, "list", kinds, given[0].is_cuda, tuple(places), self.options)
         if self.keep and key in lane._cache:
             lane._cache.move_to_end(key)
             return lane._cache[key].call  # type: ignore[no-any-return]
         tensors = {i: lane._tensor(signature.parameters[i].name, each) for i, each in zip(places, given)
                    if each is not None}
+        if elements:
+            # Any memory of so many elements: only the shape counts.
+            span = lane.find(given[0])
+            f32 = dtypes.BY_NAME["f32"]
+            for i, tensor in tensors.items():
+                tensors[i] = Tensor(span.buffer, 0, f32, (elements,), (1,))
+                tensors[i].value = tensor.value
         scalars = dict(fixed)
         scalars.update((i, None) for i, each in zip(places, given) if each is None)
         for name, i in self.scalars.items():
@@ -214,16 +272,20 @@ class _Tasks:
             scalars[i] = value if isinstance(value, (int, float)) else signature.parameters[i].default
             if scalars[i] is None and value is not None:
                 scalars[i] = float(np.ravel(np.asarray(value))[0])
-        call = lane.prepare_kept(signature, scalars, tensors, bound.varying)
+        call = lane.prepare_kept(signature, scalars, tensors, bound.varying, elements)
         call.drop_tensors()
         if self.keep:
             lane._cache[key] = _Kept(call)
         return call
 
-    def _places(self, name: str, tensors: Sequence[torch.Tensor], tasks: Sequence[int], reach: int) -> Any:
-        """The place of each tensor."""
+    def _places(self, name: str, tensors: Sequence[torch.Tensor], addresses: "np.ndarray[Any, Any]", tasks: Any,
+                reach: Any) -> Any:
+        """The place of each tensor of the tasks. reach: bytes from its address to its end."""
         lane = self.lane
-        addresses = np.array([tensors[i].data_ptr() for i in tasks], np.int64)
+        low, high = int(addresses.min()), int((addresses + reach).max())
+        for span in lane._spans:
+            if span.low <= low and high <= span.high:
+                return addresses + span.delta
         while True:
             spans = lane._spans
             at = np.searchsorted(np.array(lane._lows, np.int64), addresses, "right") - 1
@@ -233,7 +295,7 @@ class _Tasks:
                 outside |= addresses + reach > highs[at]
             if not outside.any():
                 return addresses + np.array([span.delta for span in spans], np.int64)[at]
-            task = tasks[int(np.argmax(outside))]
+            task = int(tasks[int(np.argmax(outside))])
             try:
                 lane.find(tensors[task])
             except InvalidArgument as error:
@@ -243,6 +305,8 @@ class _Tasks:
     def run(self, values: Dict[str, Any]) -> None:
         """Runs the tasks; waits if a tensor is on the CPU."""
         lane = self.lane
+        if not self.groups:
+            return
         bits = self._bits(values)
         for group in self.groups:
             group.set_scalars(bits)
@@ -301,7 +365,7 @@ class _Tasks:
         bound = self.bound
         values = [list(self.outputs[i]) if i in self.outputs else self.lists[bound.inputs.index(i)]
                   for i in bound.outputs]
-        return results.named_tuple(bound.names, values)
+        return values[0] if len(values) == 1 else results.named_tuple(bound.names, values)
 
     def release(self) -> None:
         """Lets the calls be released, unless they are kept."""
@@ -317,12 +381,13 @@ class _Kept:
         self.call = call
 
 
-def foreach(operator: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+def foreach(name: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
     """Runs an operator on each tensor of lists; returns the list of outputs, or a named tuple of lists.
 
     The tasks are independent of each other, and run in any order: no output may overlap a tensor of another task.
 
-    inputs: for each input of the operator a list of tensors, all of the same length; or one tensor for all tasks; in
+    name: of the operator.
+    inputs: for each of its inputs a list of tensors, all of the same length; or one tensor for all tasks; in
         memory of the daemon.
     out: a list of tensors to write, or for several outputs a dict of lists by name. None: new ones, which are views of
         one block for each shape.
@@ -331,7 +396,7 @@ def foreach(operator: str, *inputs: Any, out: Any = None, **options: Any) -> Any
     It waits for the end if a tensor is on the CPU; otherwise it is ordered as an operator.
     InvalidArgument: a tensor is not in memory of the daemon (the first such task is named), or does not fit.
     """
-    tasks = _Tasks(current(), operator, inputs, out, options, keep=True)
+    tasks = _Tasks(current(), name, inputs, out, options, keep=True)
     tasks.run({})
     return tasks.result()
 
@@ -363,7 +428,7 @@ class Plan:
             tasks.release()
 
 
-def plan(operator: str, *inputs: Any, out: Any = None, **options: Any) -> Plan:
+def plan(name: str, *inputs: Any, out: Any = None, **options: Any) -> Plan:
     """Prepares foreach() with the same arguments, to run it many times: everything is checked, and all addresses are
     looked up, once. The plan keeps the tensors, which are read and written in place."""
-    return Plan(_Tasks(current(), operator, inputs, out, options, keep=False))
+    return Plan(_Tasks(current(), name, inputs, out, options, keep=False))

@@ -52,6 +52,7 @@ class BoundOperator:
         self.inputs = [i for i, p in enumerate(signature.parameters) if p.kind in (INPUT, INOUT)]
         self.outputs = [i for i, p in enumerate(signature.parameters) if p.kind in (OUTPUT, INOUT)]
         self.names = tuple(p.keyword for p in signature.outputs)
+        self.elementwise = is_elementwise(signature)
         tensors = sum(not p.scalar for p in signature.parameters)
         floating = [i for i, p in enumerate(signature.parameters)
                     if p.scalar and dtypes.BY_NUMBER[p.dtypes[0]].floating]
@@ -129,7 +130,7 @@ class BoundOperator:
                 values.append(by_copy.get(id(tensor), tensor))
             else:
                 values.append(next(new))
-        return results.named_tuple(self.names, values)
+        return values[0] if len(values) == 1 else results.named_tuple(self.names, values)
 
     def arrange(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> Tuple[
             List[int], List[Any], Dict[str, Any], Tuple[Any, ...]]:
@@ -261,6 +262,13 @@ class BoundOperator:
         return WrongType("argument '{}' of {} is a {}, not a torch tensor".format(
             self.signature.parameters[parameter].name, self.signature.operator, type(value).__name__),
             "pass a tensor", operator=self.signature.operator)
+
+
+def is_elementwise(signature: Signature) -> bool:
+    """Whether each element of an output follows from those of the inputs at the same place."""
+    dims = [p.shape for p in signature.parameters if not p.scalar]
+    return all(len(shape) == 1 and shape[0].kind in ("spread", "broadcast") and shape[0].name == dims[0][0].name
+               for shape in dims) and not signature.reduces
 
 
 def free_outputs(signature: Signature) -> List[int]:

@@ -113,7 +113,7 @@ class Scope:
         lane = self._lane
         sequence = lane.next - 1
         if sequence >= 0:
-            code = lane._library.residentd_lane_await(lane._handle, sequence, -1, None)
+            code = lane._library.residentd_lane_await(lane._handle, sequence, -1, 0)
             if code:
                 lane._raise(code, None)
         lane.check_failed()
@@ -201,7 +201,7 @@ def raise_failed(lane: "TorchLane", count: int) -> None:
     failed: List[TaskError] = []
     operator = ""
     for index, (sequence, name) in enumerate(lane._sent):
-        code = lane._library.residentd_lane_await(lane._handle, sequence, 0, ctypes.byref(completion))
+        code = lane._library.residentd_lane_await(lane._handle, sequence, 0, ctypes.addressof(completion))
         if code == 0 and completion.status:
             operator = operator or name
             failed.append(TaskError(index, _STATUS.get(completion.status, "INTERNAL"), "{}: {}".format(
