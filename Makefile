@@ -41,8 +41,8 @@ deb: bundle  ## Makes DIST/residentd_VERSION_ARCHITECTURE.deb, for Debian 12, Ub
 image: bundle  ## Makes DIST/*.oci.tar: images for containers, one with and one without a compiler.
 	@deploy/docker/make_images $(DIST)
 
-wheel: setup  ## Makes the Python package in DIST/python, for pip; does not build the daemon.
-	@bazel build //client/python:wheel
+wheel: setup  ## Makes the Python packages in DIST/python, for pip; does not build the daemon.
+	@bazel build //client/python:wheel //client/python:lane_wheel
 	@install -D -m 644 -t $(DIST)/python $$(bazel info bazel-bin 2>/dev/null)/client/python/*.whl
 	@ls $(DIST)/python/*.whl
 

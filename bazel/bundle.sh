@@ -12,7 +12,7 @@
 #   completions/  scripts for bash, zsh and fish that complete residentd's and residentctl's flags
 #   deploy/     the demo
 #   docs/       the example operators of the documents
-#   python/     the Python package, for pip; the binding of libresident_ops.so, for PYTHONPATH
+#   python/     the Python packages, for pip; the binding of libresident_ops.so, for PYTHONPATH
 #   tests/      tests/gpu/run and its inputs: the checks written in Python, and the messages that
 #               some of them need
 #
@@ -27,7 +27,7 @@ dist=${1:-dist}
 limit_mib=60
 targets=(//server:residentd //client:residentctl //client:example)
 test_targets=()
-wheel=//client/python:wheel
+wheels=(//client/python:wheel //client/python:lane_wheel)
 messages=//proto:python_messages
 libraries=(//library:libresident_ops.so //client/lane:libresidentd_lane.so)
 scripts=()
@@ -48,7 +48,7 @@ done < <(grep -v '^ *\(#\|$\)' tests/gpu/checks)
 mapfile -t test_targets < <(printf '%s\n' "${test_targets[@]}" | sort -u)
 
 read -ra options <<<"${BAZEL_OPTIONS:-}"
-bazel/progress build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "$wheel" "$messages" "${libraries[@]}"
+bazel/progress build "${options[@]}" "${targets[@]}" "${test_targets[@]}" "${wheels[@]}" "$messages" "${libraries[@]}"
 bin=$(bazel info "${options[@]}" bazel-bin 2>/dev/null)
 path_of() {  # target
   local path=${1#//}

@@ -1,6 +1,7 @@
 """System libraries as Bazel targets, with flags from pkg-config.
 
-Each entry of _LIBRARIES becomes @system//:NAME.
+Each entry of _LIBRARIES becomes @system//:NAME. @system//:python.bzl has PYTHON_COPTS, the options for sources that
+include Python.h.
 """
 
 # name -> (pkg-config modules, extra link flags)
@@ -82,6 +83,7 @@ def _system_libraries_impl(ctx):
             repr(links),
             _DEPS.get(name, "[]"),
         ))
+    ctx.file("python.bzl", "PYTHON_COPTS = {}\n".format(repr(_pkg_config(ctx, ["--cflags", "python3"]))))
     ctx.file("WORKSPACE", "workspace(name = \"system\")\n")
     ctx.file("BUILD.bazel", "\n".join(build) + "\n")
 

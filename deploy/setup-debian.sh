@@ -15,8 +15,8 @@ packages=(
   python3-setuptools python3-venv python3-wheel shellcheck zstd
   # Libraries.
   libabsl-dev libbenchmark-dev libc-ares-dev libcivetweb-dev libcli11-dev libgmock-dev libgrpc++-dev
-  libgtest-dev libprotobuf-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev libyaml-cpp-dev
-  libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
+  libgtest-dev libprotobuf-dev libpython3-dev libre2-dev libseccomp-dev libsqlite3-dev libssl-dev
+  libyaml-cpp-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
   # Code generators.
   protobuf-compiler protobuf-compiler-grpc
   # The Prometheus server and promtool, for the metrics tests; a browser, for the test of the

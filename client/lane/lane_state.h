@@ -51,12 +51,17 @@ struct residentd_lane {
   struct mapping* mappings;
   uint32_t mapping_count, mapping_space, last_mapping;
 
-  struct watcher* watcher; /* Of residentd_lane_streams.c; null before the first signal. */
-  struct lane_cuda* cuda;  /* Of residentd_lane_cuda.c; null before the first CUDA stream. */
+  struct lane_order* order; /* Of residentd_lane_order.c; null before the first set_access. */
+  struct watcher* watcher;  /* Of residentd_lane_streams.c; null before the first signal. */
+  struct lane_cuda* cuda;   /* Of residentd_lane_cuda.c; null before the first CUDA stream. */
 };
 
 /* Sets what residentd_lane_last_error returns; returns `code`. */
 __attribute__((format(printf, 2, 3))) int lane_fail(int code, const char* format, ...);
+
+/* A page that the system fills with zeros in a child that fork() makes; otherwise it begins with 1.
+ * Null: SYSTEM. */
+volatile uint32_t* lane_map_alive(void);
 
 /* OK: the next submission's slot is free, and lane_next_slot() returns it. */
 int lane_reserve(residentd_lane* lane);
@@ -68,6 +73,31 @@ int64_t lane_publish(residentd_lane* lane, lane_slot* slot, uint16_t call, uint8
                      uint8_t flags);
 /* Wakes the daemon. OK or LOST. */
 int lane_ring(residentd_lane* lane);
+
+/* For submissions with AFTER_ALL or ORDERED, when they are certain to be published: the flags for
+ * the daemon. */
+int lane_order_words(residentd_lane* lane, uint16_t call, const uint64_t* words, int n, int flags);
+int lane_order_columns(residentd_lane* lane, uint16_t call, uint32_t count,
+                       const residentd_lane_column* columns, int n, int flags);
+/* An AFTER_ALL may not be waited for. */
+void lane_order_unknown(residentd_lane* lane);
+/* Later submissions are not read before all up to `sequence` have ended. */
+void lane_order_ended(residentd_lane* lane, uint64_t sequence);
+/* For detach. */
+void lane_end_order(residentd_lane* lane);
+
+/* A function of the CUDA driver, and where its address is stored. */
+struct driver_call {
+  const char* name;
+  void** to;
+};
+/* Opens the driver, which this library is built without. Returns what it does not have; null: all
+ * `count` calls are there. */
+const char* lane_open_driver(const struct driver_call* calls, size_t count);
+int lane_fail_no_driver(const char* missing);
+/* `error_name` is cuGetErrorName. */
+int lane_fail_cuda(int (*error_name)(int, const char**), const char* call, int error,
+                   const char* fix);
 
 /* Ends the thread that keeps the promise of signals, and keeps it. For detach, before the socket is
  * closed. */

@@ -31,6 +31,10 @@ static_assert(RESIDENTD_LANE_STREAM_WORDS == kLaneStreamWords, "");
 static_assert(RESIDENTD_LANE_AFTER_ALL == kLaneAfterAll, "");
 static_assert(RESIDENTD_LANE_DEADLINE == kLaneDeadline, "");
 static_assert(RESIDENTD_LANE_QUIET == kLaneQuiet, "");
+/* The daemon does not get it. */
+static_assert((RESIDENTD_LANE_ORDERED &
+               (RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_DEADLINE | RESIDENTD_LANE_QUIET)) == 0,
+              "");
 static_assert(RESIDENTD_LANE_STATUS_INTERNAL == kLaneInternal, "");
 static_assert(RESIDENTD_LANE_STATUS_REFUSED == kLaneRefused, "");
 static_assert(RESIDENTD_LANE_REFUSED_CALL == kLaneRefusedCall, "");
@@ -245,18 +249,17 @@ static int map_memory(residentd_lane* lane, const lane_welcome* welcome, int mem
   return RESIDENTD_LANE_OK;
 }
 
-static int map_alive(residentd_lane* lane) {
-  void* const page =
+volatile uint32_t* lane_map_alive(void) {
+  uint32_t* const page =
       mmap(NULL, kLanePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED || madvise(page, kLanePageBytes, MADV_WIPEONFORK) != 0) {
-    const int error = errno;
+    lane_fail(RESIDENTD_LANE_SYSTEM, "cannot map a page: %s. Fix: raise the limit on memory",
+              strerror(errno));
     if (page != MAP_FAILED) munmap(page, kLanePageBytes);
-    return lane_fail(RESIDENTD_LANE_SYSTEM, "cannot map a page: %s. Fix: raise the limit on memory",
-                     strerror(error));
+    return NULL;
   }
-  lane->alive = page;
-  *lane->alive = 1;
-  return RESIDENTD_LANE_OK;
+  *page = 1;
+  return page;
 }
 
 static int attach(residentd_lane* lane, const char* socket, const char* token) {
@@ -285,7 +288,8 @@ static int attach(residentd_lane* lane, const char* socket, const char* token) {
   code = receive_welcome(lane->socket, &welcome, &memory);
   if (code == RESIDENTD_LANE_OK) code = map_memory(lane, &welcome, memory);
   if (memory >= 0) close(memory);
-  if (code == RESIDENTD_LANE_OK) code = map_alive(lane);
+  if (code == RESIDENTD_LANE_OK && (lane->alive = lane_map_alive()) == NULL)
+    code = RESIDENTD_LANE_SYSTEM;
   if (code != RESIDENTD_LANE_OK) return code;
   lane->next = lane->completed = __atomic_load_n(&lane->daemon->completed, __ATOMIC_ACQUIRE);
   return RESIDENTD_LANE_OK;
@@ -334,6 +338,7 @@ void residentd_lane_detach(residentd_lane* lane) {
   if (lane->socket >= 0) close(lane->socket);
   if (lane->memory != NULL) munmap(lane->memory, lane->memory_bytes);
   if (lane->alive != NULL) munmap((void*)lane->alive, kLanePageBytes);
+  lane_end_order(lane);
   free(lane->mappings);
   free(lane->ranges);
   free(lane);
@@ -517,9 +522,11 @@ static int check_submission(int n, int max, int flags) {
   if (n < 0 || n > max) {
     return lane_fail(RESIDENTD_LANE_INVALID, "%d words. Fix: pass 0 to %d", n, max);
   }
-  if ((flags & ~(RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_DEADLINE | RESIDENTD_LANE_QUIET)) != 0) {
+  if ((flags & ~(RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_DEADLINE | RESIDENTD_LANE_QUIET |
+                 RESIDENTD_LANE_ORDERED)) != 0) {
     return lane_fail(RESIDENTD_LANE_INVALID,
-                     "flags %#x. Fix: combine AFTER_ALL, DEADLINE and QUIET", (unsigned)flags);
+                     "flags %#x. Fix: combine AFTER_ALL, DEADLINE, QUIET and ORDERED",
+                     (unsigned)flags);
   }
   return RESIDENTD_LANE_OK;
 }
@@ -531,6 +538,8 @@ int64_t residentd_lane_submit(residentd_lane* lane, uint16_t call, const uint64_
   if (code != RESIDENTD_LANE_OK) return code;
   lane_slot* const slot = lane_next_slot(lane);
   for (int i = 0; i < n; ++i) __atomic_store_n(&slot->words[i], words[i], __ATOMIC_RELAXED);
+  if ((flags & (RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_ORDERED)) != 0)
+    flags = lane_order_words(lane, call, words, n, flags);
   return lane_publish(lane, slot, call, kLaneTask, (uint8_t)flags);
 }
 
@@ -539,6 +548,7 @@ void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence) {
   const uint64_t below = (uint64_t)sequence < lane->next ? (uint64_t)sequence : lane->next;
   if (below <= lane->cancel_below) return;
   lane->cancel_below = below;
+  lane_order_unknown(lane);
   __atomic_store_n(&lane->client->cancel_below, below, __ATOMIC_RELEASE);
   /* Always: a batch that the daemon has taken is marked by the thread that reads the socket. */
   lane_ring(lane);
@@ -655,6 +665,8 @@ int64_t residentd_lane_submit_range(residentd_lane* lane, uint16_t call, uint32_
   lane_slot* const slot = lane_next_slot(lane);
   __atomic_store_n(&slot->words[0], count, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->words[1], at, __ATOMIC_RELAXED);
+  if ((flags & (RESIDENTD_LANE_AFTER_ALL | RESIDENTD_LANE_ORDERED)) != 0)
+    flags = lane_order_columns(lane, call, count, columns, n, flags);
   return lane_publish(lane, slot, call, kLaneRange, (uint8_t)flags);
 }
 

@@ -66,6 +66,16 @@ extern "C" {
 /* If it ends OK, its completion has neither device_ns nor version. It is answered with less work.
  */
 #define RESIDENTD_LANE_QUIET 4
+/* AFTER_ALL is added if the submission needs it: because of memory that earlier ORDERED submissions
+ * use (residentd_lane_set_access). */
+#define RESIDENTD_LANE_ORDERED 8
+
+/* residentd_lane_set_access: what a task does with the memory of a word. */
+#define RESIDENTD_LANE_ACCESS_NONE 0 /* The word is a value. */
+#define RESIDENTD_LANE_ACCESS_READ 1
+#define RESIDENTD_LANE_ACCESS_WRITE 2
+#define RESIDENTD_LANE_ACCESS_BOTH 3
+#define RESIDENTD_LANE_ACCESS_ELEMENTS 4 /* The word is the number of elements. */
 
 #define RESIDENTD_LANE_MAX_WORDS 7
 #define RESIDENTD_LANE_STREAM_WORDS 32
@@ -204,6 +214,37 @@ int residentd_lane_call(residentd_lane* lane, uint16_t call, const uint64_t* wor
 /* Submissions below `sequence` that have not reached the ring end as CANCELLED. */
 void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence);
 
+/* Tells the library what each task of a prepared call does with word `word`, so that ORDERED
+ * submissions of the call are ordered by memory. `mode` is one of RESIDENTD_LANE_ACCESS_*:
+ *
+ *   READ, WRITE, BOTH  the word is a place, and the task uses `span_bytes` from its offset on
+ *   NONE               the word is a value; `span_bytes` is not used
+ *   ELEMENTS           the word is the number of elements, of `span_bytes` each: it takes the place
+ *                      of the spans of the call's places
+ *
+ * A task that reads or writes what an earlier ORDERED submission writes, or writes what one reads,
+ * starts when all earlier submissions have ended; others start at once. The library keeps what was
+ * read and written since the last submission with AFTER_ALL, in granules of 512 bytes of each
+ * buffer: tasks that share a granule are ordered, too. Memory that is bound as two buffers is not
+ * recognized as the same, and memory of arguments that do not vary is not known: let them vary. A
+ * range is one submission: its own tasks run in any order, and a place by stride counts as
+ * everything between its first and its last task.
+ *
+ * Only ORDERED submissions are kept: others, and those of residentd_lane_call, are not waited for,
+ * unless AFTER_ALL is added. residentd_lane_cancel_below of a part of what was submitted ends the
+ * order of the rest. Limits, beyond which AFTER_ALL is added although it may not be needed: 4,096
+ * blocks of 32 KiB in use since the last one; submissions that use more by themselves, ranges with
+ * more than 65,536 values of places, and submissions with a word of which nothing was told are
+ * taken to write all memory; so are those without words. Awaits and signals of stream words do not
+ * end what is kept, because they do not wait for earlier tasks; residentd_lane_stream_begin does,
+ * if everything ordered was submitted before the last residentd_lane_stream_end of that stream.
+ *
+ * Tell each word of a call, before its first ORDERED submission and again when the daemon has given
+ * the number to another call. About 150 ns for a submission of three small tensors. The first call
+ * takes 256 KiB. Errors: INVALID (no such word or mode), SYSTEM (memory). */
+int residentd_lane_set_access(residentd_lane* lane, uint16_t call, uint32_t word,
+                              uint64_t span_bytes, int mode);
+
 /* Orders submissions by words that other writers share, such as CUDA streams. Submissions after an
  * await are not read before (int32)(word - value) >= 0, where the word is `stream` of the client's
  * page, which residentd_lane_set_stream stores. A signal stores `value` to word `stream` of the
@@ -241,6 +282,44 @@ uint32_t residentd_lane_get_failed(const residentd_lane* lane, uint32_t stream);
  * of that context. Return OK, and otherwise as submit; after FULL nothing was enqueued. */
 int residentd_lane_stream_begin(residentd_lane* lane, void* cuda_stream);
 int residentd_lane_stream_end(residentd_lane* lane, void* cuda_stream);
+
+/* Memory of a GPU that this process and the daemon share: an allocator, for instance for
+ * torch.cuda.memory.CUDAPluggableAllocator. Each allocation is a segment, of which residentd_lane_
+ * pool_export makes a descriptor; the daemon imports that (Buffers.ImportCuda). These functions
+ * need no lane, and any thread may call them at any time. They open the driver at the first
+ * allocation. In a child that fork() made they do nothing: FORKED, or null. */
+
+/* A segment. `id` is never used again in this process, although its address may be. */
+typedef struct residentd_lane_segment {
+  uint64_t id;
+  uint64_t address;        /* For the device. */
+  uint64_t bytes;          /* Of the allocation: what ImportCuda needs as allocation_bytes. */
+  uint8_t device_uuid[16]; /* As the driver returns it (cuDeviceGetUuid). */
+  int32_t device;          /* The ordinal that pool_alloc was given. */
+} residentd_lane_segment;
+
+/* Returns the device's address of at least `bytes` bytes of the GPU with the driver's ordinal
+ * `device`, which only that GPU can access. `stream` is not used. Null: last_error has the reason.
+ * At most 65,536 segments; those that were freed, but not popped by pool_freed, count. */
+void* residentd_lane_pool_alloc(size_t bytes, int device, void* stream);
+/* Frees a segment by the address that pool_alloc returned. Waits for the work of the context in
+ * which it was allocated, as cudaFree does, and unmaps it; the memory itself exists as long as the
+ * daemon has it imported, so that tasks that use it are not disturbed. Null, or an unknown address:
+ * nothing (last_error). `bytes`, `device` and `stream` are not used. */
+void residentd_lane_pool_free(void* address, size_t bytes, int device, void* stream);
+/* Finds the segment in which an address is. OK; INVALID: it is in none. */
+int residentd_lane_pool_find(const void* address, residentd_lane_segment* segment);
+/* A new descriptor of a segment's memory, which the caller closes; it is not passed to programs
+ * that this one runs. Or an error: INVALID (no such segment, or it was freed), SYSTEM. */
+int residentd_lane_pool_export(uint64_t id);
+/* Writes the ids of at most `n` segments that were exported and have been freed, in this order, and
+ * forgets them; returns their number, 0 if there are none, or INVALID (`n` < 0). The caller frees
+ * the daemon's buffers of these segments. An id is there before the segment's address can be used
+ * again. */
+int residentd_lane_pool_freed(uint64_t* ids, int n);
+/* A number that rises (release) when pool_freed has another id: who keeps addresses of segments
+ * loads it (acquire) before an address is used. Valid as long as the process. */
+const uint64_t* residentd_lane_pool_changes(void);
 
 /* Says in words how a submission ended: the daemon's text if it is still the latest refusal of the
  * lane, otherwise what the status or the reason means. Valid until the next call on this thread. */

@@ -44,7 +44,8 @@ static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 struct stream {
   void* handle;
   uint32_t begun; /* The last value that the stream stores. */
-  uint32_t ended; /* The last value that it waits for. */
+  uint32_t ended; /* The last value that it waits for, and the signal's number. */
+  int64_t signal;
 };
 
 struct lane_cuda {
@@ -55,16 +56,32 @@ struct lane_cuda {
   struct stream stream[kLaneStreamWords];
 };
 
-static void open_driver(void) {
+const char* lane_open_driver(const struct driver_call* calls, size_t count) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    driver_missing = "libcuda.so.1, the NVIDIA driver,";
-    return;
+  if (library == NULL) return "libcuda.so.1, the NVIDIA driver,";
+  for (size_t i = 0; i < count; ++i) {
+    *calls[i].to = dlsym(library, calls[i].name);
+    if (*calls[i].to == NULL) return calls[i].name;
   }
-  const struct {
-    const char* name;
-    void** to;
-  } calls[] = {
+  return NULL;
+}
+
+int lane_fail_no_driver(const char* missing) {
+  return lane_fail(RESIDENTD_LANE_SYSTEM,
+                   "this machine has no %s. Fix: install the driver of CUDA 11.7 or later",
+                   missing);
+}
+
+int lane_fail_cuda(int (*error_name)(int, const char**), const char* call, int error,
+                   const char* fix) {
+  const char* name = NULL;
+  error_name(error, &name);
+  return lane_fail(RESIDENTD_LANE_SYSTEM, "%s: %s (%d). Fix: %s", call,
+                   name == NULL ? "unknown error" : name, error, fix);
+}
+
+static void open_driver(void) {
+  const struct driver_call calls[] = {
       {"cuGetErrorName", (void**)&driver.get_error_name},
       {"cuStreamGetCtx", (void**)&driver.stream_get_context},
       {"cuStreamIsCapturing", (void**)&driver.stream_is_capturing},
@@ -77,18 +94,12 @@ static void open_driver(void) {
       {"cuStreamWriteValue32_v2", (void**)&driver.write_value},
       {"cuStreamWaitValue32_v2", (void**)&driver.wait_value},
   };
-  for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); ++i) {
-    *calls[i].to = dlsym(library, calls[i].name);
-    if (*calls[i].to == NULL) driver_missing = calls[i].name;
-  }
+  driver_missing = lane_open_driver(calls, sizeof(calls) / sizeof(calls[0]));
 }
 
 static int fail_cuda(const char* call, int error) {
-  const char* name = NULL;
-  driver.get_error_name(error, &name);
-  return lane_fail(RESIDENTD_LANE_SYSTEM,
-                   "%s: %s (%d). Fix: pass a stream of a context that is in order", call,
-                   name == NULL ? "unknown error" : name, error);
+  return lane_fail_cuda(driver.get_error_name, call, error,
+                        "pass a stream of a context that is in order");
 }
 
 /* Registers the pages with the context. */
@@ -123,11 +134,7 @@ static int register_pages(residentd_lane* lane, void* context) {
 /* OK: `*index` is the stream's word. */
 static int find_stream(residentd_lane* lane, void* handle, uint32_t* index) {
   pthread_once(&driver_once, open_driver);
-  if (driver_missing != NULL) {
-    return lane_fail(RESIDENTD_LANE_SYSTEM,
-                     "this machine has no %s. Fix: install the driver of CUDA 11.7 or later",
-                     driver_missing);
-  }
+  if (driver_missing != NULL) return lane_fail_no_driver(driver_missing);
   int capturing = kNotCapturing;
   int error = driver.stream_is_capturing(handle, &capturing);
   if (error != kCudaOk) return fail_cuda("cuStreamIsCapturing", error);
@@ -159,7 +166,7 @@ static int find_stream(residentd_lane* lane, void* handle, uint32_t* index) {
                      kLaneStreamWords);
   }
   if (at == cuda->streams) {
-    cuda->stream[at] = (struct stream){.handle = handle};
+    cuda->stream[at] = (struct stream){.handle = handle, .signal = -1};
     ++cuda->streams;
   }
   *index = at;
@@ -195,7 +202,10 @@ int residentd_lane_stream_begin(residentd_lane* lane, void* cuda_stream) {
   if (error != kCudaOk) return fail_cuda("cuStreamWriteValue32", error);
   ++stream->begun;
   const int64_t sequence = residentd_lane_submit_await(lane, word, stream->begun);
-  return sequence < 0 ? (int)sequence : RESIDENTD_LANE_OK;
+  if (sequence < 0) return (int)sequence;
+  /* The stream has waited for that signal before it stores the value. */
+  if (stream->signal >= 0) lane_order_ended(lane, (uint64_t)stream->signal);
+  return RESIDENTD_LANE_OK;
 }
 
 int residentd_lane_stream_end(residentd_lane* lane, void* cuda_stream) {
@@ -210,7 +220,9 @@ int residentd_lane_stream_end(residentd_lane* lane, void* cuda_stream) {
   const int error = driver.wait_value(
       cuda_stream, address_of(lane->cuda->daemon, offsetof(lane_daemon_page, stream), word),
       stream->ended, kWaitAtLeast);
-  return error == kCudaOk ? RESIDENTD_LANE_OK : fail_cuda("cuStreamWaitValue32", error);
+  if (error != kCudaOk) return fail_cuda("cuStreamWaitValue32", error);
+  stream->signal = sequence;
+  return RESIDENTD_LANE_OK;
 }
 
 void lane_end_cuda(residentd_lane* lane) {

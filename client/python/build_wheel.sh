@@ -10,9 +10,10 @@ folder=$1 descriptors=$2 output=$3
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/source/residentd" "$work/wheel" "$work/home"
+mkdir -p "$work/source/residentd/torch" "$work/wheel" "$work/home"
 install -m 644 "$folder"/{pyproject.toml,README.md} "$work/source/"
 install -m 644 "$folder"/residentd/{*.py,py.typed} "$work/source/residentd/"
+install -m 644 "$folder"/residentd/torch/*.py "$work/source/residentd/torch/"
 install -m 644 "$descriptors" "$work/source/residentd/descriptors.bin"
 umask 022
 cd "$work/source"

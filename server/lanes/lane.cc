@@ -380,6 +380,15 @@ void Lane::Deliver(const std::shared_ptr<LaneBatch>& batch, Visit* visit) {
   visit->batch.reset();
 }
 
+bool Lane::MustWait(const Copy& copy) {
+  if ((lane_head_flags(copy.head) & kLaneAfterAll) == 0 ||
+      completed_.load(std::memory_order_acquire) == copy.sequence) {
+    return false;
+  }
+  block_.store(Block::kEarlier);
+  return true;
+}
+
 const PreparedCall* Lane::CheckHead(const Copy& copy, uint16_t* reason, std::string* text) {
   const uint8_t kind = lane_head_kind(copy.head);
   const uint8_t flags = lane_head_flags(copy.head);
@@ -450,13 +459,9 @@ Lane::Step Lane::HandleTask(const Copy& copy, Taking& taking) {
   uint16_t reason = 0;
   std::string text;
   CheckedTask task;
+  if (MustWait(copy)) return Step::kStop;
   const PreparedCall* const call = CheckHead(copy, &reason, &text);
   if (call != nullptr) {
-    if ((flags & kLaneAfterAll) != 0 &&
-        completed_.load(std::memory_order_acquire) != copy.sequence) {
-      block_.store(Block::kEarlier);
-      return Step::kStop;
-    }
     // Each submission counts for the shares of a trial.
     if (batch != nullptr && (batch->call != number || targets_[number].on_trial))
       return Step::kStop;

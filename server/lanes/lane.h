@@ -279,6 +279,9 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   void RunFill(const std::shared_ptr<Fill>& fill, absl::StatusOr<Ticket> ticket)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Whether it has AFTER_ALL and earlier submissions have not ended. Also of what is then refused:
+  // clients rely on it that what follows begins after all of them.
+  bool MustWait(const Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The call of a submission. Null: it is refused.
   const PreparedCall* CheckHead(const Copy& copy, uint16_t* reason, std::string* text)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

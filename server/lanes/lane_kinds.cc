@@ -120,6 +120,7 @@ Lane::Step Lane::HandleRange(const Copy& copy, Taking& taking) {
   }
   uint16_t reason = 0;
   std::string text;
+  if (MustWait(copy)) return Step::kStop;
   const PreparedCall* const call = CheckHead(copy, &reason, &text);
   const uint64_t count = copy.words[0];
   if (call != nullptr && (count == 0 || count > options_.max_batch_tasks)) {
@@ -129,11 +130,6 @@ Lane::Step Lane::HandleRange(const Copy& copy, Taking& taking) {
   }
   const CallTarget* target = nullptr;
   if (reason == 0) {
-    if ((lane_head_flags(copy.head) & kLaneAfterAll) != 0 &&
-        completed_.load(std::memory_order_acquire) != copy.sequence) {
-      block_.store(Block::kEarlier);
-      return Step::kStop;
-    }
     target = FindTarget(lane_head_call(copy.head));
     if (target == nullptr) return Step::kStop;
     if (target->refused != 0) {

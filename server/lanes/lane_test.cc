@@ -109,12 +109,13 @@ class LaneTest : public ::testing::Test {
   }
 
   // The client. Words of a task are places in buffer 0.
-  uint64_t Submit(uint8_t kind, uint16_t call, std::vector<uint64_t> words = {}) {
+  uint64_t Submit(uint8_t kind, uint16_t call, std::vector<uint64_t> words = {},
+                  uint8_t flags = 0) {
     auto* const slot = reinterpret_cast<lane_slot*>(base_ + lane_slots_offset()) + next_ % slots_;
     for (size_t w = 0; w < words.size(); ++w) {
       __atomic_store_n(&slot->words[w], words[w], __ATOMIC_RELAXED);
     }
-    __atomic_store_n(&slot->head, lane_slot_head(next_, call, kind, 0), __ATOMIC_RELEASE);
+    __atomic_store_n(&slot->head, lane_slot_head(next_, call, kind, flags), __ATOMIC_RELEASE);
     return next_++;
   }
   void SubmitTasks(uint32_t count, uint16_t call = 0) {
@@ -236,6 +237,27 @@ TEST_F(LaneTest, FewSubmissionsOrThoseOfSeveralCallsAreNotJoined) {
   EXPECT_EQ(batch->tasks[7].compact_argument(2), bindings_->buffers[0].address + 28);
   EXPECT_EQ(Take()->count(), 1u);
   EXPECT_EQ(Take()->count(), 200u);
+}
+
+// What follows it begins after everything before it.
+TEST_F(LaneTest, AnAfterAllThatIsRefusedWaitsAsOthersDo) {
+  constexpr uint16_t kNoCall = 7;
+  for (const uint8_t kind : {kLaneTask, kLaneRange}) {
+    if (lane_ == nullptr) Open(64);
+    SubmitTasks(1);
+    const auto first = Take();
+    ASSERT_NE(first, nullptr);
+    const uint64_t refused = Submit(kind, kNoCall, {1, 0}, kLaneAfterAll);
+    SubmitTasks(1);
+    EXPECT_EQ(Take(), nullptr);
+    EXPECT_EQ(StatusOf(refused), -1);
+    End(first);
+    auto later = Take();
+    if (later == nullptr) later = Take();
+    EXPECT_EQ(StatusOf(refused), kLaneRefused);
+    ASSERT_NE(later, nullptr);
+    End(later);
+  }
 }
 
 TEST_F(LaneTest, ARangeWaitsUntilTheLanesSlotsSufficeForItsTasks) {

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -302,6 +303,168 @@ TEST_F(CudaMemoryTest, ImportsAndFreesLeaveNothing) {
   std::printf("import: p50 %.0f us, p99 %.0f us; free: p50 %.0f us; device memory %+.1f MiB\n",
               import_us[imports / 2], import_us[imports * 99 / 100], free_us[imports / 2],
               (static_cast<double>(FreeBytes()) - static_cast<double>(free)) / (1 << 20));
+}
+
+// As nvidia-smi and the daemon write it.
+std::string UuidText(const uint8_t (&uuid)[16]) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppend(&text, absl::Hex(uuid[i], absl::kZeroPad2));
+  }
+  return text;
+}
+
+// The pool of the C library: a segment is imported, a task writes it while it is freed here, and
+// the process's copy reads another one. Nothing is left, neither of segments nor of imports.
+TEST_F(CudaMemoryTest, SegmentsOfThePoolLeaveNothing) {
+  ASSERT_TRUE(HasSpareEngine());
+  const pid_t engine = daemon_.engine_pid();
+  const auto lane = Must(client_->OpenLane({.device = 0}));
+  std::vector<double> alloc_us, free_us;
+  const auto us_since = [](std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+        .count();
+  };
+  std::set<uint64_t> ids;
+  uint64_t wrong = 0;
+  const auto round = [&](uint64_t i) {
+    auto start = std::chrono::steady_clock::now();
+    void* const address =
+        residentd_lane_pool_alloc((i % 3) * (2 << 20) + kN * sizeof(float), 0, nullptr);
+    alloc_us.push_back(us_since(start));
+    ASSERT_NE(address, nullptr) << residentd_lane_last_error();
+    residentd_lane_segment segment{};
+    ASSERT_EQ(residentd_lane_pool_find(static_cast<char*>(address) + kN, &segment),
+              RESIDENTD_LANE_OK);
+    EXPECT_EQ(UuidText(segment.device_uuid), uuid_);
+    EXPECT_TRUE(ids.insert(segment.id).second);
+    const int fd = residentd_lane_pool_export(segment.id);
+    ASSERT_GE(fd, 0) << residentd_lane_last_error();
+    auto buffer = Must(client_->ImportCuda<float>(fd, segment.bytes, uuid_, {kN}));
+    close(fd);
+    client::TaskBatch fill("fill");
+    fill.Use(buffer).Scalar(static_cast<double>(i));
+    LaneCall call = Must(lane->Prepare(fill, {Varying::Place(0)}));
+    ASSERT_TRUE(call(buffer).ok());
+    std::vector<float> values(kN);
+    RUN_CUDA(cuMemcpyDtoH, values.data(), segment.address, kN * sizeof(float));
+    for (const float value : values) wrong += value != static_cast<float>(i);
+    // The daemon's tasks use the memory while and after it is freed here.
+    std::vector<int64_t> sequences;
+    for (int j = 0; j < 20; ++j) sequences.push_back(Must(call.Submit(0, buffer)));
+    start = std::chrono::steady_clock::now();
+    residentd_lane_pool_free(address, 0, 0, nullptr);
+    free_us.push_back(us_since(start));
+    for (const int64_t sequence : sequences) {
+      const residentd_lane_completion done = Must(lane->Await(sequence));
+      ASSERT_TRUE(lane->Ended(done).ok()) << lane->Ended(done);
+    }
+    uint64_t freed[2];
+    ASSERT_EQ(residentd_lane_pool_freed(freed, 2), 1);
+    EXPECT_EQ(freed[0], segment.id);
+    ASSERT_TRUE(lane->Release(buffer).ok());
+    ASSERT_TRUE(lane->Release(call).ok());
+    ASSERT_TRUE(buffer.Free().ok());
+  };
+  for (uint64_t i = 0; i < 20; ++i) {
+    round(i);
+    if (HasFatalFailure()) return;
+  }
+  const size_t of_engine = CountDescriptors(engine), of_daemon = daemon_.Descriptors(),
+               of_this = CountDescriptors(getpid());
+  const uint64_t free = FreeBytes();
+  alloc_us.clear();
+  free_us.clear();
+  const uint64_t rounds = Scaled(1000);
+  for (uint64_t i = 0; i < rounds; ++i) {
+    round(i);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(wrong, 0u);
+  // A segment that was left would hold 2 MiB.
+  EXPECT_TRUE(Eventually([&] { return FreeBytes() + (16 << 20) >= free; }))
+      << FreeBytes() << " " << free;
+  EXPECT_TRUE(Eventually([&] { return CountDescriptors(engine) <= of_engine; }))
+      << CountDescriptors(engine) << " " << of_engine;
+  EXPECT_TRUE(Eventually([&] { return daemon_.Descriptors() <= of_daemon + 2; }))
+      << daemon_.Descriptors() << " " << of_daemon;
+  EXPECT_LE(CountDescriptors(getpid()), of_this);
+  std::sort(alloc_us.begin(), alloc_us.end());
+  std::sort(free_us.begin(), free_us.end());
+  std::printf(
+      "pool: allocation p50 %.0f us, p99 %.0f us; free: p50 %.0f us; device memory %+.1f MiB\n",
+      alloc_us[rounds / 2], alloc_us[rounds * 99 / 100], free_us[rounds / 2],
+      (static_cast<double>(FreeBytes()) - static_cast<double>(free)) / (1 << 20));
+}
+
+// A thread without a context, as an allocator's caller may be, and one that frees what another one
+// allocated.
+TEST_F(CudaMemoryTest, ThePoolNeedsNoCurrentContext) {
+  void* address = nullptr;
+  std::string error;
+  std::thread([&] {
+    address = residentd_lane_pool_alloc(1, 0, nullptr);
+    error = residentd_lane_last_error();
+  }).join();
+  ASSERT_NE(address, nullptr) << error;
+  const auto device = reinterpret_cast<CUdeviceptr>(address);
+  RUN_CUDA(cuMemsetD32, device, 7, kN);
+  unsigned value = 0;
+  RUN_CUDA(cuMemcpyDtoH, &value, device, sizeof(value));
+  EXPECT_EQ(value, 7u);
+  std::thread([&] { residentd_lane_pool_free(address, 1, 0, nullptr); }).join();
+  residentd_lane_segment segment{};
+  EXPECT_EQ(residentd_lane_pool_find(address, &segment), RESIDENTD_LANE_INVALID);
+  EXPECT_EQ(residentd_lane_pool_alloc(1, 4096, nullptr), nullptr);
+  std::printf("refused: %s\n", residentd_lane_last_error());
+  EXPECT_EQ(residentd_lane_pool_alloc(size_t{1} << 45, 0, nullptr), nullptr);
+  std::printf("refused: %s\n", residentd_lane_last_error());
+}
+
+// Ten chains of dependent steps on memory of the GPU, in one lane: the library adds the order.
+TEST_F(CudaMemoryTest, OrderedSubmissionsOfDependentTasksAreChains) {
+  constexpr uint64_t kChains = 10, kBytes = kN * sizeof(float);
+  CudaMemory memory(kChains * kBytes), one(kBytes);
+  RUN_CUDA(cuMemsetD32, memory.address(), 0, kChains * kN);
+  one.Fill(1);
+  const auto sums =
+      Must(client_->ImportCuda<float>(memory.fd(), memory.bytes(), uuid_, {kChains, kN}));
+  const auto ones = Imported::Import(*client_, uuid_, one);
+  const auto lane = Must(client_->OpenLane({.device = 0}));
+  client::TaskBatch add("add");
+  add.Use(sums, {.shape = {kN}}).Use(ones).Use(sums, {.shape = {kN}}).Scalar(1);
+  LaneCall call =
+      Must(lane->Prepare(add, {Varying::Place(0), Varying::Place(1), Varying::Place(2)}));
+  for (const uint32_t word : {0u, 1u, 2u}) {
+    ASSERT_EQ(residentd_lane_set_access(
+                  lane->handle(), call.number(), word, kBytes,
+                  word == 2 ? RESIDENTD_LANE_ACCESS_WRITE : RESIDENTD_LANE_ACCESS_READ),
+              RESIDENTD_LANE_OK);
+  }
+  const uint64_t steps = Scaled(500);
+  const auto started = std::chrono::steady_clock::now();
+  for (uint64_t step = 0; step < steps; ++step) {
+    for (uint64_t chain = 0; chain < kChains; ++chain) {
+      const client::PlaceIn sum{sums, chain * kBytes};
+      const auto sequence =
+          Must(call.Submit(RESIDENTD_LANE_ORDERED | RESIDENTD_LANE_QUIET, sum, ones, sum));
+      if (sequence % 1024 == 1023) {
+        ASSERT_TRUE(lane->Await(sequence).ok());
+      }
+    }
+  }
+  ASSERT_TRUE(lane->Await(residentd_lane_next(lane->handle()) - 1).ok());
+  ASSERT_TRUE(Eventually([&] {
+    return residentd_lane_completed(lane->handle()) == residentd_lane_next(lane->handle());
+  }));
+  std::printf("%lu chains x %lu ordered adds: %.2f us each\n", kChains, steps,
+              std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - started)
+                      .count() /
+                  static_cast<double>(kChains * steps));
+  std::vector<float> got(kChains * kN);
+  RUN_CUDA(cuMemcpyDtoH, got.data(), memory.address(), got.size() * sizeof(float));
+  EXPECT_EQ(got, std::vector<float>(kChains * kN, static_cast<float>(steps)));
 }
 
 TEST_F(CudaMemoryTest, ALostEngineIsFollowedByOneWithTheMemory) {

@@ -1,15 +1,23 @@
-// A shared library with the calls of the CUDA driver that residentd_lane_cuda.c uses, for tests
-// without a GPU. Its soname is that of the driver, so that the library finds it once the test has
-// opened it.
+// A shared library with the calls of the CUDA driver that libresidentd_lane uses, for tests without
+// a GPU. Its soname is that of the driver, so that the library finds it once the test has opened
+// it.
+//
+// Device memory is a memory object (memfd), its handle and its descriptors are descriptors of that,
+// and it is mapped into this process, so that a test can write and read it.
 //
 // A stream is a thread that does what was enqueued, one after the other: it stores values, and
 // waits for values, in the memory of this process that was registered, at the addresses that the
 // calls returned for the device.
 #include "tests/lanes/fake_cuda.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -17,10 +25,14 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace {
 
-constexpr int kOk = 0, kInvalidValue = 1, kNotRegistered = 713, kAlreadyRegistered = 712;
+constexpr int kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
+              kNotRegistered = 713, kAlreadyRegistered = 712;
+constexpr int kDevices = 2;
+constexpr size_t kGranularity = 2 << 20;
 // Addresses of the device are not those of the processor.
 constexpr uint64_t kDeviceOffset = uint64_t{1} << 52;
 
@@ -71,6 +83,9 @@ struct State {
   std::map<FakeStream*, std::unique_ptr<FakeStream>> streams;
   std::map<char*, size_t> registered;
   int pushed = 0;
+  // Memory, ranges of addresses and mappings that exist, and which call fails: 0 for none.
+  int memories = 0, reservations = 0, mappings = 0, accesses = 0;
+  int fail_at = 0;
 };
 State& GetState() {
   static State* const state = new State;
@@ -88,6 +103,45 @@ uint32_t* FindWord(uint64_t device) {
     }
   }
   return nullptr;
+}
+
+// Adds to a count of things that exist, unless the call is to fail.
+int Count(int State::*count, int change) {
+  State& state = GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  if (change > 0 && state.fail_at > 0 && --state.fail_at == 0) return kOutOfMemory;
+  state.*count += change;
+  return kOk;
+}
+
+// As in cuda.h.
+struct Location {
+  int type;
+  int id;
+};
+struct Properties {
+  int type;
+  int handle_types;
+  Location location;
+};
+struct Access {
+  Location location;
+  int flags;
+};
+
+int CheckProperties(const Properties& properties) {
+  if (properties.type != 1 || properties.handle_types != 1 || properties.location.type != 1) {
+    return kInvalidValue;
+  }
+  return properties.location.id < kDevices ? kOk : kInvalidDevice;
+}
+
+// Maps `handle`, or nothing if it is below 0, at addresses that were reserved.
+int MapAt(uint64_t address, size_t bytes, int handle) {
+  void* const at = reinterpret_cast<void*>(address);
+  const int flags =
+      MAP_FIXED | (handle < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED);
+  return mmap(at, bytes, PROT_NONE, flags, handle, 0) == at ? kOk : kInvalidValue;
 }
 
 }  // namespace
@@ -120,8 +174,12 @@ int cuCtxPopCurrent_v2(void**) {
 }
 int cuCtxSynchronize() {
   State& state = GetState();
-  std::lock_guard<std::mutex> lock(state.mutex);
-  for (const auto& [stream, owned] : state.streams) stream->Synchronize();
+  std::vector<FakeStream*> streams;
+  {
+    std::lock_guard<std::mutex> lock(state.mutex);
+    for (const auto& [stream, owned] : state.streams) streams.push_back(stream);
+  }
+  for (FakeStream* const stream : streams) stream->Synchronize();
   return kOk;
 }
 int cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
@@ -157,6 +215,68 @@ int cuStreamWaitValue32_v2(void* stream, uint64_t device, uint32_t value, unsign
   return kOk;
 }
 
+int cuInit(unsigned) { return kOk; }
+int cuCtxGetCurrent(void** context) {
+  *context = &GetState();  // Any address.
+  return kOk;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < kDevices ? kOk : kInvalidDevice;
+}
+int cuDeviceGetUuid_v2(void* uuid, int device) {
+  memset(uuid, device + 1, 16);
+  return kOk;
+}
+int cuMemGetAllocationGranularity(size_t* bytes, const Properties* properties, int) {
+  *bytes = kGranularity;
+  return CheckProperties(*properties);
+}
+int cuMemCreate(unsigned long long* handle, size_t bytes, const Properties* properties,
+                unsigned long long) {
+  if (bytes % kGranularity != 0 || CheckProperties(*properties) != kOk) return kInvalidValue;
+  if (const int error = Count(&State::memories, 1)) return error;
+  const int memory = memfd_create("device", MFD_CLOEXEC);
+  *handle = static_cast<unsigned long long>(memory);
+  return ftruncate(memory, static_cast<off_t>(bytes)) == 0 ? kOk : kOutOfMemory;
+}
+int cuMemRelease(unsigned long long handle) {
+  return close(static_cast<int>(handle)) == 0 ? Count(&State::memories, -1) : kInvalidValue;
+}
+int cuMemAddressReserve(uint64_t* address, size_t bytes, size_t, uint64_t, unsigned long long) {
+  if (const int error = Count(&State::reservations, 1)) return error;
+  void* const at =
+      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  *address = reinterpret_cast<uint64_t>(at);
+  return at == MAP_FAILED ? kOutOfMemory : kOk;
+}
+int cuMemAddressFree(uint64_t address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return Count(&State::reservations, -1);
+}
+int cuMemMap(uint64_t address, size_t bytes, size_t, unsigned long long handle,
+             unsigned long long) {
+  if (const int error = Count(&State::mappings, 1)) return error;
+  return MapAt(address, bytes, static_cast<int>(handle));
+}
+int cuMemUnmap(uint64_t address, size_t bytes) {
+  Count(&State::mappings, -1);
+  return MapAt(address, bytes, -1);
+}
+int cuMemSetAccess(uint64_t address, size_t bytes, const Access* access, size_t count) {
+  if (count != 1 || access->flags != 3 || access->location.type != 1) return kInvalidValue;
+  if (const int error = Count(&State::accesses, 1)) return error;
+  return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0
+             ? kOk
+             : kInvalidValue;
+}
+int cuMemExportToShareableHandle(void* to, unsigned long long handle, int type,
+                                 unsigned long long) {
+  const int descriptor = dup(static_cast<int>(handle));
+  memcpy(to, &descriptor, sizeof(descriptor));
+  return type == 1 && descriptor >= 0 ? kOk : kInvalidValue;
+}
+
 void* FakeCudaCreateStream(void* context) {
   auto stream = std::make_unique<FakeStream>();
   stream->context = context;
@@ -185,5 +305,15 @@ int FakeCudaRegistrations() {
   State& state = GetState();
   std::lock_guard<std::mutex> lock(state.mutex);
   return static_cast<int>(state.registered.size()) + 1000 * state.pushed;
+}
+int FakeCudaAllocations() {
+  State& state = GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return state.memories + state.reservations + state.mappings;
+}
+void FakeCudaFailAt(int call) {
+  State& state = GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  state.fail_at = call;
 }
 }

@@ -1,4 +1,5 @@
-// What a test calls of fake_cuda.cc, by dlsym: streams, and how many memory registrations are left.
+// What a test calls of fake_cuda.cc, by dlsym: streams, and how much memory is registered and
+// allocated.
 //
 // Thread safety: as the driver's; a stream belongs to one thread at a time.
 #ifndef RESIDENT_TESTS_LANES_FAKE_CUDA_H_
@@ -15,6 +16,10 @@ void FakeCudaSetCapturing(void* stream, int capturing);
 void FakeCudaEnqueue(void* stream, void (*work)(void*), void* argument);
 // Registered pieces of memory, and 1,000 for each context that was pushed and not popped.
 int FakeCudaRegistrations();
+// Memory of cuMemCreate, ranges of addresses, and mappings.
+int FakeCudaAllocations();
+// Of the calls that make these, and cuMemSetAccess, the call-th from now on fails. 0: none.
+void FakeCudaFailAt(int call);
 }
 
 #endif  // RESIDENT_TESTS_LANES_FAKE_CUDA_H_

@@ -45,7 +45,8 @@ class Wheel(unittest.TestCase):
         with zipfile.ZipFile(WHEEL) as wheel:
             names = set(wheel.namelist())
             metadata = wheel.read("residentd-0.1.0.dist-info/METADATA").decode()
-        sources = {"residentd/" + path.name for path in (FOLDER / "residentd").glob("*.py")}
+        sources = {str(path.relative_to(FOLDER)) for path in (FOLDER / "residentd").glob("**/*.py")}
+        self.assertIn("residentd/torch/__init__.py", sources)
         self.assertLessEqual(sources | {"residentd/py.typed", "residentd/descriptors.bin"}, names)
         self.assertFalse([name for name in names if name.endswith("_pb2.py")])
         lines = [line.replace("(", "").replace(")", "").replace('"', "'").split(": ", 1)
@@ -55,7 +56,7 @@ class Wheel(unittest.TestCase):
         # Nothing else, and no upper bounds.
         self.assertEqual({value for key, value in lines if key == "Requires-Dist"},
                          {"grpcio >=1.51", "protobuf >=3.20.3", "numpy >=1.22",
-                          "ray >=2.60 ; extra == 'ray'", "torch ; extra == 'torch'"})
+                          "ray >=2.60 ; extra == 'ray'", "torch >=2.7 ; extra == 'torch'"})
 
     def test_the_first_example_runs_in_a_fresh_environment(self):
         example, printed = re.search(r"^```python\n(.*?)^```\n```text\n(.*?)^```", README.read_text(),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -237,7 +237,12 @@ def trace(function: Callable[..., Any]) -> str:
             "{} cannot be called with values that are not known: {}: {}".format(
                 name, type(error).__name__, error),
             "use arithmetic and the NumPy functions of docs/operators.md") from error
-    result = _result(returned, name)
+    return formula(name, _result(returned, name), inputs, scalars, {each.name for each in _parameters(function, name)})
+
+
+def formula(name: str, result: _Node, inputs: List[_Node], declarations: List[str], taken: Set[str]) -> str:
+    """The expression of a result. name: of the function, for errors. declarations: those of `where` that
+    precede its values. taken: the names of parameters."""
     nodes = _reachable(result)
     for node in inputs:
         if node not in nodes:
@@ -247,8 +252,8 @@ def trace(function: Callable[..., Any]) -> str:
         raise InvalidArgument(
             "{} has {:,} operations, and an expression may have {}".format(name, operations, _MAX_OPERATIONS),
             "install it as C++ source (docs/operators.md)")
-    text, values = _write(result, nodes, {symbol.name for symbol in _parameters(function, name)})
-    where = scalars + values
+    text, values = _write(result, nodes, taken)
+    where = declarations + values
     whole = "{} -> {}{}".format(", ".join(node.form for node in inputs), text,
                                 " where " + ", ".join(where) if where else "").lstrip()
     if len(whole) > _MAX_BYTES:
@@ -256,6 +261,11 @@ def trace(function: Callable[..., Any]) -> str:
             "{} has an expression of {:,} bytes, and at most {:,} are accepted".format(
                 name, len(whole), _MAX_BYTES), "install it as C++ source (docs/operators.md)")
     return whole
+
+
+def call(function: str, *values: Any) -> "Symbol":
+    """A function of expressions, such as erf, which NumPy does not have."""
+    return Symbol(_Node("{}({})".format(function, ", ".join(["{}"] * len(values))), tuple(map(_node, values))))
 
 
 def name_of(function: Any) -> str:
@@ -382,8 +392,8 @@ def _number(value: Any, what: str) -> str:
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if number == int(number) and abs(number) < 1e15:
-        text = str(int(number))
-    return "({})".format(text) if number < 0 else text
+        text = "-0" if text == "-0.0" else str(int(number))
+    return "({})".format(text) if text.startswith("-") else text
 
 
 def _unsupported(what: str, name: str) -> InvalidArgument:

@@ -633,7 +633,7 @@ class CallBuilder:
         if tensor.parameter.kind != INPUT and any(s <= 0 for s, n in zip(strides, tensor.task_shape)
                                                   if n > 1):
             return False
-        return tensor.parameter.strided or _is_dense(tensor.task_shape, strides)
+        return tensor.parameter.strided or is_dense(tensor.task_shape, strides)
 
     def _in_place(self, tensor: Tensor, column: Any, buffer_id: int, offset: int, strides: Shape,
                   leading: Shape, count: int) -> None:
@@ -645,7 +645,7 @@ class CallBuilder:
         column.shape.extend(tensor.task_shape)
         column.scalar_shape = not tensor.task_shape
         task_strides = strides[len(leading):]
-        if not _is_dense(tensor.task_shape, task_strides):
+        if not is_dense(tensor.task_shape, task_strides):
             if not tensor.parameter.strided:
                 raise self.signature.mismatch(
                     tensor.index, "it accepts only dense tensors, and the buffer's view is not",
@@ -659,7 +659,8 @@ class CallBuilder:
             column.offsets.extend([offset * size] * count)
 
 
-def _is_dense(shape: Shape, strides: Shape) -> bool:
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether these strides, in elements, are those of a dense tensor."""
     if 0 in shape:
         return True
     expected = 1

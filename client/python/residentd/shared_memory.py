@@ -177,6 +177,7 @@ class Memory:
         # Buffers of the daemon that the next call frees, with the session that owns them.
         self._garbage: Deque[Tuple[int, int]] = collections.deque()
         self._session = 0  # Counts sessions.
+        self._forgotten = 0  # Counts regions that locate() does not find any more.
         self.node = ""  # That has the session, if there may be several.
         _memories.add(self)
 
@@ -189,6 +190,18 @@ class Memory:
     def in_use(self) -> bool:
         """Whether locate() may find an array, or there is garbage."""
         return bool(self._addresses or self._garbage)
+
+    def changed(self, since: int) -> bool:
+        """Whether a region has gone since `changes` had this value: an address that was in it may now be in
+        another one, or in none."""
+        return bool(self._ended) or self._forgotten != since
+
+    @property
+    def changes(self) -> int:
+        """For changed()."""
+        with self._lock:
+            self._forget_ended()
+            return self._forgotten
 
     @property
     def arena_enabled(self) -> bool:
@@ -203,7 +216,10 @@ class Memory:
         element; None if it is in no region."""
         if not self._addresses or array.size == 0:
             return None
-        first = int(array.__array_interface__["data"][0])
+        return self.locate_address(int(array.__array_interface__["data"][0]))
+
+    def locate_address(self, first: int) -> Optional[Tuple[Region, int]]:
+        """The same for the address of an array that has elements."""
         with self._lock:
             self._forget_ended()
             i = bisect.bisect_right(self._addresses, first) - 1
@@ -238,6 +254,7 @@ class Memory:
         if self._regions.get(region.address) is region:
             del self._regions[region.address]
             self._addresses.remove(region.address)
+            self._forgotten += 1
             self.discard(region.buffer_id, self._session)
 
     @property
@@ -273,6 +290,7 @@ class Memory:
         memory of this process."""
         with self._lock:
             self._session += 1
+            self._forgotten += 1
             self._regions.clear()
             self._addresses.clear()
             self._arena.clear()
@@ -403,12 +421,26 @@ def import_region(size: int, dtype: int, shape: Tuple[int, ...],
     return mapping, Region(mapping, response.buffer.id, response.buffer.device)
 
 
-def pass_descriptor(path: str, session_id: str, fd: int) -> str:
-    """Passes a descriptor to the daemon's local socket; returns the token for ImportShared."""
+def import_device_memory(fd: int, size: int, device_uuid: str) -> Steps[int]:
+    """Imports memory of a GPU, of which `fd` is a descriptor, as a buffer of bytes; returns its id. size: that
+    of cuMemCreate. device_uuid: as nvidia-smi prints it."""
+    session_id, local_address = yield Session()
+    if not local_address:
+        raise errors.FailedPrecondition("the daemon has no local socket, over which descriptors of memory are passed",
+                                        "start it with --local_address")
+    token = yield Blocking(lambda: pass_descriptor(local_address, session_id, fd, b"residcu1"))
+    response = yield Unary("Buffers.ImportCuda", message("ImportCudaRequest")(
+        descriptor_token=token, allocation_bytes=size, dtype=_U8, shape=(size,), device_uuid=device_uuid))
+    return int(response.buffer.id)
+
+
+def pass_descriptor(path: str, session_id: str, fd: int, magic: bytes = b"residfd1") -> str:
+    """Passes a descriptor to the daemon's local socket; returns the token for ImportShared, or with the magic
+    of device memory, for ImportCuda."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_LOCAL_SOCKET_TIMEOUT_S)
         connection.connect(path)
-        socket.send_fds(connection, [b"residfd1" + session_id.encode()], [fd])
+        socket.send_fds(connection, [magic + session_id.encode()], [fd])
         answer = connection.recv(4096)
     if len(answer) < 4:
         raise errors.Unavailable("the daemon's local socket {} closed the connection".format(path),
