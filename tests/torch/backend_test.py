@@ -61,7 +61,7 @@ class BackendTest(torch_support.TorchTest):
         compiled(gate, up)
         self.wait()
         part = self.part_of(compiled, gate, up)
-        part.eager = None
+        part.eager = None  # Nothing but the operator can compute it.
         torch_support.close(compiled(gate, up), gated(gate, up))
 
     def part_of(self, compiled, *tensors):

@@ -27,18 +27,22 @@ import types
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
+    from .backend import backend
     from .lane import TorchCall, TorchLane, attach, current, shared
     from .lists import Plan, foreach, plan
     from .memory import pool
     from .operators import define, ops, register
+    from .publish import Published, publish
     from .scope import Scope, stream
 
 # The module of each name.
 _LAZY = {
+    "backend": "backend",
     "TorchCall": "lane", "TorchLane": "lane", "attach": "lane", "current": "lane", "shared": "lane",
     "Plan": "lists", "foreach": "lists", "plan": "lists",
     "pool": "memory",
     "define": "operators", "ops": "operators", "register": "operators",
+    "Published": "publish", "publish": "publish",
     "Scope": "scope", "stream": "scope",
 }
 

@@ -21,19 +21,19 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence
 
 import torch
+from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
-from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from ..errors import Error, InvalidArgument, NotFound
+from ..errors import Error, InvalidArgument, NotFound, Unavailable
 from ..lane import MAX_WORDS
 from ..operators import Example
-from . import lowering
+from . import lowering, memory
 from .lane import current
 from .operators import ops
-from .publish import random_inputs
+from .publish import KINDS, random_inputs
 from .scope import stream
 from .trace import describe, dtype_name, target_of
 
@@ -45,7 +45,6 @@ _MIN_NODES = 3
 # They have a shape of their own, which an expression does not.
 _SHAPED = ("aten.full.default", "aten.zeros.default", "aten.ones.default")
 _DIGITS = 16
-_EXAMPLES = ("normal", "special", "denormal", "empty")
 
 # Of each client, the states of its operators: "installing", "active", "refused".
 _states: "weakref.WeakKeyDictionary[Client, Dict[str, str]]" = weakref.WeakKeyDictionary()
@@ -97,11 +96,14 @@ class _Part(torch.nn.Module):
         self.eager = eager
         self.results = [_Result(eager.graph, node) for node in ((output,) if self._single else output)]
 
-    def active(self) -> bool:
-        return all(self._states.get(result.name) == "active" for result in self.results)
+    def usable(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether its operators are active, and the daemon has the memory of the tensors."""
+        return all(self._states.get(result.name) == "active" for result in self.results) and all(
+            not tensor.is_cuda or not tensor.numel() or memory.is_in_pool(tensor.data_ptr()) or current().copy
+            for tensor in tensors)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        if not self.active():
+        if not self.usable(tensors):
             return self.eager(*tensors)
         given = [tensor.detach() for tensor in tensors]
         made = [ops[result.name](*(given[i] for i in result.arguments)) for result in self.results]
@@ -113,7 +115,7 @@ class _Part(torch.nn.Module):
         like = [_Like(node.meta["val"]) for node in self.eager.graph.nodes if node.op == "placeholder"]
         generator = torch.Generator().manual_seed(int(result.name.split(".")[1][:15], 16))
         made = []
-        for kind in _EXAMPLES:
+        for kind in KINDS:
             tensors = random_inputs(like, kind, generator)
             with torch.no_grad():
                 expected = self.eager(*tensors)
@@ -131,7 +133,8 @@ class _Like:
 
 
 class _Runner(torch.fx.Interpreter):
-    """Runs a graph; parts that follow each other on a GPU run in one scope."""
+    """Runs a graph. On a GPU parts that follow each other run in one scope, and new tensors are in the pool, so that
+    the next part can use them."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph)
@@ -139,14 +142,17 @@ class _Runner(torch.fx.Interpreter):
         self._open = False
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        with contextlib.ExitStack() as self._scope:
+        with contextlib.ExitStack() as pool, contextlib.ExitStack() as self._scope:
+            if any(isinstance(each, torch.Tensor) and each.is_cuda for each in args):
+                pool.enter_context(memory.pool())
             self._open = False
             return super().run(*args, **kwargs)
 
     def run_node(self, node: torch.fx.Node) -> Any:
         part = self.submodules.get(str(node.target)) if node.op == "call_module" else None
-        if isinstance(part, _Part) and part.active():
-            if not self._open and any(value.is_cuda for value in self.map_nodes_to_values(node.args, node)):
+        tensors: Any = self.map_nodes_to_values(node.args, node) if isinstance(part, _Part) else ()
+        if isinstance(part, _Part) and part.usable(tensors):
+            if not self._open and any(tensor.is_cuda for tensor in tensors):
                 self._scope.enter_context(stream(strict=False))
                 self._open = True
         elif self._open and node.op in ("call_function", "call_module", "call_method", "output"):
@@ -156,9 +162,9 @@ class _Runner(torch.fx.Interpreter):
         return super().run_node(node)
 
 
-def _install(client: "Client", states: Dict[str, str], part: _Part) -> None:
-    """Installs the operators of a part that are not there."""
-    for i, result in enumerate(part.results):
+def _install(client: "Client", states: Dict[str, str], parts: Sequence[_Part]) -> None:
+    """Installs the operators of parts that are not there."""
+    for part, i, result in ((part, i, result) for part in parts for i, result in enumerate(part.results)):
         try:
             with _states_mu:
                 if states.setdefault(result.name, "installing") != "installing":
@@ -168,9 +174,13 @@ def _install(client: "Client", states: Dict[str, str], part: _Part) -> None:
                                          summary="a part of a graph of torch.compile")
             states[result.name] = "active"
         except Exception as error:  # The thread's end: the part goes on in torch.
-            # Another process may have been faster.
-            states[result.name] = "active" if isinstance(error, Error) and _found(client, result.name) else "refused"
-            if states[result.name] == "refused":
+            states[result.name] = "refused"
+            with contextlib.suppress(Error):
+                if _found(client, result.name):  # Another process was faster.
+                    states[result.name] = "active"
+            if isinstance(error, Unavailable):  # The next graph with this part tries again.
+                states.pop(result.name)
+            if states.get(result.name) != "active":
                 _log.warning("operator %s was not installed, and its part of the graph runs in torch: %s", result.name,
                              error)
 
@@ -203,13 +213,14 @@ def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[...
         setattr(fused, node.target, part)
         parts.append(part)
     if parts:
-        threading.Thread(target=lambda: [_install(client, known, part) for part in parts], name="residentd-install",
-                         daemon=True).start()
-    return make_boxed_func(_Runner(fused).run if parts else graph.forward)
+        threading.Thread(target=_install, args=(client, known, parts), name="residentd-install", daemon=True).start()
+    compiled: Callable[..., Any] = make_boxed_func(_Runner(fused).run if parts else graph.forward)
+    return compiled
 
 
 def _eager(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    return make_boxed_func(graph.forward)
+    compiled: Callable[..., Any] = make_boxed_func(graph.forward)
+    return compiled
 
 
 def backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -9,8 +9,9 @@ lower() takes a plain description of a graph, which trace.py makes of one of tor
                 "kwargs": {}, "dtype": "f32", "shape": [2, 3], "source": "model.py:7: x * beta"}],
      "output": "mul"}
 
-A shape is null if it is not known. An argument is null, a truth value, a number, a text, a list, {"node": name}, {"dtype": name} or {"number": "inf"}
-("-inf", "nan"). dtype of a node is "f32", "f16", "bf16", "bool", or "number" for a number that Python computes.
+A shape is null if it is not known. An argument is null, a truth value, a number, a text, a list, {"node":
+name}, {"dtype": name} or {"number": "inf"} ("-inf", "nan"). dtype of a node is "f32", "f16", "bf16", "bool", or
+"number" for a number that Python computes.
 
 Expressions compute in float32, as torch does within each operation. torch rounds what an operation returns to
 its dtype. Therefore a value in f16 or bf16 is rounded, with the same bits as by a conversion, before the next
@@ -61,24 +62,24 @@ def _narrow(x: Symbol, dtype: str) -> Symbol:
     are not products. Below the smallest normal number the unit is constant: the addition of a number with
     that unit rounds.
     """
-    size = abs(x)
+    size: Symbol = abs(x)
     half = dtype == "f16"
     if half:
         scaled = x
     else:  # Without overflow.
         large = size >= 2.0**100
-        scaled = np.where(large, x * 2.0**-64, x)
+        scaled = _if(large, x * 2.0**-64, x)
     split = call("fma", scaled, 2.0**13 if half else 2.0**16, scaled)
     high = split + (scaled - split)
     if not half:
-        high = np.where(large, high * 2.0**64, high)
+        high = _if(large, high * 2.0**64, high)
     smallest, unit = (2.0**-14, 2.0**-24) if half else (2.0**-126, 2.0**-133)
     shift = 1.5 * unit * 2**23
-    low = np.where(size <= unit / 2, x * 0, (x + shift) - shift)  # x * 0 keeps the sign.
-    result = np.where(size < smallest, low, high)
+    low = _if(size <= unit / 2, x * 0, (x + shift) - shift)  # x * 0 keeps the sign.
+    result = _if(size < smallest, low, high)
     if half:
-        return np.where(size >= 65520, x * math.inf, result)
-    return np.where(size < math.inf, result, x)
+        return _if(size >= 65520, x * math.inf, result)
+    return _if(size < math.inf, result, x)
 
 
 def _narrow_number(value: float, dtype: str) -> float:
@@ -140,7 +141,8 @@ def _pow(x: Any, y: Any) -> Any:
     if isinstance(y, Symbol):
         return call("pow", x, y)
     special: Dict[float, Callable[[], Any]] = {
-        0: lambda: Symbol(_Node("1", array=True)), 0.5: lambda: np.sqrt(x), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
+        0: lambda: Symbol(_Node("1", array=True)), 0.5: lambda: np.sqrt(x), 1: lambda: x,
+        2: lambda: x * x, 3: lambda: x * x * x,
         -0.5: lambda: call("rsqrt", x), -1: lambda: 1 / x, -2: lambda: 1 / (x * x)}
     return special[y]() if y in special else call("pow", x, y)
 
@@ -248,8 +250,8 @@ _CONVERT = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_typ
 # Position of the value in the arguments; None: the number in the dict.
 _FILL: Dict[str, Any] = {
     "aten.full_like.default": 1, "aten.full.default": 1, "aten.scalar_tensor.default": 0, "aten.fill.Scalar": 1,
-    "aten.zeros_like.default": {"number": 0}, "aten.ones_like.default": {"number": 1}, "aten.zeros.default": {"number": 0},
-    "aten.ones.default": {"number": 1}, "constant": 0,
+    "aten.zeros_like.default": {"number": 0}, "aten.ones_like.default": {"number": 1},
+    "aten.zeros.default": {"number": 0}, "aten.ones.default": {"number": 1}, "constant": 0,
 }
 # What to write in place of an operation that is not in the list, by the beginning of its target.
 _INSTEAD = {
@@ -261,16 +263,16 @@ _INSTEAD = {
     "aten.remainder": "write x - torch.floor(x / y) * y", "aten.fmod": "write x - torch.trunc(x / y) * y",
     "aten.lerp": "write x + weight * (y - x)", "aten.addcmul": "write x + value * a * b",
     "aten.addcdiv": "write x + value * a / b", "aten.sinh": "write (torch.exp(x) - torch.exp(-x)) / 2",
-    "aten.cosh": "write (torch.exp(x) + torch.exp(-x)) / 2", "aten.atan": "", "aten.floor_divide": "write torch.floor(x / y)",
+    "aten.cosh": "write (torch.exp(x) + torch.exp(-x)) / 2", "aten.floor_divide": "write torch.floor(x / y)",
     "aten.bernoulli": "pass random numbers as an input", "aten.rand": "pass random numbers as an input",
     "aten.native_dropout": "pass the mask as an input",
     "aten.sym_size": "pass the number as a parameter: an operator runs for tensors of any shape",
 }
-_REDUCTIONS = ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "_softmax", "_log_softmax", "var", "std",
-               "prod", "cumsum", "native_layer_norm", "all", "any")
+_REDUCTIONS = ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "_softmax", "_log_softmax", "var",
+               "std", "prod", "cumsum", "native_layer_norm", "all", "any")
 _PRODUCTS = ("mm", "bmm", "addmm", "matmul", "dot", "convolution", "linear", "einsum", "mv")
-_VIEWS = ("view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice", "select",
-          "cat", "stack", "split", "index", "gather", "as_strided", "flip", "repeat")
+_VIEWS = ("view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice",
+          "select", "cat", "stack", "split", "index", "gather", "as_strided", "flip", "repeat")
 
 
 def supports(node: Mapping[str, Any]) -> bool:
@@ -307,7 +309,8 @@ class _Lowering:
             if each["dtype"] not in FLOATS:
                 raise InvalidArgument(
                     "input '{}' of {} is {}, and an expression has float32, float16 and bfloat16".format(
-                        each["name"], self._name, each["dtype"]), "convert the input before the call, for example with float()")
+                        each["name"], self._name, each["dtype"]),
+                    "convert the input before the call, for example with float()")
             node = _Node(each["name"], array=True)
             inputs.append(node)
             declarations.append("{}: in {}".format(each["name"], each["dtype"]))
@@ -327,9 +330,10 @@ class _Lowering:
         result = self._values[self._graph["output"]]
         found = nodes.get(self._graph["output"], {})
         if result.dtype not in FLOATS:
-            raise InvalidArgument("{} returns {}".format(self._name, {
-                "bool": "a comparison", "number": "a number of Python"}.get(result.dtype, result.dtype)), "return a tensor of float32, float16 or bfloat16, "
-                "for example torch.where(x > 0, 1.0, 0.0)")
+            what = {"bool": "a comparison", "number": "a number of Python"}.get(result.dtype, result.dtype)
+            raise InvalidArgument("{} returns {}".format(self._name, what),
+                                  "return a tensor of float32, float16 or bfloat16, for example "
+                                  "torch.where(x > 0, 1.0, 0.0)")
         if inputs and found.get("shape") is not None and shape is not None and shape != tuple(found["shape"]):
             raise InvalidArgument(
                 "{} returns shape {}, and its inputs broadcast to {}".format(
@@ -381,8 +385,8 @@ class _Lowering:
             if dtype == "bool":
                 a, b, c = map(self._condition, (condition, x, y))
                 return _Value((a & b) | (~a & c), "bool", True)
-            return _Value(_if(self._condition(condition), self._operand(x, dtype, True), self._operand(y, dtype, True)), dtype,
-                          True)
+            made = _if(self._condition(condition), self._operand(x, dtype, True), self._operand(y, dtype, True))
+            return _Value(made, dtype, True)
         kind, function = _TABLE[target]
         kwargs = {key: value for key, value in kwargs.items() if value is not None and key not in ("memory_format",)}
         if kind is _COMPARE or kind is _LOGIC or dtype == "bool":
@@ -441,11 +445,9 @@ class _Lowering:
         if isinstance(argument, dict) and "node" in argument:
             value = self._values[argument["node"]]
             if value.dtype == dtype or dtype == "f32":
-                return _Value(self._operand(argument, value.dtype, True) if value.dtype != "bool" else self._operand(
-                    argument, dtype, True), dtype, True)
-            # An f16 is not always a bf16, nor the reverse.
-            return _Value(self._operand(argument, value.dtype if value.dtype != "bool" else dtype, True), dtype,
-                          value.dtype == "bool")
+                return _Value(self._operand(argument, value.dtype, True), dtype, True)
+            # Not every number of another dtype is one of this dtype.
+            return _Value(self._operand(argument, value.dtype, True), dtype, value.dtype == "bool")
         return self._filled(self._number(argument), dtype)
 
     def _filled(self, value: Any, dtype: str) -> _Value:
@@ -453,7 +455,8 @@ class _Lowering:
             return _Value(Symbol(_Node("({} != 0)", (_node(value),), True)), "bool", True)
         if isinstance(value, Symbol):
             return _Value(Symbol(_Node("{}", (value._node,), array=True)), dtype, dtype == "f32")
-        return _Value(Symbol(_Node(_number(_narrow_number(float(value), dtype), "the constant"), array=True)), dtype, True)
+        text = _number(_narrow_number(float(value), dtype), "the constant")
+        return _Value(Symbol(_Node(text, array=True)), dtype, True)
 
     def _number(self, argument: Any) -> Any:
         """A number, or the symbol of a scalar."""
@@ -489,13 +492,13 @@ class _Lowering:
         if isinstance(argument, dict) and "node" in argument and self._values[argument["node"]].dtype == "bool":
             return self._values[argument["node"]].symbol
         if isinstance(argument, dict) and "node" in argument:
-            return self._values[argument["node"]].rounded() != 0
+            return Symbol(_Node("({} != 0)", (self._values[argument["node"]].rounded()._node,), True))
         return Symbol(_Node("({} != 0)", (_node(self._number(argument)),), True))
 
     def _unsupported(self, node: Mapping[str, Any]) -> Error:
         target = node["target"]
         name = target.split(".")[1] if "." in target else target
-        fix = next((text for start, text in _INSTEAD.items() if target.startswith(start) and text), "")
+        fix = next((text for start, text in _INSTEAD.items() if target.startswith(start)), "")
         if fix:
             pass
         elif name in _REDUCTIONS:

@@ -35,7 +35,8 @@ _SIZES = (3, 5, 7, 2, 11, 13, 17, 19)
 _SPECIAL = (0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 0.5, -2.5, 88.0, -88.0, 3e4, -3e4)
 # The smallest normal number.
 _SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-14}
-_KINDS = ("normal", "special", "denormal", "empty")
+# Of random examples.
+KINDS = ("normal", "special", "denormal", "empty")
 
 
 class Published:
@@ -76,7 +77,7 @@ class Published:
 
 
 def publish(fn: Callable[..., Any], name: str, examples: Sequence[Union[torch.Tensor, Sequence[Any]]], *,
-            client: Optional["Client"] = None, wait: str = "active", random_examples: int = len(_KINDS),
+            client: Optional["Client"] = None, wait: str = "active", random_examples: int = len(KINDS),
             relative_tolerance: float = 0.0, absolute_tolerance: float = 0.0, **options: Any) -> Published:
     """Installs a function of torch as an operator, and returns it.
 
@@ -88,8 +89,8 @@ def publish(fn: Callable[..., Any], name: str, examples: Sequence[Union[torch.Te
     client: None: that of this thread's lane.
     wait: "validated", "loaded" or "active".
     random_examples: how many examples with random inputs are added: ordinary numbers, special numbers (NaN,
-        infinities, zeros), denormal numbers, and empty tensors, in this order and then again; other shapes than those of
-        the first example. The same function has the same examples.
+        infinities, zeros), denormal numbers, and empty tensors, in this order and then again; of other shapes than
+        those of the first example. The same function has the same examples.
     relative_tolerance, absolute_tolerance: |out - expected| <= absolute + relative * |expected|. Both 0: those of the
         dtype (docs/validation.md).
     options: of residentd.Operators.install, such as label and summary.
@@ -114,7 +115,7 @@ def publish(fn: Callable[..., Any], name: str, examples: Sequence[Union[torch.Te
     text = expression_of(fn, name, first)
     generator = torch.Generator().manual_seed(int(hashlib.sha256((name + text).encode()).hexdigest()[:15], 16))
     for i in range(random_examples):
-        tensors = random_inputs(first, _KINDS[i % len(_KINDS)], generator)
+        tensors = random_inputs(first, KINDS[i % len(KINDS)], generator)
         varied = [value * (1 + float(torch.rand((), generator=generator)) if i else 1) for value in scalars.values()]
         given.append([*tensors, *varied])
     made = []
@@ -134,16 +135,18 @@ def expression_of(fn: Callable[..., Any], name: str, tensors: Sequence[torch.Ten
     text = lowering.lower(trace(fn, name, [(each.shape, each.dtype) for each in tensors]))
     fix = "compute what depends on the shape before the call, and pass it as a scalar or a tensor"
     try:
-        other = lowering.lower(trace(fn, name, [(shape, each.dtype) for shape, each in zip(_other_shapes(tensors), tensors)]))
+        shapes = _other_shapes(tensors)
+        other = lowering.lower(trace(fn, name, [(shape, each.dtype) for shape, each in zip(shapes, tensors)]))
     except InvalidArgument as error:
         raise InvalidArgument("{} cannot be traced with other shapes than those of the first example: {}".format(
             name, error.message), fix) from error
     if other != text:
-        raise InvalidArgument("{} computes something else for other shapes: {} in place of {}".format(name, other, text), fix)
+        raise InvalidArgument("{} computes something else for other shapes: {} in place of {}".format(
+            name, other, text), fix)
     return text
 
 
-def _other_shapes(tensors: Sequence[torch.Tensor]) -> List[Tuple[int, ...]]:
+def _other_shapes(tensors: Sequence[Any]) -> List[Tuple[int, ...]]:
     """Small shapes that broadcast as those of the tensors do: equal sizes stay equal, others differ; 1 stays 1."""
     sizes: Dict[int, int] = {1: 1}
     for tensor in tensors:
@@ -154,8 +157,9 @@ def _other_shapes(tensors: Sequence[torch.Tensor]) -> List[Tuple[int, ...]]:
     return [tuple(sizes[size] for size in tensor.shape) for tensor in tensors]
 
 
-def random_inputs(like: Sequence[torch.Tensor], kind: str, generator: torch.Generator) -> List[torch.Tensor]:
-    """Tensors of the same dtypes, devices and numbers of dimensions, and of other shapes. kind: one of _KINDS."""
+def random_inputs(like: Sequence[Any], kind: str, generator: torch.Generator) -> List[torch.Tensor]:
+    """Tensors of the same dtypes, devices and numbers of dimensions as `like`, and of other shapes. kind: one of
+    "normal", "special" (NaN, infinities, zeros), "denormal", "empty"."""
     made = []
     for tensor, shape in zip(like, _other_shapes(like)):
         if kind == "empty" and shape and shape[-1] != 1:
@@ -183,7 +187,8 @@ def _arguments(example: Any, index: int, name: str, inputs: Sequence[str], scala
     for parameter, value in zip(inputs, values):
         if not isinstance(value, torch.Tensor):
             raise InvalidArgument("'{}' in example {} of {} is {}, not a tensor".format(
-                parameter, index, name, type(value).__name__), "pass a tensor, or give the parameter a number as its default")
+                parameter, index, name, type(value).__name__),
+                "pass a tensor, or give the parameter a number as its default")
         if dtype_name(value.dtype) not in lowering.FLOATS:
             raise InvalidArgument("'{}' in example {} of {} is {}".format(parameter, index, name, value.dtype),
                                   "pass float32, float16 or bfloat16")

@@ -144,7 +144,8 @@ def parameters_of(function: Callable[..., Any], name: str) -> List[inspect.Param
     return parameters
 
 
-def trace(function: Callable[..., Any], name: str, tensors: Sequence[Tuple[Sequence[int], torch.dtype]]) -> Dict[str, Any]:
+def trace(function: Callable[..., Any], name: str,
+          tensors: Sequence[Tuple[Sequence[int], torch.dtype]]) -> Dict[str, Any]:
     """The description of a function for inputs of these shapes and dtypes. Its parameters with a number as their
     default are scalars, whose values are not known: a branch on them is refused."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -176,12 +177,13 @@ def trace(function: Callable[..., Any], name: str, tensors: Sequence[Tuple[Seque
     except GuardOnDataDependentSymNode as error:
         raise InvalidArgument(
             "{} needs the value of a scalar when it is published, at {}".format(name, _last_line(error)),
-            "torch.where selects elements in place of if; use a scalar where torch takes tensors as torch.full_like(x, scalar)") from error
+            "torch.where selects elements in place of if; use a scalar where torch takes tensors as "
+            "torch.full_like(x, scalar)") from error
     except Exception as error:
         raise InvalidArgument("{} cannot be traced, at {}: {}: {}".format(
             name, _last_line(error), type(error).__name__, str(error).split("\n")[0]),
-            "use operations of torch on the arguments only: tensors from outside must be parameters, and elements have no "
-            "values when a function is published") from error
+            "use operations of torch on the arguments only: tensors from outside must be parameters, and elements "
+            "have no values when a function is published") from error
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     inputs, scalars = {}, {}
     for node, parameter in zip(placeholders, parameters):
