@@ -96,8 +96,12 @@ class TorchOps(torch_support.TorchTest):
 
     def test_opcheck_of_every_operator_with_float_inputs(self):
         checked = 0
-        names = [info.name for info in self.rd.operators.list() if info.name not in ("compare", "flux.run")]
-        self.assertIn("flux_run", rt.register(self.rd))
+        # Their arguments must fit in ways that signatures do not say, or are more than a lane's call has.
+        others = {"attention_decode", "attention_partial", "choose_token", "dequant", "flux_run", "kv_append", "rmsnorm_gemv_qkv",
+                  "rope"}
+        defined = set(rt.register(self.rd))
+        self.assertIn("flux_run", defined)
+        names = [info.name for info in self.rd.operators.list() if info.name in defined - others]
         for name, torch_name in zip(names, rt.register(self.rd, names)):
             op = getattr(torch.ops.residentd, torch_name).default
             inputs, keywords = self.arguments(name, op)
@@ -124,19 +128,19 @@ class TorchOps(torch_support.TorchTest):
                     shape.append(dim.size)
                 elif dim.kind == "name":
                     shape.append(sizes.setdefault(dim.name, 4))
-                elif not signature.may_be_absent(signature.by_keyword[p.keyword]):
+                else:
                     shape += [2, 4] if dim.kind == "broadcast" or len(p.shape) == 1 else [2]
-            if signature.may_be_absent(signature.by_keyword[p.keyword]):
+            if "Optional" in str(op._schema.arguments[len(inputs)].type):
                 inputs.append(None)
                 continue
             number = p.dtypes[0]
             dtype = rt.tensors.TORCH[residentd.dtypes.BY_NUMBER[number].name]
             inputs.append(torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype))
         for argument in op._schema.arguments[len(inputs):]:
-            if argument.name == "shape":
-                keywords["shape"] = [4, 2]
+            if argument.name.endswith("shape"):
+                keywords[argument.name] = [4, 2]
             elif not argument.has_default_value():
-                keywords[argument.name] = 1
+                keywords[argument.name] = 0.5 if str(argument.type) == "float" else 1
         return inputs, keywords
 
     def test_overloads(self):

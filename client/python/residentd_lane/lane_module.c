@@ -22,6 +22,8 @@ enum {
   /* A lone call is shorter: to get the lock again may take milliseconds if other threads run. */
   kHoldNs = 10000,
   kFloat = 2, /* kDLFloat */
+  kMaxRank = 8,
+  kRecordBytes = 256, /* Of residentd/torch/lane.py, too. */
 };
 
 static struct {
@@ -278,6 +280,80 @@ static Py_ssize_t read_addresses(const struct dl_exchange_api* api, PyObject* te
   return same;
 }
 
+/* The exchange API of a capsule; null with an exception. */
+static const struct dl_exchange_api* exchange_api(PyObject* capsule) {
+  const struct dl_exchange_api* const api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  if (api == NULL || api->major == 1) return api;
+  PyErr_Format(PyExc_ValueError, "DLPack %u is not known", api->major);
+  return NULL;
+}
+
+/* What a word of a prepared call may be: a tensor of one kind, in one piece of memory. Python
+ * reserves kRecordBytes for each word. */
+struct record {
+  struct dl_tensor tensor; /* Its sizes are below; device_type 0: the word is not recorded. */
+  int64_t sizes[2 * kMaxRank];
+  uint64_t low, high; /* Of the memory. */
+  uint64_t delta;     /* From an address to a place. */
+  uint64_t reach;     /* Bytes of the tensor. */
+  uint64_t* word;
+};
+_Static_assert(sizeof(struct record) <= kRecordBytes, "");
+
+static PyObject* record(PyObject* module, PyObject* const* arguments, Py_ssize_t given) {
+  (void)module;
+  uint64_t v[6];
+  if (given != 8) {
+    PyErr_SetString(PyExc_TypeError, "8 arguments are needed");
+    return NULL;
+  }
+  const struct dl_exchange_api* const api = exchange_api(arguments[0]);
+  if (api == NULL) return NULL;
+  for (int i = 0; i < 6; ++i) v[i] = PyLong_AsUnsignedLongLongMask(arguments[i + 2]);
+  struct record* const to = (struct record*)(uintptr_t)v[0];
+  struct dl_tensor tensor;
+  if (PyErr_Occurred() != NULL || api->tensor_of(arguments[1], &tensor) != 0) return NULL;
+  memset(to, 0, sizeof(*to));
+  if (tensor.ndim > kMaxRank || tensor.strides == NULL) Py_RETURN_NONE;
+  memcpy(to->sizes, tensor.shape, (size_t)tensor.ndim * sizeof(int64_t));
+  memcpy(to->sizes + kMaxRank, tensor.strides, (size_t)tensor.ndim * sizeof(int64_t));
+  to->tensor = tensor;
+  to->tensor.shape = to->sizes;
+  to->tensor.strides = to->sizes + kMaxRank;
+  to->low = v[1], to->high = v[2], to->delta = v[3], to->reach = v[4];
+  to->word = (uint64_t*)(uintptr_t)v[5];
+  Py_RETURN_NONE;
+}
+
+static PyObject* put(PyObject* module, PyObject* const* arguments, Py_ssize_t given) {
+  (void)module;
+  if (given < 2 || given > 2 + RESIDENTD_LANE_MAX_WORDS) {
+    PyErr_SetString(PyExc_TypeError, "an API, records and at most 7 tensors are needed");
+    return NULL;
+  }
+  const struct dl_exchange_api* const api = exchange_api(arguments[0]);
+  if (api == NULL) return NULL;
+  const uint8_t* const records = PyLong_AsVoidPtr(arguments[1]);
+  if (records == NULL) return NULL;
+  uint64_t places[RESIDENTD_LANE_MAX_WORDS];
+  for (Py_ssize_t i = 0; i < given - 2; ++i) {
+    const struct record* const wanted = (const struct record*)(records + i * kRecordBytes);
+    struct dl_tensor tensor;
+    if (wanted->tensor.device_type == 0) Py_RETURN_FALSE;
+    if (api->tensor_of(arguments[i + 2], &tensor) != 0) return NULL;
+    const uint64_t address = (uint64_t)(uintptr_t)tensor.data + tensor.byte_offset;
+    if (!same_kind(&wanted->tensor, &tensor) || address < wanted->low ||
+        address + wanted->reach > wanted->high) {
+      Py_RETURN_FALSE;
+    }
+    places[i] = address + wanted->delta;
+  }
+  for (Py_ssize_t i = 0; i < given - 2; ++i) {
+    *((const struct record*)(records + i * kRecordBytes))->word = places[i];
+  }
+  Py_RETURN_TRUE;
+}
+
 static PyObject* addresses(PyObject* module, PyObject* const* arguments, Py_ssize_t given) {
   (void)module;
   if (given != 3 && given != 5) {
@@ -286,12 +362,8 @@ static PyObject* addresses(PyObject* module, PyObject* const* arguments, Py_ssiz
   }
   const struct dl_exchange_api* api = NULL;
   if (arguments[0] != Py_None) {
-    api = PyCapsule_GetPointer(arguments[0], "dlpack_exchange_api");
+    api = exchange_api(arguments[0]);
     if (api == NULL) return NULL;
-    if (api->major != 1) {
-      PyErr_Format(PyExc_ValueError, "DLPack %u is not known", api->major);
-      return NULL;
-    }
   }
   const bool is_list = PyList_Check(arguments[1]);
   if (!is_list && !PyTuple_Check(arguments[1])) {
@@ -350,6 +422,13 @@ static PyMethodDef methods[] = {
      "as each one; at `lengths` the length of each dense vector of float32 on the device of the "
      "first, and 0 for others. None: "
      "calls data_ptr(); writes only addresses, and returns 0."},
+    {"record", FAST(record),
+     "record(api, tensor, at, low, high, delta, reach, word): writes 256 bytes at `at`, by which "
+     "put() recognizes tensors of the same device, dtype, shape and strides, of `reach` bytes, in "
+     "the memory from low to high; `delta` makes a place of an address, for the uint64 at `word`."},
+    {"put", FAST(put),
+     "put(api, records, tensor...): writes the words of tensors that are as their records, which "
+     "follow each other. False: one is not, and nothing was written."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {

@@ -40,6 +40,9 @@ AFTER_ALL, QUIET, ORDERED = 1, 4, 8
 FULL = -1
 _READ, _WRITE, _ELEMENTS = 1, 2, 4
 _F32_BYTES = 4
+_RECORD_BYTES = 256
+# With it the module of lanes reads tensors; torch 2.10 and later have it.
+_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _ACCESS = {INPUT: _READ, INOUT: _READ | _WRITE}
 _SLOW_OWN_KERNEL_US = 300.0
 MAX_CALLS = 1024
@@ -76,6 +79,7 @@ class TorchCall(LaneCall):
     def __init__(self, lane: "TorchLane", number: int, version: int, signature: Signature,
                  words: List[Tuple[int, Any]], first: Sequence[Any]) -> None:
         super().__init__(lane, number, version, signature, words, first)
+        self.operator = signature.operator
         # For each word a tensor: the tensor, and its dtype, shape, and strides.
         self._tensors: List[Any] = [each.value if isinstance(each, Tensor) else None for each in first]
         self._torch_kinds = [None if each is None else kind_of(each) for each in self._tensors]
@@ -88,6 +92,12 @@ class TorchCall(LaneCall):
         self._by_position = [of_word.index(i) if i in of_word else -1 for i in self._positions]
         self._by_name = {signature.parameters[i].keyword: word for word, i in enumerate(of_word)}
         self.waits = any(each is not None and not each.is_cuda for each in self._tensors)
+        # By which the module recognizes tensors whose words it can set; of the lane's memory of `_generation`.
+        self._records = ctypes.create_string_buffer(_RECORD_BYTES * lanes.MAX_WORDS)
+        self._records_at = ctypes.addressof(self._records)
+        self._generation = lane.generation
+        # Tensors by position are the first words, so many.
+        self.leading = len(self._by_position) if self._by_position == list(range(len(self._by_position))) else 0
         for word, (parameter, kind) in enumerate(words):
             lane.set_access(number, word, 0 if isinstance(kind, str) else self._reach[word], 0 if isinstance(
                 kind, str) else _ACCESS.get(signature.parameters[parameter].kind, _WRITE))
@@ -97,7 +107,18 @@ class TorchCall(LaneCall):
         if args or kwargs:
             self._set(args, kwargs)
         if not self.waits:
-            self._lane.submit(self)
+            lane = self._lane
+            scope = lane._scope
+            if scope is None or not scope.begun or not lane._handle:
+                lane.submit(self)
+                return
+            sequence = lane._library.residentd_lane_submit(lane._handle, self._number, self._words_at, self._count,
+                                                           ORDERED | QUIET)
+            if sequence < 0:
+                lane.make_room(sequence)
+                lane.submit(self)
+                return
+            scope.note(sequence, self)
         elif self._lane._scope is None:
             super().__call__(timeout=timeout)
         else:  # The wait is for what came before, too.
@@ -119,16 +140,40 @@ class TorchCall(LaneCall):
         lane = self._lane
         if lane.memory_changed():
             lane.refresh()
-        if len(args) > len(self._by_position):
+        given = len(args)
+        if given > len(self._by_position):
             self._match(args, kwargs)  # Raises.
-        for i, value in enumerate(args):
-            self._set_word(self._by_position[i], i, value)
+        if given and not (given <= self.leading and self.put_fast(0, args)):
+            for i, value in enumerate(args):
+                self._set_word(self._by_position[i], i, value)
         for name, value in kwargs.items():
             word = self._by_name.get(name, -1)
-            if word < 0 or word in self._by_position[:len(args)]:
+            if word < 0 or word in self._by_position[:given]:
                 self._match(args, kwargs)
                 self._word(self._signature.by_keyword[name])
-            self._set_word(word, -1, value)
+            if self._torch_kinds[word] is None or not self.put_fast(word, (value,)):
+                self._set_word(word, -1, value)
+        if self.waits and self._output >= 0:
+            span = self._spans[self._output]
+            self._addresses[self._output] = 0 if span.segment else self._words[self._output] - span.delta
+
+    def put_fast(self, word: int, tensors: Tuple[Any, ...]) -> bool:
+        """Sets the words from `word` on, if all tensors are as those that were set before. REQUIRES: as set_tensor()."""
+        if _api is None or lanes.module is None:
+            return False
+        if self._generation != self._lane.generation:
+            self._generation = self._lane.generation
+            ctypes.memset(self._records_at, 0, len(self._records))
+        try:
+            for tensor in tensors:
+                if tensor.is_neg():
+                    return False
+            if not lanes.module.put(_api, self._records_at + _RECORD_BYTES * word, *tensors):
+                return False
+        except (AttributeError, RuntimeError):  # Something is no tensor.
+            return False
+        self._tensors[word:word + len(tensors)] = tensors
+        return True
 
     def _set_word(self, word: int, position: int, value: Any) -> None:
         """position: of the argument among the tensors, if the word may be -1."""
@@ -137,7 +182,7 @@ class TorchCall(LaneCall):
         kind = self._torch_kinds[word]
         if kind is None:
             self.set_scalar(word, value)
-        elif isinstance(value, torch.Tensor) and kind_of(value) == kind:
+        elif isinstance(value, torch.Tensor) and kind_of(value) == kind and not value.is_neg():
             self.set_tensor(word, value)
         else:
             parameter = next(i for i, (each, _) in self._of_parameter.items() if each == word)
@@ -164,8 +209,9 @@ class TorchCall(LaneCall):
             span = self._spans[word] = self._lane.find(tensor)
         self._words[word] = address + span.delta
         self._tensors[word] = tensor
-        if not span.segment:
-            self._addresses[word] = address
+        if _api is not None and lanes.module is not None:
+            lanes.module.record(_api, tensor, self._records_at + _RECORD_BYTES * word, span.low, span.high, span.delta,
+                                self._reach[word], self._words_at + 8 * word)
 
     def word_of(self, parameter: int) -> int:
         """The word of a tensor, or of a scalar that varies."""
@@ -219,6 +265,7 @@ class TorchLane(Lane):
         self._shared_changes = self._shared.changes
         self._pool_changes = 0
         self._uses_pool = False
+        self.generation = 0  # Rises when a span has ended.
         self._spans: List[Span] = []  # Ordered by address, as _lows.
         self._lows: List[int] = []
         # Indices of ended spans, each with the number of the submission before which tasks may use it.
@@ -341,8 +388,10 @@ class TorchLane(Lane):
         self._discarded.append(call._number)
 
     def _release_oldest(self) -> None:
-        oldest = [self._cache.popitem(last=False)[1] for _ in range(min(_RELEASED_AT_ONCE, len(self._cache)))]
-        self._release_calls([entry.call._number for entry in oldest if entry.call is not None])
+        oldest = [self._cache.popitem(last=False) for _ in range(min(_RELEASED_AT_ONCE, len(self._cache)))]
+        for key, _ in oldest:
+            key[0].last = None
+        self._release_calls([entry.call._number for _, entry in oldest if entry.call is not None])
 
     def _release_calls(self, numbers: List[int]) -> None:
         """Releases calls once no submission names them."""
@@ -412,6 +461,7 @@ class TorchLane(Lane):
                 self._bound.pop(span.buffer, None)
                 self._ended.append((sequence, span.index))
                 span.low = span.high = 0
+                self.generation += 1
         if self._ended:
             completed = int(self._library.residentd_lane_completed(self._handle))
             indices = []

@@ -19,12 +19,12 @@ from .. import lane as lanes
 from ..errors import FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS, Column, Tensor
 from ..signature import INPUT, OUTPUT
-from .lane import ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
+from .lane import MAX_CALLS, ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
 from .operators import bound_operator
 from .scope import Scope, lone_scope
 
 _MAX_RANGE = 4096  # Larger ranges are read by another thread of the daemon, which takes longer to begin.
-_MIN_BITS = 6  # Shorter vectors share a prepared call.
+_PIECES = (16384, 8192, 4096, 2048, 1024, 0)  # Elements of the pieces of vectors, the first that is possible.
 _MIN_RANGE = 8  # For fewer tasks a range costs more than it saves.
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
@@ -33,16 +33,19 @@ class _Group:
     """Tasks of one prepared call."""
 
     def __init__(self, call: TorchCall, tasks: "np.ndarray[Any, Any]", columns: Dict[int, "np.ndarray[Any, Any]"],
-                 scalars: Dict[str, int]) -> None:
-        """tasks: their indices. columns: by word, for each task the bits. scalars: the word of each one."""
+                 scalars: Dict[str, int], elements: int = 0) -> None:
+        """tasks: their indices. columns: by word, for each task the bits. scalars: the word of each one. elements: of
+        each task, if the call's last word is their number and it is not in the columns."""
         self.call = call
         self.tasks = tasks
         self.columns = columns
         self.scalars = scalars
         self.count = len(tasks)
         # The number of elements is the same for all tasks of a range.
-        self.as_range = call.joins and self.count >= _MIN_RANGE and not call.has_elements
+        self.as_range = call.joins and self.count >= _MIN_RANGE and (not call.has_elements or elements > 0)
         self._structures = (Column * MAX_WORDS)()
+        if elements:
+            self._structures[call._count - 1].base = elements
         for word, values in columns.items():
             self._structures[word].values = values.ctypes.data
         self._words = np.zeros((self.count, call._count), np.int64)
@@ -118,13 +121,11 @@ class _Tasks:
             lane.refresh()
         self.groups: List[_Group] = []
         self.addresses: Dict[int, Any] = {}  # By parameter.
-        self.lengths: Any = None  # If tasks are grouped by length.
         if self.count:
             for tasks in self._group():
                 self._add_group(tasks)
         self.tensors = [tuple(each) if isinstance(each, list) else each for each in (
             self.lists + list(self.outputs.values()))]
-        self.waits = any(group.call.waits for group in self.groups)
 
     def _outputs(self, out: Any) -> Dict[int, List[Any]]:
         """The list of each output; without `out` they are empty, and filled by _add_group()."""
@@ -159,11 +160,10 @@ class _Tasks:
                 raise self.bound.needs_grad()
         if not any(kind.any() for kind in kinds):
             return [np.arange(self.count)]
-        if len(given) == len(self.places) == len(self.bound.signature.parameters) - len(self.bound.signature.scalars) and (
-                self.bound.elementwise and lengths[0].all() and all((each == lengths[0]).all() for each in lengths[1:])):
-            self.lengths = lengths[0]
-            # By the number of bits of the length.
-            kinds = [np.maximum(np.frexp((lengths[0] - 1).astype(np.float64))[1], _MIN_BITS)]
+        if self.bound.elementwise and len(given) >= len(self.bound.inputs) and all(
+                isinstance(each, (list, tuple)) for each in self.lists) and lengths[0].all() and all(
+                    (each == lengths[0]).all() for each in lengths[1:]) and self._add_vectors(lengths[0]):
+            return []
         key = kinds[0]
         for kind in kinds[1:]:
             key = np.unique(key, return_inverse=True)[1] * self.count + kind
@@ -178,6 +178,9 @@ class _Tasks:
                 if not isinstance(each, torch.Tensor):
                     raise WrongType("a list of {} has a {}".format(self.operator, type(each).__name__), "pass tensors",
                                     operator=self.operator)
+        if any(map(torch.Tensor.is_neg, tensors)):
+            raise InvalidArgument("the negation of a tensor in a list of {} is pending".format(self.operator),
+                                  "pass resolve_neg() of it", operator=self.operator)
         addresses = self.addresses[parameter] = np.empty(self.count, np.int64)
         kinds, lengths = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
         api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -194,6 +197,9 @@ class _Tasks:
     def _add_group(self, tasks: "np.ndarray[Any, Any]") -> None:
         """Makes the outputs of a group, and its columns."""
         lane, bound, signature = self.lane, self.bound, self.bound.signature
+        if self.keep and len(self.groups) >= MAX_CALLS // 2:  # The cache must not release their calls before.
+            self.run({})
+            self.groups = []
         task = int(tasks[0])
         given = [each[task] if isinstance(each, (list, tuple)) else each for each in self.lists]
         places = list(bound.inputs)
@@ -224,30 +230,52 @@ class _Tasks:
             if isinstance(each, torch.Tensor):
                 found[i] = self._places(name, [each], np.array([each.data_ptr()]), [0], reach_bytes(each)).repeat(len(tasks))
             elif each is not None:
-                reach = reach_bytes(each[task]) if self.lengths is None else 4 * self.lengths[tasks]
-                found[i] = self._places(name, each, self.addresses[i][tasks], tasks, reach)
-        if self.lengths is None:
-            call = self._call(places, given, fixed, 0)
-        else:
-            elements = 1 << max(int(self.lengths[task] - 1).bit_length(), _MIN_BITS)
-            try:
-                call = self._call(places, given, fixed, elements)
-            except InvalidArgument:
-                # The operator divides tasks of so many elements, or needs more than is left of the memory.
-                self._add_by_length(tasks)
-                return
+                found[i] = self._places(name, each, self.addresses[i][tasks], tasks, reach_bytes(each[task]))
+        call = self._call(places, given, fixed, 0)
         columns = {call.word_of(i): each for i, each in found.items()}
-        if self.lengths is not None:
-            columns[call._count - 1] = self.lengths[tasks]
         scalars = {name: call.word_of(i) for name, i in self.scalars.items()}
         self.groups.append(_Group(call, tasks, columns, scalars))
 
-    def _add_by_length(self, tasks: "np.ndarray[Any, Any]") -> None:
-        """Adds a group for each length."""
-        lengths, self.lengths = self.lengths, None
-        for length in np.unique(lengths[tasks]):
-            self._add_group(tasks[lengths[tasks] == length])
-        self.lengths = lengths
+    def _add_vectors(self, lengths: "np.ndarray[Any, Any]") -> bool:
+        """Adds tasks of dense float32 vectors of any lengths to one prepared call, in pieces that the daemon does not
+        divide. False: the operator has no such call."""
+        lane, bound, signature = self.lane, self.bound, self.bound.signature
+        gpu = self.lists[0][0].is_cuda
+        for i, outputs in self.outputs.items():
+            if outputs[0] is None:
+                block = lane.new((int(lengths.sum()),), dtypes.BY_NAME["f32"], gpu)
+                with torch._C._DisableTorchDispatch():
+                    outputs[:] = block.split_with_sizes(lengths.tolist())
+                self.addresses[i] = block.data_ptr() + 4 * (np.cumsum(lengths) - lengths)
+        places = bound.inputs + list(self.outputs)
+        given = [each[0] for each in [*self.lists, *self.outputs.values()]]
+        fixed, _ = bound.infer(places, given, dict(self.options))
+        pieces = [bound.piece] if bound.piece is not None else _PIECES
+        call = None
+        for bound.piece in pieces:
+            try:
+                call = self._call(places, given, fixed, bound.piece) if bound.piece else None
+                break
+            except InvalidArgument:  # It divides tasks of so many elements, or has no compact form.
+                bound.piece = 0
+        if call is None:
+            return False
+        words = {call.word_of(i): self._places(signature.parameters[i].name, each, self.addresses[i],
+                                               range(self.count), 4 * lengths)
+                 for i, each in zip(places, [*self.lists, *self.outputs.values()])}
+        scalars = {name: call.word_of(i) for name, i in self.scalars.items()}
+        full, rest = np.divmod(lengths, bound.piece)
+        tasks = np.repeat(np.arange(self.count), full)
+        if len(tasks):
+            offsets = 4 * bound.piece * (np.arange(len(tasks)) - np.repeat(np.cumsum(full) - full, full))
+            self.groups.append(_Group(call, tasks, {word: each[tasks] + offsets for word, each in words.items()}, scalars,
+                                      bound.piece))
+        tasks = np.flatnonzero(rest)
+        if len(tasks):
+            columns = {word: (each + 4 * bound.piece * full)[tasks] for word, each in words.items()}
+            columns[call._count - 1] = rest[tasks]
+            self.groups.append(_Group(call, tasks, columns, scalars))
+        return True
 
     def _call(self, places: Sequence[int], given: Sequence[Any], fixed: Dict[int, Any], elements: int) -> TorchCall:
         lane, bound, signature = self.lane, self.bound, self.bound.signature
@@ -310,7 +338,7 @@ class _Tasks:
         bits = self._bits(values)
         for group in self.groups:
             group.set_scalars(bits)
-        if not self.waits:
+        if not any(group.call.waits for group in self.groups):
             scope = lane._scope
             if scope is None:
                 with lone_scope(lane) as scope:
@@ -318,7 +346,7 @@ class _Tasks:
             else:
                 self._submit(scope)
             return
-        if lane._scope is not None and not lane._scope._begun:
+        if lane._scope is not None and not lane._scope.begun:
             lane._scope.begin()
         sent = [number for group in self.groups for number in group.submit(lane, ORDERED)]
         failed: Optional[BaseException] = None

@@ -36,7 +36,8 @@ class _Entry:
     """A prepared call of an operator, and what it needs from one use to the next."""
 
     def __init__(self, call: Optional[TorchCall], words: List[int], new: List[Tuple[int, DType, Shape]],
-                 scalars: List[Tuple[int, str, Any]]) -> None:
+                 scalars: List[Tuple[int, str, Any]], gpu: bool) -> None:
+        self.gpu = gpu  # Whether new outputs are in memory of the GPU.
         self.call = call  # None: no output has an element, so that nothing is to be done.
         self.words = words  # Of the tensors that are given, in the order of the key.
         self.new = new  # Word, dtype and shape of each new output.
@@ -53,6 +54,9 @@ class BoundOperator:
         self.outputs = [i for i, p in enumerate(signature.parameters) if p.kind in (OUTPUT, INOUT)]
         self.names = tuple(p.keyword for p in signature.outputs)
         self.elementwise = is_elementwise(signature)
+        self.piece: Optional[int] = None  # Of lists.py.
+        self.has_inout = any(p.kind == INOUT for p in signature.parameters)
+        self.last: Optional[_Entry] = None  # Of the last call, if one like it needs no look into the cache.
         tensors = sum(not p.scalar for p in signature.parameters)
         floating = [i for i, p in enumerate(signature.parameters)
                     if p.scalar and dtypes.BY_NUMBER[p.dtypes[0]].floating]
@@ -62,14 +66,20 @@ class BoundOperator:
     def __call__(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         """Runs it on tensors."""
         lane = self.lane
-        given: List[Any] = list(args)
-        options: Tuple[Any, ...] = ()
-        places = self.inputs
-        if len(args) != len(self.inputs) or not self._varying_names.issuperset(kwargs):
-            places, given, kwargs, options = self.arrange(args, kwargs)
         if lane.memory_changed():
             lane.refresh()
         grad = torch.is_grad_enabled()
+        last = self.last
+        if (last is not None and len(args) == len(self.inputs) and self._varying_names.issuperset(kwargs) and
+                last.call.put_fast(0, tuple(args)) and not (grad and any([each.requires_grad for each in args]))):
+            made = self._run(last, kwargs)
+            return made[0] if len(made) == 1 else results.named_tuple(self.names, made)
+        given: List[Any] = list(args)
+        options: Tuple[Any, ...] = ()
+        places = self.inputs
+        simple = len(args) == len(self.inputs) and self._varying_names.issuperset(kwargs)
+        if not simple:
+            places, given, kwargs, options = self.arrange(args, kwargs)
         kinds: List[Any] = []
         staged: List[Tuple[Any, Any]] = []
         for i, tensor in enumerate(given):
@@ -80,7 +90,7 @@ class BoundOperator:
                 raise self._wrong_type(places[i], tensor)
             if grad and tensor.requires_grad:
                 raise self.needs_grad()
-            if not lane.has(tensor):
+            if not lane.has(tensor) or tensor.is_neg():
                 copy = self._stage(tensor, places[i])
                 if self.signature.parameters[places[i]].kind != INPUT:
                     staged.append((tensor, copy))
@@ -92,22 +102,25 @@ class BoundOperator:
             entry = self._prepare(key, places, given, kwargs, options)
         else:
             lane._cache.move_to_end(key)
-        made = self._run(entry, given, kwargs)
+        if entry.call is not None:
+            for word, tensor in zip(entry.words, [each for each in given if each is not None]):
+                entry.call.set_tensor(word, tensor)
+        made = self._run(entry, kwargs)
         for tensor, copy in staged:
             tensor.copy_(copy)
+        self.last = entry if (simple and entry.call is not None and not self.has_inout and
+                               entry.words == list(range(len(args)))) else None
         return self._result(places, args, given, staged, made)
 
-    def _run(self, entry: _Entry, given: Sequence[Any], kwargs: Dict[str, Any]) -> List[torch.Tensor]:
-        """Runs a prepared call; the new outputs."""
+    def _run(self, entry: _Entry, kwargs: Dict[str, Any]) -> List[torch.Tensor]:
+        """Runs a prepared call whose given tensors are set; the new outputs."""
         call = entry.call
-        gpu = any(each is not None and each.is_cuda for each in given)
-        made = [self.lane.new(shape, dtype, gpu) for _, dtype, shape in entry.new]
+        made = [self.lane.new(shape, dtype, entry.gpu) for _, dtype, shape in entry.new]
         if call is None:
             return made
-        for word, tensor in zip(entry.words, [each for each in given if each is not None]):
-            call.set_tensor(word, tensor)
         for (word, _, _), tensor in zip(entry.new, made):
-            call.set_tensor(word, tensor)
+            if not call.put_fast(word, (tensor,)):
+                call.set_tensor(word, tensor)
         for word, name, default in entry.scalars:
             value = kwargs.get(name)
             call.set_scalar(word, default if value is None else value)
@@ -147,7 +160,9 @@ class BoundOperator:
         for keyword, value in kwargs.items():
             index = signature.by_keyword.get(keyword, -1)
             if keyword == "shape" and index < 0:
-                options[keyword] = None if value is None else tuple(buffers.check_shape(value))
+                options[keyword] = tuple(sorted((key, tuple(buffers.check_shape(each))) for key, each in value.items())
+                                         ) if isinstance(value, dict) else None if value is None else tuple(
+                                             buffers.check_shape(value))
             elif index < 0 and signature.reduces and keyword in REDUCTION_OPTIONS:
                 options[keyword] = tuple(value) if isinstance(value, list) else value
             elif index < 0:
@@ -161,7 +176,7 @@ class BoundOperator:
             elif value is not None or index in self.inputs:
                 tensors[index] = value
         for i in self.inputs:
-            if tensors.setdefault(i, None) is None and not signature.may_be_absent(i):
+            if tensors.setdefault(i, None) is None and not is_optional(signature, i):
                 raise signature.mismatch(i, "it is missing", "pass a tensor", reason="ARGUMENT_MISSING")
         places = self.inputs + [i for i in self.outputs if i in tensors and i not in self.inputs]
         try:
@@ -198,8 +213,11 @@ class BoundOperator:
             elif shapes[out] != shape:
                 raise signature.mismatch(out, "shape {} must be {} for these axes".format(
                     list(shapes[out]), list(shape)), "pass a tensor of this shape, or set keepdims")
-        elif wanted is not None:
-            shapes.update((i, wanted) for i in free_outputs(signature) if i in new)
+        elif wanted:
+            by_name = dict(wanted) if isinstance(wanted[0], tuple) else None
+            shapes.update((i, tuple(wanted if by_name is None else by_name[signature.parameters[i].keyword]))
+                          for i in free_outputs(signature) if i in new and (
+                              by_name is None or signature.parameters[i].keyword in by_name))
         bound = signature.bind(shapes)
         return scalars, [(i, signature.output_dtype(signature.parameters[i], sent),
                           shapes[i] if i in shapes else signature.shape_of(i, bound)) for i in new]
@@ -209,10 +227,10 @@ class BoundOperator:
         """Prepares the call of a key, and keeps it."""
         lane, signature = self.lane, self.signature
         scalars, new = self.infer(places, given, dict(options))
+        gpu = any(each is not None and each.is_cuda for each in given)
         if new and all(0 in shape for _, _, shape in new):
-            entry = _Entry(None, [], new, [])
+            entry = _Entry(None, [], new, [], gpu)
         else:
-            gpu = any(each is not None and each.is_cuda for each in given)
             values = dict(zip(places, given))
             values.update((i, lane.new(shape, dtype, gpu)) for i, dtype, shape in new)
             tensors = {i: lane._tensor(signature.parameters[i].name, value) for i, value in values.items()
@@ -225,7 +243,7 @@ class BoundOperator:
             entry = _Entry(call, [word(i) for i, value in zip(places, given) if value is not None],
                            [(word(i), dtype, shape) for i, dtype, shape in new],
                            [(word(i), signature.parameters[i].keyword, signature.parameters[i].default)
-                            for i in self.varying])
+                            for i in self.varying], gpu)
         lane._cache[key] = entry
         return entry
 
@@ -248,6 +266,7 @@ class BoundOperator:
         lane._operators.pop(self.signature.operator, None)
         for key in [key for key in lane._cache if key[0] is self]:
             entry = lane._cache.pop(key)
+            self.last = None
             if entry.call is not None:
                 lane.discard(entry.call)
 
@@ -269,6 +288,12 @@ def is_elementwise(signature: Signature) -> bool:
     dims = [p.shape for p in signature.parameters if not p.scalar]
     return all(len(shape) == 1 and shape[0].kind in ("spread", "broadcast") and shape[0].name == dims[0][0].name
                for shape in dims) and not signature.reduces
+
+
+def is_optional(signature: Signature, index: int) -> bool:
+    """Whether an input may be None."""
+    return signature.parameters[index] is not signature.inputs[0] and not signature.reduces and (
+        signature.may_be_absent(index))
 
 
 def free_outputs(signature: Signature) -> List[int]:
@@ -353,26 +378,32 @@ class _Defined:
         self.torch_name = re.sub(r"\W", "_", name)
         self.inputs = [p for p in signature.parameters if p.kind in (INPUT, INOUT)]
         self.outputs = [p for p in signature.parameters if p.kind == OUTPUT]
-        self.shaped = bool(free_outputs(signature))
-        fields = []
+        free = [signature.parameters[i] for i in free_outputs(signature)]
+        # The arguments that are shapes: one for all outputs, if they have one shape.
+        self.shapes = ["shape"] if len({p.shape for p in free}) == 1 else [p.keyword + "_shape" for p in free]
+        fields: List[str] = []
         # The names of the functional overload's arguments, with their defaults.
         self.defaults: Dict[str, Any] = {}
         for p in self.inputs:
-            optional = signature.may_be_absent(signature.by_keyword[p.keyword])
-            fields.append("Tensor{} {}".format("?" if optional else "", p.keyword))
+            index = signature.by_keyword[p.keyword]
+            fields.append("Tensor{} {}".format("?" if is_optional(signature, index) else "", p.keyword))
             self.defaults[p.keyword] = None
-        for p in signature.scalars:
-            if signature.reduces and p.name == "axes":
-                fields += ["int[]? axis=None", "bool keepdims=False"]
-                self.defaults.update(axis=None, keepdims=False)
-                continue
-            floating = dtypes.BY_NUMBER[p.dtypes[0]].floating
-            fields.append("{} {}{}".format("float" if floating else "int", p.keyword, "" if p.default is None else (
-                "=" + _quote(p.default, floating))))
-            self.defaults[p.keyword] = p.default
-        if self.shaped:
-            fields.append("SymInt[] shape")
-            self.defaults["shape"] = None
+        scalars = [p for p in signature.scalars if not (signature.reduces and p.name == "axes")]
+        for p in scalars:
+            if p.default is None:
+                fields.append("{} {}".format("float" if dtypes.BY_NUMBER[p.dtypes[0]].floating else "int", p.keyword))
+                self.defaults[p.keyword] = None
+        for name in self.shapes:
+            fields.append("SymInt[] " + name)
+            self.defaults[name] = None
+        for p in scalars:
+            if p.default is not None:
+                floating = dtypes.BY_NUMBER[p.dtypes[0]].floating
+                fields.append("{} {}={}".format("float" if floating else "int", p.keyword, _quote(p.default, floating)))
+                self.defaults[p.keyword] = p.default
+        if signature.reduces:
+            fields += ["int[]? axis=None", "bool keepdims=False"]
+            self.defaults.update(axis=None, keepdims=False)
         returned = ["Tensor"] * len(signature.outputs)
         schema = "{}({}) -> {}".format(self.torch_name, ", ".join(fields), returned[0] if len(returned) == 1 else (
             "({})".format(", ".join(returned))))
@@ -380,7 +411,7 @@ class _Defined:
         written = {p.keyword: "Tensor({}!)".format(chr(ord("a") + i)) for i, p in enumerate(signature.outputs)}
         inputs = [field if p.kind == INPUT else "{} {}".format(written[p.keyword], p.keyword)
                   for p, field in zip(self.inputs, fields)]
-        rest = [field for field in fields[len(self.inputs):] if not field.endswith("] shape")]
+        rest = [field for field in fields[len(self.inputs):] if not field.startswith("SymInt[] ")]
         out = ["{} {}".format(written[p.keyword], p.keyword) for p in self.outputs]
         out_schema = "{}.out({}) -> ()".format(self.torch_name, ", ".join(inputs + rest + (["*"] if out else []) + out))
         library = _torch_library()
@@ -396,8 +427,11 @@ class _Defined:
         self.out: "OpOverload" = packet.out
 
     def bind(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> Dict[str, Any]:
-        """The arguments by name. Those that have their defaults may be absent."""
-        return {**self.defaults, **dict(zip(self.defaults, args)), **kwargs}
+        """The arguments of ops by name."""
+        values = {**self.defaults, **dict(zip(self.defaults, args)), **kwargs}
+        if len(self.shapes) > 1:
+            values["shape"] = {name[:-len("_shape")]: values.pop(name) for name in self.shapes if values[name] is not None}
+        return values
 
     def _call(self, values: Dict[str, Any]) -> Any:
         lane = current()
@@ -427,8 +461,9 @@ class _Defined:
         first = next(each for each in tensors if each is not None)
         infer = _Inference(self.signature)
         places = [self.signature.by_keyword[p.keyword] for p in self.inputs]
-        _, new = infer.infer(places, tensors, {name: values[name] for name in ("axis", "keepdims", "shape")
-                                               if name in values})
+        _, new = infer.infer(places, tensors, {
+            name: tuple(values[name].items()) if isinstance(values[name], dict) else values[name]
+            for name in ("axis", "keepdims", "shape") if name in values})
         made = {i: first.new_empty(shape, dtype=TORCH[dtype.name]) for i, dtype, shape in new}
         found = [made[i] if i in made else torch.empty_like(values[p.keyword], memory_format=torch.contiguous_format)
                  for i, p in ((self.signature.by_keyword[p.keyword], p) for p in self.signature.outputs)]

@@ -60,7 +60,7 @@ class Scope:
         self._fences = _Fences(self) if strict else None
         self._pool = memory.pool() if pool else None
         self._depth = 0
-        self._begun = False  # Whether the lane has an await behind the stream's last work.
+        self.begun = False  # Whether the lane has an await behind the stream's last work.
         self._pending = False  # Whether there are submissions for which the stream does not wait yet.
         self._kept: List[Any] = []  # Tensors of submissions for which the stream does not wait yet.
 
@@ -94,7 +94,7 @@ class Scope:
     def fence(self) -> None:
         """From here on the stream waits for all operators so far, and operators for what the stream gets to do before
         the next one. A strict scope does it by itself before each operation of torch."""
-        self._begun = False
+        self.begun = False
         if not self._pending:
             return
         lane = self._lane
@@ -120,17 +120,23 @@ class Scope:
 
     def submit(self, call: "TorchCall", flags: int) -> int:
         """Submits a prepared call."""
-        if not self._begun:
+        if not self.begun:
             self.begin()
-        self._pending = True
         sequence = self._lane.send(call, flags | ORDERED | QUIET)
-        self._lane._sent.append((sequence, call._signature.operator))
-        self.keep(call._tensors)
+        self.note(sequence, call)
         return sequence
+
+    def note(self, sequence: int, call: "TorchCall") -> None:
+        """Notes a submission."""
+        self._pending = True
+        self._lane._sent.append((sequence, call.operator))
+        self._kept += call._tensors
+        if len(self._kept) > _MAX_KEPT:
+            self.fence()
 
     def submit_group(self, operator: str, submit: Callable[[int], List[int]]) -> None:
         """Lets `submit` submit tasks with flags."""
-        if not self._begun:
+        if not self.begun:
             self.begin()
         self._pending = True
         self._lane._sent.extend((sequence, operator) for sequence in submit(ORDERED | QUIET))
@@ -154,7 +160,7 @@ class Scope:
             code = lane._library.residentd_lane_stream_begin(lane._handle, self._handle) if lane._handle else 0
             if code or not lane._handle:
                 lane.make_room(code)
-        self._begun = True
+        self.begun = True
 
 
 def stream(stream: Optional[torch.cuda.Stream] = None, *, strict: bool = True) -> Scope:
