@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -101,6 +102,47 @@ TEST_F(LaneClientTest, LoneCallsAreEachChecked) {
   }
   EXPECT_EQ(wrong, 0u);
   EXPECT_EQ(residentd_lane_completed(lane->handle()), static_cast<int64_t>(calls));
+}
+
+// Random programs on overlapping memory give the results of one task after the other.
+TEST_F(LaneClientTest, OrderedTasksGiveTheResultsOfASequence) {
+  constexpr uint64_t kViews = 8, kStepBytes = 384, kTasks = 50;
+  constexpr uint64_t kFloats = (kViews - 1) * kStepBytes / sizeof(float) + 2 * kN;
+  const Daemon daemon(Flags());
+  const auto client = Connect(daemon);
+  Shared memory(*client, kFloats);
+  const auto lane = Must(client->OpenLane({}));
+  LaneCall add = PrepareAdd(*lane, memory.buffer, memory.buffer, memory.buffer);
+  for (uint32_t word = 0; word < 3; ++word) {
+    ASSERT_EQ(residentd_lane_set_access(
+                  lane->handle(), add.number(), word, kN * sizeof(float),
+                  word == 2 ? RESIDENTD_LANE_ACCESS_WRITE : RESIDENTD_LANE_ACCESS_READ),
+              RESIDENTD_LANE_OK);
+  }
+  std::minstd_rand random(1);
+  std::vector<float> expected(kFloats);
+  for (uint64_t program = 0; program < Scaled(200); ++program) {
+    for (uint64_t i = 0; i < kFloats; ++i) {
+      expected[i] = memory.data()[i] = static_cast<float>(random() % 64);
+    }
+    int64_t last = 0;
+    for (uint64_t task = 0; task < kTasks; ++task) {
+      // An output is an input, or does not overlap with it.
+      const uint64_t x = random() % kViews, y = random() % kViews;
+      uint64_t out = random() % kViews;
+      const auto clear = [&](uint64_t in) { return in == out || in + 1 < out || out + 1 < in; };
+      while (!clear(x) || !clear(y)) out = random() % kViews;
+      last = Must(add.Submit(
+          RESIDENTD_LANE_ORDERED | RESIDENTD_LANE_QUIET, PlaceIn{memory.buffer, x * kStepBytes},
+          PlaceIn{memory.buffer, y * kStepBytes}, PlaceIn{memory.buffer, out * kStepBytes}));
+      constexpr uint64_t kStep = kStepBytes / sizeof(float);
+      for (uint64_t i = 0; i < kN; ++i) {
+        expected[out * kStep + i] = expected[x * kStep + i] + 2 * expected[y * kStep + i];
+      }
+    }
+    ASSERT_TRUE(Eventually([&] { return residentd_lane_completed(lane->handle()) > last; }));
+    ASSERT_EQ(std::vector<float>(memory.data(), memory.data() + kFloats), expected) << program;
+  }
 }
 
 // A dependent task starts when all earlier ones have ended.
