@@ -60,6 +60,12 @@ class HostMember {
     return Load(from);
   }
 
+  // Members take pages if the test says so; then each waits itself (ExecuteNext).
+  bool TakesPages() const { return takes_pages; }
+  InputState InputsOfTurn() const { return inputs; }
+  bool takes_pages = false;
+  InputState inputs = InputState::kAwaited;
+
   static u64 Clock() { return kTickNs * looks_.fetch_add(1, std::memory_order_relaxed); }
 
   void Wait(u32 polls) {
