@@ -3,7 +3,6 @@
 #ifndef RESIDENT_KERNELS_RESIDENT_KERNEL_PARAMETERS_H_
 #define RESIDENT_KERNELS_RESIDENT_KERNEL_PARAMETERS_H_
 
-#include "kernels/graph/graph_stream.h"
 #include "kernels/layout/ring_layout.h"
 #include "kernels/sdk/block.h"
 
@@ -28,14 +27,14 @@ inline constexpr u32 kThreadStackBytes = 2048;
 inline constexpr u32 kKernelStackBytes = 128;
 inline constexpr u32 kOperatorStackBytes = kThreadStackBytes - kKernelStackBytes;
 
-// The graph kernel: registers of a thread, which is as many as fit beside the resident kernel. A block
-// with as many threads as there can be has a warp more than one of the resident kernel, its loader, and
-// a ring of pages in dynamic shared memory (stream_ring.cuh), if both fit.
+// The graph kernel: registers of a thread, which is as many as fit beside the resident kernel. A
+// block with as many threads as there can be has a warp more than one of the resident kernel, its
+// loader, and a ring of pages in dynamic shared memory (stream_ring.cuh), if both fit.
 inline constexpr u32 kGraphRegisters = 104;
 inline constexpr u32 kLoaderThreads = 32;
 inline constexpr u32 kRingPages = 8;
 inline constexpr u32 kRingAlignment = 1024;
-inline constexpr u32 kRingBytes = kRingPages * kStreamPageBytes + kRingAlignment;
+inline constexpr u32 kRingBytes = kRingPages * 16384 + kRingAlignment;
 
 // Slots of the device ring: a power of two. There are more than tasks can be in flight, because
 // a wide task uses one for each block that works on it.

@@ -29,6 +29,7 @@ namespace {
 
 // Pages that are on their way at a time. 3, 4 and 6 make no difference on an H200.
 constexpr u32 kPagesOnWay = 4;
+static_assert(kRingBytes == kRingPages * kStreamPageBytes + kRingAlignment, "");
 static_assert((kRingPages & (kRingPages - 1)) == 0 && kPagesOnWay <= kRingPages, "");
 // Warps that take pages: a worker with a loader has as many threads as there can be.
 constexpr u32 kPageWarps = kMaxComputeThreads / kWarp;
