@@ -39,6 +39,10 @@
 //   Clock()                                                  in nanoseconds
 //   Wait(polls)                                              called in each loop that waits; not
 //                                                            static
+//   TakesPages()                                             whether the member takes matrices from
+//                                                            streams (graph_stream.h); not static
+//   InputsOfTurn()                                           of an operator that does: how its wait
+//                                                            for the nodes before ended; not static
 //
 //   GangWalk<Platform> walk(platform, descriptor, rank, workers, &fast_memory);
 //   if (rank == 0) walk.Open(); else ... wait until the leader has ...
@@ -65,6 +69,7 @@
 #include "kernels/graph/graph_task.h"
 #include "kernels/graph/scalar_bits.h"
 #include "kernels/layout/platform.h"
+#include "kernels/sdk/block.h"
 
 namespace resident {
 
@@ -105,6 +110,14 @@ struct GangStep {
   u32 starts_early;
   u32 waits;
   u32 first_wait;
+  // GraphNode::stream, if the member takes the node's matrices from it, and then its pages, and
+  // those that it has taken before in the quantum.
+  u32 stream;
+  StreamShare pages;
+  u32 pages_before;
+  StreamForm form;
+  u32 normalized;
+  u32 columns;
 };
 
 // The fast memory of a member.
@@ -262,20 +275,32 @@ class GangWalk {
     const GraphOperator op = operators()[next.op];
     ReadWait(next, Platform::Lane());
     const EntryWords ahead = RequestEntry(behind, InList(InList(position_ + 1) + 1));
+    GraphStream stream = {};
+    if (platform_.TakesPages() && record.stream != 0) stream = streams()[record.stream - 1];
     CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + record.first_argument,
                   next.arguments);
     // All lanes have read the entry: CopyArguments ends with Sync.
     TakeEntry(behind, ahead);
     next.operator_slot = op.slot;
-    next.starts_early = members.starts_early & op.starts_early;
+    next.starts_early = members.starts_early & op.starts_early & kStartsEarly;
     next.chunks = 1;
+    if (platform_.TakesPages() && record.stream != 0 && (op.starts_early & kTakesPages) != 0) {
+      next.stream = record.stream;
+      next.pages = ShareOf(stream, rank(), gang());
+      next.pages_before = pages_;
+      next.form = stream.form;
+      next.normalized = stream.normalized;
+      next.columns = stream.columns;
+      pages_ += next.pages.count;
+      next.chunks = next.ranks;  // Each member takes its pages.
+    }
     if (Platform::Lane() == 0) {
       if (patches != 0) {
         PatchArguments(ImagePart<GraphPatch>(image(), image().patches_at) + record.first_patch,
                        patches, memory_.scalars, state().records + step() * state().record_bytes,
                        &memory_.arguments);
       }
-      if (op.split_parameter >= 0) {
+      if (op.split_parameter >= 0 && next.stream == 0) {
         next.chunks = static_cast<u32>(
             CountGangChunks(CountChunksOf(memory_.arguments, op, workers()), op.limit, next.ranks));
       }
@@ -302,7 +327,7 @@ class GangWalk {
     }
     // Before the wait, so that it takes no time behind it: what was executed before has ended.
     if (Platform::Lane() == 0) memory_.done = memory_.next;
-    leaves_ = leaves_ || !AwaitPredecessors();
+    leaves_ = leaves_ || !(memory_.next.stream != 0 ? AwaitOperator() : AwaitPredecessors());
     if (leaves_) return false;
     ++position_;
     return true;
@@ -334,7 +359,8 @@ class GangWalk {
       return;
     }
     if (Platform::Lane() == 0) {
-      if (memory_.done.signals != 0) Platform::AddRelease(&ended()[memory_.done.node], 1u);
+      if (memory_.done.signals != 0 && memory_.done.stream == 0)
+        Platform::AddRelease(&ended()[memory_.done.node], 1u);
       GraphOperator& op = operators()[memory_.done.op];
       Platform::Add(&op.ns, end_ns - begin_ns);
       if (memory_.done.index == 0) Platform::Add(&op.tasks, u64{1});
@@ -376,8 +402,56 @@ class GangWalk {
     return static_cast<u32>(CompletionStatus::kInternal);
   }
 
+  // --- Streams. Of the node that was prepared, which is executed by an operator that takes its
+  // matrices from a stream: it waits for the nodes before itself, and releases what it wrote to
+  // those behind it. Next waits until it has seen how the wait ended.
+
+  RESIDENT_HOST_DEVICE const GangStep& next() const { return memory_.next; }
+  // The counter that the calling lane's part of the wait is for, and the value that it must have;
+  // null: it need not wait.
+  RESIDENT_HOST_DEVICE const u32* counter() const {
+    return wait_node_ == kNoNode ? nullptr : &ended()[wait_node_];
+  }
+  RESIDENT_HOST_DEVICE u32 target() const { return wait_target_; }
+  // The counter that is incremented with release if next().signals is not 0.
+  RESIDENT_HOST_DEVICE u32* signal() const { return &ended()[memory_.next.node]; }
+  // Not 0: the wait ends without its inputs.
+  RESIDENT_HOST_DEVICE const u32* leave() const { return &state().leave; }
+  // Whether it waits for the node before it in the member's list.
+  RESIDENT_HOST_DEVICE bool AwaitsNodeBefore() const {
+    return !Platform::All(wait_node_ != memory_.done.node);
+  }
+
+  // All streams of the image, and the one that the member comes to next. REQUIRES: Join has
+  // returned.
+  RESIDENT_HOST_DEVICE const GraphStream* streams() const {
+    return ImagePart<GraphStream>(image(), image().streams_at);
+  }
+  RESIDENT_HOST_DEVICE u32 stream_count() const { return image().streams; }
+  RESIDENT_HOST_DEVICE u32 FirstStream() const {
+    const GraphNode* const nodes = ImagePart<GraphNode>(image(), image().nodes_at);
+    for (u32 i = position_; i < size(); ++i) {
+      const u32 stream = nodes[list()[i]].stream;
+      if (stream != 0) return stream - 1;
+    }
+    return 0;
+  }
+  RESIDENT_HOST_DEVICE u32 rank() const { return memory_.fixed.rank; }
+  RESIDENT_HOST_DEVICE u32 gang() const { return memory_.fixed.gang; }
+
  private:
   static constexpr u32 kNoNode = ~0u;
+
+  // Waits until an operator that takes pages has seen how its wait ended. False: without inputs.
+  RESIDENT_HOST_DEVICE bool AwaitOperator() {
+    for (u32 polls = 0;; ++polls) {
+      const auto state =
+          static_cast<InputState>(Platform::First(static_cast<u32>(platform_.InputsOfTurn())));
+      if (state != InputState::kAwaited) return state == InputState::kReady;
+      if (rank() == 0) LookForEnd();
+      platform_.Wait(polls);
+    }
+  }
 
   RESIDENT_HOST_DEVICE const GraphImage& image() const { return *memory_.fixed.image; }
   RESIDENT_HOST_DEVICE GangState& state() const { return *memory_.fixed.state; }
@@ -385,8 +459,6 @@ class GangWalk {
   RESIDENT_HOST_DEVICE GraphOperator* operators() const { return memory_.fixed.operators; }
   RESIDENT_HOST_DEVICE const u32* list() const { return memory_.fixed.list; }
   RESIDENT_HOST_DEVICE u32 size() const { return memory_.fixed.size; }
-  RESIDENT_HOST_DEVICE u32 gang() const { return memory_.fixed.gang; }
-  RESIDENT_HOST_DEVICE u32 rank() const { return memory_.fixed.rank; }
   RESIDENT_HOST_DEVICE u32 workers() const { return memory_.fixed.workers; }
 
   RESIDENT_HOST_DEVICE u32* positions() const {
@@ -718,6 +790,8 @@ class GangWalk {
   // A lane's predecessor, and the value that its counter must have; kNoNode: it need not wait.
   u32 wait_node_ = kNoNode;
   u32 wait_target_ = 0;
+  // Pages of streams so far.
+  u32 pages_ = 0;
 };
 
 }  // namespace resident

@@ -11,6 +11,7 @@
 //   image:  GraphImage | GraphNode[nodes] | Argument[...] | GraphPatch[...] | u32 successors[...]
 //           | u32 roots[roots] | GraphUpdate[updates] | i64 stop_values[stop_values]
 //           | GangNode[nodes] | GangWait[...] | u32 list_begins[gang + 1] | u32 lists[...]
+//           | GraphStream[streams]
 //   state:  GraphState | GraphNodeState[nodes] | u64 ready[ReadyCapacity(nodes)]
 //     or    GangState | GraphOperator[operators] | u32 positions[gang] | u32 ended[nodes]
 //
@@ -27,6 +28,7 @@
 #ifndef RESIDENT_KERNELS_GRAPH_GRAPH_TASK_H_
 #define RESIDENT_KERNELS_GRAPH_GRAPH_TASK_H_
 
+#include "kernels/graph/graph_stream.h"
 #include "kernels/layout/platform.h"
 #include "kernels/layout/task.h"
 
@@ -103,7 +105,11 @@ struct GraphImage {
   // The list of rank r is lists[list_begins[r]] to lists[list_begins[r + 1] - 1].
   u64 list_begins_at;
   u64 lists_at;
-  u64 unused[4];
+  // Of the nodes that have one, in their order.
+  u64 streams_at;
+  u32 streams;
+  u32 more_reserved;
+  u64 unused[2];
 };
 static_assert(sizeof(GraphImage) == 192, "");
 static_assert(__builtin_offsetof(GraphImage, magic) == 0, "");
@@ -129,6 +135,8 @@ static_assert(__builtin_offsetof(GraphImage, gang_nodes_at) == 128, "");
 static_assert(__builtin_offsetof(GraphImage, waits_at) == 136, "");
 static_assert(__builtin_offsetof(GraphImage, list_begins_at) == 144, "");
 static_assert(__builtin_offsetof(GraphImage, lists_at) == 152, "");
+static_assert(__builtin_offsetof(GraphImage, streams_at) == 160, "");
+static_assert(__builtin_offsetof(GraphImage, streams) == 168, "");
 
 // A call of an operator. Its arguments are templates in the form of an argument block; patches
 // complete them for the present values of the scalars.
@@ -144,7 +152,8 @@ struct GraphNode {
   u32 predecessors;
   u16 arguments;
   u16 patches;
-  u32 reserved;
+  // Its GraphStream, counted from 1; 0: it has none. Only of a gang's image.
+  u32 stream;
 };
 static_assert(sizeof(GraphNode) == 32, "");
 static_assert(__builtin_offsetof(GraphNode, op) == 0, "");
@@ -155,6 +164,7 @@ static_assert(__builtin_offsetof(GraphNode, successors) == 16, "");
 static_assert(__builtin_offsetof(GraphNode, predecessors) == 20, "");
 static_assert(__builtin_offsetof(GraphNode, arguments) == 24, "");
 static_assert(__builtin_offsetof(GraphNode, patches) == 26, "");
+static_assert(__builtin_offsetof(GraphNode, stream) == 28, "");
 
 enum class GraphPatchKind : u8 {
   // The bits of a scalar argument: factor * scalar + addend, converted to `dtype`.
@@ -361,13 +371,17 @@ enum class GraphEnd : u32 {
   kBadImage = 7,
 };
 
+inline constexpr u32 kStartsEarly = 1;
+inline constexpr u32 kTakesPages = 2;
+
 // A row of the table of operators, which is resolved for each quantum. `split_parameter` to `limit`
 // are those of a SplitRule (runtime/model/split_rule.h).
 struct GraphOperator {
   u32 slot;
   i32 split_parameter;
   u32 by_first_dim;
-  // Whether it may be started before its inputs are ready: it waits for them itself.
+  // Whether it may be started before its inputs are ready: it waits for them itself, kStartsEarly;
+  // and whether it may also take its matrices from a stream, kTakesPages.
   u32 starts_early;
   u64 grain;
   u64 limit;
@@ -482,7 +496,7 @@ RESIDENT_HOST_DEVICE constexpr u32 GraphTaskStep(u32 task) { return task >> kGra
 // It differs if two builds could interpret an image differently.
 RESIDENT_HOST_DEVICE constexpr u64 GraphLayoutHash() {
   constexpr u64 kFields[] = {
-      3,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      4,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(GraphDescriptor),
       sizeof(GraphImage),
       sizeof(GraphNode),
@@ -494,6 +508,9 @@ RESIDENT_HOST_DEVICE constexpr u64 GraphLayoutHash() {
       sizeof(GraphQuantum),
       sizeof(GangNode),
       sizeof(GangWait),
+      sizeof(GraphStream),
+      kStreamPageBytes,
+      __builtin_offsetof(GraphStream, base),
       sizeof(GangState),
       sizeof(GraphTraceEvent),
       sizeof(Argument),

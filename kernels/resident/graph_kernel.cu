@@ -30,9 +30,24 @@
 #include "kernels/resident/block_shared.cuh"
 #include "kernels/resident/launch_parameters.h"
 #include "kernels/resident/memory_access.cuh"
+#include "kernels/resident/stream_product.cuh"
+#include "kernels/resident/stream_ring.cuh"
 
 namespace resident {
 namespace {
+
+// What the control warp hands over to the warps that run operators: one command after the other,
+// and the next one perhaps while one is executed. Command n is at place n % 2.
+enum CommandKind : u32 { kRunOperator = 0, kRunTurn = 1, kLeaveNodes = 2 };
+struct Commands {
+  // Phase n / 2 ends when command n has been posted, and when all warps have executed it.
+  u64 posted[2];
+  u64 done[2];
+  u32 kinds[2];
+  // Commands that have been posted. Only for the control warp.
+  u32 count;
+};
+__shared__ Commands commands;
 
 // What the control warp has beside the state of its block: the next node, and the scalars of its
 // step.
@@ -52,6 +67,8 @@ struct GangMember {
   const LaunchParameters& p;
   // Whether the host no longer sees the block as running a node.
   bool idle = false;
+  // The place of the turn that was posted last.
+  u32 turn = 0;
 
   __device__ __forceinline__ static u32 Lane() { return LaneId(); }
   __device__ __forceinline__ static void Sync() { __syncwarp(); }
@@ -92,6 +109,14 @@ struct GangMember {
 
   __device__ __forceinline__ static u64 Clock() { return NanosecondClock(); }
 
+  __device__ __forceinline__ static bool TakesPages() { return HasLoader(); }
+  __device__ __forceinline__ InputState InputsOfTurn() const {
+    constexpr u32 kLookNs = 20;
+    const InputState inputs = *static_cast<const volatile InputState*>(&turns[turn].inputs);
+    if (inputs == InputState::kAwaited) __nanosleep(kLookNs);
+    return inputs;
+  }
+
   __device__ __forceinline__ void Wait(u32 polls) {
     if (polls != kPollsUntilIdle) return;
     if (LaneId() == 0) WriteBreadcrumb(kNoToken, 0);
@@ -106,10 +131,44 @@ __device__ __forceinline__ void NoteNode(const GangWalk<GangMember>& walk) {
                   PackGraphTask(walk.node(), walk.step()));
 }
 
+// (warp) Lets the warps that run operators execute a command behind those before. Returns its
+// number.
+__device__ __forceinline__ u32 Post(CommandKind kind) {
+  const u32 number = commands.count;
+  __syncwarp();
+  if (LaneId() == 0) {
+    commands.kinds[number % 2] = kind;
+    commands.count = number + 1;
+    ArriveAtPhase(SharedAddress(commands.posted + number % 2));
+  }
+  __syncwarp();
+  return number;
+}
+// (warp) Waits until the command has been executed.
+__device__ __forceinline__ void AwaitCommand(u32 number) {
+  AwaitPhase(SharedAddress(commands.done + number % 2), number / 2 & 1);
+  __syncwarp();
+}
+
+// A node that the block executes.
+struct RunningNode {
+  u32 command;
+  bool turn;
+  bool started;  // The block has a chunk of it.
+  u32 chunk;
+  u32 chunks;
+  u32 stride;
+
+  // Whether it has no chunks beyond the command that was posted.
+  __device__ __forceinline__ bool IsLastCommand() const {
+    return turn || !started || chunk + stride >= chunks;
+  }
+};
+
 // (warp) Makes the node that was prepared the block's task, and starts its operator with the
 // member's first chunk, if it has one. One that awaits its inputs is noted later.
 template <InputState kInputs>
-__device__ __forceinline__ void StartNode(const GangWalk<GangMember>& walk) {
+__device__ __forceinline__ RunningNode StartOperator(const GangWalk<GangMember>& walk) {
   if (kInputs != InputState::kReady) __syncwarp();  // All lanes have read the former outcome.
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
@@ -130,38 +189,93 @@ __device__ __forceinline__ void StartNode(const GangWalk<GangMember>& walk) {
     if (kInputs == InputState::kReady) NoteNode(walk);
   }
   __syncwarp();
-  // The compute warps wait there, or will: this warp need not wait for them.
-  if (walk.first_chunk() < walk.chunks()) BarrierArrive<kHandOverBarrier>();
+  RunningNode node = {0,
+                      false,
+                      walk.first_chunk() < walk.chunks(),
+                      walk.first_chunk(),
+                      walk.chunks(),
+                      walk.stride()};
+  if (node.started) node.command = Post(kRunOperator);
+  return node;
+}
+
+// (warp) The same for a node that multiplies by pages.
+__device__ __forceinline__ RunningNode StartTurn(const GangWalk<GangMember>& walk) {
+  const u32 lane = LaneId();
+  const GangStep& next = walk.next();
+  StreamTurn& turn = turns[commands.count % 2];
+  const Argument* const arguments = gang_memory.arguments.arguments;
+  const u32 matrix = next.normalized != 0 ? 2 : 1;
+  if (lane < next.waits) {
+    const u32* const counter = walk.counter();
+    turn.counters[lane] = counter;
+    turn.targets[lane] = walk.target();
+  }
+  const bool gated = next.form == StreamForm::kGated;
+  const u32 results = gated ? 1 : CountMatrices(next.form);
+  if (lane < results) {
+    // A matrix for each result, or two for one, then the biases, or none.
+    const TensorArgument& bias = arguments[matrix + results + lane].tensor;
+    const TensorArgument& out = arguments[matrix + 2 * results + lane].tensor;
+    turn.out[lane] = {out.address, out.dtype};
+    turn.bias[lane] = {gated || bias.shape[0] == 0 ? 0 : bias.address, bias.dtype};
+  }
+  if (lane == 0) {
+    const u32 rows = static_cast<u32>(arguments[matrix].tensor.shape[0]);
+    turn.columns = next.columns;
+    turn.form = next.form;
+    turn.normalized = next.normalized;
+    turn.count = next.pages.count;
+    turn.first = next.pages.first;
+    turn.pitch = walk.gang();
+    turn.sequence = next.pages_before;
+    turn.waits = next.waits;
+    turn.signals = next.signals;
+    turn.inputs = InputState::kAwaited;
+    turn.signal = walk.signal();
+    turn.leave = walk.leave();
+    turn.norm = arguments[1].tensor.address;
+    turn.x = {arguments[0].tensor.address, arguments[0].tensor.dtype};
+    turn.ends[0] = rows;
+    turn.ends[1] = rows + static_cast<u32>(arguments[matrix + 1].tensor.shape[0]);
+    turn.eps = __uint_as_float(static_cast<u32>(arguments[next.arguments - 1].scalar_bits));
+  }
+  __syncwarp();
+  return {Post(kRunTurn), true, true, 0, 0, 0};
+}
+
+__device__ __forceinline__ RunningNode StartEarly(const GangWalk<GangMember>& walk) {
+  return walk.next().stream != 0 ? StartTurn(walk) : StartOperator<InputState::kAwaited>(walk);
 }
 
 // (warp) Tells an operator that was started early how its wait for inputs ends. If they are
 // cancelled, waits until it has returned.
-__device__ __forceinline__ void EndWaitForInputs(bool ready) {
-  if (LaneId() == 0) {
-    ReleaseBlock(&block_state.inputs, ready ? InputState::kReady : InputState::kCancelled);
+__device__ __forceinline__ void EndWaitForInputs(const RunningNode& node, bool ready) {
+  if (!node.turn) {
+    if (LaneId() == 0) {
+      ReleaseBlock(&block_state.inputs, ready ? InputState::kReady : InputState::kCancelled);
+    }
+    __syncwarp();
   }
-  __syncwarp();
   if (ready) return;
-  BarrierSync<kFinishedBarrier>();
+  AwaitCommand(node.command);
   if (LaneId() == 0) block_state.inputs = InputState::kReady;
   __syncwarp();
 }
 
-// (warp) Waits for the operator that StartNode has started, and executes the block's further
-// chunks. Returns the status and detail.
-__device__ __forceinline__ u32 EndNode(u32 stride) {
-  const u32 chunks = static_cast<u32>(block_state.chunk_count);
-  u32 chunk = static_cast<u32>(block_state.chunk);
-  if (chunk >= chunks) return 0;
-  BarrierSync<kFinishedBarrier>();
-  for (chunk += stride; chunk < chunks; chunk += stride) {
+// (warp) Waits for the node, and executes the block's further chunks. Returns the status and
+// detail.
+__device__ __forceinline__ u32 EndNode(const RunningNode& node) {
+  if (!node.started) return 0;
+  AwaitCommand(node.command);
+  if (node.turn) return 0;
+  for (u32 chunk = node.chunk + node.stride; chunk < node.chunks; chunk += node.stride) {
     if (LaneId() == 0) {
       block_state.chunk = chunk;
       block_state.barrier_arrivals = 0;
     }
     __syncwarp();
-    BarrierArrive<kHandOverBarrier>();
-    BarrierSync<kFinishedBarrier>();
+    AwaitCommand(Post(kRunOperator));
   }
   return block_state.status_and_detail;
 }
@@ -196,39 +310,50 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
   }
   if (ready == kQuantumOpen) {
     walk.Join();
+    const bool streams = member.TakesPages() && walk.stream_count() != 0;
+    if (streams) {
+      StartLoader(walk.streams(), walk.stream_count(), walk.FirstStream(), rank, walk.gang());
+    }
     u64 begin_ns = 0;
-    u32 stride = 1;
+    RunningNode node = {};
     for (bool runs = false;;) {
       walk.Prepare();
       bool early = walk.starts_early();
+      bool started = false;
+      RunningNode next = {};
       if (runs) {
-        const u32 status_and_detail = EndNode(stride);
+        // Behind one that cannot fail, or whose failure withdraws it, and with other memory.
+        started = early && node.IsLastCommand() &&
+                  (node.turn || (walk.next().stream != 0 && walk.AwaitsNodeBefore()));
+        if (started) next = StartEarly(walk);
+        const u32 status_and_detail = EndNode(node);
         const u64 end_ns = NanosecondClock();
-        early = early && status_and_detail == 0;
-        if (early) StartNode<InputState::kAwaited>(walk);
+        early = started || (early && status_and_detail == 0);
+        if (early && !started) next = StartEarly(walk);
         walk.Finish(status_and_detail, begin_ns, end_ns);
       } else if (early) {
-        StartNode<InputState::kAwaited>(walk);
+        next = StartEarly(walk);
       }
       if (early) {
         // After the stores of the node before have been released: one that faults is still seen as
         // that node's.
         if (LaneId() == 0) NoteNode(walk);
         member.idle = false;
+        member.turn = next.command % 2;
       }
       runs = walk.Next();
       if (early) {
         if (runs && member.idle && LaneId() == 0) NoteNode(walk);
-        EndWaitForInputs(/*ready=*/runs);
+        EndWaitForInputs(next, /*ready=*/runs);
       }
       if (runs) {
-        stride = walk.stride();
         begin_ns = NanosecondClock();
-        if (!early) StartNode<InputState::kReady>(walk);
+        node = early ? next : StartOperator<InputState::kReady>(walk);
       } else if (walk.leaves()) {
         break;
       }
     }
+    if (streams) StopLoader();
     walk.Save();
   }
   __syncwarp();
@@ -248,12 +373,21 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
 }
 
 // (compute warps) Runs the operators that the control warp hands over, until the block leaves.
-__device__ void RunNodes() {
-  while (true) {
-    BarrierSync<kHandOverBarrier>();
-    if (handover.leave) return;
-    RunBlockOperator();
-    BarrierArrive<kFinishedBarrier>();
+__device__ __forceinline__ void RunNodes() {
+  for (u32 number = 0;; ++number) {
+    const u32 place = number % 2;
+    AwaitPhaseRelaxed(SharedAddress(commands.posted + place), number / 2 & 1);
+    const u32 kind = *static_cast<volatile u32*>(commands.kinds + place);
+    if (kind == kLeaveNodes) return;
+    if (kind == kRunTurn) {
+      RunTurn(place);
+    } else {
+      // A turn before it may still have results in the block's memory.
+      Block(&block_state).barrier();
+      RunBlockOperator();
+    }
+    __syncwarp();
+    if (LaneId() == 0) ArriveAtPhase(SharedAddress(commands.done + place));
   }
 }
 
@@ -274,23 +408,35 @@ __device__ void ServeMailbox(const LaunchParameters& p) {
   }
   if (LaneId() == 0) handover.leave = 1;
   __syncwarp();
-  BarrierSync<kHandOverBarrier>();
+  EndLoader();
+  Post(kLeaveNodes);
 }
 
 }  // namespace
 }  // namespace resident
 
-// The bounds are those of the resident kernel: operators are compiled for kMaxRegisters, and a
-// block of either kernel fits where one of the other does.
-extern "C" __global__ void __launch_bounds__(resident::kMaxComputeThreads +
-                                                 resident::kControlThreads,
-                                             resident::kLargestBlocksPerSm)
+// The bound of registers is that beside a block of the resident kernel: the registers of an SM are
+// divided among its schedulers (FitsBeside, runtime/engine/cuda/launch_shape.h).
+extern "C" __global__ void __maxnreg__(resident::kGraphRegisters)
     resident_graph_kernel(const __grid_constant__ resident::LaunchParameters parameters) {
   using namespace resident;
+  // The last warps of a block: the control warp, and the loader, if there is one.
+  const u32 loader = HasLoader() ? kLoaderThreads : 0;
+  const u32 control = blockDim.x - loader - kControlThreads;
+  if (threadIdx.x == 0) {
+    for (u32 place = 0; place < 2; ++place) {
+      InitializePhases(SharedAddress(commands.posted + place), 1);
+      InitializePhases(SharedAddress(commands.done + place), control / kWarp);
+    }
+    commands.count = 0;
+    if (loader != 0) InitializeRing();
+  }
   InitializeBlock(parameters, parameters.resident_blocks + blockIdx.x);
-  if (threadIdx.x < blockDim.x - kControlThreads) {
+  if (threadIdx.x < control) {
     RunNodes();
-  } else {
+  } else if (threadIdx.x < control + kControlThreads) {
     ServeMailbox(parameters);
+  } else {
+    RunLoader();
   }
 }

@@ -27,6 +27,15 @@ inline constexpr u32 kThreadStackBytes = 2048;
 inline constexpr u32 kKernelStackBytes = 128;
 inline constexpr u32 kOperatorStackBytes = kThreadStackBytes - kKernelStackBytes;
 
+// The graph kernel: registers of a thread, which is as many as fit beside the resident kernel. A
+// block with as many threads as there can be has a warp more than one of the resident kernel, its
+// loader, and a ring of pages in dynamic shared memory (stream_ring.cuh), if both fit.
+inline constexpr u32 kGraphRegisters = 104;
+inline constexpr u32 kLoaderThreads = 32;
+inline constexpr u32 kRingPages = 8;
+inline constexpr u32 kRingAlignment = 1024;
+inline constexpr u32 kRingBytes = kRingPages * 16384 + kRingAlignment;
+
 // Slots of the device ring: a power of two. There are more than tasks can be in flight, because
 // a wide task uses one for each block that works on it.
 inline constexpr u32 kDeviceRingSlots = 16384;

@@ -155,7 +155,9 @@ class Block {
   }
   RESIDENT_HOST_DEVICE u32 threads() const {
 #if defined(__CUDA_ARCH__)
-    return blockDim.x - kControlThreads;
+    // A block with the most of them may have further ones, which copy weights (kLoaderThreads).
+    const u32 threads = blockDim.x - kControlThreads;
+    return threads < kMaxThreads ? threads : kMaxThreads;
 #else
     return kMaxThreads;
 #endif

@@ -129,6 +129,76 @@ bool StartsEarly(const Graph& graph, uint32_t index,
   return true;
 }
 
+// Whether the tensor is dense, has so many elements, and begins at a multiple of kStreamAlignment,
+// as its root does.
+bool IsDenseAndAligned(const TensorArgument& tensor, uint64_t elements) {
+  TensorArgument dense = tensor;
+  SetDenseStrides(&dense);
+  uint64_t count = 1;
+  for (uint32_t d = 0; d < tensor.rank; ++d) {
+    if (dense.strides[d] != tensor.strides[d]) return false;
+    count *= static_cast<uint64_t>(tensor.shape[d]);
+  }
+  return count == elements && tensor.address % kStreamAlignment == 0;
+}
+
+// The stream of a node, without addresses and rotation. nullopt: it has none. `arguments`: with
+// addresses relative to their roots.
+std::optional<GraphStream> FindStream(const std::string& name,
+                                      absl::Span<const resident::Argument> arguments,
+                                      uint32_t gang) {
+  const StreamOperator* const op =
+      std::find_if(std::begin(kStreamOperators), std::end(kStreamOperators),
+                   [&](const StreamOperator& each) { return name == each.name; });
+  if (op == std::end(kStreamOperators)) return std::nullopt;
+  const size_t first = op->normalized ? 2 : 1;
+  const size_t matrices = CountMatrices(op->form);
+  const bool gated = op->form == StreamForm::kGated;
+  const size_t results = gated ? 1 : matrices;
+  const TensorArgument& x = arguments[0].tensor;
+  if (arguments[first].tensor.rank != 2) return std::nullopt;
+  const auto columns = static_cast<uint64_t>(arguments[first].tensor.shape[1]);
+  const bool wide = columns == kStreamWideColumns;
+  if (wide ? gated || op->normalized : columns != kStreamColumns) return std::nullopt;
+  if (!IsDenseAndAligned(x, columns)) return std::nullopt;
+  if (x.dtype != DType::kF32 && (op->normalized || x.dtype != DType::kBF16)) return std::nullopt;
+  if (op->normalized && (arguments[1].tensor.dtype != DType::kBF16 ||
+                         !IsDenseAndAligned(arguments[1].tensor, columns))) {
+    return std::nullopt;
+  }
+  const uint64_t rows_of_page = kStreamPageBytes / (2 * columns) / (gated ? matrices : 1);
+  GraphStream stream{};
+  stream.form = op->form;
+  stream.normalized = op->normalized;
+  stream.columns = static_cast<u32>(columns);
+  uint64_t pages = 0;
+  for (size_t m = 0; m < matrices; ++m) {
+    const TensorArgument& matrix = arguments[first + m].tensor;
+    const auto rows = static_cast<uint64_t>(matrix.shape[0]);
+    if (matrix.dtype != DType::kBF16 || matrix.rank != 2 ||
+        static_cast<uint64_t>(matrix.shape[1]) != columns || rows % rows_of_page != 0 ||
+        !IsDenseAndAligned(matrix, rows * columns)) {
+      return std::nullopt;
+    }
+    if (m == 0 || !gated) pages += rows / rows_of_page;
+    if (pages * rows_of_page > kMaxStreamRows) return std::nullopt;
+    if (m < std::size(stream.ends)) stream.ends[m] = static_cast<u32>(pages);
+    if (m >= results) {
+      if (rows != static_cast<uint64_t>(arguments[first].tensor.shape[0])) return std::nullopt;
+      continue;
+    }
+    if (!IsDenseAndAligned(arguments[first + matrices + (gated ? 0 : results) + m].tensor, rows)) {
+      return std::nullopt;
+    }
+    const TensorArgument& bias = arguments[first + matrices + m].tensor;
+    const bool has_bias = !gated && bias.shape[0] != 0;
+    if (has_bias && !IsDenseAndAligned(bias, rows)) return std::nullopt;
+  }
+  stream.base = static_cast<u32>(pages / gang);
+  stream.extra = static_cast<u32>(pages % gang);
+  return stream;
+}
+
 template <typename T>
 void Place(const std::vector<T>& part, uint64_t at, std::string* image) {
   if (!part.empty()) std::memcpy(image->data() + at, part.data(), part.size() * sizeof(T));
@@ -199,8 +269,8 @@ std::optional<uint64_t> Lowering::EstimateBytes(const CheckedGraph& checked,
     for (const Node& node : graph.nodes) {
       entries += std::min(EstimateChunks(graph, node, gang_workers), workers);
     }
-    bytes +=
-        nodes * sizeof(GangNode) + edges * sizeof(GangWait) + (workers + 1 + entries) * sizeof(u32);
+    bytes += nodes * (sizeof(GangNode) + sizeof(GraphStream)) + edges * sizeof(GangWait) +
+             (workers + 1 + entries) * sizeof(u32);
   }
   if (nodes > kMaxImageNodes || edges > kMaxRunDependencies || bytes > kMaxImageBytes) {
     return std::nullopt;
@@ -222,7 +292,10 @@ Lowering::Lowering(const CheckedGraph& checked, const StreamRecords& records, co
   for (const Node& node : graph_.nodes) AddNode(node);
   for (const uint32_t stream : streams) AddRecord(stream);
   const std::vector<uint32_t> predecessors = Link(records);
-  if (gang.workers > 0) AddSchedule(streams, predecessors, gang);
+  if (gang.workers > 0) {
+    AddSchedule(streams, predecessors, gang);
+    AddStreams();
+  }
   AddLoop();
   header_.operators = static_cast<u32>(graph_.operators.size() + (streams.empty() ? 0 : 1));
   std::vector<uint32_t> rows;
@@ -400,6 +473,28 @@ void Lowering::AddSchedule(absl::Span<const uint32_t> streams,
   }
 }
 
+void Lowering::AddStreams() {
+  const uint32_t gang = schedule_.gang;
+  uint32_t rotation = 0;
+  for (uint32_t i = 0; i < graph_.nodes.size(); ++i) {
+    GraphNode& node = nodes_[i];
+    const GangNode& members = schedule_.nodes[i];
+    if (node.patches != 0 || node.predecessors > kMaxStreamWaits || members.ranks != gang ||
+        members.starts_early == 0) {
+      continue;
+    }
+    const absl::Span<const resident::Argument> arguments =
+        absl::MakeConstSpan(arguments_).subspan(node.first_argument, node.arguments);
+    std::optional<GraphStream> stream = FindStream(graph_.operators[node.op].name, arguments, gang);
+    if (!stream.has_value()) continue;
+    stream->rotation = rotation;
+    rotation = (rotation + gang - stream->extra) % gang;
+    streams_.push_back(*stream);
+    stream_matrices_.push_back(node.first_argument + (stream->normalized != 0 ? 2 : 1));
+    node.stream = static_cast<u32>(streams_.size());
+  }
+}
+
 void Lowering::AddLoop() {
   if (!graph_.loop.has_value()) return;
   for (const Loop::Update& update : graph_.loop->updates) {
@@ -437,6 +532,8 @@ void Lowering::LayOut() {
     header_.waits_at = place(schedule_.waits);
     header_.list_begins_at = place(schedule_.list_begins);
     header_.lists_at = place(schedule_.lists);
+    header_.streams_at = place(streams_);
+    header_.streams = streams_.size();
   }
   header_.bytes = RoundUp(at);
   header_.nodes = static_cast<u32>(nodes_.size());
@@ -444,6 +541,18 @@ void Lowering::LayOut() {
   header_.updates = static_cast<u32>(updates_.size());
   header_.stop_values = static_cast<u32>(stop_values_.size());
   header_.scalars = static_cast<u32>(graph_.scalars.size());
+}
+
+bool Lowering::HasAlignedRoots(absl::Span<const uint64_t> addresses) const {
+  for (const GraphNode& node : nodes_) {
+    if (node.stream == 0) continue;
+    for (u32 i = node.first_argument; i < node.first_argument + node.arguments; ++i) {
+      if (relative_to_[i] != kNone && addresses[relative_to_[i]] % kStreamAlignment != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 std::string Lowering::Image(absl::Span<const uint64_t> addresses) const {
@@ -466,10 +575,22 @@ std::string Lowering::Image(absl::Span<const uint64_t> addresses) const {
   Place(schedule_.waits, header_.waits_at, &image);
   Place(schedule_.list_begins, header_.list_begins_at, &image);
   Place(schedule_.lists, header_.lists_at, &image);
+  Place(streams_, header_.streams_at, &image);
   auto* const arguments =
       reinterpret_cast<resident::Argument*>(image.data() + header_.arguments_at);
   for (size_t i = 0; i < relative_to_.size(); ++i) {
     if (relative_to_[i] != kNone) arguments[i].tensor.address += addresses[relative_to_[i]];
+  }
+  if (!HasAlignedRoots(addresses)) {
+    reinterpret_cast<GraphImage*>(image.data())->streams = 0;
+    auto* const nodes = reinterpret_cast<GraphNode*>(image.data() + header_.nodes_at);
+    for (size_t i = 0; i < nodes_.size(); ++i) nodes[i].stream = 0;
+  }
+  auto* const streams = reinterpret_cast<GraphStream*>(image.data() + header_.streams_at);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    for (size_t m = 0; m < CountMatrices(streams_[i].form); ++m) {
+      streams[i].matrices[m] = arguments[stream_matrices_[i] + m].tensor.address;
+    }
   }
   return image;
 }

@@ -116,8 +116,12 @@ class Lowering {
   std::vector<uint32_t> Link(const StreamRecords& records);
   void AddSchedule(absl::Span<const uint32_t> streams, absl::Span<const uint32_t> predecessors,
                    const Gang& gang);
+  // Sets the streams of nodes that all members execute, if the graph has a gang.
+  void AddStreams();
   void AddLoop();
   void LayOut();
+  // Whether the roots of the tensors of nodes with streams begin at multiples of kStreamAlignment.
+  bool HasAlignedRoots(absl::Span<const uint64_t> addresses) const;
 
   const Graph& graph_;
   const Dependencies& order_;
@@ -133,6 +137,9 @@ class Lowering {
   std::vector<int64_t> stop_values_;
   // Empty without a gang.
   Schedule schedule_;
+  // The addresses of their matrices are those of the arguments from this one of their node on.
+  std::vector<GraphStream> streams_;
+  std::vector<uint32_t> stream_matrices_;
   std::shared_ptr<const std::vector<uint32_t>> rows_;
   uint64_t record_bytes_ = 0;
   std::vector<uint64_t> record_offsets_;

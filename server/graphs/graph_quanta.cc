@@ -269,14 +269,15 @@ absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
   plan.keep_alive.push_back(buffers_);
   for (const ResolvedOperator& op : operators_) {
     const SplitRule& split = op.version->split;
-    plan.operators.push_back({.slot = op.version->slot,
-                              .split_parameter = split.parameter,
-                              .by_first_dim = split.by_first_dim,
-                              .starts_early = op.version->early_reads.has_value(),
-                              .grain = split.grain,
-                              .limit = split.limit,
-                              .tasks = 0,
-                              .ns = 0});
+    plan.operators.push_back(
+        {.slot = op.version->slot,
+         .split_parameter = split.parameter,
+         .by_first_dim = split.by_first_dim,
+         .starts_early = op.version->early_reads.has_value() ? kStartsEarly | kTakesPages : 0,
+         .grain = split.grain,
+         .limit = split.limit,
+         .tasks = 0,
+         .ns = 0});
     plan.nodes.slots.push_back(op.version->slot);
     plan.keep_alive.push_back(op.version);
   }

@@ -53,7 +53,7 @@ GraphOperator Row(const std::string& name, const SplitRule& split) {
   return {.slot = OperatorSlot(name),
           .split_parameter = split.parameter,
           .by_first_dim = split.by_first_dim,
-          .starts_early = FindEarlyReads(name).has_value(),
+          .starts_early = FindEarlyReads(name).has_value() ? kStartsEarly | kTakesPages : 0,
           .grain = split.grain,
           .limit = split.limit,
           .tasks = 0,

@@ -76,6 +76,9 @@ class GangRun {
   const std::vector<GraphTraceEvent>& trace() const { return trace_; }
   const ExecutionRecord& record() const { return record_; }
 
+  // Pages of streams that members have taken in all quanta.
+  u64 pages() const { return pages_; }
+
   // Prepares the next quantum.
   void Prepare(const QuantumOptions& options) {
     quantum_ = GraphQuantum{};
@@ -95,6 +98,7 @@ class GangRun {
     // A quantum that continues a step has the scalars in its state.
     if (!in_step_) WalkImage::SetScalars(steps_, quantum_.scalars);
     calls_ = 0;
+    pages_taken_.assign(gang(), 0);
     for (auto& tasks : tasks_) tasks = 0;
   }
 
@@ -106,7 +110,7 @@ class GangRun {
         [&](u32 rank) {
           if (late) Delay(seed + rank);
         },
-        [&](const GangCall& call) { return Execute(call); });
+        [&](const GangCall& call) { return Execute(call); }, /*takes_pages=*/true);
     if (quantum_.end == static_cast<u32>(GraphEnd::kBadImage)) {
       EXPECT_EQ(status_and_detail, static_cast<u32>(CompletionStatus::kInternal));
       return quantum_;
@@ -156,6 +160,7 @@ class GangRun {
     EXPECT_EQ(call.operator_slot, op.slot);
     EXPECT_EQ(call.early,
               members.starts_early != 0 && op.starts_early != 0 && call.first_chunk < call.chunks);
+    ExpectPages(call);
     image_.ExpectArguments(node, step, quantum_.records + call.step * quantum_.record_bytes,
                            call.arguments);
     calls_.fetch_add(1, std::memory_order_relaxed);
@@ -177,6 +182,19 @@ class GangRun {
   }
 
  private:
+  // A member takes its share of the pages of each stream behind those of the ones before.
+  void ExpectPages(const GangCall& call) {
+    EXPECT_EQ(call.stream, image_.node(call.node).stream) << "node " << call.node;
+    if (call.stream == 0) return;
+    const GraphStream& stream = image_.stream(call.stream - 1);
+    const StreamShare share = ShareOf(stream, call.rank, gang());
+    EXPECT_EQ(call.pages.first, share.first);
+    EXPECT_EQ(call.pages.count, share.count);
+    EXPECT_EQ(call.pages_before, pages_taken_[call.rank]);
+    pages_taken_[call.rank] += share.count;
+    pages_.fetch_add(share.count, std::memory_order_relaxed);
+  }
+
   static void Delay(u32 seed) {
     std::minstd_rand random(seed);
     for (u32 i = 0; i < 4; ++i) random();
@@ -212,6 +230,9 @@ class GangRun {
   bool in_step_ = false;
   // Of the quantum: calls, and those of members with index 0 that ended, by row.
   std::atomic<u32> calls_{0};
+  // By rank; only its member uses it during a quantum.
+  std::vector<u32> pages_taken_;
+  std::atomic<u64> pages_{0};
   std::atomic<u64> tasks_[3]{};
 };
 
@@ -236,6 +257,44 @@ TEST(GangWalkTest, EachChunkIsExecutedOnceInEachStepInOrder) {
     EXPECT_EQ(quantum.in_step, 0u);
     run.ExpectExecuted();
   }
+}
+
+// Each page of a stream is one member's.
+TEST(GangWalkTest, SharesOfAStream) {
+  for (const u32 gang : {1u, 3u, 132u}) {
+    for (const u32 pages : {0u, 1u, 131u, 132u, 1000u}) {
+      GraphStream stream{};
+      stream.base = pages / gang;
+      stream.extra = pages % gang;
+      stream.rotation = pages % 7 % gang;
+      std::vector<u32> members(pages);
+      for (u32 rank = 0; rank < gang; ++rank) {
+        const StreamShare share = ShareOf(stream, rank, gang);
+        for (u32 i = 0; i < share.count; ++i) ++members.at(share.first + i * gang);
+      }
+      EXPECT_EQ(members, std::vector<u32>(pages, 1));
+    }
+  }
+}
+
+// Members that take pages, in quanta that end anywhere.
+TEST(GangWalkTest, MembersTakePages) {
+  std::mt19937 random(9);
+  u64 pages = 0;
+  for (u32 round = 0; round < 20 * kMaxGang && !HasFailure(); ++round) {
+    GangRun run(random, {.gang = 1 + round % kMaxGang, .all_signal = true, .streams = true});
+    while (true) {
+      const u64 looks = random() % 4 == 0 ? kNoLimit / kTickNs : random() % 300;
+      const GraphQuantum& quantum = run.Run(
+          {.last_step = 15, .max_steps = 4, .budget_ns = looks * kTickNs, .late = round % 2 == 0});
+      if (HasFailure() || EndOf(quantum) == GraphEnd::kSteps) break;
+      ASSERT_EQ(EndOf(quantum), GraphEnd::kQuantum);
+    }
+    EXPECT_EQ(run.steps(), 15u);
+    run.ExpectExecuted();
+    pages += run.pages();
+  }
+  EXPECT_GT(pages, 1000u);
 }
 
 TEST(GangWalkTest, QuantaMayEndAnywhere) {

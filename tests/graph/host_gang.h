@@ -70,6 +70,12 @@ class HostMember {
     std::this_thread::yield();
   }
 
+  bool TakesPages() const { return takes_pages; }
+  InputState InputsOfTurn() const { return inputs; }
+
+  bool takes_pages = false;
+  InputState inputs = InputState::kAwaited;
+
  private:
   static constexpr u32 kMaxPolls = 20'000'000;
 
@@ -88,15 +94,35 @@ struct GangCall {
   u32 stride = 0;
   // Whether the operator was started before its inputs were ready.
   bool early = false;
+  // Of a node whose operator takes pages; 0: it does not.
+  u32 stream = 0;
+  StreamShare pages = {};
+  u32 pages_before = 0;
   ArgumentBlock arguments;
 };
 
 // A member that has prepared its next node executes it. `execute`: executes the chunks of a call;
 // returns their CompletionStatus | detail << 16. False: the member must leave.
 template <typename Execute>
-bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
+bool ExecuteNext(GangWalk<HostMember>& walk, HostMember& member, const GangMemory& memory, u32 rank,
                  const Execute& execute) {
   GangCall call;
+  u32* signal = nullptr;
+  // What an operator that takes pages does before it begins.
+  const auto await_inputs = [&] {
+    signal = walk.next().signals != 0 ? walk.signal() : nullptr;
+    member.inputs = InputState::kReady;
+    const u32* const counter = walk.counter();
+    const u32 target = walk.target();
+    for (u32 polls = 0; counter != nullptr; ++polls) {
+      if (static_cast<i32>(HostMember::LoadAcquire(counter) - target) >= 0) break;
+      if (HostMember::Load(walk.leave()) != 0) {
+        member.inputs = InputState::kCancelled;
+        break;
+      }
+      member.Wait(polls);
+    }
+  };
   const auto take = [&] {
     call = {rank,
             walk.node(),
@@ -107,7 +133,11 @@ bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
             walk.chunks(),
             walk.stride(),
             walk.starts_early(),
+            walk.next().stream,
+            walk.next().pages,
+            walk.next().pages_before,
             memory.arguments};
+    if (walk.starts_early() && call.stream != 0) await_inputs();
   };
   if (walk.starts_early()) take();
   while (!walk.Next()) {
@@ -121,6 +151,9 @@ bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
   const bool prepares_first = (call.node + rank) % 2 == 0;
   if (prepares_first) walk.Prepare();
   const u32 status_and_detail = execute(call);
+  if (status_and_detail == 0 && call.stream != 0 && signal != nullptr) {
+    HostMember::AddRelease(signal, 1);
+  }
   const u64 end_ns = HostMember::Clock();
   if (!prepares_first) walk.Prepare();
   walk.Finish(status_and_detail, begin_ns, end_ns);
@@ -128,10 +161,10 @@ bool ExecuteNext(GangWalk<HostMember>& walk, const GangMemory& memory, u32 rank,
 }
 
 // Executes a quantum, as the engine does, with a thread for each member, which first calls `start`.
-// Returns the status of the quantum.
+// `takes_pages`: whether the members take matrices from streams. Returns the status of the quantum.
 template <typename Start, typename Execute>
 u32 RunGang(const GraphDescriptor& descriptor, u32 workers, const Start& start,
-            const Execute& execute) {
+            const Execute& execute, bool takes_pages = false) {
   enum Ready : u32 { kNotReady, kOpen, kRefused };
   std::atomic<u32> ready{kNotReady};
   std::atomic<u32> left{0};
@@ -141,6 +174,7 @@ u32 RunGang(const GraphDescriptor& descriptor, u32 workers, const Start& start,
     members.emplace_back([&, rank] {
       start(rank);
       HostMember member;
+      member.takes_pages = takes_pages;
       const auto memory = std::make_unique<GangMemory>();
       GangWalk<HostMember> walk(member, descriptor, rank, workers, memory.get());
       if (rank == 0) {
@@ -153,7 +187,7 @@ u32 RunGang(const GraphDescriptor& descriptor, u32 workers, const Start& start,
       if (open) {
         walk.Join();
         walk.Prepare();
-        while (ExecuteNext(walk, *memory, rank, execute)) {
+        while (ExecuteNext(walk, member, *memory, rank, execute)) {
         }
         walk.Save();
       }

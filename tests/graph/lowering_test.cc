@@ -343,6 +343,70 @@ TEST_F(LoweringTest, NodesThatStartEarly) {
   EXPECT_EQ(nodes[4].starts_early, 0u);
 }
 
+// Nodes whose matrices all members of a gang take in pages.
+TEST_F(LoweringTest, NodesWithStreams) {
+  GraphMaker g;
+  const auto bf16 = v1::DTYPE_BF16;
+  g.Input("x", {2048}).Input("norm", {2048}, bf16).Input("q", {512, 2048}, bf16);
+  g.Input("kv", {256, 2048}, bf16)
+      .Input("gate", {8192, 2048}, bf16)
+      .Input("up", {8192, 2048}, bf16);
+  g.Input("down", {2048, 8192}, bf16).Input("odd", {2049, 2048}, bf16);
+  g.Activation("a", {512}).Activation("b", {256}).Activation("c", {256}).Activation("h", {8192});
+  g.Output("y", {2048}).Output("z", {2049});
+  g.Call("rmsnorm_gemv_qkv", {"x", "norm", "q", "kv", "kv", None(), None(), None(), "a", "b", "c"});
+  g.Call("rmsnorm_gemv_silu_mul", {"x", "norm", "gate", "up", "h"});
+  g.Call("gemv", {"h", "down", "x", "y"});
+  g.Call("gemv", {"y", "odd", None(), "z"});
+  bool ok = false;
+  const graph::CheckedGraph checked = Check(g.graph, &ok);
+  ASSERT_TRUE(ok) << FindingsText(g.Validate());
+  const graph::Lowering lowering(checked, {}, {.workers = 3});
+  std::vector<uint64_t> addresses(checked.graph.tensors.size());
+  for (size_t i = 0; i < addresses.size(); ++i) addresses[i] = (i + 1) << 28;
+  const auto address_of = [&](const char* name) {
+    size_t i = 0;
+    while (checked.graph.tensors[i].name != name) ++i;
+    return addresses[i];
+  };
+  const std::string bytes = lowering.Image(addresses);
+  const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+  ASSERT_EQ(image.gang, 3u);
+  ASSERT_EQ(image.streams, 3u);
+  const GraphNode* const nodes = ImagePart<GraphNode>(image, image.nodes_at);
+  const GraphStream* const streams = ImagePart<GraphStream>(image, image.streams_at);
+  for (u32 i = 0; i < 4; ++i) EXPECT_EQ(nodes[i].stream, i < 3 ? i + 1 : 0);
+
+  EXPECT_EQ(streams[0].form, StreamForm::kStacked);
+  EXPECT_EQ(streams[0].normalized, 1u);
+  EXPECT_EQ(streams[0].columns, 2048u);
+  EXPECT_EQ(streams[0].matrices[0], address_of("q"));
+  EXPECT_EQ(streams[0].matrices[1], address_of("kv"));
+  EXPECT_EQ(streams[0].matrices[2], address_of("kv"));
+  EXPECT_EQ(streams[0].ends[0], 128u);
+  EXPECT_EQ(streams[0].ends[1], 192u);
+  EXPECT_EQ(streams[0].base * 3 + streams[0].extra, 256u);
+
+  EXPECT_EQ(streams[1].form, StreamForm::kGated);
+  EXPECT_EQ(streams[1].matrices[1], address_of("up"));
+  EXPECT_EQ(streams[1].base * 3 + streams[1].extra, 4096u);
+  // The member with one page more is not the same one.
+  EXPECT_EQ(streams[0].rotation, 0u);
+  EXPECT_EQ(streams[1].rotation, 2u);
+
+  EXPECT_EQ(streams[2].form, StreamForm::kPlain);
+  EXPECT_EQ(streams[2].normalized, 0u);
+  EXPECT_EQ(streams[2].columns, 8192u);
+  EXPECT_EQ(streams[2].base * 3 + streams[2].extra, 2048u);
+
+  // Copies need aligned addresses.
+  for (uint64_t& address : addresses) address += 8;
+  const std::string unaligned = lowering.Image(addresses);
+  const auto& other = *reinterpret_cast<const GraphImage*>(unaligned.data());
+  EXPECT_EQ(other.streams, 0u);
+  EXPECT_EQ(ImagePart<GraphNode>(other, other.nodes_at)[0].stream, 0u);
+}
+
 // attention_decode reads its cache early, which it also writes: if no other node writes the same.
 TEST_F(LoweringTest, NodesThatReadEarlyWhatTheyWrite) {
   for (const int64_t shared : {0, 1}) {

@@ -60,6 +60,7 @@ WalkImage::WalkImage(std::mt19937& random, const WalkImageOptions& options)
   header.waits_at = place(dependencies * sizeof(GangWait));
   header.list_begins_at = place((options.gang + 1) * sizeof(u32));
   header.lists_at = place(u64{options.gang} * nodes * sizeof(u32));
+  header.streams_at = place(nodes * sizeof(GraphStream));
   header.bytes = at;
   lines_.resize(at / sizeof(Line) + 1);
   std::memcpy(lines_.data(), &header, sizeof(header));
@@ -67,6 +68,7 @@ WalkImage::WalkImage(std::mt19937& random, const WalkImageOptions& options)
   Part<GraphUpdate>(header.updates_at)[0] = {0, 0, 1, 2, 0, 1e15};
   Part<GraphUpdate>(header.updates_at)[1] = {1, 0, -1, 6, 0, 6};
   if (options.gang != 0) AddGang(random, options.all_signal);
+  if (options.streams) AddStreams(random);
 }
 
 void WalkImage::AddNodes(std::mt19937& random) {
@@ -108,6 +110,28 @@ void WalkImage::AddNodes(std::mt19937& random) {
     add_patch({GraphPatchKind::kValue, 1, 0, DType::kF64, 0, 3, static_cast<double>(node)});
     add_patch({GraphPatchKind::kRecord, 2, 0, DType::kF64, 0, 1, 8.0 * node});
     record.patches = static_cast<u16>(patches - record.first_patch);
+  }
+}
+
+void WalkImage::AddStreams(std::mt19937& random) {
+  GraphImage& image = header();
+  for (GraphOperator& op : operators_) {
+    if (op.starts_early != 0) op.starts_early |= kTakesPages;
+  }
+  auto* const streams = Part<GraphStream>(image.streams_at);
+  for (u32 node = 0; node < image.nodes; ++node) {
+    GraphNode& record = Part<GraphNode>(image.nodes_at)[node];
+    const GangNode& members = gang_node(node);
+    // A member of one lane waits for one node (host_gang.h).
+    if (members.ranks != image.gang || members.starts_early == 0 || record.predecessors > 1 ||
+        (operators_[record.op].starts_early & kTakesPages) == 0 || random() % 4 == 0) {
+      continue;
+    }
+    GraphStream& stream = streams[image.streams++];
+    stream.rotation = static_cast<u32>(random()) % image.gang;
+    stream.base = static_cast<u32>(random()) % 3;
+    stream.extra = static_cast<u32>(random()) % image.gang;
+    record.stream = image.streams;
   }
 }
 
@@ -168,6 +192,7 @@ void WalkImage::SetScalars(u64 step, double* scalars) {
 
 u32 WalkImage::CountChunks(u32 node, u64 step) const {
   const GraphOperator& op = operators_[this->node(node).op];
+  if (HasStream(node)) return gang_node(node).ranks;  // Each member has its pages.
   if (op.split_parameter < 0) return 1;
   double scalars[2];
   SetScalars(step, scalars);

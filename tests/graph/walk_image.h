@@ -30,6 +30,8 @@ struct WalkImageOptions {
   u32 gang = 0;
   // Whether all nodes signal their end, not only those for which a member waits.
   bool all_signal = false;
+  // Whether some nodes that all members execute have streams.
+  bool streams = false;
   u32 max_nodes = 60;
 };
 
@@ -61,6 +63,7 @@ class WalkImage {
   const GraphNode& node(u32 node) const { return Part<GraphNode>(header().nodes_at)[node]; }
   const std::vector<u32>& predecessors(u32 node) const { return predecessors_[node]; }
   u32 CountChunks(u32 node, u64 step) const;
+  bool HasStream(u32 node) const { return this->node(node).stream != 0; }
   // Checks that these are the arguments of the node in a step. `record`: address of the records of
   // this step.
   void ExpectArguments(u32 node, u64 step, u64 record, const ArgumentBlock& block) const;
@@ -68,6 +71,9 @@ class WalkImage {
   // Of an image for a gang.
   const GangNode& gang_node(u32 node) const { return Part<GangNode>(header().gang_nodes_at)[node]; }
   std::vector<u32> MembersOf(u32 node) const;
+  const GraphStream& stream(u32 index) const {
+    return Part<GraphStream>(header().streams_at)[index];
+  }
 
  private:
   struct alignas(64) Line {
@@ -85,6 +91,7 @@ class WalkImage {
 
   void AddNodes(std::mt19937& random);
   void AddGang(std::mt19937& random, bool all_signal);
+  void AddStreams(std::mt19937& random);
 
   std::vector<std::vector<u32>> predecessors_;
   std::vector<GraphOperator> operators_;

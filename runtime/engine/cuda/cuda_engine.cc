@@ -35,6 +35,9 @@ constexpr auto kSwitchSpin = std::chrono::milliseconds(20);
 constexpr auto kParkPollInterval = std::chrono::microseconds(100);
 // Interval of attempts to allocate memory that another process is releasing.
 constexpr auto kMemoryLook = std::chrono::milliseconds(2);
+// Compute capability * 10 of the first GPUs that copy pages of weights (graph_stream.h).
+constexpr uint32_t kFirstWithBulkCopies = 90;
+
 // A launch after this time without a quantum of a graph is one without the graph kernel.
 constexpr uint64_t kIdleAtParkNs = 30'000'000'000;
 // The thread that launches another kind sleeps until the front end rings for a quantum, or for so
@@ -325,7 +328,7 @@ absl::Status CudaEngine::ChooseLaunch() {
   RETURN_IF_ERROR(threads.status());
   compute_threads_ = *threads;
   ASSIGN_OR_RETURN(const BlockFootprint block, ReadFootprint(kernel_));
-  ASSIGN_OR_RETURN(const BlockFootprint graph_block, ReadFootprint(graph_kernel_));
+  ASSIGN_OR_RETURN(BlockFootprint graph_block, ReadFootprint(graph_kernel_));
   int fit = 0;
   RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_,
                        static_cast<int>(block.threads), 0);
@@ -336,14 +339,24 @@ absl::Status CudaEngine::ChooseLaunch() {
   const auto per_sm = BlocksPerSm(options_.blocks_per_sm, static_cast<uint32_t>(fit), block, *sm);
   RETURN_IF_ERROR(per_sm.status());
   RETURN_IF_ERROR(CheckSmsFree(options_.sms_free, static_cast<uint32_t>(*sms)));
+  shared_percent_ = SharedMemoryPercent(*per_sm, block, *sm);
   // Both have the same share: an SM cannot change it while a block of the other one is there.
   BlockFootprint larger = block;
   larger.shared_bytes = std::max(block.shared_bytes, graph_block.shared_bytes);
-  for (const CUfunction kernel : {kernel_, graph_kernel_}) {
-    RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, kernel,
-                         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                         static_cast<int>(SharedMemoryPercent(*per_sm, larger, *sm)));
+  shared_percent_of_both_ = SharedMemoryPercent(*per_sm, larger, *sm);
+  BlockFootprint with_loader = graph_block;
+  with_loader.threads += kLoaderThreads;
+  with_loader.shared_bytes += kRingBytes;
+  if (architecture_ >= kFirstWithBulkCopies && compute_threads_ == kMaxComputeThreads &&
+      FitsBeside(with_loader, block, *per_sm, *sm)) {
+    graph_block = with_loader;
+    ring_bytes_ = kRingBytes;
+    shared_percent_of_both_ = 100;
+    RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, graph_kernel_,
+                         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                         static_cast<int>(ring_bytes_));
   }
+  graph_threads_ = graph_block.threads;
   const auto ours = CreateStreams(static_cast<uint32_t>(*sms));
   RETURN_IF_ERROR(ours.status());
   const auto blocks = CountBlocks(*ours, *per_sm, options_.max_blocks);
@@ -490,6 +503,11 @@ absl::Status CudaEngine::Launch() {
   parameters_.first_sequence = region_->control()->resume_sequence;
   parameters_.graph_workers = with_graphs_ ? graph_blocks_ : 0;
   parameters_.resident_blocks = blocks_ - parameters_.graph_workers;
+  for (const CUfunction kernel : {kernel_, graph_kernel_}) {
+    RETURN_IF_CUDA_ERROR(
+        cuFuncSetAttribute, kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+        static_cast<int>(with_graphs_ ? shared_percent_of_both_ : shared_percent_));
+  }
   if (with_graphs_) RETURN_IF_ERROR(LaunchGraphKernel());
   void* arguments[] = {&parameters_};
   RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, parameters_.resident_blocks, 1, 1,
@@ -510,9 +528,8 @@ absl::Status CudaEngine::LaunchGraphKernel() {
   while (written == CUDA_ERROR_NOT_READY) written = driver_.cuStreamQuery(stream_);
   RETURN_IF_ERROR(driver_.Check(written, "the data of a launch"));
   void* arguments[] = {&parameters_};
-  RETURN_IF_CUDA_ERROR(cuLaunchKernel, graph_kernel_, graph_blocks_, 1, 1,
-                       compute_threads_ + kControlThreads, 1, 1, 0, graph_stream_, arguments,
-                       nullptr);
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, graph_kernel_, graph_blocks_, 1, 1, graph_threads_, 1, 1,
+                       ring_bytes_, graph_stream_, arguments, nullptr);
   return absl::OkStatus();
 }
 
