@@ -242,6 +242,7 @@ class GangWalk {
     // A member that has come to the end of the step reads them when the next one has begun, which
     // may be now.
     if (!arrived_ || rank() == 0) ReadScalars();
+    takes_pages_ = platform_.TakesPages() && AllTakePages();
     if (size() == 0) return;
     const u32 at = InList(position_);
     const u32 node = list()[at];
@@ -276,7 +277,7 @@ class GangWalk {
     ReadWait(next, Platform::Lane());
     const EntryWords ahead = RequestEntry(behind, InList(InList(position_ + 1) + 1));
     GraphStream stream = {};
-    if (platform_.TakesPages() && record.stream != 0) stream = streams()[record.stream - 1];
+    if (takes_pages_ && record.stream != 0) stream = streams()[record.stream - 1];
     CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + record.first_argument,
                   next.arguments);
     // All lanes have read the entry: CopyArguments ends with Sync.
@@ -284,7 +285,7 @@ class GangWalk {
     next.operator_slot = op.slot;
     next.starts_early = members.starts_early & op.starts_early & kStartsEarly;
     next.chunks = 1;
-    if (platform_.TakesPages() && record.stream != 0 && (op.starts_early & kTakesPages) != 0) {
+    if (takes_pages_ && record.stream != 0) {
       next.stream = record.stream;
       next.pages = ShareOf(stream, rank(), gang());
       next.pages_before = pages_;
@@ -428,6 +429,8 @@ class GangWalk {
     return ImagePart<GraphStream>(image(), image().streams_at);
   }
   RESIDENT_HOST_DEVICE u32 stream_count() const { return image().streams; }
+  // Whether the member executes the nodes that have one from pages.
+  RESIDENT_HOST_DEVICE bool takes_pages() const { return takes_pages_; }
   RESIDENT_HOST_DEVICE u32 FirstStream() const {
     const GraphNode* const nodes = ImagePart<GraphNode>(image(), image().nodes_at);
     for (u32 i = position_; i < size(); ++i) {
@@ -441,6 +444,15 @@ class GangWalk {
 
  private:
   static constexpr u32 kNoNode = ~0u;
+
+  // Whether there are streams, and the operators of all their nodes take pages.
+  RESIDENT_HOST_DEVICE bool AllTakePages() const {
+    bool all = stream_count() != 0;
+    for (u32 i = Platform::Lane(); i < stream_count(); i += Platform::kLanes) {
+      all = all && (operators()[streams()[i].op].starts_early & kTakesPages) != 0;
+    }
+    return Platform::All(all);
+  }
 
   // Waits until an operator that takes pages has seen how its wait ended. False: without inputs.
   RESIDENT_HOST_DEVICE bool AwaitOperator() {
@@ -790,7 +802,8 @@ class GangWalk {
   // A lane's predecessor, and the value that its counter must have; kNoNode: it need not wait.
   u32 wait_node_ = kNoNode;
   u32 wait_target_ = 0;
-  // Pages of streams so far.
+  // Whether nodes that have a stream are executed from pages, and these pages so far.
+  bool takes_pages_ = false;
   u32 pages_ = 0;
 };
 

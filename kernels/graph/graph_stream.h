@@ -4,9 +4,11 @@
 //
 // A node has a stream if its operator is one of kStreamOperators with one vector, its matrices have
 // a form that is described here, no node writes them, and all members of the gang execute it. Each
-// member then has the same streams, in the order of the nodes, and a share of the pages of each. On
-// an engine that copies no pages, or if the table of operators says so, the node's operator is
-// called as that of any other node.
+// member then has the same streams, in the order of the nodes, and a share of the pages of each.
+//
+// In a quantum either all nodes that have a stream are executed from pages, or none, whose
+// operators are then called as those of other nodes: if the engine copies no pages, or if the table
+// of operators says of one of them that it takes none, because another version of it is called.
 #ifndef RESIDENT_KERNELS_GRAPH_GRAPH_STREAM_H_
 #define RESIDENT_KERNELS_GRAPH_GRAPH_STREAM_H_
 
@@ -54,7 +56,9 @@ struct GraphStream {
   u32 rotation;
   u32 base;
   u32 extra;
-  u32 reserved[2];
+  // GraphNode::op of its node.
+  u32 op;
+  u32 reserved;
 };
 static_assert(sizeof(GraphStream) == 64, "");
 static_assert(__builtin_offsetof(GraphStream, matrices) == 0, "");
@@ -65,6 +69,7 @@ static_assert(__builtin_offsetof(GraphStream, columns) == 40, "");
 static_assert(__builtin_offsetof(GraphStream, rotation) == 44, "");
 static_assert(__builtin_offsetof(GraphStream, base) == 48, "");
 static_assert(__builtin_offsetof(GraphStream, extra) == 52, "");
+static_assert(__builtin_offsetof(GraphStream, op) == 56, "");
 
 // The pages of a member.
 struct StreamShare {

@@ -310,7 +310,7 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
   }
   if (ready == kQuantumOpen) {
     walk.Join();
-    const bool streams = member.TakesPages() && walk.stream_count() != 0;
+    const bool streams = walk.takes_pages();
     if (streams) {
       StartLoader(walk.streams(), walk.stream_count(), walk.FirstStream(), rank, walk.gang());
     }

@@ -186,6 +186,19 @@ __device__ __forceinline__ Bytes16 LoadFresh(u64 from) {
                : "memory");
   return w;
 }
+// An element that another block may have written.
+__device__ __forceinline__ float LoadFresh(const TurnTensor& tensor, u32 index) {
+  const u64 at = static_cast<u64>(__cvta_generic_to_global(
+      reinterpret_cast<const void*>(tensor.address + u64{index} * SizeOf(tensor.dtype))));
+  if (tensor.dtype == DType::kF32) {
+    float value;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(at) : "memory");
+    return value;
+  }
+  u16 bits;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
+  return tensor.dtype == DType::kF16 ? Half::Widen(bits) : BFloat16::Widen(bits);
+}
 // The elements from `at` on of a vector of float32 or bfloat16.
 __device__ __forceinline__ void LoadEight(u64 vector, DType dtype, u32 at, float (&x)[8]) {
   if (dtype == DType::kF32) {
@@ -296,7 +309,7 @@ __device__ __forceinline__ void MultiplyPages(u32 place) {
   const auto load_bias = [&](u32 index) {
     const ResultRow to = result(index);
     const TurnTensor& from = turn.bias[to.matrix];
-    if (from.address != 0) bias = LoadFloat(from.address, from.dtype, to.row);
+    if (from.address != 0) bias = LoadFresh(from, to.row);
   };
   if constexpr (kWide) {
     float x[4][8];

@@ -487,6 +487,7 @@ void Lowering::AddStreams() {
         absl::MakeConstSpan(arguments_).subspan(node.first_argument, node.arguments);
     std::optional<GraphStream> stream = FindStream(graph_.operators[node.op].name, arguments, gang);
     if (!stream.has_value()) continue;
+    stream->op = node.op;
     stream->rotation = rotation;
     rotation = (rotation + gang - stream->extra) % gang;
     streams_.push_back(*stream);

@@ -128,6 +128,7 @@ void WalkImage::AddStreams(std::mt19937& random) {
       continue;
     }
     GraphStream& stream = streams[image.streams++];
+    stream.op = record.op;
     stream.rotation = static_cast<u32>(random()) % image.gang;
     stream.base = static_cast<u32>(random()) % 3;
     stream.extra = static_cast<u32>(random()) % image.gang;

@@ -96,6 +96,10 @@ TEST(LaunchShapeTest, AGraphBlockFitsInPlaceOfABlock) {
   EXPECT_FALSE(FitsBeside({288, 128, 47'500}, kBlock, 2, kSm));
   // Registers are allocated in multiples of eight: 105 are as many as 112.
   EXPECT_FALSE(FitsBeside({288, 105, 47'500}, kBlock, 2, kSm));
+  // With a loader, and a ring of pages.
+  EXPECT_TRUE(FitsBeside({320, kGraphRegisters, 48'000 + kRingBytes}, kBlock, 2, kSm));
+  EXPECT_FALSE(FitsBeside({320, kGraphRegisters + 8, 48'000 + kRingBytes}, kBlock, 2, kSm));
+  EXPECT_FALSE(FitsBeside({320, kGraphRegisters, 60'000 + kRingBytes}, kBlock, 2, kSm));
   const SmResources small = {2'048, 65'536, 102'400, 32};
   EXPECT_TRUE(FitsBeside(graph, kBlock, 2, small));
   EXPECT_FALSE(FitsBeside({288, 96, 57'000}, kBlock, 2, small));
