@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test test-python test-strangers demo bundle deb image wheel bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-python test-torch test-strangers demo bundle deb image wheel bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -25,6 +25,9 @@ test: setup  ## Builds and runs every test; the last line is `N passed, N failed
 
 test-python: setup  ## Tests the Python package with the oldest and the newest versions of what it needs.
 	@tests/python/run_versions $(BAZEL_OPTIONS)
+
+test-torch: setup  ## Tests residentd.torch with torch from PyPI; skips without a registry.
+	@BAZEL_OPTIONS='$(BAZEL_OPTIONS)' tests/torch/run
 
 test-strangers: build  ## Runs tritonclient, perf_analyzer and KServe's SDK, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run

@@ -91,7 +91,7 @@ class TorchCall(LaneCall):
         of_word = [parameter for parameter, _ in words]
         self._by_position = [of_word.index(i) if i in of_word else -1 for i in self._positions]
         self._by_name = {signature.parameters[i].keyword: word for word, i in enumerate(of_word)}
-        self.waits = any(each is not None and not each.is_cuda for each in self._tensors)
+        self._note_devices()
         # By which the module recognizes tensors whose words it can set; of the lane's memory of `_generation`.
         self._records = ctypes.create_string_buffer(_RECORD_BYTES * lanes.MAX_WORDS)
         self._records_at = ctypes.addressof(self._records)
@@ -119,7 +119,7 @@ class TorchCall(LaneCall):
                 lane.submit(self)
                 return
             scope.note(sequence, self)
-        elif self._lane._scope is None:
+        elif self._lane._scope is None and not self.mixed:
             super().__call__(timeout=timeout)
         else:  # The wait is for what came before, too.
             lane = self._lane
@@ -227,7 +227,12 @@ class TorchCall(LaneCall):
             self._tensors[word] = tensor.value
             self._torch_kinds[word] = kind_of(tensor.value)
             self._spans[word] = self._lane.find(tensor.value)
-            self.waits = any(each is not None and not each.is_cuda for each in self._tensors)
+            self._note_devices()
+
+    def _note_devices(self) -> None:
+        on_gpu = {each.is_cuda for each in self._tensors if each is not None}
+        self.waits = False in on_gpu
+        self.mixed = len(on_gpu) > 1  # Then it is ordered with the stream, too.
 
     def _find_cell(self, address: int) -> None:
         if self._output >= 0 and not self._addresses[self._output]:
@@ -288,7 +293,7 @@ class TorchLane(Lane):
         scope = self._scope
         if scope is not None:
             return scope.submit(call, flags)
-        if call.waits:
+        if call.waits and not call.mixed:
             return self.send(call, flags)
         from .scope import lone_scope  # Here, because it imports this module.
 
@@ -423,6 +428,14 @@ class TorchLane(Lane):
                                     "connect with a larger arena_mib, with shared_memory=\"auto\", to a daemon on this "
                                     "machine; or drop tensors that are not needed")
         return from_array(block.array().view(dtype.storage).reshape(shape), dtype)
+
+    def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A dense copy in memory of the daemon, in the order of this thread's scope."""
+        copy = self.new(tuple(tensor.shape), dtype_of(tensor.dtype), tensor.is_cuda)
+        if tensor.is_cuda and self._scope is not None:
+            self._scope.fence()
+        with torch._C._DisableTorchDispatch():
+            return copy.copy_(tensor.detach())
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether find() has a span of the tensor, or will find one of the CPU. REQUIRES: as find()."""

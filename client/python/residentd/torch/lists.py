@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
 from .. import dtypes, results
 from .. import lane as lanes
-from ..errors import FailedPrecondition, InvalidArgument, WrongType
+from ..errors import Error, FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS, Column, Tensor
 from ..signature import INPUT, OUTPUT
 from .lane import MAX_CALLS, ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
@@ -61,14 +61,19 @@ class _Group:
                 self.columns.pop(word, None)
                 self._structures[word].values, self._structures[word].base = None, value
 
-    def submit(self, lane: TorchLane, flags: int) -> List[int]:
-        """Submits the tasks; the numbers of the submissions."""
+    def submit(self, lane: TorchLane, flags: int) -> Iterator[List[int]]:
+        """Submits the tasks; the numbers of the submissions, so many at a time that their completions can be read."""
+        step = lane.slots // 2
         if self.as_range:
-            return [self._submit_range(lane, at, flags) for at in range(0, self.count, _MAX_RANGE)]
+            starts = range(0, self.count, _MAX_RANGE)
+            for at in range(0, len(starts), step):
+                yield [self._submit_range(lane, start, flags) for start in starts[at:at + step]]
+            return
         for word in range(self.call._count):
             self._words[:, word] = self.columns[word] if word in self.columns else np.uint64(
                 self._structures[word].base).astype(np.int64)
-        return lane.send_all(self.call, self._words, flags)
+        for at in range(0, self.count, step):
+            yield lane.send_all(self.call, self._words[at:at + step], flags)
 
     def _submit_range(self, lane: TorchLane, at: int, flags: int) -> int:
         columns = self._structures
@@ -111,11 +116,11 @@ class _Tasks:
             raise InvalidArgument("the lists have {} tensors".format(sorted(lengths)) if lengths else "there is no list",
                                   "pass lists of the same length, and at least one", operator=name)
         self.count = lengths.pop()
-        places, first, _, self.options = bound.arrange(
+        self.places, _, _, self.options = bound.arrange(
             [each[0] if isinstance(each, (list, tuple)) and each else each for each in inputs], options)
-        self.places = places
-        self.lists: List[Any] = list(inputs) + [None] * (len(bound.inputs) - len(inputs))
-        del first
+        # Copies: the caller may change the lists while the tensors are in use.
+        self.lists: List[Any] = [list(each) if isinstance(each, (list, tuple)) else each for each in inputs] + (
+            [None] * (len(bound.inputs) - len(inputs)))
         self.outputs = self._outputs(out)
         if lane.memory_changed():
             lane.refresh()
@@ -124,8 +129,6 @@ class _Tasks:
         if self.count:
             for tasks in self._group():
                 self._add_group(tasks)
-        self.tensors = [tuple(each) if isinstance(each, list) else each for each in (
-            self.lists + list(self.outputs.values()))]
 
     def _outputs(self, out: Any) -> Dict[int, List[Any]]:
         """The list of each output; without `out` they are empty, and filled by _add_group()."""
@@ -338,31 +341,32 @@ class _Tasks:
         bits = self._bits(values)
         for group in self.groups:
             group.set_scalars(bits)
-        if not any(group.call.waits for group in self.groups):
-            scope = lane._scope
-            if scope is None:
-                with lone_scope(lane) as scope:
-                    self._submit(scope)
-            else:
+        scope = lane._scope
+        if scope is None and any(group.call.mixed or not group.call.waits for group in self.groups):
+            with lone_scope(lane) as scope:
                 self._submit(scope)
-            return
-        if lane._scope is not None and not lane._scope.begun:
-            lane._scope.begin()
-        sent = [number for group in self.groups for number in group.submit(lane, ORDERED)]
+        else:
+            self._submit(scope)
+
+    def _submit(self, scope: Optional[Scope]) -> None:
+        lane = self.lane
+        if scope is not None and not scope.begun:
+            scope.begin()
+        waits = any(group.call.waits for group in self.groups)
         failed: Optional[BaseException] = None
-        for number in sent:
-            try:
-                if number >= lane.next - lane.slots:
-                    lane.wait(number)
-            except Exception as error:  # All end before the memory is used again.
-                failed = failed or error
+        for group in self.groups:
+            for numbers in group.submit(lane, ORDERED if waits else ORDERED | QUIET):
+                if scope is not None:
+                    scope.note_all(numbers, self.operator)
+                for number in numbers if waits else ():
+                    try:
+                        lane.wait(number)
+                    except Error as error:  # All end before the memory is used again.
+                        failed = failed or error
+        if scope is not None:
+            scope.keep(self.lists + list(self.outputs.values()))
         if failed is not None:
             raise failed
-
-    def _submit(self, scope: Scope) -> None:
-        for group in self.groups:
-            scope.submit_group(self.operator, lambda flags, group=group: group.submit(self.lane, flags))
-        scope.keep(self.tensors)
 
     def _bits(self, values: Dict[str, Any]) -> Dict[str, Any]:
         """The words of scalars by name."""

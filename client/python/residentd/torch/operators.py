@@ -254,10 +254,7 @@ class BoundOperator:
             lane.find(tensor)  # Raises.
         if not tensor.numel():
             return tensor
-        copy = lane.new(tuple(tensor.shape), dtype_of(tensor.dtype), tensor.is_cuda)
-        with torch._C._DisableTorchDispatch():
-            copy.copy_(tensor.detach())
-        return copy
+        return lane.copy_of(tensor)
 
     def forget(self) -> None:
         """Forgets the operator and its prepared calls."""
@@ -447,7 +444,7 @@ class _Defined:
         for p in self.inputs:
             if p.kind == INOUT:
                 old = values[p.keyword]
-                values[p.keyword] = lane.new(tuple(old.shape), dtype_of(old.dtype), old.is_cuda).copy_(old)
+                values[p.keyword] = lane.copy_of(old)
         found = self._call(values)
         return tuple(found) if len(self.signature.outputs) > 1 else found
 

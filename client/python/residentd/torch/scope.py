@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,7 +44,7 @@ class _Fences(TorchDispatchMode):
         self._scope = scope
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.namespace != "residentd" and not function.is_view:
+        if not getattr(function, "is_view", False) and getattr(function, "namespace", "") != "residentd":
             self._scope.fence()
         return function(*args, **(kwargs or {}))
 
@@ -134,12 +134,10 @@ class Scope:
         if len(self._kept) > _MAX_KEPT:
             self.fence()
 
-    def submit_group(self, operator: str, submit: Callable[[int], List[int]]) -> None:
-        """Lets `submit` submit tasks with flags."""
-        if not self.begun:
-            self.begin()
+    def note_all(self, sequences: List[int], operator: str) -> None:
+        """Notes submissions, whose tensors are kept with keep()."""
         self._pending = True
-        self._lane._sent.extend((sequence, operator) for sequence in submit(ORDERED | QUIET))
+        self._lane._sent.extend([(sequence, operator) for sequence in sequences])
 
     def keep(self, tensors: Any) -> None:
         """Keeps tensors until the stream waits for the operators so far."""
