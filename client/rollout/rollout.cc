@@ -22,35 +22,6 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kInstallTimeout = absl::Minutes(5);
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-const v1::SummaryResponse::Operator* FindOperator(const v1::SummaryResponse& summary,
-                                                  const std::string& name) {
-  const auto found = std::ranges::find(
-      summary.operators(), name, [](const auto& op) -> const std::string& { return op.name(); });
-  return found == summary.operators().end() ? nullptr : &*found;
-}
-
-const v1::SummaryResponse::Version* FindActive(const v1::SummaryResponse::Operator* op) {
-  if (op == nullptr || op->versions_size() == 0) return nullptr;
-  return op->versions(0).state() == v1::VERSION_STATE_ACTIVE ? &op->versions(0) : nullptr;
-}
-
-const v1::SummaryResponse::Version* FindHash(const v1::SummaryResponse::Operator* op,
-                                             const std::string& hash) {
-  if (op == nullptr) return nullptr;
-  const auto found = std::ranges::find(
-      op->versions(), hash, [](const auto& v) -> const std::string& { return v.content_hash(); });
-  return found == op->versions().end() ? nullptr : &*found;
-}
-
-std::string ActiveHash(const v1::SummaryResponse& summary, const std::string& name) {
-  const v1::SummaryResponse::Version* const active = FindActive(FindOperator(summary, name));
-  return active == nullptr ? "" : active->content_hash();
-}
-
-std::string Short(const std::string& hash) {
-  return hash.empty() ? "nothing" : hash.substr(0, kMinHashDigits);
-}
-
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
 std::string Plural(size_t count, const std::string& what) {
@@ -109,9 +80,8 @@ Rollout::Rollout(const SetFile& file, Options options, Connect connect, Report r
     : file_(file),
       options_(std::move(options)),
       connect_(std::move(connect)),
-      report_(std::move(report)) {
-  for (const SetOperator& op : file_.set.operators) hashes_[op.name] = op.spec.content_hash;
-}
+      report_(std::move(report)),
+      target_(file.set) {}
 
 Rollout::~Rollout() {
   {
@@ -180,7 +150,7 @@ void Rollout::LookAt(Node& node) const {
   }
   // A restarted daemon counts from 0.
   node.engine_failures = std::min(node.engine_failures, node.summary->engine_failures());
-  for (const auto& [name, hash] : hashes_) {
+  for (const auto& [name, hash] : target_.hashes) {
     if (FindOperator(*node.summary, name) != nullptr) continue;
     const absl::StatusOr<v1::Operator> op = node.client->DescribeOperator(name);
     if (op.ok() && op->revision() == 0) node.builtin.insert(name);
@@ -191,19 +161,12 @@ absl::Status Rollout::Look() {
   ASSIGN_OR_RETURN(Nodes found, Resolve());
   ForEach(found, [&](Node& node) { LookAt(node); });
   std::set<std::string> ids;
-  std::set<std::string> pruned;
   for (const auto& node : found) {
     // Two addresses of one node.
     if (!node->id.empty() && !ids.insert(node->id).second) continue;
     nodes_.push_back(node);
-    if (!node->up() || !file_.set.prune) continue;
-    for (const auto& op : node->summary->operators()) {
-      const bool owned = std::ranges::any_of(
-          op.versions(), [&](const auto& version) { return version.set() == file_.set.set; });
-      if (owned && !hashes_.contains(op.name())) pruned.insert(op.name());
-    }
+    if (node->up()) pruned_.merge(FindPruned(file_.set, *node->summary));
   }
-  pruned_ = {pruned.begin(), pruned.end()};
   std::ranges::sort(nodes_, {},
                     [](const auto& node) { return std::pair(node->id, node->address); });
   if (!TooManyDown(down()) && down() < nodes_.size()) return absl::OkStatus();
@@ -234,29 +197,8 @@ Rollout::Nodes Rollout::Up() const {
 
 std::vector<Difference> Rollout::Compare(const Node& node) const {
   std::vector<Difference> differences;
-  for (const auto& [name, hash] : hashes_) {
-    const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
-    Difference difference{node.label(), name, ActiveHash(*node.summary, name), hash, "stage", ""};
-    if (difference.active == hash) continue;
-    const v1::SummaryResponse::Version* const loaded = FindHash(op, hash);
-    if (loaded != nullptr) difference.action = "switch";
-    std::string why;
-    if (loaded != nullptr && loaded->state() == v1::VERSION_STATE_QUARANTINED) {
-      why = "this version is quarantined";
-    } else if (node.builtin.contains(name)) {
-      why = "the name is that of a built-in operator";
-    }
-    for (int i = 0; op != nullptr && i < op->versions_size(); ++i) {
-      const std::string& owner = op->versions(i).set();
-      if (!owner.empty() && owner != file_.set.set) why = absl::StrCat("it belongs to set ", owner);
-    }
-    if (!why.empty()) difference.action = "blocked";
-    difference.why = std::move(why);
-    differences.push_back(std::move(difference));
-  }
-  for (const std::string& name : pruned_) {
-    if (FindOperator(*node.summary, name) == nullptr) continue;
-    differences.push_back({node.label(), name, ActiveHash(*node.summary, name), "", "remove", ""});
+  for (SetDifference& difference : CompareWithSet(target_, pruned_, node.builtin, *node.summary)) {
+    differences.push_back({std::move(difference), node.label()});
   }
   return differences;
 }
@@ -280,7 +222,7 @@ absl::Status Rollout::ClaimNode(Node& node, State::State state) {
   request.set_set(file_.set.set);
   request.set_holder(options_.holder);
   request.set_ttl_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.lease)));
-  for (const auto& [name, hash] : hashes_) request.add_names(name);
+  for (const auto& [name, hash] : target_.hashes) request.add_names(name);
   for (const std::string& name : pruned_) request.add_names(name);
   request.set_steal(options_.steal);
   // The record of a run that has ended stays, for --undo.
@@ -477,7 +419,7 @@ absl::Status Rollout::StageNode(Node& node) {
     if (loaded != nullptr && loaded->state() != v1::VERSION_STATE_QUARANTINED) continue;
     // The daemon computes other hashes than this program, or the version was taken out of service.
     return absl::FailedPreconditionError(absl::StrCat(
-        op.name, ": the version with content hash ", Short(op.spec.content_hash),
+        op.name, ": the version with content hash ", ShortHash(op.spec.content_hash),
         " is not ready to serve after its install. Fix: use residentctl of the daemon's version"));
   }
   return absl::OkStatus();
@@ -504,26 +446,18 @@ Rollout::Verdict Rollout::Stage(const Nodes& nodes) {
 absl::Status Rollout::SwitchNode(Node& node) {
   LookAt(node);
   RETURN_IF_ERROR(node.summary.status());
-  for (const auto& [name, hash] : hashes_) {
+  for (const auto& [name, hash] : target_.hashes) {
     const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
     if (ActiveHash(*node.summary, name) == hash) continue;
     const v1::SummaryResponse::Version* const loaded = FindHash(op, hash);
     if (loaded == nullptr || loaded->state() == v1::VERSION_STATE_QUARANTINED) {
       return absl::FailedPreconditionError(absl::StrCat(
-          name, ": version ", Short(hash), " is ", loaded == nullptr ? "gone" : "quarantined"));
+          name, ": version ", ShortHash(hash), " is ", loaded == nullptr ? "gone" : "quarantined"));
     }
     RETURN_IF_ERROR(Changeable(node));
     client::ChangeOptions change{.version = loaded->version(), .expected_revision = op->revision()};
     change.context = Context(node);
-    change.bake.set_action(file_.set.bake_action == OperatorSet::BakeAction::kOff
-                               ? v1::BakeOptions::ACTION_OFF
-                           : file_.set.bake_action == OperatorSet::BakeAction::kWarn
-                               ? v1::BakeOptions::ACTION_WARN
-                               : v1::BakeOptions::ACTION_ROLL_BACK);
-    change.bake.set_time_ms(
-        static_cast<uint64_t>(std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.bake))));
-    change.bake.set_max_error_rate(file_.set.max_error_rate);
-    change.bake.set_max_latency_ratio(file_.set.max_latency_ratio);
+    change.bake = MakeBake(file_.set, std::max(options_.bake, absl::Milliseconds(1)));
     const absl::Status status = node.operators->Activate(name, change).status();
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", Text(status)));
@@ -573,12 +507,12 @@ Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const s
       if (node->summary->engine_failures() > node->engine_failures) {
         return Failed(absl::StrCat(node->label(), " has lost an engine: a task faulted or hung"));
       }
-      for (const auto& [name, hash] : hashes_) {
+      for (const auto& [name, hash] : target_.hashes) {
         const auto* const active = FindActive(FindOperator(*node->summary, name));
         if (active == nullptr || active->content_hash() != hash) {
           return Failed(absl::StrCat(
-              node->label(), ": ", name, " serves ", Short(ActiveHash(*node->summary, name)),
-              " in place of ", Short(hash),
+              node->label(), ": ", name, " serves ", ShortHash(ActiveHash(*node->summary, name)),
+              " in place of ", ShortHash(hash),
               ": it was rolled back, quarantined or changed; see residentctl ops audit ", name));
         }
         const auto before = node->before.find(name);
@@ -593,7 +527,7 @@ Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const s
 
 Rollout::Verdict Rollout::CheckTraffic(const Nodes& canary) {
   if (options_.min_tasks == 0) return {};
-  for (const auto& [name, hash] : hashes_) {
+  for (const auto& [name, hash] : target_.hashes) {
     uint64_t tasks = 0;
     bool needed = false;
     for (const auto& node : canary) {
@@ -843,8 +777,8 @@ Outcome Rollout::Run() {
 bool Rollout::HasToGoBack(const Node& node) const {
   if (node.settled) return false;
   return std::ranges::any_of(node.before, [&](const auto& before) {
-    const auto wanted = hashes_.find(before.first);
-    return wanted != hashes_.end() && before.second != wanted->second &&
+    const auto wanted = target_.hashes.find(before.first);
+    return wanted != target_.hashes.end() && before.second != wanted->second &&
            ActiveHash(*node.summary, before.first) == wanted->second;
   });
 }
@@ -853,9 +787,9 @@ absl::Status Rollout::GoBack(Node& node) {
   LookAt(node);
   RETURN_IF_ERROR(node.summary.status());
   for (const auto& [name, before] : node.before) {
-    const auto wanted = hashes_.find(name);
+    const auto wanted = target_.hashes.find(name);
     const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
-    if (wanted == hashes_.end() || before == wanted->second ||
+    if (wanted == target_.hashes.end() || before == wanted->second ||
         ActiveHash(*node.summary, name) != wanted->second) {
       continue;
     }
@@ -867,7 +801,7 @@ absl::Status Rollout::GoBack(Node& node) {
     const v1::SummaryResponse::Version* const old = FindHash(op, before);
     if (old == nullptr || old->state() == v1::VERSION_STATE_QUARANTINED) {
       return absl::FailedPreconditionError(
-          absl::StrCat(name, ": version ", Short(before), ", which served before, is ",
+          absl::StrCat(name, ": version ", ShortHash(before), ", which served before, is ",
                        old == nullptr ? "not in the kernel any more" : "quarantined"));
     }
     client::ChangeOptions change{.version = old->version(), .expected_revision = op->revision()};
@@ -879,9 +813,10 @@ absl::Status Rollout::GoBack(Node& node) {
   RETURN_IF_ERROR(node.summary.status());
   for (const auto& [name, before] : node.before) {
     const std::string active = ActiveHash(*node.summary, name);
-    if (active == before || !hashes_.contains(name)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        name, " serves ", Short(active), " in place of ", Short(before), ", which served before"));
+    if (active == before || !target_.hashes.contains(name)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(name, " serves ", ShortHash(active),
+                                                      " in place of ", ShortHash(before),
+                                                      ", which served before"));
   }
   return absl::OkStatus();
 }
@@ -936,11 +871,11 @@ Outcome Rollout::Undo() {
     if (node->PlanOf(file_.plan) == State::STATE_UNSPECIFIED) unknown.push_back(node->label());
   }
   if (!unknown.empty()) {
-    return {
-        Result::kRefused,
-        absl::StrCat("no record of plan ", Short(file_.plan), " on ", absl::StrJoin(unknown, ", "),
-                     ". Fix: give the file that was applied; each node remembers the last 8 "
-                     "plans; nothing was changed")};
+    return {Result::kRefused,
+            absl::StrCat("no record of plan ", ShortHash(file_.plan), " on ",
+                         absl::StrJoin(unknown, ", "),
+                         ". Fix: give the file that was applied; each node remembers the last 8 "
+                         "plans; nothing was changed")};
   }
   const Outcome claimed = Start(State::STATE_FAILED);
   return claimed.result == Result::kApplied ? WayBack("undone on request") : claimed;
