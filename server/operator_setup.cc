@@ -53,6 +53,9 @@ void AddOperatorFlags(Command& serve, OperatorOptions& options) {
   serve.Flag("state_dir", &options.state_dir,
              "folder for operators, their history, compiled code and durable buffers, which a "
              "restarted daemon restores; empty: they are lost when the daemon ends");
+  serve.Flag("operators_dir", &options.operators_dir,
+             "folder with a set of operators (operators.yaml and its files), which is applied when "
+             "the daemon starts, before it is ready, and when the folder changes; empty: none");
   serve.Flag("park_deadline", &manager.park_deadline,
              "how long a new version waits for running tasks to end before its install fails",
              kTime);

@@ -30,6 +30,8 @@ namespace resident {
 struct OperatorOptions {
   // --state_dir; empty: nothing is kept.
   std::string state_dir;
+  // --operators_dir; empty: none.
+  std::string operators_dir;
   // --compile_*, --host_compiler. cache_dir is set from --state_dir.
   CompilerOptions compiler;
   // --park_deadline, --bake_*, --allow_objects; task_time_limit is set from ServeOptions.

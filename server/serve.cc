@@ -45,6 +45,7 @@
 #include "server/metrics/metrics_server.h"
 #include "server/operator_setup.h"
 #include "server/operators/installs.h"
+#include "server/operators/operators_dir.h"
 #include "server/services.h"
 #include "server/startup_report.h"
 
@@ -106,7 +107,7 @@ class Daemon {
   // Called only by Start.
   Daemon(const ServeOptions& options, Clock::time_point started,
          std::unique_ptr<Endpoints> endpoints, std::unique_ptr<DeviceSet> devices,
-         std::unique_ptr<Operators> operators)
+         std::unique_ptr<Operators> operators, const std::string& operators_dir)
       : options_(options),
         started_(started),
         endpoints_(std::move(endpoints)),
@@ -117,7 +118,10 @@ class Daemon {
         buffers_(core_, MakeBuffersOptions(options, *endpoints_)),
         installs_(core_),
         graphs_(buffers_, MakeGraphsOptions(options, *endpoints_)),
-        lanes_(core_, {options.max_lanes, options.task_time_limit}) {}
+        lanes_(core_, {options.max_lanes, options.task_time_limit}) {
+    if (operators_dir.empty()) return;
+    operators_dir_.emplace(operators_dir, core_, [this] { services_->health().Update(); });
+  }
   ~Daemon();
 
   std::string Banner() const { return MakeBanner(addresses_, options_.access, *devices_); }
@@ -132,6 +136,18 @@ class Daemon {
  private:
   absl::Status StartServing();
   absl::Status StartMetrics();
+  DaemonFacts MakeFacts() const {
+    return {.started = started_,
+            .metrics_address = addresses_.metrics,
+            .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
+            .lanes = DescribeLanes(),
+            .operators_dir = DescribeOperatorsDir()};
+  }
+  // Null: there is none.
+  std::function<v1::OperatorsDirStatus()> DescribeOperatorsDir() const {
+    if (!operators_dir_.has_value()) return nullptr;
+    return [this] { return operators_dir_->view(); };
+  }
   // For the status of a client.
   std::function<void(ClientId, v1::ClientStatus*)> DescribeLanes() const {
     return [this](ClientId client, v1::ClientStatus* out) {
@@ -161,6 +177,7 @@ class Daemon {
   std::optional<Console> console_;          // Its page is part of `metrics_`.
   std::unique_ptr<MetricsServer> metrics_;  // Null: none.
   std::optional<Services> services_;
+  std::optional<OperatorsDir> operators_dir_;  // Of --operators_dir, if there is one.
 };
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServeOptions& options,
@@ -170,7 +187,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServeOptions& option
   ASSIGN_OR_RETURN(auto devices, DeviceSet::Start(options));
   ASSIGN_OR_RETURN(auto operators, Operators::Open(options, operator_options, *devices));
   auto daemon = std::make_unique<Daemon>(options, started, std::move(endpoints), std::move(devices),
-                                         std::move(operators));
+                                         std::move(operators), operator_options.operators_dir);
   RETURN_IF_ERROR(daemon->StartServing());
   return daemon;
 }
@@ -191,15 +208,13 @@ absl::Status Daemon::StartServing() {
   RETURN_IF_ERROR(StartMetrics());
   services_.emplace(
       graphs_, buffers_, installs_, lanes_, *endpoints_, devices_->controls(),
-      AdminService::Facts{.daemon = {.started = started_,
-                                     .metrics_address = addresses_.metrics,
-                                     .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
-                                     .lanes = DescribeLanes()},
-                          .drain_timeout = options_.drain_timeout},
+      AdminService::Facts{.daemon = MakeFacts(), .drain_timeout = options_.drain_timeout},
       options_.inference);
   for (DeviceControl* device : devices_->controls()) {
     device->OnStateChange([this](Device::State) { services_->health().Update(); });
   }
+  // Before the first call is answered, so that the daemon is not ready too early.
+  if (operators_dir_.has_value()) RETURN_IF_ERROR(operators_dir_->Start());
   RETURN_IF_ERROR(services_->Start(options_.max_connection_age));
   addresses_.grpc = endpoints_->address();
   addresses_.local = endpoints_->local_address();
@@ -210,15 +225,13 @@ absl::Status Daemon::StartMetrics() {
   if (options_.metrics_address.empty()) return absl::OkStatus();
   std::vector<HttpPath> pages;
   if (options_.console) {
-    console_.emplace(graphs_,
-                     DaemonFacts{.started = started_,
-                                 .gpu_unavailable_reason = devices_->gpu_unavailable_reason(),
-                                 .lanes = DescribeLanes()});
+    console_.emplace(graphs_, MakeFacts());
     pages = console_->paths();
   }
   MetricsSources sources =
       MakeDaemonSources(graphs_, lanes_, endpoints_->listener(), endpoints_->files());
   sources.ready = [this] { return core_.ready() && !end_announced_; };
+  sources.operators_dir = DescribeOperatorsDir();
   ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics_address, std::move(sources),
                                                   options_.metrics_hosts, pages));
   addresses_.metrics = absl::StrCat(HostPart(options_.metrics_address), ":", metrics_->port());
@@ -233,6 +246,7 @@ void Daemon::Drain(const sigset_t& signals) {
     AwaitSignal(signals, options_.drain_notice);
   }
   endpoints_->files().Stop();
+  if (operators_dir_.has_value()) operators_dir_->RequestStop();
   services_->BeginDrain();
   core_.streams.EndAtDrain(errors::Draining());
   const absl::Time deadline = absl::Now() + absl::FromChrono(options_.drain_timeout);
@@ -249,8 +263,10 @@ void Daemon::Drain(const sigset_t& signals) {
 
 // Ends the daemon, after Drain or when its start fails, in this order:
 Daemon::~Daemon() {
-  // 1. Withdraw installs that wait for a device.
+  // 1. Withdraw installs that wait for a device, and end the work for --operators_dir.
+  if (operators_dir_.has_value()) operators_dir_->RequestStop();
   operators_->manager().Stop();
+  if (operators_dir_.has_value()) operators_dir_->Join();
   // 2. End the engines; the remaining tasks end with UNAVAILABLE. Devices call no callback any
   // more.
   devices_->Shutdown();

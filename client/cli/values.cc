@@ -11,6 +11,7 @@
 #include "client/residentd_client.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/model/dtype.h"
+#include "runtime/model/number_text.h"
 
 namespace resident::cli {
 namespace {
@@ -28,44 +29,9 @@ std::string Shortest(T value) {
   return std::string(text, end.ptr);
 }
 
-bool StoreWord(v1::DType dtype, std::string_view word, std::string& bytes) {
-  const DTypeInfo* const info = FindDType(dtype);
-  if (info == nullptr) return false;
-  uint64_t bits = 0;
-  if (IsFloat(info->dtype)) {
-    const std::optional<double> value = ParseReal(dtype, word);
-    if (!value.has_value()) return false;
-    bits = ScalarBits(info->dtype, *value);
-  } else {
-    int64_t value;
-    if (!absl::SimpleAtoi(View(word), &value) || !ScalarFits(info->dtype, value)) return false;
-    bits = ScalarBits(info->dtype, value);
-  }
-  bytes.append(reinterpret_cast<const char*>(&bits), info->size_bytes());
-  return true;
-}
-
-bool IsWholeNumber(std::string_view word) {
-  return !word.empty() && word.find_first_not_of("+-0123456789") == std::string_view::npos;
-}
-
 // Element `index` of `bytes`. REQUIRES: info is the type's row.
 Element ElementAt(const DTypeInfo& info, std::string_view bytes, size_t index) {
   return ReadElement(info.dtype, bytes.data() + index * info.size_bytes());
-}
-
-// Whether `value`, which `word` became, is what the word says, apart from the rounding of a
-// fraction.
-bool IsAsWritten(std::string_view word, double value) {
-  if (std::isinf(value)) return word.find_first_of("iI") != std::string_view::npos;  // "inf".
-  int64_t integer;
-  if (!absl::SimpleAtoi(View(word), &integer)) {
-    return word.find_first_not_of("+-0123456789") != std::string_view::npos ||
-           std::abs(value) < 0x1p63;
-  }
-  // Above, the conversion back would overflow.
-  return std::abs(value) < 0x1p63 ? static_cast<int64_t>(value) == integer
-                                  : value < 0 && integer == INT64_MIN;
 }
 
 }  // namespace
@@ -89,19 +55,7 @@ absl::StatusOr<std::vector<std::string_view>> SplitList(std::string_view text,
 
 std::optional<double> ParseReal(v1::DType dtype, std::string_view word) {
   const DTypeInfo* const info = FindDType(dtype);
-  if (info == nullptr) return std::nullopt;
-  double value;
-  if (info->dtype == DType::kF32) {
-    float rounded;  // Once.
-    if (!absl::SimpleAtof(View(word), &rounded)) return std::nullopt;
-    value = double{rounded};
-  } else if (!absl::SimpleAtod(View(word), &value)) {
-    return std::nullopt;
-  }
-  const uint64_t bits = ScalarBits(info->dtype, value);
-  const double stored = ReadElement(info->dtype, reinterpret_cast<const char*>(&bits)).real;
-  if (!IsAsWritten(word, stored)) return std::nullopt;
-  return value;
+  return info == nullptr ? std::nullopt : resident::ParseReal(info->dtype, word);
 }
 
 std::optional<v1::DType> ParseDType(std::string_view word) {
@@ -128,6 +82,7 @@ absl::StatusOr<std::vector<uint64_t>> ParseShape(std::string_view text) {
 absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text,
                                          std::string_view what) {
   std::string bytes;
+  const DTypeInfo* const info = FindDType(dtype);
   const uint32_t size = client::SizeOf(dtype);
   absl::StatusOr<std::vector<std::string_view>> list = SplitList(text, what);
   if (!list.ok()) return list.status();
@@ -150,7 +105,7 @@ absl::StatusOr<std::string> EncodeValues(v1::DType dtype, std::string_view text,
       return absl::InvalidArgumentError(absl::StrCat("'", item, "' has more than ", kMaxElements,
                                                      " elements. Fix: give fewer, or a file"));
     }
-    if (!ok || !StoreWord(dtype, word, bytes)) {
+    if (!ok || info == nullptr || !AppendNumber(info->dtype, word, &bytes)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", item, "' is not a valid ", EnumName(dtype),
           IsWholeNumber(word) ? ", which does not have this number" : "",

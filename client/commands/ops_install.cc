@@ -6,7 +6,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/common_options.h"
-#include "client/cli/example_file.h"
 #include "client/cli/output.h"
 #include "client/cli/values.h"
 #include "client/commands/command.h"
@@ -16,6 +15,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/expression/expression.h"
 #include "runtime/model/signature.h"
+#include "runtime/operator_set/example_file.h"
 #include "runtime/operator_set/source_notes.h"
 
 namespace resident::cli {
@@ -148,7 +148,11 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
       return absl::Status(examples.status().code(),
                           absl::StrCat(path, ": ", examples.status().message()));
     }
-    for (client::Example& example : *examples) installation.Add(std::move(example));
+    for (v1::InstallExample& message : *examples) {
+      client::Example example;
+      example.message() = std::move(message);
+      installation.Add(std::move(example));
+    }
   }
   return absl::OkStatus();
 }

@@ -111,9 +111,9 @@ void AddStatus(Command& program) {
       "With --targets it asks each node of the target, in place of --server, and prints a row for\n"
       "each: its state (serving, not serving, draining; down: it did not answer), its devices, "
       "the\n"
-      "share of the slots of their rings that are in use, the tasks that wait, and its uptime. "
-      "Exit\n"
-      "status 1 if a node is down.\n"
+      "share of the slots of their rings that are in use, the tasks that wait, the set of its\n"
+      "--operators_dir with its state (applying, applied, failed; drift: which operators others\n"
+      "have changed; superseded by a roll-out), and its uptime. Exit status 1 if a node is down.\n"
       "  residentctl status --targets dns:///residentd.example:50051\n");
   status.Flag("targets", kTargets,
               "dns:///NAME:PORT or ipv4:HOST:PORT,HOST:PORT: one row for each node");

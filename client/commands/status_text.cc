@@ -15,6 +15,36 @@
 namespace resident::cli {
 namespace {
 
+constexpr size_t kShownDigits = 12;  // Of a plan.
+
+// "ranking@2026-11-27.1"; "-": the daemon has no --operators_dir, or has not read it yet.
+std::string SetName(const v1::OperatorsDirStatus& folder) {
+  if (folder.set().empty()) return "-";
+  return folder.release().empty() ? folder.set()
+                                  : absl::StrCat(folder.set(), "@", folder.release());
+}
+
+// "applied", "applying", "failed", "superseded", or the operators that drifted.
+std::string FolderState(const v1::OperatorsDirStatus& folder) {
+  if (folder.differing_size() > 0)
+    return absl::StrCat("drift: ", absl::StrJoin(folder.differing(), ", "));
+  if (!folder.superseded_by().empty()) return "superseded";
+  return EnumName(folder.state());
+}
+
+std::string FolderText(const v1::OperatorsDirStatus& folder) {
+  std::string text = absl::StrCat("operators ", SetName(folder), ", ", FolderState(folder));
+  if (!folder.superseded_by().empty()) {
+    absl::StrAppend(
+        &text, " by plan ", folder.superseded_by().substr(0, kShownDigits), " for ",
+        HumanDuration(absl::Milliseconds(static_cast<int64_t>(folder.superseded_for_ms()))));
+  }
+  if (folder.missing_size() > 0) {
+    absl::StrAppend(&text, "; missing: ", absl::StrJoin(folder.missing(), ", "));
+  }
+  return absl::StrCat(text, "\n", folder.error().empty() ? "" : folder.error() + "\n");
+}
+
 std::string Headline(const v1::StatusResponse& status, const std::string& address) {
   std::string text =
       absl::StrCat("residentd ", status.version(), " at ", address, ", pid ", status.pid(), ", up ",
@@ -32,6 +62,7 @@ std::string Headline(const v1::StatusResponse& status, const std::string& addres
   if (!status.gpu_unavailable_reason().empty()) {
     absl::StrAppend(&text, "no GPU    ", status.gpu_unavailable_reason(), "\n");
   }
+  if (status.has_operators_dir()) text += FolderText(status.operators_dir());
   return text;
 }
 
@@ -101,15 +132,15 @@ std::string StatusText(const v1::StatusResponse& status, const std::string& addr
 }
 
 std::string NodesText(const std::vector<NodeRow>& nodes) {
-  Table table(
-      {"NODE", "STATE", "DEVICES", "LOAD", "QUEUED", "UP"},
-      {Table::kLeft, Table::kLeft, Table::kLeft, Table::kRight, Table::kRight, Table::kRight});
+  Table table({"NODE", "STATE", "DEVICES", "LOAD", "QUEUED", "SET", "OPERATORS", "UP"},
+              {Table::kLeft, Table::kLeft, Table::kLeft, Table::kRight, Table::kRight, Table::kLeft,
+               Table::kLeft, Table::kRight});
   std::string reasons;
   size_t down = 0;
   for (const NodeRow& node : nodes) {
     if (node.status == nullptr) {
       ++down;
-      table.Add({node.address, node.state, "-", "-", "-", "-"});
+      table.Add({node.address, node.state, "-", "-", "-", "-", "-", "-"});
       absl::StrAppend(&reasons, node.address, ": ", node.error, "\n");
       continue;
     }
@@ -129,7 +160,8 @@ std::string NodesText(const std::vector<NodeRow>& nodes) {
                absl::StrFormat(
                    "%.2f",
                    slots == 0 ? 0.0 : static_cast<double>(in_flight) / static_cast<double>(slots)),
-               FormatExact(queued),
+               FormatExact(queued), SetName(node.status->operators_dir()),
+               node.status->has_operators_dir() ? FolderState(node.status->operators_dir()) : "-",
                HumanDuration(absl::Milliseconds(static_cast<int64_t>(node.status->uptime_ms())))});
   }
   return absl::StrCat(table.ToString(), reasons, nodes.size(),

@@ -16,9 +16,8 @@ Rollout::Rollout(const SetFile& file, Options options, Connect connect, Report r
     : file_(file),
       options_(std::move(options)),
       connect_(std::move(connect)),
-      report_(std::move(report)) {
-  for (const SetOperator& op : file_.set.operators) hashes_[op.name] = op.spec.content_hash;
-}
+      report_(std::move(report)),
+      target_(file.set) {}
 
 Rollout::~Rollout() {
   {

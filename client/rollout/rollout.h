@@ -47,6 +47,7 @@
 #include "client/residentd_client.h"
 #include "client/rollout/set_file.h"
 #include "resident/v1/operators.pb.h"
+#include "runtime/operator_set/set_messages.h"
 
 namespace resident::rollout {
 
@@ -90,13 +91,8 @@ struct Outcome {
 };
 
 // What has to be done with one operator of one node.
-struct Difference {
+struct Difference : SetDifference {
   std::string node;
-  std::string name;
-  std::string active;  // Content hash; empty: none.
-  std::string wanted;  // Empty: it has to be removed.
-  std::string action;  // "stage", "switch", "remove", "blocked".
-  std::string why;     // For "blocked".
 };
 
 // A step has begun or ended, or found something. Called from one thread at a time.
@@ -196,9 +192,9 @@ class Rollout {
   const Options options_;
   const Connect connect_;
   const Report report_;
-  std::vector<std::string> pruned_;            // Names to remove.
-  std::map<std::string, std::string> hashes_;  // Of the set: by name.
-  std::shared_ptr<Node> first_;                // The first node that this run has claimed.
+  const SetTarget target_;
+  std::set<std::string> pruned_;  // Names to remove.
+  std::shared_ptr<Node> first_;   // The first node that this run has claimed.
 
   mutable absl::Mutex mu_;
   Nodes nodes_;

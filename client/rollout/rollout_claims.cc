@@ -13,7 +13,7 @@ absl::Status Rollout::ClaimNode(Node& node, State::State state) {
   request.set_set(file_.set.set);
   request.set_holder(options_.holder);
   request.set_ttl_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.lease)));
-  for (const auto& [name, hash] : hashes_) request.add_names(name);
+  for (const auto& [name, hash] : target_.hashes) request.add_names(name);
   for (const std::string& name : pruned_) request.add_names(name);
   request.set_steal(options_.steal);
   // The record of a run that has ended stays, for --undo.

@@ -18,35 +18,6 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 
 }  // namespace
 
-const v1::SummaryResponse::Operator* FindOperator(const v1::SummaryResponse& summary,
-                                                  const std::string& name) {
-  const auto found = std::ranges::find(
-      summary.operators(), name, [](const auto& op) -> const std::string& { return op.name(); });
-  return found == summary.operators().end() ? nullptr : &*found;
-}
-
-const v1::SummaryResponse::Version* FindActive(const v1::SummaryResponse::Operator* op) {
-  if (op == nullptr || op->versions_size() == 0) return nullptr;
-  return op->versions(0).state() == v1::VERSION_STATE_ACTIVE ? &op->versions(0) : nullptr;
-}
-
-const v1::SummaryResponse::Version* FindHash(const v1::SummaryResponse::Operator* op,
-                                             const std::string& hash) {
-  if (op == nullptr) return nullptr;
-  const auto found = std::ranges::find(
-      op->versions(), hash, [](const auto& v) -> const std::string& { return v.content_hash(); });
-  return found == op->versions().end() ? nullptr : &*found;
-}
-
-std::string ActiveHash(const v1::SummaryResponse& summary, const std::string& name) {
-  const v1::SummaryResponse::Version* const active = FindActive(FindOperator(summary, name));
-  return active == nullptr ? "" : active->content_hash();
-}
-
-std::string Short(const std::string& hash) {
-  return hash.empty() ? "nothing" : hash.substr(0, kMinHashDigits);
-}
-
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
 std::string Plural(size_t count, const std::string& what) {
@@ -104,7 +75,7 @@ void Rollout::LookAt(Node& node) const {
   }
   // A restarted daemon counts from 0.
   node.engine_failures = std::min(node.engine_failures, node.summary->engine_failures());
-  for (const auto& [name, hash] : hashes_) {
+  for (const auto& [name, hash] : target_.hashes) {
     if (FindOperator(*node.summary, name) != nullptr) continue;
     const absl::StatusOr<v1::Operator> op = node.client->DescribeOperator(name);
     if (op.ok() && op->revision() == 0) node.builtin.insert(name);
@@ -115,19 +86,12 @@ absl::Status Rollout::Look() {
   ASSIGN_OR_RETURN(Nodes found, Resolve());
   ForEach(found, [&](Node& node) { LookAt(node); });
   std::set<std::string> ids;
-  std::set<std::string> pruned;
   for (const auto& node : found) {
     // Two addresses of one node.
     if (!node->id.empty() && !ids.insert(node->id).second) continue;
     nodes_.push_back(node);
-    if (!node->up() || !file_.set.prune) continue;
-    for (const auto& op : node->summary->operators()) {
-      const bool owned = std::ranges::any_of(
-          op.versions(), [&](const auto& version) { return version.set() == file_.set.set; });
-      if (owned && !hashes_.contains(op.name())) pruned.insert(op.name());
-    }
+    if (node->up()) pruned_.merge(FindPruned(file_.set, *node->summary));
   }
-  pruned_ = {pruned.begin(), pruned.end()};
   std::ranges::sort(nodes_, {},
                     [](const auto& node) { return std::pair(node->id, node->address); });
   if (!TooManyDown(down()) && down() < nodes_.size()) return absl::OkStatus();
@@ -158,29 +122,8 @@ Rollout::Nodes Rollout::Up() const {
 
 std::vector<Difference> Rollout::Compare(const Node& node) const {
   std::vector<Difference> differences;
-  for (const auto& [name, hash] : hashes_) {
-    const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
-    Difference difference{node.label(), name, ActiveHash(*node.summary, name), hash, "stage", ""};
-    if (difference.active == hash) continue;
-    const v1::SummaryResponse::Version* const loaded = FindHash(op, hash);
-    if (loaded != nullptr) difference.action = "switch";
-    std::string why;
-    if (loaded != nullptr && loaded->state() == v1::VERSION_STATE_QUARANTINED) {
-      why = "this version is quarantined";
-    } else if (node.builtin.contains(name)) {
-      why = "the name is that of a built-in operator";
-    }
-    for (int i = 0; op != nullptr && i < op->versions_size(); ++i) {
-      const std::string& owner = op->versions(i).set();
-      if (!owner.empty() && owner != file_.set.set) why = absl::StrCat("it belongs to set ", owner);
-    }
-    if (!why.empty()) difference.action = "blocked";
-    difference.why = std::move(why);
-    differences.push_back(std::move(difference));
-  }
-  for (const std::string& name : pruned_) {
-    if (FindOperator(*node.summary, name) == nullptr) continue;
-    differences.push_back({node.label(), name, ActiveHash(*node.summary, name), "", "remove", ""});
+  for (SetDifference& difference : CompareWithSet(target_, pruned_, node.builtin, *node.summary)) {
+    differences.push_back({std::move(difference), node.label()});
   }
   return differences;
 }

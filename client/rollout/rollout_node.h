@@ -68,17 +68,6 @@ struct Rollout::Node {
   }
 };
 
-// Null: there is none.
-const v1::SummaryResponse::Operator* FindOperator(const v1::SummaryResponse& summary,
-                                                  const std::string& name);
-const v1::SummaryResponse::Version* FindActive(const v1::SummaryResponse::Operator* op);
-const v1::SummaryResponse::Version* FindHash(const v1::SummaryResponse::Operator* op,
-                                             const std::string& hash);
-// Empty: none is active.
-std::string ActiveHash(const v1::SummaryResponse& summary, const std::string& name);
-
-// The digits of a content hash that messages show.
-std::string Short(const std::string& hash);
 std::string Text(const absl::Status& status);
 // "2 nodes".
 std::string Plural(size_t count, const std::string& what);

@@ -74,7 +74,7 @@ absl::Status Rollout::StageNode(Node& node) {
     if (loaded != nullptr && loaded->state() != v1::VERSION_STATE_QUARANTINED) continue;
     // The daemon computes other hashes than this program, or the version was taken out of service.
     return absl::FailedPreconditionError(absl::StrCat(
-        op.name, ": the version with content hash ", Short(op.spec.content_hash),
+        op.name, ": the version with content hash ", ShortHash(op.spec.content_hash),
         " is not ready to serve after its install. Fix: use residentctl of the daemon's version"));
   }
   return absl::OkStatus();
@@ -101,26 +101,18 @@ Rollout::Verdict Rollout::Stage(const Nodes& nodes) {
 absl::Status Rollout::SwitchNode(Node& node) {
   LookAt(node);
   RETURN_IF_ERROR(node.summary.status());
-  for (const auto& [name, hash] : hashes_) {
+  for (const auto& [name, hash] : target_.hashes) {
     const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
     if (ActiveHash(*node.summary, name) == hash) continue;
     const v1::SummaryResponse::Version* const loaded = FindHash(op, hash);
     if (loaded == nullptr || loaded->state() == v1::VERSION_STATE_QUARANTINED) {
       return absl::FailedPreconditionError(absl::StrCat(
-          name, ": version ", Short(hash), " is ", loaded == nullptr ? "gone" : "quarantined"));
+          name, ": version ", ShortHash(hash), " is ", loaded == nullptr ? "gone" : "quarantined"));
     }
     RETURN_IF_ERROR(Changeable(node));
     client::ChangeOptions change{.version = loaded->version(), .expected_revision = op->revision()};
     change.context = Context(node);
-    change.bake.set_action(file_.set.bake_action == OperatorSet::BakeAction::kOff
-                               ? v1::BakeOptions::ACTION_OFF
-                           : file_.set.bake_action == OperatorSet::BakeAction::kWarn
-                               ? v1::BakeOptions::ACTION_WARN
-                               : v1::BakeOptions::ACTION_ROLL_BACK);
-    change.bake.set_time_ms(
-        static_cast<uint64_t>(std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.bake))));
-    change.bake.set_max_error_rate(file_.set.max_error_rate);
-    change.bake.set_max_latency_ratio(file_.set.max_latency_ratio);
+    change.bake = MakeBake(file_.set, std::max(options_.bake, absl::Milliseconds(1)));
     const absl::Status status = node.operators->Activate(name, change).status();
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", Text(status)));
@@ -170,12 +162,12 @@ Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const s
       if (node->summary->engine_failures() > node->engine_failures) {
         return Failed(absl::StrCat(node->label(), " has lost an engine: a task faulted or hung"));
       }
-      for (const auto& [name, hash] : hashes_) {
+      for (const auto& [name, hash] : target_.hashes) {
         const auto* const active = FindActive(FindOperator(*node->summary, name));
         if (active == nullptr || active->content_hash() != hash) {
           return Failed(absl::StrCat(
-              node->label(), ": ", name, " serves ", Short(ActiveHash(*node->summary, name)),
-              " in place of ", Short(hash),
+              node->label(), ": ", name, " serves ", ShortHash(ActiveHash(*node->summary, name)),
+              " in place of ", ShortHash(hash),
               ": it was rolled back, quarantined or changed; see residentctl ops audit ", name));
         }
         const auto before = node->before.find(name);
@@ -190,7 +182,7 @@ Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const s
 
 Rollout::Verdict Rollout::CheckTraffic(const Nodes& canary) {
   if (options_.min_tasks == 0) return {};
-  for (const auto& [name, hash] : hashes_) {
+  for (const auto& [name, hash] : target_.hashes) {
     uint64_t tasks = 0;
     bool needed = false;
     for (const auto& node : canary) {

@@ -13,8 +13,8 @@ namespace resident::rollout {
 bool Rollout::HasToGoBack(const Node& node) const {
   if (node.settled) return false;
   return std::ranges::any_of(node.before, [&](const auto& before) {
-    const auto wanted = hashes_.find(before.first);
-    return wanted != hashes_.end() && before.second != wanted->second &&
+    const auto wanted = target_.hashes.find(before.first);
+    return wanted != target_.hashes.end() && before.second != wanted->second &&
            ActiveHash(*node.summary, before.first) == wanted->second;
   });
 }
@@ -23,9 +23,9 @@ absl::Status Rollout::GoBack(Node& node) {
   LookAt(node);
   RETURN_IF_ERROR(node.summary.status());
   for (const auto& [name, before] : node.before) {
-    const auto wanted = hashes_.find(name);
+    const auto wanted = target_.hashes.find(name);
     const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
-    if (wanted == hashes_.end() || before == wanted->second ||
+    if (wanted == target_.hashes.end() || before == wanted->second ||
         ActiveHash(*node.summary, name) != wanted->second) {
       continue;
     }
@@ -37,7 +37,7 @@ absl::Status Rollout::GoBack(Node& node) {
     const v1::SummaryResponse::Version* const old = FindHash(op, before);
     if (old == nullptr || old->state() == v1::VERSION_STATE_QUARANTINED) {
       return absl::FailedPreconditionError(
-          absl::StrCat(name, ": version ", Short(before), ", which served before, is ",
+          absl::StrCat(name, ": version ", ShortHash(before), ", which served before, is ",
                        old == nullptr ? "not in the kernel any more" : "quarantined"));
     }
     client::ChangeOptions change{.version = old->version(), .expected_revision = op->revision()};
@@ -49,9 +49,10 @@ absl::Status Rollout::GoBack(Node& node) {
   RETURN_IF_ERROR(node.summary.status());
   for (const auto& [name, before] : node.before) {
     const std::string active = ActiveHash(*node.summary, name);
-    if (active == before || !hashes_.contains(name)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        name, " serves ", Short(active), " in place of ", Short(before), ", which served before"));
+    if (active == before || !target_.hashes.contains(name)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(name, " serves ", ShortHash(active),
+                                                      " in place of ", ShortHash(before),
+                                                      ", which served before"));
   }
   return absl::OkStatus();
 }
@@ -107,11 +108,11 @@ Outcome Rollout::Undo() {
     if (node->PlanState(file_.plan) == State::STATE_UNSPECIFIED) unknown.push_back(node->label());
   }
   if (!unknown.empty()) {
-    return {
-        Result::kRefused,
-        absl::StrCat("no record of plan ", Short(file_.plan), " on ", absl::StrJoin(unknown, ", "),
-                     ". Fix: give the file that was applied; each node remembers the last 8 "
-                     "plans; nothing was changed")};
+    return {Result::kRefused,
+            absl::StrCat("no record of plan ", ShortHash(file_.plan), " on ",
+                         absl::StrJoin(unknown, ", "),
+                         ". Fix: give the file that was applied; each node remembers the last 8 "
+                         "plans; nothing was changed")};
   }
   const Outcome claimed = Start(State::STATE_FAILED);
   return claimed.result == Result::kApplied ? WayBack("undone on request") : claimed;

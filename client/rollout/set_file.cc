@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/example_file.h"
 #include "client/cli/output.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/model/signature.h"
+#include "runtime/operator_set/set_messages.h"
 
 namespace resident::rollout {
 namespace {
@@ -17,30 +16,13 @@ namespace fs = std::filesystem;
 
 absl::StatusOr<client::Installation> MakeInstallation(const SetOperator& op,
                                                       const OperatorSet& set) {
-  client::Installation installation =
-      op.spec.kind == OperatorKind::kExpression ? client::Installation::Expression(op.name, op.body)
-      : op.spec.kind == OperatorKind::kBytecode
-          ? client::Installation::Bytecode(op.name, op.body)
-          : client::Installation::Source(op.name, op.body, op.files);
-  installation.Summary(op.spec.summary).Label(set.release);
-  installation.Signature(op.spec.signature).Split(op.spec.split);
-  v1::InstallHeader& header = installation.header();
-  header.mutable_limits()->set_task_time_ms(static_cast<uint32_t>(op.spec.task_time_limit.count()));
-  header.mutable_limits()->set_scratch_bytes(op.spec.scratch_bytes);
-  header.set_allow_spills(op.spec.allow_spills);
-  header.set_native(op.native == SetOperator::Native::kWait ? v1::InstallHeader::NATIVE_WAIT
-                    : op.native == SetOperator::Native::kOff
-                        ? v1::InstallHeader::NATIVE_OFF
-                        : v1::InstallHeader::NATIVE_UNSPECIFIED);
-  if (op.examples.empty()) return installation;
-  ASSIGN_OR_RETURN(const Signature signature, Signature::Parse(op.spec.signature));
-  for (const auto& [path, text] : op.examples) {
-    absl::StatusOr<std::vector<client::Example>> examples = cli::ParseExamples(text, signature);
-    if (!examples.ok()) {
-      return absl::Status(examples.status().code(),
-                          absl::StrCat(path, ": ", examples.status().message()));
-    }
-    for (client::Example& example : *examples) installation.Add(std::move(example));
+  ASSIGN_OR_RETURN(SetInstall install, MakeInstall(op, set));
+  client::Installation installation = client::Installation::Source(op.name, op.body, op.files);
+  installation.header() = std::move(install.header);
+  for (v1::InstallExample& message : install.examples) {
+    client::Example example;
+    example.message() = std::move(message);
+    installation.Add(std::move(example));
   }
   return installation;
 }

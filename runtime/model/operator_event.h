@@ -1,6 +1,7 @@
 // OperatorEvent: one change of an operator, as it is reported; RegistryChange: the same change, as
 // it is made. The state store keeps it, Watch streams it and the audit log lists it. ChangeContext:
-// the roll-out that a change belongs to; PlanRecord: what a daemon knows of a roll-out.
+// the roll-out that a change belongs to; PlanRecord: what a daemon knows of a roll-out;
+// FolderRecord: what it knows of its --operators_dir.
 //
 // The state store assigns revisions. They increase by one with each event, also across restarts.
 #ifndef RESIDENT_RUNTIME_MODEL_OPERATOR_EVENT_H_
@@ -78,6 +79,20 @@ struct PlanRecord {
   std::vector<std::pair<std::string, std::string>> before = {};
 };
 
+// What a daemon last did with its --operators_dir.
+struct FolderRecord {
+  std::string digest = {};  // Of the folder's files; empty: there is no record.
+  std::string plan = {};
+  std::string set = {};
+  bool applied = false;
+  // The plan that had the claim when the folder got these files. It does not supersede them.
+  std::string during = {};
+  // The plan of this set that was claimed after the folder had these files, and is done, and when
+  // (since 1970); empty: none.
+  std::string superseded_by = {};
+  int64_t superseded_ms = 0;
+};
+
 // The last plans of a daemon, and which of them has its claim.
 struct PlanTable {
   std::deque<PlanRecord> plans = {};  // Oldest first.
@@ -85,6 +100,7 @@ struct PlanTable {
   uint64_t lease = 0;
   std::string claimed = {};  // Its plan.
   std::chrono::milliseconds ttl{0};
+  FolderRecord folder = {};
 };
 
 // RegistryChange: one change of the installed operators. The registry makes it, and the state store

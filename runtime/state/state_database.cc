@@ -227,6 +227,14 @@ bool ReadPlans(const std::string& record, PlanTable* plans) {
   plans->lease = stored.lease();
   plans->claimed = stored.claimed();
   plans->ttl = std::chrono::milliseconds(stored.ttl_ms());
+  const internal::StoredPlans::Folder& folder = stored.folder();
+  plans->folder = {.digest = folder.digest(),
+                   .plan = folder.plan(),
+                   .set = folder.set(),
+                   .applied = folder.applied(),
+                   .during = folder.during(),
+                   .superseded_by = folder.superseded_by(),
+                   .superseded_ms = folder.superseded_ms()};
   return true;
 }
 
@@ -319,7 +327,8 @@ absl::Status WriteAll(Sqlite& db, const StateModel& model) {
   for (const auto& [id, graph] : model.graphs) {
     if (status.ok()) status = WriteRow(db, MakeRow(graph));
   }
-  if (status.ok() && !model.plans.plans.empty()) status = WriteRow(db, MakeRow(model.plans));
+  const bool plans = !model.plans.plans.empty() || !model.plans.folder.digest.empty();
+  if (status.ok() && plans) status = WriteRow(db, MakeRow(model.plans));
   for (const auto& event : model.events) {
     if (status.ok()) status = WriteRow(db, MakeRow(*event));
   }
@@ -406,6 +415,16 @@ StateRow MakeRow(const PlanTable& plans) {
   stored.set_lease(plans.lease);
   stored.set_claimed(plans.claimed);
   stored.set_ttl_ms(static_cast<uint32_t>(plans.ttl.count()));
+  if (!plans.folder.digest.empty()) {
+    internal::StoredPlans::Folder& folder = *stored.mutable_folder();
+    folder.set_digest(plans.folder.digest);
+    folder.set_plan(plans.folder.plan);
+    folder.set_set(plans.folder.set);
+    folder.set_applied(plans.folder.applied);
+    folder.set_during(plans.folder.during);
+    folder.set_superseded_by(plans.folder.superseded_by);
+    folder.set_superseded_ms(plans.folder.superseded_ms);
+  }
   return {kFacts, kPlans, stored.SerializeAsString()};
 }
 

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -26,6 +28,12 @@ std::string ModeText(const struct stat& info) {
 bool OnReadOnlyMount(const std::string& path) {
   struct statvfs mount {};
   return statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_RDONLY) != 0;
+}
+
+absl::Status Unreadable(const std::string& path, int error) {
+  return absl::Status(absl::ErrnoToStatusCode(error),
+                      absl::StrCat("cannot read ", path, ": ", strerror(error),
+                                   ". Fix: use a file that the daemon may read"));
 }
 
 absl::Status CheckMode(const std::string& path, const struct stat& info,
@@ -68,20 +76,12 @@ void CheckFolderAround(const std::string& path, std::vector<std::string>* warnin
       ModeText(info), "), who could replace the file. Fix: chmod o-w ", folder));
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_bytes, bool secret,
-                                            std::vector<std::string>* warnings) {
-  const auto failed = [&](int error) {
-    return absl::Status(absl::ErrnoToStatusCode(error),
-                        absl::StrCat("cannot read ", path, ": ", strerror(error),
-                                     ". Fix: use a file that the daemon may read"));
-  };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return failed(errno);
-  const absl::Cleanup close_fd = [fd] { close(fd); };
+// Checks and reads an open file. `path` is for errors, and for the mount and the folder of the
+// file.
+absl::StatusOr<std::string> ReadTrusted(int fd, const std::string& path, size_t max_bytes,
+                                        bool secret, std::vector<std::string>* warnings) {
   struct stat info {};
-  if (fstat(fd, &info) != 0) return failed(errno);
+  if (fstat(fd, &info) != 0) return Unreadable(path, errno);
   // A pipe or a device, such as /dev/fd/3, is trusted: the user who started the daemon has
   // passed it.
   if (S_ISREG(info.st_mode)) {
@@ -98,7 +98,7 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_
   for (;;) {
     const ssize_t got = read(fd, piece, sizeof(piece));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed(errno);
+    if (got < 0) return Unreadable(path, errno);
     if (got == 0) return text;
     text.append(piece, static_cast<size_t>(got));
     if (text.size() > max_bytes) {
@@ -107,6 +107,39 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_
                        " bytes. Fix: check the path, or make the file smaller"));
     }
   }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_bytes, bool secret,
+                                            std::vector<std::string>* warnings) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return Unreadable(path, errno);
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  return ReadTrusted(fd, path, max_bytes, secret, warnings);
+}
+
+absl::StatusOr<std::string> ReadTrustedFileIn(int folder_fd, const std::string& folder,
+                                              const std::string& path, size_t max_bytes,
+                                              std::vector<std::string>* warnings) {
+  const std::string full = absl::StrCat(folder, "/", path);
+  open_how how{};
+  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  const int fd = static_cast<int>(syscall(SYS_openat2, folder_fd, path.c_str(), &how, sizeof(how)));
+  if (fd < 0 && errno == EXDEV) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(full, " leads out of its folder. Fix: put the file into it"));
+  }
+  if (fd < 0) return Unreadable(full, errno);
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return Unreadable(full, errno);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(full, " is not a regular file. Fix: name a file"));
+  }
+  return ReadTrusted(fd, full, max_bytes, /*secret=*/false, warnings);
 }
 
 absl::Status CheckTrustedFolder(const std::string& path, std::vector<std::string>* warnings) {

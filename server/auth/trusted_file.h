@@ -34,6 +34,12 @@ namespace resident {
 absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_bytes, bool secret,
                                             std::vector<std::string>* warnings);
 
+// The same for a file of an open folder, which `path` does not leave, also not over links. `folder`
+// is its path, for errors.
+absl::StatusOr<std::string> ReadTrustedFileIn(int folder_fd, const std::string& folder,
+                                              const std::string& path, size_t max_bytes,
+                                              std::vector<std::string>* warnings);
+
 // The same for a folder; OK if it does not exist.
 absl::Status CheckTrustedFolder(const std::string& path, std::vector<std::string>* warnings);
 

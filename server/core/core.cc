@@ -69,9 +69,10 @@ void Core::Stop() {
 }
 
 bool Core::ready() const {
-  return !gate.draining() && std::any_of(devices.begin(), devices.end(), [](const Device* device) {
+  const auto usable = [](const Device* device) {
     return device->snapshot().state != Device::State::kUnhealthy;
-  });
+  };
+  return !gate.draining() && set_applied && std::any_of(devices.begin(), devices.end(), usable);
 }
 
 void Core::RestoreBuffers(Device& device, EngineSession& session) {

@@ -5,6 +5,7 @@
 #ifndef RESIDENT_SERVER_CORE_CORE_H_
 #define RESIDENT_SERVER_CORE_CORE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -92,7 +93,8 @@ struct Core {
   // and no device has a batch. Idempotent.
   void Stop();
 
-  // Whether the daemon accepts work and a device is usable.
+  // Whether the daemon accepts work, a device is usable, and the set of --operators_dir was
+  // applied.
   bool ready() const;
 
   // Restores the durable buffers on a device whose engine is `session`.
@@ -109,6 +111,8 @@ struct Core {
   OperatorManager& operators;
   Access& access;
 
+  // False until what --operators_dir lists is applied; true without the flag.
+  std::atomic<bool> set_applied{true};
   RpcCounters counters;
   DrainGate gate;
   Admission admission;

@@ -81,6 +81,10 @@ void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer
   out->set_node_id(core.node.id);
   out->set_node_name(core.node.name);
   out->set_gpu_unavailable_reason(facts.gpu_unavailable_reason);
+  if (facts.operators_dir) {
+    *out->mutable_operators_dir() = facts.operators_dir();
+    if (!viewer.sees_others) out->mutable_operators_dir()->clear_error();
+  }
   for (Device* device : core.devices) {
     DescribeDevice(core, *device, viewer, out->add_devices());
   }

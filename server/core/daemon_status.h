@@ -20,6 +20,8 @@ struct DaemonFacts {
   std::string gpu_unavailable_reason = {};
   // Adds what a client's local lanes have; null: there are none.
   std::function<void(ClientId client, v1::ClientStatus* out)> lanes = nullptr;
+  // Null: there is no --operators_dir.
+  std::function<v1::OperatorsDirStatus()> operators_dir = nullptr;
 };
 
 void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer,

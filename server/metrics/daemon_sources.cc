@@ -160,6 +160,7 @@ MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, L
           .native_forms = [&core] { return core.operators.native_counters(); },
           .active = [&core] { return ListActive(core); },
           .claim_seconds = [&core] { return ReadClaimAge(core); },
+          .operators_dir = nullptr,
           .ready = [&core] { return core.ready(); }};
 }
 

@@ -23,6 +23,7 @@ struct FakeSources {
   RpcCounters rpc;
   Access access;
   bool ready = true;
+  v1::OperatorsDirStatus operators_dir;
 
   MetricsSources Sources() {
     return {.version = "1.2.3",
@@ -79,6 +80,7 @@ struct FakeSources {
                   return std::vector<ActiveSeries>{{"swish", "ranking", "r-1", "0123456789ab"}};
                 },
             .claim_seconds = [] { return 12.5; },
+            .operators_dir = [this] { return operators_dir; },
             .ready = [this] { return ready; }};
   }
 };

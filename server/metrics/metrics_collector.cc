@@ -371,6 +371,27 @@ void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& fa
   }
 }
 
+void CollectOperatorsDir(const MetricsSources& sources, std::vector<MetricFamily>& families) {
+  using Status = v1::OperatorsDirStatus;
+  constexpr std::array<std::pair<Status::State, const char*>, 3> kStates = {{
+      {Status::STATE_APPLIED, "applied"},
+      {Status::STATE_APPLYING, "applying"},
+      {Status::STATE_FAILED, "failed"},
+  }};
+  const Status status = sources.operators_dir ? sources.operators_dir() : Status();
+  MetricFamily state =
+      Family("resident_operators_dir_state", MetricType::Gauge,
+             "1 for the state of the set in --operators_dir; 0 for all: there is no such folder.");
+  for (const auto& [value, name] : kStates) {
+    AddGauge(state, {{"state", name}}, status.state() == value ? 1 : 0);
+  }
+  families.push_back(std::move(state));
+  families.push_back(Single("resident_operators_drift", MetricType::Gauge,
+                            "Whether other versions serve than --operators_dir says, because they "
+                            "were changed otherwise.",
+                            status.drift() ? 1 : 0));
+}
+
 void CollectNativeForms(const MetricsSources& sources, std::vector<MetricFamily>& families) {
   const OperatorManager::NativeCounters forms = sources.native_forms();
   families.push_back(Single("resident_flux_native_forms", MetricType::Gauge,
@@ -448,6 +469,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
 
   CollectOperators(sources_.operators(), families);
   CollectChanges(sources_, families);
+  CollectOperatorsDir(sources_, families);
   CollectNativeForms(sources_, families);
   CollectGraphs(sources_, families);
 

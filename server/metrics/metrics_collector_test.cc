@@ -112,6 +112,8 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   EXPECT_THAT(page, HasSubstr("resident_operator_active_info{operator=\"swish\",set=\"ranking\","
                               "label=\"r-1\",hash=\"0123456789ab\"} 1\n"));
   EXPECT_THAT(page, HasSubstr("\nresident_claim_seconds 12.5\n"));
+  EXPECT_THAT(page, HasSubstr("\nresident_operators_dir_state{state=\"failed\"} 0\n"));
+  EXPECT_THAT(page, HasSubstr("\nresident_operators_drift 0\n"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_forms 3"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_comparisons_total 7"));
   EXPECT_THAT(page, HasSubstr("resident_flux_native_mismatch_total 0"));

@@ -94,6 +94,7 @@ class CivetMetricsServer : public MetricsServer {
   CivetMetricsServer(const std::string& address, const HostPort& parts, MetricsSources sources,
                      const std::vector<std::string>& hosts, const std::vector<HttpPath>& more)
       : is_ready_(sources.ready),
+        operators_dir_(sources.operators_dir),
         collector_(std::move(sources)),
         hosts_(parts.host, hosts),
         parts_(parts),
@@ -134,7 +135,10 @@ class CivetMetricsServer : public MetricsServer {
   }
 
   // The pages outlive the server.
+  std::string WhyNotReady() const;
+
   const std::function<bool()> is_ready_;
+  const std::function<v1::OperatorsDirStatus()> operators_dir_;
   const MetricsCollector collector_;
   const ServedHosts hosts_;
   HttpPlaces places_{kPageThreads};
@@ -152,15 +156,29 @@ class CivetMetricsServer : public MetricsServer {
   HttpPage ready_{hosts_, nullptr, [this](const HttpPage::Request&) {
                     if (is_ready_()) return HttpPage::Answer{.text = "ok\n"};
                     return HttpPage::Answer{.status = "503 Service Unavailable",
-                                            .text =
-                                                "The daemon is draining or has no usable device. "
-                                                "Fix: see residentctl status\n"};
+                                            .text = WhyNotReady()};
                   }};
   std::deque<HttpPage> more_;
   HostPort parts_;
   std::optional<CivetServer> server_;
   int port_ = 0;
 };
+
+// One line for each operator that is missing, without the reasons, which can contain sources.
+std::string CivetMetricsServer::WhyNotReady() const {
+  const v1::OperatorsDirStatus folder =
+      operators_dir_ ? operators_dir_() : v1::OperatorsDirStatus();
+  std::string text =
+      "The daemon is draining, has no usable device, or has not applied --operators_dir. Fix: see "
+      "residentctl status\n";
+  if (folder.state() == v1::OperatorsDirStatus::STATE_FAILED) {
+    text.append("--operators_dir cannot be applied; the log has the reason\n");
+  }
+  for (const std::string& name : folder.missing()) {
+    absl::StrAppend(&text, "operator ", name, " of set ", folder.set(), " is not applied yet\n");
+  }
+  return text;
+}
 
 }  // namespace
 

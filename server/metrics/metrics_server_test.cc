@@ -121,6 +121,15 @@ TEST(MetricsServerTest, ReadyzFollowsTheDaemonAndLivezDoesNot) {
   fake.ready = false;
   EXPECT_THAT(Get((*server)->port(), "/livez"), HasSubstr("200 OK"));
   EXPECT_THAT(Get((*server)->port(), "/readyz"), AllOf(HasSubstr("503"), HasSubstr("Fix: ")));
+  fake.operators_dir.set_state(v1::OperatorsDirStatus::STATE_FAILED);
+  fake.operators_dir.set_set("ranking");
+  fake.operators_dir.set_error("its source");
+  fake.operators_dir.add_missing("swish");
+  EXPECT_THAT(Get((*server)->port(), "/readyz"),
+              AllOf(HasSubstr("\noperator swish of set ranking is not applied yet\n"),
+                    Not(HasSubstr("its source"))));
+  EXPECT_THAT(Get((*server)->port()),
+              HasSubstr("\nresident_operators_dir_state{state=\"failed\"} 1\n"));
 }
 
 TEST(MetricsServerTest, HalfSentRequestsDoNotDelayOthers) {

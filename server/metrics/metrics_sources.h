@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "resident/v1/admin.pb.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/queue/operator_stats.h"
@@ -98,7 +99,10 @@ struct MetricsSources {
   std::function<std::vector<ActiveSeries>()> active;
   // Age of the plan that has the daemon's claim, in seconds; 0: there is none.
   std::function<double()> claim_seconds;
-  // Whether the daemon accepts work and a device is usable, for /readyz.
+  // Null: there is no --operators_dir.
+  std::function<v1::OperatorsDirStatus()> operators_dir;
+  // Whether the daemon accepts work, a device is usable and the set of --operators_dir was applied,
+  // for /readyz.
   std::function<bool()> ready;
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/reason.h"
 #include "runtime/base/status_macros.h"
 #include "server/auth/method_roles.h"
 #include "server/auth/presented.h"
@@ -36,7 +37,14 @@ absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerCon
                                                    Core& core) {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));
   const std::string session = ReadSessionId(context);
-  return core.clients.ForCall(session, session.empty() ? context.peer() : "", identity->account());
+  absl::StatusOr<std::shared_ptr<Client>> client =
+      core.clients.ForCall(session, session.empty() ? context.peer() : "", identity->account());
+  if (!client.ok() && core.gate.draining()) {
+    // The drain has ended the session; a client that learns of it can go to another daemon.
+    const auto reason = errors::FindReason(client.status());
+    if (reason.has_value() && reason->name == "UNKNOWN_SESSION") return errors::Draining();
+  }
+  return client;
 }
 
 absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(

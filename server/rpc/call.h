@@ -28,7 +28,8 @@ absl::StatusOr<std::shared_ptr<Identity>> IdentifyCaller(const grpc::CallbackSer
 LiveStreams::Recheck MakeRecheck(const grpc::CallbackServerContext& context, const Core& core,
                                  RoleSet any_of, const std::string& method);
 
-// The client for which the call's work is queued. Errors: see ClientTable::ForCall.
+// The client for which the call's work is queued. UNAVAILABLE: the daemon drains, and the session
+// has ended. Other errors: see ClientTable::ForCall.
 absl::StatusOr<std::shared_ptr<Client>> FindClient(const grpc::CallbackServerContext& context,
                                                    Core& core);
 

@@ -111,14 +111,14 @@ void HealthService::Update() {
   // Locked while states are read, so that of two concurrent callers the later one writes the later
   // state.
   absl::MutexLock lock(&mu_);
-  const bool leaving = end_announced_ || core_.gate.draining();
+  const bool serves = !end_announced_ && !core_.gate.draining() && core_.set_applied;
   bool any_usable = false;
   for (const Device* device : core_.devices) {
     const bool usable = device->snapshot().state != Device::State::kUnhealthy;
     any_usable |= usable;
-    serving_[absl::StrCat("resident.device/", device->index())] = usable && !leaving;
+    serving_[absl::StrCat("resident.device/", device->index())] = usable && serves;
   }
-  for (const char* name : kServices) serving_[name] = any_usable && !leaving;
+  for (const char* name : kServices) serving_[name] = any_usable && serves;
   for (WatchStream* watch : watches_) watch->Tell(FindStatus(watch->service()));
 }
 

@@ -1,10 +1,10 @@
 // HealthService: grpc.health.v1.Health, for load balancers, probes and clients. Open to every
 // caller, and therefore with limits of its own.
 //
-// Every service, and "" for all of them, is SERVING while the daemon accepts work, has not
-// announced its end, and at least one device is usable. "resident.device/N" is SERVING under the
-// same conditions if device N is usable: for clients that send work to a certain device, and for
-// alerts.
+// Every service, and "" for all of them, is SERVING while the daemon accepts work, has applied the
+// set of --operators_dir, has not announced its end, and at least one device is usable.
+// "resident.device/N" is SERVING under the same conditions if device N is usable: for clients that
+// send work to a certain device, and for alerts.
 //
 // A client that balances its calls keeps a Watch open on each of its connections, without a
 // credential. So one Watch of each connection is part of it, and bounded by the number of

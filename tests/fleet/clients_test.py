@@ -429,9 +429,10 @@ class CommandsTest(ClientsTest):
         shown = daemons.ctl("status", "--targets=" + target)
         self.assertEqual(shown.code, daemons.OK, shown)
         lines = shown.out.splitlines()
-        self.assertEqual(lines[0].split(), ["NODE", "STATE", "DEVICES", "LOAD", "QUEUED", "UP"])
+        self.assertEqual(lines[0].split(), ["NODE", "STATE", "DEVICES", "LOAD", "QUEUED", "SET",
+                                            "OPERATORS", "UP"])
         for node, line in zip(nodes, lines[1:]):
-            self.assertRegex(line, r"^{}  serving +1 cpu +\d\.\d\d +0 +\d".format(re.escape(node.address)))
+            self.assertRegex(line, r"^{}  serving +1 cpu +\d\.\d\d +0 +- +- +\d".format(re.escape(node.address)))
         self.assertEqual(lines[-1], "3 nodes, 0 down")
 
         nodes[1].process.send_signal(signal.SIGTERM)
@@ -440,7 +441,7 @@ class CommandsTest(ClientsTest):
                       daemons.ctl("status", "--targets=" + target).out)
         shown = daemons.ctl("status", "--targets=" + target)
         self.assertEqual(shown.code, daemons.FAILED, shown)
-        self.assertRegex(shown.out, r"(?m)^{} +down +- +- +- +-$".format(re.escape(nodes[2].address)))
+        self.assertRegex(shown.out, r"(?m)^{} +down +- +- +- +- +- +-$".format(re.escape(nodes[2].address)))
         self.assertRegex(shown.out, r"(?m)^{}: cannot reach".format(re.escape(nodes[2].address)))
         self.assertIn("3 nodes, 1 down", shown.out)
         listed = daemons.ctl("status", "--targets=" + target, "--json")

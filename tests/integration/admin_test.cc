@@ -233,6 +233,22 @@ TEST(DrainTest, DrainFinishesQueuedWorkAndRefusesNewWork) {
     request.set_timeout_ms(timeout_ms);
     return admin->Drain(&context, request, response);
   };
+  std::string session;
+  {
+    const Client ended(daemon);
+    session = ended.session();
+  }
+  const auto allocate_in_ended_session = [&] {
+    grpc::ClientContext context;
+    context.AddMetadata("resident-session", session);
+    v1::AllocateRequest request;
+    request.set_size_bytes(4);
+    v1::AllocateResponse answer;
+    return client.buffers().Allocate(&context, request, &answer);
+  };
+  EXPECT_TRUE(Eventually([&] {
+    return allocate_in_ended_session().error_code() == StatusCode::UNAUTHENTICATED;
+  }));
   // A task that ends when the device is resumed.
   ASSERT_TRUE(Park(daemon).ok());
   auto queued = std::async(std::launch::async, [&] { return client.Run(SmallAdd()); });
@@ -251,6 +267,8 @@ TEST(DrainTest, DrainFinishesQueuedWorkAndRefusesNewWork) {
   EXPECT_TRUE(Resume(daemon).ok());
   EXPECT_TRUE(drain(60'000, &response).ok());
   EXPECT_EQ(response.remaining_tasks(), 0u);
+  // A session that has ended is not unknown while the daemon drains: the drain has ended it.
+  ExpectRefused(allocate_in_ended_session(), StatusCode::UNAVAILABLE, {"draining"});
   EXPECT_TRUE(queued.get().all_ok());
 }
 

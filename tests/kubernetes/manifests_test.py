@@ -22,10 +22,18 @@ OLDEST = (1, 28)
 WAIT_S = 60
 
 
-def build(overlay):
-    """The objects of an overlay."""
-    built = subprocess.run([os.environ["KUBECTL"], "kustomize", str(MANIFESTS / "overlays" / overlay)],
-                           check=True, stdout=subprocess.PIPE, timeout=WAIT_S)
+def build(overlay, components):
+    """The objects of an overlay with these components."""
+    with tempfile.TemporaryDirectory(prefix="residentd-overlay-") as folder:
+        def path(*names):
+            return os.path.relpath(MANIFESTS.joinpath(*names), os.path.realpath(folder))
+
+        (pathlib.Path(folder) / "kustomization.yaml").write_text(json.dumps({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "resources": [path("overlays", overlay)],
+            "components": [path("components", name) for name in components]}))
+        built = subprocess.run([os.environ["KUBECTL"], "kustomize", folder],
+                               check=True, stdout=subprocess.PIPE, timeout=WAIT_S)
     return list(yaml.safe_load_all(built.stdout))
 
 
@@ -55,10 +63,11 @@ def mebibytes(text):
 
 class Manifests:
     """The checks of each overlay."""
+    COMPONENTS = ()
 
     @classmethod
     def setUpClass(cls):
-        cls.objects = build(cls.OVERLAY)
+        cls.objects = build(cls.OVERLAY, cls.COMPONENTS)
         cls.kinds = {}
         for item in cls.objects:
             cls.kinds.setdefault(item["kind"], []).append(item)
@@ -133,7 +142,8 @@ class Manifests:
         mounts = {mount["mountPath"]: mount for mount in self.container["volumeMounts"]}
         for flag, value in self.flags.items():
             if value.startswith("/"):
-                self.assertIn(str(pathlib.PurePath(value).parent), mounts, flag)
+                path = pathlib.PurePath(value)
+                self.assertTrue({str(path), str(path.parent)} & set(mounts), flag)
         # The compilers' folder: the root is read-only.
         self.assertIn("/tmp", mounts)
         volumes = {volume["name"] for volume in self.pod["volumes"]} | {"state"}
@@ -164,6 +174,7 @@ class GpuTest(Manifests, unittest.TestCase):
 
 class CpuTest(Manifests, unittest.TestCase):
     OVERLAY = "cpu"
+    COMPONENTS = ("operators",)
 
     def test_the_daemon_serves_with_the_flags_of_a_pod(self):
         namespaces = ["unshare", "--mount", "--net"]
@@ -171,7 +182,7 @@ class CpuTest(Manifests, unittest.TestCase):
             namespaces.append("--map-root-user")
         if subprocess.run(namespaces + ["true"], capture_output=True).returncode != 0:
             self.skipTest("this machine lets the test make no namespaces")
-        policy, = self.kinds["ConfigMap"]
+        maps = {item["metadata"]["name"]: item["data"] for item in self.kinds["ConfigMap"]}
         with tempfile.TemporaryDirectory(prefix="residentd-pod-") as temporary:
             temporary = pathlib.Path(temporary)
             made = subprocess.run([MANIFESTS / "make_certificates", temporary / "certificates"],
@@ -182,7 +193,11 @@ class CpuTest(Manifests, unittest.TestCase):
             self.assertEqual(mounted["secretName"], secret["metadata"]["name"])
             volume(temporary / "tls", {name: base64.b64decode(data)
                                        for name, data in secret["data"].items()})
-            volume(temporary / "policy", {name: text.encode() for name, text in policy["data"].items()})
+            for each in self.pod["volumes"]:
+                if "configMap" in each:
+                    volume(temporary / each["name"],
+                           {name: text.encode() for name, text in maps.pop(each["configMap"]["name"]).items()})
+            self.assertEqual(maps, {}, "a ConfigMap that no pod has")
             (temporary / "state").mkdir()
             (temporary / "state").chmod(0o2777)
             run = subprocess.run(

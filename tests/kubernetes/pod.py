@@ -78,6 +78,11 @@ check("it becomes ready", ready)
 sum_of_two = residentctl("client", "run", "add", "x=1", "y=2")
 check("it serves a client: {}".format(sum_of_two.stdout.decode()),
       sum_of_two.returncode == 0 and b"3" in sum_of_two.stdout)
+if any(flag.startswith("--operators_dir=") for flag in container["args"]):
+    swish = residentctl("client", "run", "example.swish", "x=0")
+    check("it serves the set of operators: {}".format(swish.stdout.decode()), swish.returncode == 0)
+    status = residentctl("admin", "status")
+    check("its set is applied: {}".format(status.stdout.decode()), b"example@1, applied" in status.stdout)
 parked = residentctl("client", "admin", "park", "0")
 check("a client may not park: {}".format(parked.stdout.decode()),
       parked.returncode != 0 and b"does not have the role 'admin'" in parked.stdout)

@@ -132,10 +132,44 @@ absl::Status ClaimTable::Release(const std::string& plan, uint64_t lease,
       std::erase_if(table_.plans, [&](const PlanRecord& record) { return record.plan == plan; });
     } else if (ended.has_value()) {
       Find(plan)->state = *ended;
+      UpdateFolder(*Find(plan));
     }
     table_.lease = 0;
     table_.claimed.clear();
     names_.clear();
+    changed = table_;
+  }
+  return state_->PutPlans(changed);
+}
+
+void ClaimTable::UpdateFolder(const PlanRecord& ended) {
+  FolderRecord& folder = table_.folder;
+  if (folder.during == ended.plan) {
+    folder.during.clear();
+    return;
+  }
+  if (folder.digest.empty() || folder.set != ended.set) return;
+  if (ended.state == PlanState::kDone && ended.plan != folder.plan) {
+    if (folder.superseded_by == ended.plan) return;
+    folder.superseded_by = ended.plan;
+    folder.superseded_ms = absl::ToUnixMillis(absl::Now());
+  } else if (ended.state == PlanState::kDone || folder.superseded_by == ended.plan) {
+    folder.superseded_by.clear();
+    folder.superseded_ms = 0;
+  }
+}
+
+absl::Status ClaimTable::RecordFolder(const FolderRecord& folder) {
+  absl::MutexLock write(&write_mu_);
+  PlanTable changed;
+  {
+    absl::MutexLock lock(&mu_);
+    if (table_.folder.digest == folder.digest) {
+      table_.folder.applied = folder.applied;
+    } else {
+      table_.folder = folder;
+      table_.folder.during = Valid() ? table_.claimed : "";
+    }
     changed = table_;
   }
   return state_->PutPlans(changed);

@@ -8,6 +8,9 @@
 // (Registry::BetweenChanges), and Check is called while a change is committed. So each change
 // either precedes the claim, and its result is recorded, or is checked against the claim.
 //
+// A plan of the set in --operators_dir that was claimed after the folder got its contents, and ends
+// as done, supersedes them; if it is undone, it does not any more.
+//
 // Thread safety: all members may be called from any thread. Claim and Release wait for the disk.
 #ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_CLAIM_TABLE_H_
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_CLAIM_TABLE_H_
@@ -38,6 +41,9 @@ class ClaimTable {
   absl::StatusOr<ClaimedPlan> Claim(const PlanClaim& claim);
   absl::Status Release(const std::string& plan, uint64_t lease, std::optional<PlanState> ended);
 
+  // See OperatorManager.
+  absl::Status RecordFolder(const FolderRecord& folder);
+
   // ABORTED: the name may not be changed with this context. The registry's `commit` calls it.
   absl::Status Check(const std::string& name, const ChangeContext& context) const;
 
@@ -54,6 +60,8 @@ class ClaimTable {
   // A record with what is active now. Drops the oldest record if there are too many.
   PlanRecord& AddRecord(const PlanClaim& claim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetClaim(const PlanClaim& claim, uint64_t lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The plan has ended as its record says.
+  void UpdateFolder(const PlanRecord& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Registry* const registry_;
   StateStore* const state_;

@@ -173,6 +173,47 @@ TEST_F(ClaimTableTest, APlanThatEndedStartsAnew) {
   EXPECT_EQ(claim({}).record.before[0].second, "third");
 }
 
+TEST_F(ClaimTableTest, APlanOfItsSetThatBeganLaterSupersedesTheFolder) {
+  const std::string c(64, 'c');
+  FolderRecord folder{.digest = "1", .plan = kA, .set = "ranking"};
+  const auto run = [&](const std::string& plan, PlanState ended) {
+    PlanClaim claim = MakeClaim(plan);
+    claim.state = PlanState::kRunning;
+    ASSERT_TRUE(table_->Release(plan, table_->Claim(claim)->lease, ended).ok());
+  };
+  const auto superseded_by = [&] { return table_->plans().folder.superseded_by; };
+  run(kB, PlanState::kDone);  // There is no folder.
+  EXPECT_EQ(superseded_by(), "");
+  ASSERT_TRUE(table_->RecordFolder(folder).ok());
+  run(kB, PlanState::kFailed);
+  run(kA, PlanState::kDone);  // What the folder says itself.
+  EXPECT_EQ(superseded_by(), "");
+  run(kB, PlanState::kDone);
+  EXPECT_EQ(superseded_by(), kB);
+  // It is kept, whatever is recorded about these contents.
+  folder.applied = true;
+  ASSERT_TRUE(table_->RecordFolder(folder).ok());
+  Open();
+  EXPECT_EQ(superseded_by(), kB);
+  EXPECT_NEAR(table_->plans().folder.superseded_ms, absl::ToUnixMillis(absl::Now()), 60'000);
+  EXPECT_TRUE(table_->plans().folder.applied);
+  run(c, PlanState::kFailed);  // Another one that was undone.
+  EXPECT_EQ(superseded_by(), kB);
+  run(kB, PlanState::kFailed);
+  EXPECT_EQ(superseded_by(), "");
+  // A plan that had its claim when the folder changed began before it.
+  const uint64_t lease = table_->Claim(MakeClaim(c))->lease;
+  ASSERT_TRUE(table_->RecordFolder({.digest = "2", .plan = kA, .set = "ranking"}).ok());
+  EXPECT_FALSE(table_->plans().folder.applied);
+  ASSERT_TRUE(table_->Release(c, lease, PlanState::kDone).ok());
+  EXPECT_EQ(superseded_by(), "");
+  run(c, PlanState::kDone);
+  EXPECT_EQ(superseded_by(), c);
+  ASSERT_TRUE(table_->RecordFolder({.digest = "3", .plan = kA, .set = "other"}).ok());
+  run(kB, PlanState::kDone);  // Of another set.
+  EXPECT_EQ(superseded_by(), "");
+}
+
 TEST_F(ClaimTableTest, TheLastEightPlansAreKept) {
   for (char c = '0'; c <= '9'; ++c) {
     const std::string plan(64, c);

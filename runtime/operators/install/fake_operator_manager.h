@@ -149,6 +149,10 @@ class FakeOperatorManager final : public OperatorManager {
     return status_;
   }
   PlanTable plans() const override { return {}; }
+  absl::Status RecordFolder(const FolderRecord&) override {
+    absl::MutexLock lock(&mu_);
+    return status_;
+  }
 
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override {

@@ -137,6 +137,9 @@ class LiveOperatorManager final : public OperatorManager {
     return claims_.Release(plan, lease, ended);
   }
   PlanTable plans() const override { return claims_.plans(); }
+  absl::Status RecordFolder(const FolderRecord& folder) override {
+    return claims_.RecordFolder(folder);
+  }
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override;
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,

@@ -183,6 +183,10 @@ class OperatorManager {
                                std::optional<PlanState> ended) = 0;
   // `lease` is 0 if no claim is valid.
   virtual PlanTable plans() const = 0;
+  // Keeps what was done with --operators_dir. Of the digest that the record has already, only
+  // `applied` is taken; another one is a new record, which no plan has superseded (`during` is set
+  // here). Errors: those of the disk.
+  virtual absl::Status RecordFolder(const FolderRecord& folder) = 0;
 
   // Events with a revision above `after`, oldest first. OUT_OF_RANGE: older events are
   // no longer stored.

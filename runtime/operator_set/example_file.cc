@@ -1,17 +1,25 @@
-#include "client/cli/example_file.h"
+#include "runtime/operator_set/example_file.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/proto_json.h"
-#include "client/cli/values.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
 #include "runtime/base/json_error.h"
 #include "runtime/base/shallow_json.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/model/dtype.h"
+#include "runtime/model/number_text.h"
 
-namespace resident::cli {
+namespace resident {
 namespace {
+
+using Json = nlohmann::ordered_json;
+using Shape = std::vector<uint64_t>;
 
 absl::Status Invalid(const std::string& where, const std::string& what, const std::string& fix) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what, ". Fix: ", fix));
@@ -19,13 +27,26 @@ absl::Status Invalid(const std::string& where, const std::string& what, const st
 
 // One value in the form that its parameter needs.
 struct Value {
-  v1::DType dtype;
-  client::Shape shape;
+  DType dtype;
+  Shape shape;
   std::string data;
 };
 
+uint64_t CountElements(const Shape& shape) {
+  uint64_t elements = 1;
+  for (const uint64_t size : shape) elements *= size;
+  return elements;
+}
+
+void Append(const Value& value, v1::InstallExample& example) {
+  v1::ExampleValue* const added = example.add_values();
+  added->set_dtype(static_cast<v1::DType>(value.dtype));
+  for (const uint64_t size : value.shape) added->add_shape(size);
+  added->set_data(value.data);
+}
+
 // Appends the numbers of nested lists to `words`, and checks that the lists form a shape.
-bool Flatten(const Json& json, size_t depth, client::Shape& shape, std::string& words) {
+bool Flatten(const Json& json, size_t depth, Shape& shape, std::string& words) {
   if (json.is_array()) {
     if (depth == shape.size()) {
       // The first list of each depth determines the length of the others.
@@ -58,19 +79,19 @@ class ExampleReader {
   ExampleReader(const Json& json, const Signature& signature, std::string where)
       : json_(json), signature_(signature), where_(std::move(where)) {}
 
-  absl::StatusOr<client::Example> Read() {
+  absl::StatusOr<v1::InstallExample> Read() {
     if (!json_.is_object()) {
       return Invalid(where_, "it is not an object",
                      "write {\"inputs\": {...}, \"outputs\": {...}}");
     }
     RETURN_IF_ERROR(CheckKeys());
-    client::Example example;
+    v1::InstallExample example;
     RETURN_IF_ERROR(ReadTolerances(example));
     for (const Parameter& parameter : signature_.parameters()) {
       ASSIGN_OR_RETURN(Value value, parameter.kind == ParameterKind::kOutput  ? Output(parameter)
                                     : parameter.kind == ParameterKind::kInOut ? InOut(parameter)
                                                                               : Input(parameter));
-      example.Bytes(value.dtype, value.data, value.shape);
+      Append(value, example);
       if (!parameter.scalar() && first_shape_.empty()) first_shape_ = value.shape;
     }
     return example;
@@ -120,7 +141,7 @@ class ExampleReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadTolerances(client::Example& example) const {
+  absl::Status ReadTolerances(v1::InstallExample& example) const {
     double tolerances[2] = {0, 0};
     const char* const names[2] = {"relative_tolerance", "absolute_tolerance"};
     for (int i = 0; i < 2; ++i) {
@@ -131,7 +152,8 @@ class ExampleReader {
                        "give a number, for example 1e-5");
       tolerances[i] = found->get<double>();
     }
-    example.Tolerance(tolerances[0], tolerances[1]);
+    example.set_relative_tolerance(tolerances[0]);
+    example.set_absolute_tolerance(tolerances[1]);
     return absl::OkStatus();
   }
 
@@ -144,8 +166,7 @@ class ExampleReader {
                      absl::StrCat("add \"inputs\": {\"", parameter.name, "\": ...}"));
     }
     Value value{DefaultType(parameter), {}, ""};
-    value.data.assign(reinterpret_cast<const char*>(&*parameter.default_bits),
-                      client::SizeOf(value.dtype));
+    value.data.assign(reinterpret_cast<const char*>(&*parameter.default_bits), SizeOf(value.dtype));
     return value;
   }
 
@@ -175,25 +196,23 @@ class ExampleReader {
   }
 
   // The first type that the signature accepts.
-  static v1::DType DefaultType(const Parameter& parameter) {
-    return static_cast<v1::DType>(parameter.dtypes[0]);
-  }
+  static DType DefaultType(const Parameter& parameter) { return parameter.dtypes[0]; }
 
-  absl::StatusOr<Value> Parse(const Parameter& parameter, const Json& json, v1::DType dtype,
+  absl::StatusOr<Value> Parse(const Parameter& parameter, const Json& json, DType dtype,
                               bool needs_data) const {
     Value value{dtype, {}, ""};
     const Json* numbers = &json;
     bool has_shape = false;
     if (json.is_object()) {
       if (const auto dtype = json.find("dtype"); dtype != json.end()) {
-        const auto named =
-            dtype->is_string() ? ParseDType(dtype->get<std::string>()) : std::nullopt;
-        if (!named.has_value()) {
+        const DTypeInfo* const named =
+            dtype->is_string() ? FindDType(dtype->get<std::string>()) : nullptr;
+        if (named == nullptr) {
           return Invalid(NameParameter(parameter),
                          absl::StrCat("unknown element type ", dtype->dump()),
                          "give f32, f16, bf16, f64, i32, i64, u8, i8 or u32");
         }
-        value.dtype = *named;
+        value.dtype = named->dtype;
       }
       if (const auto shape = json.find("shape"); shape != json.end()) {
         has_shape = shape->is_array();
@@ -214,7 +233,7 @@ class ExampleReader {
       }
     }
     if (numbers == nullptr) return value;
-    client::Shape nested;
+    Shape nested;
     std::string words;
     if (!Flatten(*numbers, 0, nested, words)) {
       return Invalid(NameParameter(parameter),
@@ -222,9 +241,9 @@ class ExampleReader {
                      "write lists of equal length, for example [[1, 2], [3, 4]]");
     }
     if (has_shape && nested.size() == 1) {
-      if (client::CountElements(value.shape) != nested[0]) {
+      if (CountElements(value.shape) != nested[0]) {
         return Invalid(NameParameter(parameter),
-                       absl::StrCat("its shape has ", client::CountElements(value.shape),
+                       absl::StrCat("its shape has ", CountElements(value.shape),
                                     " elements, and data ", nested[0]),
                        "give the same number");
       }
@@ -238,38 +257,41 @@ class ExampleReader {
     if (parameter.scalar() && !value.shape.empty()) {
       return Invalid(NameParameter(parameter), "it is a scalar and got a list", "give a number");
     }
-    absl::StatusOr<std::string> bytes = EncodeValues(value.dtype, words);
-    if (!bytes.ok()) {
-      return absl::Status(bytes.status().code(),
-                          absl::StrCat(NameParameter(parameter), ": ", bytes.status().message()));
+    for (const absl::string_view item : absl::StrSplit(words, ',', absl::SkipEmpty())) {
+      const std::string_view word(item.data(), item.size());
+      if (AppendNumber(value.dtype, word, &value.data)) continue;
+      return Invalid(NameParameter(parameter),
+                     absl::StrCat("'", item, "' is not a valid ", DTypeName(value.dtype),
+                                  IsWholeNumber(word) ? ", which does not have this number" : ""),
+                     IsWholeNumber(word) ? "give another number, or another \"dtype\""
+                                         : "give a number of this type");
     }
-    value.data = *std::move(bytes);
     return value;
   }
 
   const Json& json_;
   const Signature& signature_;
   const std::string where_;
-  client::Shape first_shape_;
+  Shape first_shape_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view text,
-                                                           const Signature& signature) {
+absl::StatusOr<std::vector<v1::InstallExample>> ParseExamples(std::string_view text,
+                                                              const Signature& signature) {
   const Json json = ParseShallowJson<Json>(text);
   if (json.is_discarded()) {
     return Invalid("examples", absl::StrCat("they are not valid JSON", JsonErrorPlace(text)),
                    "see residentctl help ops");
   }
   const Json list = json.is_array() ? json : Json::array({json});
-  std::vector<client::Example> examples;
+  std::vector<v1::InstallExample> examples;
   for (size_t i = 0; i < list.size(); ++i) {
     ExampleReader reader(list[i], signature, absl::StrCat("example ", i + 1));
-    ASSIGN_OR_RETURN(client::Example example, reader.Read());
+    ASSIGN_OR_RETURN(v1::InstallExample example, reader.Read());
     examples.push_back(std::move(example));
   }
   return examples;
 }
 
-}  // namespace resident::cli
+}  // namespace resident

@@ -19,22 +19,25 @@
 //
 // Parameters that are read and written ("inout") have their initial value in inputs, and their
 // expected value in outputs; the type and shape are those of the input.
-#ifndef RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
-#define RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
+//
+// Thread safety: functions without state.
+#ifndef RESIDENT_RUNTIME_OPERATOR_SET_EXAMPLE_FILE_H_
+#define RESIDENT_RUNTIME_OPERATOR_SET_EXAMPLE_FILE_H_
 
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/operators.h"
+#include "resident/v1/operators.pb.h"
 #include "runtime/model/signature.h"
 
-namespace resident::cli {
+namespace resident {
 
-// An INVALID_ARGUMENT error contains the example, the parameter and the problem.
-absl::StatusOr<std::vector<client::Example>> ParseExamples(std::string_view json,
-                                                           const Signature& signature);
+// As messages of Operators.Install. An INVALID_ARGUMENT error contains the example, the parameter
+// and the problem.
+absl::StatusOr<std::vector<v1::InstallExample>> ParseExamples(std::string_view json,
+                                                              const Signature& signature);
 
-}  // namespace resident::cli
+}  // namespace resident
 
-#endif  // RESIDENT_CLIENT_CLI_EXAMPLE_FILE_H_
+#endif  // RESIDENT_RUNTIME_OPERATOR_SET_EXAMPLE_FILE_H_

@@ -1,4 +1,4 @@
-#include "client/cli/example_file.h"
+#include "runtime/operator_set/example_file.h"
 
 #include <cmath>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace resident::cli {
+namespace resident {
 namespace {
 
 using ::testing::ElementsAre;
@@ -36,7 +36,7 @@ TEST(ExampleFileTest, ValuesAreInTheOrderOfTheSignature) {
                                       Swish());
   ASSERT_TRUE(examples.ok()) << examples.status();
   ASSERT_EQ(examples->size(), 1u);
-  const v1::InstallExample& example = (*examples)[0].message();
+  const v1::InstallExample& example = (*examples)[0];
   EXPECT_EQ(example.relative_tolerance(), 1e-4);
   EXPECT_EQ(example.absolute_tolerance(), 1e-6);
   ASSERT_EQ(example.values_size(), 4);
@@ -59,12 +59,12 @@ TEST(ExampleFileTest, FlatDataWithShapeAndType) {
       Swish());
   ASSERT_TRUE(examples.ok()) << examples.status();
   ASSERT_EQ(examples->size(), 2u);
-  const v1::InstallExample& first = (*examples)[0].message();
+  const v1::InstallExample& first = (*examples)[0];
   EXPECT_EQ(first.values(0).dtype(), v1::DTYPE_F16);
   EXPECT_EQ(first.values(0).data().size(), 12u);
   EXPECT_THAT(ReadShape(first.values(2)), ElementsAre(2, 3));
   EXPECT_EQ(first.values(2).data(), "");
-  const v1::InstallExample& second = (*examples)[1].message();
+  const v1::InstallExample& second = (*examples)[1];
   EXPECT_THAT(ReadShape(second.values(0)), ElementsAre(0));
   EXPECT_THAT(ReadShape(second.values(2)), ElementsAre(0)) << "the first input's shape";
   EXPECT_THAT(As<float>(second.values(3)), ElementsAre(-1));
@@ -74,7 +74,7 @@ TEST(ExampleFileTest, AnOutputWithFewerDimensionsGetsTheFirstOnes) {
   const auto signature = Signature::Parse("x: in f32[R, C], out: out f32[R]");
   const auto examples = ParseExamples(R"({"inputs": {"x": [[1, 2, 3], [4, 5, 6]]}})", *signature);
   ASSERT_TRUE(examples.ok()) << examples.status();
-  EXPECT_THAT(ReadShape((*examples)[0].message().values(1)), ElementsAre(2));
+  EXPECT_THAT(ReadShape((*examples)[0].values(1)), ElementsAre(2));
 }
 
 TEST(ExampleFileTest, AnInoutHasInitialAndExpectedData) {
@@ -83,14 +83,14 @@ TEST(ExampleFileTest, AnInoutHasInitialAndExpectedData) {
                                       "outputs": {"x": [2, 4], "sum": 6}})",
                                   *signature);
   ASSERT_TRUE(both.ok()) << both.status();
-  const v1::ExampleValue& value = (*both)[0].message().values(0);
+  const v1::ExampleValue& value = (*both)[0].values(0);
   EXPECT_EQ(value.dtype(), v1::DTYPE_I32);
   EXPECT_THAT(ReadShape(value), ElementsAre(2));
   EXPECT_THAT(As<int32_t>(value), ElementsAre(1, 2, 2, 4));
 
   const auto initial_only = ParseExamples(R"({"inputs": {"x": [1, 2]}})", *signature);
   ASSERT_TRUE(initial_only.ok()) << initial_only.status();
-  EXPECT_THAT(As<float>((*initial_only)[0].message().values(0)), ElementsAre(1, 2));
+  EXPECT_THAT(As<float>((*initial_only)[0].values(0)), ElementsAre(1, 2));
 
   const auto shorter =
       ParseExamples(R"({"inputs": {"x": [1, 2]}, "outputs": {"x": [2], "sum": 6}})", *signature);
@@ -138,4 +138,4 @@ TEST(ExampleFileTest, ErrorsNameTheProblemAndItsPosition) {
 }
 
 }  // namespace
-}  // namespace resident::cli
+}  // namespace resident

@@ -1,0 +1,364 @@
+#include "server/operators/operators_dir.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status_macros.h"
+#include "server/auth/account.h"
+#include "server/operators/install_collector.h"
+#include "server/operators/operator_messages.h"
+
+namespace resident {
+namespace {
+
+using State = v1::OperatorsDirStatus;
+
+constexpr std::chrono::milliseconds kPoll(500);
+constexpr std::chrono::seconds kMinPause(1);
+constexpr std::chrono::seconds kMaxPause(60);
+// Installs at one time; --max_installs, if it is less.
+constexpr size_t kMaxInstalls = 8;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+absl::Status Named(const std::string& name, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+}
+
+const SetOperator& FindEntry(const OperatorSet& set, const std::string& name) {
+  return *std::ranges::find(set.operators, name, &SetOperator::name);
+}
+
+}  // namespace
+
+OperatorsDir::OperatorsDir(const std::string& path, Core& core, std::function<void()> on_ready)
+    : path_(path), core_(core), on_ready_(std::move(on_ready)), folder_(path) {
+  core_.set_applied = false;
+  SetState(State::STATE_APPLYING, "");
+}
+
+absl::Status OperatorsDir::Start() {
+  RETURN_IF_ERROR(folder_.Check());
+  Take(folder_.Read());
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+void OperatorsDir::RequestStop() {
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+}
+
+void OperatorsDir::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+bool OperatorsDir::stopping() const {
+  absl::MutexLock lock(&mu_);
+  return stopping_;
+}
+
+v1::OperatorsDirStatus OperatorsDir::view() const {
+  const FolderRecord record = core_.operators.plans().folder;
+  absl::MutexLock lock(&mu_);
+  v1::OperatorsDirStatus view = view_;
+  if (view.state() != State::STATE_APPLIED || record.superseded_by.empty()) return view;
+  const absl::Duration since = absl::Now() - absl::FromUnixMillis(record.superseded_ms);
+  view.set_superseded_by(record.superseded_by);
+  view.set_superseded_for_ms(
+      static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(since))));
+  view.clear_differing();
+  view.set_drift(since > kMaxSuperseded);
+  return view;
+}
+
+void OperatorsDir::SetState(State::State state, const std::string& error) {
+  absl::MutexLock lock(&mu_);
+  view_.set_state(state);
+  view_.set_error(ToUtf8(error));
+  if (state == State::STATE_APPLIED) view_.clear_missing();
+  if (!wanted_.has_value()) return;
+  view_.set_set(wanted_->set.set);
+  view_.set_release(wanted_->set.release);
+  view_.set_plan(wanted_->plan);
+}
+
+void OperatorsDir::Fail(const absl::Status& status) {
+  bool news = false;
+  {
+    absl::MutexLock lock(&mu_);
+    news = view_.error() != ToUtf8(Text(status));
+  }
+  // A claim ends by itself.
+  const bool waits = absl::IsAborted(status);
+  if (news && waits) LogInfo("--operators_dir=", path_, " waits: ", Text(status));
+  if (news && !waits) {
+    LogError("--operators_dir=", path_, " was not applied: ", Text(status));
+  }
+  SetState(waits ? State::STATE_APPLYING : State::STATE_FAILED, Text(status));
+}
+
+void OperatorsDir::Run() {
+  while (true) {
+    if (pending_ && core_.time.Now() >= next_) Attempt();
+    if (pending_ && Settled()) {  // Meanwhile others have rolled out another plan.
+      pending_ = false;
+      SetState(State::STATE_APPLIED, "");
+      BecomeReady();
+    }
+    FindDrift();
+    {
+      absl::MutexLock lock(&mu_);
+      core_.time.Await(mu_, absl::Condition(&stopping_), core_.time.Now() + kPoll);
+      if (stopping_) return;
+    }
+    if (auto contents = folder_.Poll()) Take(*std::move(contents));
+  }
+}
+
+void OperatorsDir::Take(SetFolder::Contents contents) {
+  const bool known = wanted_.has_value() && wanted_->digest == contents.digest;
+  if (known && contents.set.ok() && readable_) return;
+  for (const std::string& warning : contents.warnings) LogWarning(warning);
+  readable_ = contents.set.ok();
+  pending_ = false;
+  if (!readable_) return Fail(contents.set.status());
+  if (!known) {
+    wanted_.emplace(*std::move(contents.set), contents.digest);
+    refused_.clear();
+    absl::MutexLock lock(&mu_);
+    view_.clear_missing();
+    view_.clear_differing();
+    view_.set_drift(false);
+  }
+  compared_revision_ = 0;
+  if (Settled()) {
+    SetState(State::STATE_APPLIED, "");
+    return BecomeReady();
+  }
+  pending_ = true;
+  next_ = {};
+  pause_ = kMinPause;
+  SetState(State::STATE_APPLYING, "");
+}
+
+bool OperatorsDir::Settled() const {
+  const FolderRecord record = core_.operators.plans().folder;
+  return record.digest == wanted_->digest && (record.applied || !record.superseded_by.empty());
+}
+
+void OperatorsDir::BecomeReady() {
+  if (core_.set_applied.exchange(true)) return;
+  on_ready_();
+}
+
+void OperatorsDir::Attempt() {
+  const absl::Status status = Apply();
+  if (stopping()) return;
+  if (status.ok()) {
+    pending_ = false;
+    compared_revision_ = 0;
+    LogInfo("--operators_dir=", path_, ": set ", wanted_->set.set, " serves");
+    SetState(State::STATE_APPLIED, "");
+    return BecomeReady();
+  }
+  Fail(status);
+  next_ = core_.time.Now() + (absl::IsAborted(status) ? kMinPause : pause_);
+  if (!absl::IsAborted(status)) pause_ = std::min(2 * pause_, kMaxPause);
+}
+
+absl::Status OperatorsDir::CheckClaim() const {
+  const PlanTable plans = core_.operators.plans();
+  const auto claimed = std::ranges::find(plans.plans, plans.claimed, &PlanRecord::plan);
+  if (plans.lease == 0 || claimed == plans.plans.end()) return absl::OkStatus();
+  const bool ours = claimed->set == wanted_->set.set ||
+                    std::ranges::any_of(claimed->before, [&](const auto& before) {
+                      return wanted_->target.hashes.contains(before.first);
+                    });
+  if (!ours) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("operators of set ", wanted_->set.set, " are claimed by '",
+                                         claimed->holder, "' for plan ", ShortHash(claimed->plan),
+                                         ". Fix: none needed; it is applied when the claim ends"));
+}
+
+std::vector<SetDifference> OperatorsDir::Compare(v1::SummaryResponse* summary) const {
+  summary->Clear();
+  FillSummary(core_, summary);
+  std::set<std::string> builtin;
+  for (const auto& [name, hash] : wanted_->target.hashes) {
+    if (FindOperator(*summary, name) != nullptr) continue;
+    if (core_.registry.Describe(name).ok()) builtin.insert(name);
+  }
+  return CompareWithSet(wanted_->target, FindPruned(wanted_->set, *summary), builtin, *summary);
+}
+
+absl::Status OperatorsDir::Apply() {
+  // While the daemon drains, operators are not changed.
+  ASSIGN_OR_RETURN(const DrainGate::Entry entry, core_.gate.Enter(1));
+  FolderRecord record{
+      .digest = wanted_->digest, .plan = wanted_->plan, .set = wanted_->set.set, .applied = false};
+  if (core_.operators.plans().folder.digest != wanted_->digest) {
+    RETURN_IF_ERROR(core_.operators.RecordFolder(record));
+  }
+  v1::SummaryResponse summary;
+  const std::vector<SetDifference> differences = Compare(&summary);
+  {
+    absl::MutexLock lock(&mu_);
+    view_.clear_missing();
+    for (const SetDifference& difference : differences) view_.add_missing(difference.name);
+  }
+  if (!differences.empty()) {
+    RETURN_IF_ERROR(CheckClaim());
+    RETURN_IF_ERROR(Stage(differences, summary));
+    RETURN_IF_ERROR(Switch());
+  }
+  record.applied = true;
+  return core_.operators.RecordFolder(record);
+}
+
+absl::Status OperatorsDir::Stage(const std::vector<SetDifference>& differences,
+                                 const v1::SummaryResponse& summary) {
+  std::vector<const SetDifference*> missing;
+  std::vector<std::string> errors;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  const auto add = [&](const std::string& name, const absl::Status& status) {
+    // An install that was ABORTED may succeed at the next attempt; the others decide.
+    if (code == absl::StatusCode::kOk || absl::IsAborted(absl::Status(code, ""))) {
+      code = status.code();
+    }
+    errors.push_back(absl::StrCat(name, ": ", status.message()));
+  };
+  const auto revision_of = [&](const std::string& name) {
+    const v1::SummaryResponse::Operator* const op = FindOperator(summary, name);
+    return op == nullptr ? 0 : op->revision();
+  };
+  for (const SetDifference& difference : differences) {
+    if (difference.action == "blocked") {
+      add(difference.name, absl::FailedPreconditionError(absl::StrCat(
+                               difference.why, ". Fix: change the set, or this daemon")));
+    }
+    if (difference.action != "stage") continue;
+    const auto refused = refused_.find(difference.name);
+    if (refused != refused_.end() && refused->second.revision == revision_of(difference.name)) {
+      add(difference.name, refused->second.status);
+      continue;
+    }
+    missing.push_back(&difference);
+  }
+  absl::Mutex mu;  // Guards what the threads share.
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < missing.size(); i = next++) {
+      const std::string& name = missing[i]->name;
+      const uint64_t revision = revision_of(name);
+      const absl::Status status = Install(FindEntry(wanted_->set, name), revision);
+      if (status.ok()) continue;
+      absl::MutexLock lock(&mu);
+      add(name, status);
+      if (absl::IsInvalidArgument(status)) refused_[name] = {revision, status};
+    }
+  };
+  std::vector<std::thread> threads(
+      std::min({missing.size(), kMaxInstalls, size_t{core_.limits.max_installs}}));
+  for (std::thread& thread : threads) thread = std::thread(work);
+  for (std::thread& thread : threads) thread.join();
+  if (errors.empty()) return absl::OkStatus();
+  std::ranges::sort(errors);
+  return absl::Status(code,
+                      absl::StrCat(absl::StrJoin(errors, "; "), " (no operator was changed)"));
+}
+
+absl::Status OperatorsDir::Install(const SetOperator& op, uint64_t revision) {
+  ASSIGN_OR_RETURN(SetInstall install, MakeInstall(op, wanted_->set));
+  install.header.set_expected_revision(revision);
+  install.header.set_wait_for(v1::VERSION_STATE_LOADED);
+  install.header.mutable_context()->set_plan(wanted_->plan);
+  install.header.mutable_context()->set_set(wanted_->set.set);
+  InstallCollector collector;
+  v1::InstallRequest message;
+  *message.mutable_header() = std::move(install.header);
+  RETURN_IF_ERROR(collector.Add(message));
+  for (const auto& [name, text] : op.files) {
+    message.mutable_file()->set_name(name);
+    message.mutable_file()->set_data(text);
+    RETURN_IF_ERROR(collector.Add(message));
+  }
+  for (v1::InstallExample& example : install.examples) {
+    *message.mutable_example() = std::move(example);
+    RETURN_IF_ERROR(collector.Add(message));
+  }
+  ASSIGN_OR_RETURN(InstallRequest request, collector.Finish());
+  request.actor = kDaemonActor;
+  return core_.operators.Install(
+      request, [](const InstallProgress&) {}, [this] { return stopping(); });
+}
+
+absl::Status OperatorsDir::Switch() {
+  v1::SummaryResponse summary;
+  for (const SetDifference& difference : Compare(&summary)) {
+    const std::string& name = difference.name;
+    const v1::SummaryResponse::Operator* const op = FindOperator(summary, name);
+    if (stopping()) return absl::CancelledError("the daemon ends");
+    if (difference.action == "remove") {
+      RETURN_IF_ERROR(Named(name, core_.operators
+                                      .Remove(name, op->revision(), kDaemonActor,
+                                              {.plan = wanted_->plan, .set = wanted_->set.set})
+                                      .status()));
+      continue;
+    }
+    const v1::SummaryResponse::Version* const loaded = FindHash(op, difference.wanted);
+    if (difference.action != "switch" || loaded == nullptr) {
+      // Others have changed it since it was installed.
+      return absl::AbortedError(absl::StrCat(name, ": version ", ShortHash(difference.wanted),
+                                             " is not loaded any more",
+                                             difference.why.empty() ? "" : ": ", difference.why,
+                                             ". Fix: none needed; it is tried again"));
+    }
+    v1::ActivateRequest activate;
+    activate.set_name(name);
+    activate.set_version(loaded->version());
+    activate.set_expected_revision(op->revision());
+    *activate.mutable_bake() =
+        MakeBake(wanted_->set, wanted_->set.bake_time.value_or(absl::ZeroDuration()));
+    activate.mutable_context()->set_plan(wanted_->plan);
+    activate.mutable_context()->set_set(wanted_->set.set);
+    ASSIGN_OR_RETURN(SwitchRequest request, ParseSwitch(activate));
+    request.actor = kDaemonActor;
+    RETURN_IF_ERROR(Named(name, core_.operators.Activate(request).status()));
+  }
+  return absl::OkStatus();
+}
+
+void OperatorsDir::FindDrift() {
+  const uint64_t revision = core_.operators.revision() + 1;
+  if (!wanted_.has_value() || pending_ || compared_revision_ == revision || !Settled()) return;
+  compared_revision_ = revision;
+  v1::SummaryResponse summary;
+  std::vector<std::string> names;
+  std::vector<std::string> texts;
+  for (const SetDifference& difference : Compare(&summary)) {
+    names.push_back(difference.name);
+    texts.push_back(absl::StrCat(difference.name, " serves ", ShortHash(difference.active),
+                                 " in place of ", ShortHash(difference.wanted)));
+  }
+  const bool superseded = !core_.operators.plans().folder.superseded_by.empty();
+  absl::MutexLock lock(&mu_);
+  const bool news = !std::ranges::equal(view_.differing(), names);
+  view_.mutable_differing()->Assign(names.begin(), names.end());
+  view_.set_drift(!names.empty());
+  if (!news || superseded) return;
+  if (names.empty()) {
+    LogInfo("--operators_dir=", path_, ": set ", wanted_->set.set, " serves again");
+  } else {
+    LogWarning("--operators_dir=", path_, ": others have changed operators of set ",
+               wanted_->set.set, ": ", absl::StrJoin(texts, "; "),
+               "; they are left as they are until the folder changes");
+  }
+}
+
+}  // namespace resident
