@@ -137,12 +137,12 @@ class OperatorsDirTest(FleetTest):
                 for version in operator["versions"] if version["state"] == "active"}
 
     def results(self, *names):
-        """What the programs return."""
+        """The registers in which the programs end."""
         out = []
         for name in names:
             done = self.daemon.ctl("flux", "run", "--operator=" + name)
             self.assertEqual(done.code, 0, done)
-            out.append(done.out)
+            out.append(re.findall(r"^R\d+ .*$", done.out, re.M))
         return out
 
     def set_file(self, name, *operators, **keys):
