@@ -426,7 +426,9 @@ class Reader {
   absl::StatusOr<std::string> ReadFile(const Map& map, const std::string& key,
                                        const std::string& path) {
     const std::vector<std::string> parts = absl::StrSplit(path, '/');
-    if (absl::StartsWith(path, "/") || std::ranges::find(parts, "..") != parts.end()) {
+    // A byte 0 would end the path for the system.
+    if (absl::StartsWith(path, "/") || std::ranges::find(parts, "..") != parts.end() ||
+        path.find('\0') != std::string::npos) {
       return map.Refuse(key, absl::StrCat("names ", Quote(path)),
                         "name a file in the folder of the set, or below it");
     }

@@ -121,6 +121,7 @@ TEST(OperatorSetTest, RefusesWhatASetDoesNotHave) {
       {head + "- {name: a, expr: x, scratch_bytes: -1}\n", "f.yaml:4: ", "'-1'"},
       {head + "- {name: a, expr: [x]}\n", "f.yaml:4: ", "expr of an operator is not a text"},
       {head + "- {name: a, file: ../x.cc}\n", "f.yaml:4: ", "'../x.cc'"},
+      {head + "- {name: a, file: \"x\\0.cc\"}\n", "f.yaml:4: ", "names"},
       {head + "- {name: a, file: /x.cc}\n", "f.yaml:4: ", "'/x.cc'"},
       {head + "- {name: a, file: none.cc}\n", "f.yaml:4: a: ", "no file none.cc"},
       {head + "- {name: a, file: bare.cc}\n", "f.yaml:4: ", "`// signature:`"},

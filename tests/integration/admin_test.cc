@@ -242,7 +242,7 @@ TEST(DrainTest, DrainFinishesQueuedWorkAndRefusesNewWork) {
     grpc::ClientContext context;
     context.AddMetadata("resident-session", session);
     v1::AllocateRequest request;
-    request.set_size_bytes(4);
+    request.set_dtype(v1::DTYPE_F32);
     v1::AllocateResponse answer;
     return client.buffers().Allocate(&context, request, &answer);
   };
