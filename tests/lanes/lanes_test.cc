@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lane.h"
+#include "client/lane/fake_daemon.h"
 #include "client/operators.h"
 #include "client/residentd_client.h"
 #include "client/shared_memory.h"
@@ -106,8 +107,10 @@ TEST_F(LaneClientTest, LoneCallsAreEachChecked) {
 
 // Random programs on overlapping memory give the results of one task after the other.
 TEST_F(LaneClientTest, OrderedTasksGiveTheResultsOfASequence) {
-  constexpr uint64_t kViews = 8, kStepBytes = 384, kTasks = 50;
-  constexpr uint64_t kFloats = (kViews - 1) * kStepBytes / sizeof(float) + 2 * kN;
+  constexpr uint64_t kTasks = 50;
+  // Views of kN floats; each two overlap.
+  const std::vector<uint64_t> views = {0, 32, 512, 544, 1024, 1056, 1536, 1568};
+  constexpr uint64_t kFloats = 2048;
   const Daemon daemon(Flags());
   const auto client = Connect(daemon);
   Shared memory(*client, kFloats);
@@ -121,23 +124,25 @@ TEST_F(LaneClientTest, OrderedTasksGiveTheResultsOfASequence) {
   }
   std::minstd_rand random(1);
   std::vector<float> expected(kFloats);
-  for (uint64_t program = 0; program < Scaled(200); ++program) {
+  for (uint64_t program = 0; program < Scaled(50); ++program) {
     for (uint64_t i = 0; i < kFloats; ++i) {
       expected[i] = memory.data()[i] = static_cast<float>(random() % 64);
     }
     int64_t last = 0;
     for (uint64_t task = 0; task < kTasks; ++task) {
       // An output is an input, or does not overlap with it.
-      const uint64_t x = random() % kViews, y = random() % kViews;
-      uint64_t out = random() % kViews;
-      const auto clear = [&](uint64_t in) { return in == out || in + 1 < out || out + 1 < in; };
-      while (!clear(x) || !clear(y)) out = random() % kViews;
-      last = Must(add.Submit(
-          RESIDENTD_LANE_ORDERED | RESIDENTD_LANE_QUIET, PlaceIn{memory.buffer, x * kStepBytes},
-          PlaceIn{memory.buffer, y * kStepBytes}, PlaceIn{memory.buffer, out * kStepBytes}));
-      constexpr uint64_t kStep = kStepBytes / sizeof(float);
+      const uint64_t x = random() % views.size(), y = random() % views.size();
+      uint64_t out = random() % views.size();
+      while ((x != out && x / 2 == out / 2) || (y != out && y / 2 == out / 2)) {
+        out = random() % views.size();
+      }
+      const auto place = [&](uint64_t view) {
+        return PlaceIn{memory.buffer, views[view] * sizeof(float)};
+      };
+      last = Must(add.Submit(RESIDENTD_LANE_ORDERED | RESIDENTD_LANE_QUIET, place(x), place(y),
+                             place(out)));
       for (uint64_t i = 0; i < kN; ++i) {
-        expected[out * kStep + i] = expected[x * kStep + i] + 2 * expected[y * kStep + i];
+        expected[views[out] + i] = expected[views[x] + i] + 2 * expected[views[y] + i];
       }
     }
     ASSERT_TRUE(Eventually([&] { return residentd_lane_completed(lane->handle()) > last; }));
@@ -354,6 +359,54 @@ TEST_F(LaneStreamsTest, TasksRunInTheOrderOfStreams) {
     for (const auto& stream : all) destroy_(stream->handle);
   }
   EXPECT_EQ(registrations_(), 0);
+}
+
+// What was ordered before the end of a scope has ended when the next scope of the stream begins;
+// the scope of another stream does not say that.
+TEST_F(LaneStreamsTest, ASecondScopeOfAStreamNeedsNoAfterAll) {
+  void* const streams[] = {create_(&a_context), create_(&a_context)};
+  {
+    Pair pair;  // The daemon is the test.
+    constexpr uint16_t kCall = 1;
+    ASSERT_EQ(residentd_lane_set_access(pair.lane, kCall, 0, 4, RESIDENTD_LANE_ACCESS_WRITE),
+              RESIDENTD_LANE_OK);
+    const auto waits = [&] {
+      const uint64_t word = 0;
+      EXPECT_GE(residentd_lane_submit(pair.lane, kCall, &word, 1, RESIDENTD_LANE_ORDERED), 0);
+      while (true) {
+        const auto slot = pair.daemon.Take();
+        EXPECT_TRUE(slot.has_value());
+        if (!slot.has_value()) return false;
+        if (lane_head_kind(slot->head) != kLaneTask) continue;
+        return (lane_head_flags(slot->head) & kLaneAfterAll) != 0;
+      }
+    };
+    const auto begin = [&](int stream) {
+      ASSERT_EQ(residentd_lane_stream_begin(pair.lane, streams[stream]), RESIDENTD_LANE_OK);
+    };
+    const auto end = [&](int stream) {
+      ASSERT_EQ(residentd_lane_stream_end(pair.lane, streams[stream]), RESIDENTD_LANE_OK);
+    };
+    begin(0);
+    EXPECT_TRUE(waits());  // As the first one always does.
+    EXPECT_TRUE(waits());
+    end(0);
+    begin(0);
+    EXPECT_FALSE(waits());
+    end(0);
+    begin(1);
+    EXPECT_TRUE(waits());
+    end(1);
+    begin(0);
+    EXPECT_TRUE(waits());
+    begin(0);
+    EXPECT_TRUE(waits());
+    end(0);
+    begin(0);
+    EXPECT_FALSE(waits());
+    end(0);
+  }
+  for (void* const stream : streams) destroy_(stream);
 }
 
 TEST_F(LaneStreamsTest, WrongStreamsAreRefused) {
