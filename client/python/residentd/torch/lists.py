@@ -176,12 +176,13 @@ class _Tasks:
     def _read(self, parameter: int, tensors: Sequence[Any]) -> Tuple[Any, Any]:
         """Reads the addresses of a list; for each tensor the first one of the same kind, and the length if it is a dense
         vector of float32, otherwise 0."""
-        if set(map(type, tensors)) != {torch.Tensor}:
-            for each in tensors:
-                if not isinstance(each, torch.Tensor):
-                    raise WrongType("a list of {} has a {}".format(self.operator, type(each).__name__), "pass tensors",
-                                    operator=self.operator)
-        if any(map(torch.Tensor.is_neg, tensors)):
+        try:
+            pending = any(map(torch.Tensor.is_neg, tensors))
+        except TypeError:
+            wrong = next(each for each in tensors if not isinstance(each, torch.Tensor))
+            raise WrongType("a list of {} has a {}".format(self.operator, type(wrong).__name__), "pass tensors",
+                            operator=self.operator) from None
+        if pending:
             raise InvalidArgument("the negation of a tensor in a list of {} is pending".format(self.operator),
                                   "pass resolve_neg() of it", operator=self.operator)
         addresses = self.addresses[parameter] = np.empty(self.count, np.int64)

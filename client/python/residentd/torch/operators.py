@@ -23,7 +23,7 @@ from ..dtypes import DType
 from ..errors import FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS
 from ..signature import INOUT, INPUT, OUTPUT, REDUCTION_OPTIONS, Shape, Signature
-from .lane import TorchCall, TorchLane, attach, current, kind_of
+from .lane import TorchCall, TorchLane, attach, current, empty_cuda, kind_of
 from .tensors import TORCH, dtype_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class _Entry:
         self.call = call  # None: no output has an element, so that nothing is to be done.
         self.words = words  # Of the tensors that are given, in the order of the key.
         self.new = new  # Word, dtype and shape of each new output.
+        self.layouts = [(shape, buffers.dense_strides(shape), TORCH[dtype.name]) for _, dtype, shape in new]
+        self.has_defaults = False  # Whether the words of all scalars are their defaults.
         self.scalars = scalars  # Word, name and default of each one that varies.
 
 
@@ -115,15 +117,21 @@ class BoundOperator:
     def _run(self, entry: _Entry, kwargs: Dict[str, Any]) -> List[torch.Tensor]:
         """Runs a prepared call whose given tensors are set; the new outputs."""
         call = entry.call
-        made = [self.lane.new(shape, dtype, entry.gpu) for _, dtype, shape in entry.new]
+        lane = self.lane
+        if entry.gpu and empty_cuda is not None and lane._scope is not None and lane._scope.in_pool:
+            made = [empty_cuda(*each) for each in entry.layouts]
+        else:
+            made = [lane.new(shape, dtype, entry.gpu) for _, dtype, shape in entry.new]
         if call is None:
             return made
         for (word, _, _), tensor in zip(entry.new, made):
             if not call.put_fast(word, (tensor,)):
                 call.set_tensor(word, tensor)
-        for word, name, default in entry.scalars:
-            value = kwargs.get(name)
-            call.set_scalar(word, default if value is None else value)
+        if kwargs or not entry.has_defaults:
+            for word, name, default in entry.scalars:
+                value = kwargs.get(name)
+                call.set_scalar(word, default if value is None else value)
+            entry.has_defaults = not kwargs
         try:
             call()
         except FailedPrecondition:

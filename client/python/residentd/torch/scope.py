@@ -59,6 +59,7 @@ class Scope:
         self._handle = int(self._stream.cuda_stream)
         self._fences = _Fences(self) if strict else None
         self._pool = memory.pool() if pool else None
+        self.in_pool = pool  # Whether torch's tensors of this thread are made in the pool.
         self._depth = 0
         self.begun = False  # Whether the lane has an await behind the stream's last work.
         self._pending = False  # Whether there are submissions for which the stream does not wait yet.
