@@ -207,8 +207,8 @@ class Order(GpuTest):
                     x, y, out = (generator.randrange(8) for _ in range(3))
                     if any(0 < abs(at[out] - at[i]) < 512 for i in (x, y)):
                         continue  # It would overlap its own inputs.
-                    name, function = generator.choice([("add", torch.add), ("sub", torch.sub), ("maximum", torch.maximum),
-                                                       ("minimum", torch.minimum)])
+                    name, function = generator.choice([
+                        ("add", torch.add), ("sub", torch.sub), ("maximum", torch.maximum), ("minimum", torch.minimum)])
                     rt.ops[name](ours[x], ours[y], out=ours[out])
                     function(views[x], views[y], out=views[out])
             self.assertTrue(torch.equal(device.cpu(), memory), program)

@@ -158,7 +158,8 @@ class TorchCall(LaneCall):
             self._addresses[self._output] = 0 if span.segment else self._words[self._output] - span.delta
 
     def put_fast(self, word: int, tensors: Tuple[Any, ...]) -> bool:
-        """Sets the words from `word` on, if all tensors are as those that were set before. REQUIRES: as set_tensor()."""
+        """Sets the words from `word` on, if all tensors are as those that were set before. REQUIRES: as of
+        set_tensor()."""
         if _api is None or lanes.module is None:
             return False
         if self._generation != self._lane.generation:
@@ -326,7 +327,7 @@ class TorchLane(Lane):
     def _submit_some(self, number: int, address: int, tasks: int, words: int, flags: int) -> int:
         """Submits tasks; how many, or a code."""
         if lanes.module is not None:
-            return lanes.module.submit_all(self._handle, number, address, tasks, words, flags)  # type: ignore[no-any-return]
+            return int(lanes.module.submit_all(self._handle, number, address, tasks, words, flags))
         code = self._library.residentd_lane_submit(self._handle, number, address, words, flags)
         return min(code, 0) or 1
 
@@ -379,7 +380,8 @@ class TorchLane(Lane):
             self._release_calls([self._discarded.popleft() for _ in range(len(self._discarded))])
         while True:
             try:
-                call: TorchCall = self._prepare(signature, scalars, tensors, vary, 0, elements)  # type: ignore[assignment]
+                call = self._prepare(signature, scalars, tensors, vary, 0, elements)
+                assert isinstance(call, TorchCall)
                 if elements:
                     self.set_access(call._number, call._count - 1, _F32_BYTES, _ELEMENTS)
                 return call

@@ -113,7 +113,8 @@ class _Tasks:
                                 "pass a list, or a tensor for all tasks", operator=name)
         lengths = {len(each) for each in inputs if isinstance(each, (list, tuple))}
         if len(lengths) != 1:
-            raise InvalidArgument("the lists have {} tensors".format(sorted(lengths)) if lengths else "there is no list",
+            what = "the lists have {} tensors".format(sorted(lengths)) if lengths else "there is no list"
+            raise InvalidArgument(what,
                                   "pass lists of the same length, and at least one", operator=name)
         self.count = lengths.pop()
         self.places, _, _, self.options = bound.arrange(
@@ -138,7 +139,8 @@ class _Tasks:
             return {i: [None] * self.count for i in own}
         lists = [out] if len(own) == 1 and not isinstance(out, dict) else [
             out[bound.signature.parameters[i].keyword] for i in own] if isinstance(out, dict) else list(out)
-        if len(lists) != len(own) or any(not isinstance(each, (list, tuple)) or len(each) != self.count for each in lists):
+        if len(lists) != len(own) or any(
+                not isinstance(each, (list, tuple)) or len(each) != self.count for each in lists):
             raise InvalidArgument("out= of {} has not a list of {} tensors for each output".format(
                 self.operator, self.count), "pass a list, or for several outputs a dict of lists by name",
                 operator=self.operator)
@@ -174,8 +176,8 @@ class _Tasks:
         return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
     def _read(self, parameter: int, tensors: Sequence[Any]) -> Tuple[Any, Any]:
-        """Reads the addresses of a list; for each tensor the first one of the same kind, and the length if it is a dense
-        vector of float32, otherwise 0."""
+        """Reads the addresses of a list; for each tensor the first one of the same kind, and the length if it is a
+        dense vector of float32, otherwise 0."""
         try:
             pending = any(map(torch.Tensor.is_neg, tensors))
         except TypeError:
@@ -232,7 +234,8 @@ class _Tasks:
             each = self.lists[bound.inputs.index(i)] if i in bound.inputs else self.outputs[i]
             name = signature.parameters[i].name
             if isinstance(each, torch.Tensor):
-                found[i] = self._places(name, [each], np.array([each.data_ptr()]), [0], reach_bytes(each)).repeat(len(tasks))
+                place = self._places(name, [each], np.array([each.data_ptr()]), [0], reach_bytes(each))
+                found[i] = place.repeat(len(tasks))
             elif each is not None:
                 found[i] = self._places(name, each, self.addresses[i][tasks], tasks, reach_bytes(each[task]))
         call = self._call(places, given, fixed, 0)
@@ -272,8 +275,8 @@ class _Tasks:
         tasks = np.repeat(np.arange(self.count), full)
         if len(tasks):
             offsets = 4 * bound.piece * (np.arange(len(tasks)) - np.repeat(np.cumsum(full) - full, full))
-            self.groups.append(_Group(call, tasks, {word: each[tasks] + offsets for word, each in words.items()}, scalars,
-                                      bound.piece))
+            columns = {word: each[tasks] + offsets for word, each in words.items()}
+            self.groups.append(_Group(call, tasks, columns, scalars, bound.piece))
         tasks = np.flatnonzero(rest)
         if len(tasks):
             columns = {word: (each + 4 * bound.piece * full)[tasks] for word, each in words.items()}
@@ -383,8 +386,8 @@ class _Tasks:
             try:
                 array = np.asarray(value, np.float64).astype(kind.storage)
             except (TypeError, ValueError):
-                raise InvalidArgument("'{}' of {} is no number".format(name, self.operator), "pass a number, or one for "
-                                      "each task", operator=self.operator) from None
+                raise InvalidArgument("'{}' of {} is no number".format(name, self.operator),
+                                      "pass a number, or one for each task", operator=self.operator) from None
             if array.ndim and array.shape != (self.count,):
                 raise InvalidArgument("'{}' of {} has the shape {} for {} tasks".format(
                     name, self.operator, list(array.shape), self.count), "pass one number, or one for each task",

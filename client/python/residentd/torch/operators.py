@@ -155,8 +155,8 @@ class BoundOperator:
 
     def arrange(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> Tuple[
             List[int], List[Any], Dict[str, Any], Tuple[Any, ...]]:
-        """The parameters that tensors are given for, inputs first; the tensors; scalars that vary; and what the shapes of
-        new outputs and scalars that do not vary follow from. InvalidArgument if there is no such parameter."""
+        """The parameters that tensors are given for, inputs first; the tensors; scalars that vary; and what the
+        shapes of new outputs and scalars that do not vary follow from. InvalidArgument if there is no such parameter."""
         signature = self.signature
         name = signature.operator
         if len(args) > len(self.inputs):
@@ -174,8 +174,8 @@ class BoundOperator:
             elif index < 0 and signature.reduces and keyword in REDUCTION_OPTIONS:
                 options[keyword] = tuple(value) if isinstance(value, list) else value
             elif index < 0:
-                raise InvalidArgument("{} has no parameter '{}'".format(name, keyword), "its parameters are: " + ", ".join(
-                    signature.by_keyword), operator=name)
+                raise InvalidArgument("{} has no parameter '{}'".format(name, keyword),
+                                      "its parameters are: " + ", ".join(signature.by_keyword), operator=name)
             elif signature.parameters[index].scalar:
                 (varying if keyword in self._varying_names else options)[keyword] = value
             elif index in tensors:
@@ -280,7 +280,8 @@ class BoundOperator:
         name = self.signature.operator
         return InvalidArgument("{} has no gradient, and a tensor requires one".format(name),
                                "call it in torch.no_grad(), pass tensor.detach(), or name the operator that computes "
-                               "its gradients with residentd.torch.define({!r}, backward=...)".format(name), operator=name)
+                               "its gradients with residentd.torch.define({!r}, backward=...)".format(name),
+                               operator=name)
 
     def _wrong_type(self, parameter: int, value: Any) -> WrongType:
         return WrongType("argument '{}' of {} is a {}, not a torch tensor".format(
@@ -321,8 +322,8 @@ class Operator:
     """An operator of the daemon as a function of torch tensors: ops.NAME.
 
     Inputs are passed by position or keyword, scalars and outputs (out=) by keyword, `shape` if that of an output does
-    not follow from the inputs, `axis` and `keepdims` for reductions. The result is the output, or a named tuple if there
-    are several; inout parameters are updated in place, and returned. Tensors of the CPU that are not in memory of
+    not follow from the inputs, `axis` and `keepdims` for reductions. The result is the output, or a named tuple if
+    there are several; inout parameters are updated in place, and returned. Tensors of the CPU that are not in memory of
     the daemon are copied; those of a GPU are refused, unless attach() has copy=True.
     """
 
@@ -435,7 +436,8 @@ class _Defined:
         """The arguments of ops by name."""
         values = {**self.defaults, **dict(zip(self.defaults, args)), **kwargs}
         if len(self.shapes) > 1:
-            values["shape"] = {name[:-len("_shape")]: values.pop(name) for name in self.shapes if values[name] is not None}
+            shapes = {name[:-len("_shape")]: values.pop(name) for name in self.shapes}
+            values["shape"] = {name: shape for name, shape in shapes.items() if shape is not None}
         return values
 
     def _call(self, values: Dict[str, Any]) -> Any:
