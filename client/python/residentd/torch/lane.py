@@ -109,7 +109,7 @@ class TorchCall(LaneCall):
         if not self.waits:
             lane = self._lane
             scope = lane._scope
-            if scope is None or not scope.begun or not lane._handle:
+            if scope is None or not scope.begun or scope.barrier or not lane._handle:
                 lane.submit(self)
                 return
             sequence = lane._library.residentd_lane_submit(lane._handle, self._number, self._words_at, self._count,

@@ -19,7 +19,7 @@ from .. import lane as lanes
 from ..errors import Error, FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS, Column, Tensor
 from ..signature import INPUT, OUTPUT
-from .lane import MAX_CALLS, ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
+from .lane import AFTER_ALL, MAX_CALLS, ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
 from .operators import bound_operator
 from .scope import Scope, lone_scope
 
@@ -61,18 +61,21 @@ class _Group:
                 self.columns.pop(word, None)
                 self._structures[word].values, self._structures[word].base = None, value
 
-    def submit(self, lane: TorchLane, flags: int) -> Iterator[List[int]]:
-        """Submits the tasks; the numbers of the submissions, so many at a time that their completions can be read."""
+    def submit(self, lane: TorchLane, flags: int, first: int) -> Iterator[List[int]]:
+        """Submits the tasks; the numbers of the submissions, so many at a time that their completions can be read.
+        first: more flags of the first submission."""
         step = lane.slots // 2
         if self.as_range:
             starts = range(0, self.count, _MAX_RANGE)
             for at in range(0, len(starts), step):
-                yield [self._submit_range(lane, start, flags) for start in starts[at:at + step]]
+                yield [self._submit_range(lane, start, flags if start else flags | first)
+                       for start in starts[at:at + step]]
             return
         for word in range(self.call._count):
             self._words[:, word] = self.columns[word] if word in self.columns else np.uint64(
                 self._structures[word].base).astype(np.int64)
-        for at in range(0, self.count, step):
+        yield lane.send_all(self.call, self._words[:1], flags | first)
+        for at in range(1, self.count, step):
             yield lane.send_all(self.call, self._words[at:at + step], flags)
 
     def _submit_range(self, lane: TorchLane, at: int, flags: int) -> int:
@@ -358,8 +361,17 @@ class _Tasks:
             scope.begin()
         waits = any(group.call.waits for group in self.groups)
         failed: Optional[BaseException] = None
+        flags, first = 0 if waits else QUIET, 0
+        if scope is not None and all(group.as_range for group in self.groups):
+            flags |= ORDERED
+            first = scope.take_barrier()
+        elif scope is not None:
+            # Tasks whose tensors are neighbours would be ordered with each other, so that all of them are ordered at
+            # once with what is before and behind them.
+            first = AFTER_ALL if scope.pending else 0
+            scope.barrier = True
         for group in self.groups:
-            for numbers in group.submit(lane, ORDERED if waits else ORDERED | QUIET):
+            for numbers in group.submit(lane, flags, 0 if group is not self.groups[0] else first):
                 if scope is not None:
                     scope.note_all(numbers, self.operator)
                 for number in numbers if waits else ():
