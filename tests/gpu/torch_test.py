@@ -77,12 +77,17 @@ class Memory(GpuTest):
         plan = rt.plan("mul", xs, ws, out=out)
         plan()
         close(torch.stack(out), torch.stack(xs) * torch.stack(ws))
-        lengths = [random.randrange(1, 4096) for _ in range(500)]
+        lengths = [random.randrange(1, 40000) for _ in range(500)]
         ragged = [pooled(n) for n in lengths]
+        before = [x.clone() for x in ragged]
         with rt.stream():
             found = rt.foreach("add", ragged, ragged, alpha=2.0)
-        for one, x in zip(found, ragged):
+            again = rt.ops.add(found[7], ragged[7])  # Behind the list.
+            rt.foreach("add", found, found, out=ragged, alpha=-0.5)  # Behind both.
+        close(again, 4 * before[7])
+        for one, x, y in zip(found, before, ragged):
             close(one, 3 * x)
+            close(y, 1.5 * x)
 
     def test_what_is_wrong_is_refused(self):
         x, other = pooled(64), torch.randn(64, device="cuda")
@@ -207,8 +212,8 @@ class Order(GpuTest):
                     x, y, out = (generator.randrange(8) for _ in range(3))
                     if any(0 < abs(at[out] - at[i]) < 512 for i in (x, y)):
                         continue  # It would overlap its own inputs.
-                    name, function = generator.choice([("add", torch.add), ("sub", torch.sub), ("maximum", torch.maximum),
-                                                       ("minimum", torch.minimum)])
+                    name, function = generator.choice([
+                        ("add", torch.add), ("sub", torch.sub), ("maximum", torch.maximum), ("minimum", torch.minimum)])
                     rt.ops[name](ours[x], ours[y], out=ours[out])
                     function(views[x], views[y], out=views[out])
             self.assertTrue(torch.equal(device.cpu(), memory), program)
@@ -226,11 +231,11 @@ class Failures(GpuTest):
                 try:
                     with rt.stream() as scope:
                         rt.ops.add(x, one, out=y, alpha=float(i))
-                        scope.check()
+                        scope.check(timeout=10)
                     return True
                 except residentd.Error as error:
-                    self.assertIn(error.code, ("ABORTED", "UNAVAILABLE", "FAILED_PRECONDITION", "INTERNAL",
-                                               "REFUSED"), error)
+                    print("  {}: {}".format(error.code, error.message), flush=True)
+                    self.assertIn(error.code, ("ABORTED", "UNAVAILABLE", "INTERNAL", "REFUSED"), error)
                     return False
 
             self.wait_for(works)

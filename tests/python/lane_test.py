@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -42,6 +43,35 @@ class Lanes(support.PackageTest):
                 y[i % 2] = 0.5
                 add(x[i % 2], y[i % 2], out=z[i % 2], alpha=i)
                 np.testing.assert_array_equal(z[i % 2], np.float32(1.5 * i))
+
+    def test_values_and_reductions(self):
+        with self.rd.lane() as lane:
+            x, out = self.rd.shared((4, 16)), self.rd.shared(())
+            x[:] = np.arange(64).reshape(4, 16)
+            total = lane.prepare("sum", x, axis=(0, 1), out=out)
+            self.assertEqual(total.value(), 2016)
+            x[0, 0] = 10
+            self.assertEqual(total.value(), 2026)
+            half = self.rd.shared((1,), "bf16")
+            largest = lane.prepare("max", self.rd.upload(x[0], "bf16"), axis=0, keepdims=True, out=half)
+            self.assertEqual(largest.value(), 15)
+            index = self.rd.shared((), "i64")
+            self.assertEqual(lane.prepare("argmax", x[1:], out=index, axis=[0, 1]).value(), 47)
+            y = self.rd.shared((4, 4))
+            lane.prepare("gemv", x, self.rd.upload(np.ones((4, 16), np.float32)), None, out=y)()
+            np.testing.assert_array_equal(y[:, 0], x.sum(1))
+            self.refused(residentd.InvalidArgument, "not in memory of this process",
+                         lane.prepare("sum", x, axis=(0, 1), out=self.rd.empty(())).value)
+            self.refused(residentd.InvalidArgument, "has the shape [4, 16]", lane.prepare("relu", x, out=x).value)
+            self.refused(residentd.InvalidArgument, "must be [4]", lane.prepare, "sum", x, axis=1, out=x[0])
+            self.refused(residentd.InvalidArgument, "has no axis 2", lane.prepare, "sum", x, axis=2, out=out)
+
+    def test_the_package_for_torch_is_imported_without_torch(self):
+        program = ("import sys; sys.modules['torch'] = None; sys.path.insert(0, {!r}); import residentd.torch as rt\n"
+                   "assert 'attach' in dir(rt)\n"
+                   "try: rt.attach\nexcept ImportError: print('needs torch')").format(str(support.package_path()))
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual((done.stdout, done.stderr), ("needs torch\n", ""))
 
     def test_ranges(self):
         x, y, z = self.rd.shared((300, 64)), self.rd.shared((64,)), self.rd.shared((300, 64))

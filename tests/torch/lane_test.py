@@ -74,19 +74,6 @@ class Calls(torch_support.TorchTest):
             self.assertEqual(largest.value(out=other), 100)
             self.assertEqual(other.item(), 100)
 
-    def test_the_values_of_numpy_arrays(self):
-        import numpy as np
-
-        with self.rd.lane() as lane:
-            x, out = self.rd.shared((16,)), self.rd.shared((), "f32")
-            x[:] = np.arange(16)
-            total = lane.prepare("sum", x, axis=0, out=out)
-            self.assertEqual(total.value(), 120)
-            buffer = self.rd.empty(())
-            self.refused(residentd.InvalidArgument, "not in memory of this process",
-                         lane.prepare("sum", x, axis=0, out=buffer).value)
-            self.refused(residentd.InvalidArgument, "has the shape [16]", lane.prepare("relu", x, out=x).value)
-
     def test_dtypes_strides_and_absent_inputs(self):
         for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int32):
             x, y = self.shared(torch.arange(48).reshape(6, 8).to(dtype)), rt.shared((8, 6), dtype)
@@ -111,7 +98,8 @@ class Calls(torch_support.TorchTest):
         self.refused(residentd.InvalidArgument, "no parameter 'q'", add, q=x)
         self.refused(residentd.InvalidArgument, "no element type", rt.shared, 4, torch.complex64)
         self.refused(residentd.InvalidArgument, "has no elements", self.lane.prepare, "add", x[:0], y, out=y)
-        self.refused(residentd.InvalidArgument, "must be [64]", self.lane.prepare, "sum", rt.shared((2, 64)), axis=0, out=rt.shared(2))
+        self.refused(residentd.InvalidArgument, "must be [64]", self.lane.prepare, "sum", rt.shared((2, 64)), axis=0,
+                     out=rt.shared(2))
         add()
 
     def test_memory_that_has_gone_is_not_taken_for_new_memory(self):

@@ -89,8 +89,10 @@ class Lists(torch_support.TorchTest):
     def test_what_is_wrong_is_refused(self):
         xs, ys = self.rows(20, 8), self.rows(20, 8)
         self.refused(residentd.InvalidArgument, "[19, 20]", rt.foreach, "add", xs, ys[1:])
-        self.refused(residentd.InvalidArgument, "'y' of task 3: ", rt.foreach, "add", xs, ys[:3] + [torch.zeros(8)] + ys[4:])
-        self.refused(residentd.InvalidArgument, "does not broadcast", rt.foreach, "add", xs, ys[:3] + [ys[3][:5]] + ys[4:])
+        self.refused(residentd.InvalidArgument, "'y' of task 3: ", rt.foreach, "add", xs,
+                     ys[:3] + [torch.zeros(8)] + ys[4:])
+        self.refused(residentd.InvalidArgument, "does not broadcast", rt.foreach, "add", xs,
+                     ys[:3] + [ys[3][:5]] + ys[4:])
         self.refused(residentd.InvalidArgument, "there is no list", rt.foreach, "add", xs[0], ys[0])
         self.refused(residentd.InvalidArgument, "not a list of 20 tensors", rt.foreach, "add", xs, ys, out=xs[:3])
         self.refused(residentd.InvalidArgument, "for 20 tasks", rt.foreach, "add", xs, ys, alpha=[1, 2])

@@ -97,8 +97,8 @@ class TorchOps(torch_support.TorchTest):
     def test_opcheck_of_every_operator_with_float_inputs(self):
         checked = 0
         # Their arguments must fit in ways that signatures do not say, or are more than a lane's call has.
-        others = {"attention_decode", "attention_partial", "choose_token", "dequant", "flux_run", "kv_append", "rmsnorm_gemv_qkv",
-                  "rope"}
+        others = {"attention_decode", "attention_partial", "choose_token", "dequant", "flux_run", "kv_append",
+                  "rmsnorm_gemv_qkv", "rope"}
         defined = set(rt.register(self.rd))
         self.assertIn("flux_run", defined)
         names = [info.name for info in self.rd.operators.list() if info.name in defined - others]

@@ -341,7 +341,8 @@ def encode(name: str, dtype: str, value: Any) -> int:
             raise ValueError
         bits = struct.pack(_FORMATS[dtype], float(value) if dtype[0] == "f" else int(value))
     except (KeyError, TypeError, ValueError, OverflowError, struct.error):
-        raise InvalidArgument("'{}' is {!r}, which is no {}".format(name, value, dtype), "pass a number of that type") from None
+        raise InvalidArgument("'{}' is {!r}, which is no {}".format(name, value, dtype),
+                              "pass a number of that type") from None
     return int.from_bytes(bits, "little")
 
 

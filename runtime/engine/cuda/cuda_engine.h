@@ -169,9 +169,9 @@ class CudaEngine : public Engine {
   CUstream stream_ = nullptr;
   CUstream graph_stream_ = nullptr;
   uint32_t blocks_ = 0;
-  uint32_t graph_blocks_ = 0;     // Those of them that the graph kernel has, when it is there.
-  uint32_t graph_threads_ = 0;    // Threads of a block of it,
-  uint32_t ring_bytes_ = 0;       // and its dynamic shared memory: 0 if it has no loader.
+  uint32_t graph_blocks_ = 0;   // Those of them that the graph kernel has, when it is there.
+  uint32_t graph_threads_ = 0;  // Threads of a block of it,
+  uint32_t ring_bytes_ = 0;     // and its dynamic shared memory: 0 if it has no loader.
   // Preferred share of an SM's shared memory: of the resident kernel alone, and with the other one.
   uint32_t shared_percent_ = 0;
   uint32_t shared_percent_of_both_ = 0;

@@ -49,7 +49,7 @@ MAX_CALLS = 1024
 _RELEASED_AT_ONCE = 64
 # Allocates without torch's dispatcher, so that the fences of a scope do not see it. torch's compiler uses it, too.
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-_empty_cuda = getattr(_guards, "_empty_strided_cuda", None)
+empty_cuda = getattr(_guards, "_empty_strided_cuda", None)
 MAX_STREAMS = 32
 
 _local = threading.local()
@@ -109,7 +109,7 @@ class TorchCall(LaneCall):
         if not self.waits:
             lane = self._lane
             scope = lane._scope
-            if scope is None or not scope.begun or not lane._handle:
+            if scope is None or not scope.begun or scope.barrier or not lane._handle:
                 lane.submit(self)
                 return
             sequence = lane._library.residentd_lane_submit(lane._handle, self._number, self._words_at, self._count,
@@ -148,7 +148,7 @@ class TorchCall(LaneCall):
                 self._set_word(self._by_position[i], i, value)
         for name, value in kwargs.items():
             word = self._by_name.get(name, -1)
-            if word < 0 or word in self._by_position[:given]:
+            if word < 0 or (given and word in self._by_position[:given]):
                 self._match(args, kwargs)
                 self._word(self._signature.by_keyword[name])
             if self._torch_kinds[word] is None or not self.put_fast(word, (value,)):
@@ -158,7 +158,8 @@ class TorchCall(LaneCall):
             self._addresses[self._output] = 0 if span.segment else self._words[self._output] - span.delta
 
     def put_fast(self, word: int, tensors: Tuple[Any, ...]) -> bool:
-        """Sets the words from `word` on, if all tensors are as those that were set before. REQUIRES: as set_tensor()."""
+        """Sets the words from `word` on, if all tensors are as those that were set before. REQUIRES: as of
+        set_tensor()."""
         if _api is None or lanes.module is None:
             return False
         if self._generation != self._lane.generation:
@@ -269,7 +270,7 @@ class TorchLane(Lane):
         self._shared = client._operations.memory
         self._shared_changes = self._shared.changes
         self._pool_changes = 0
-        self._uses_pool = False
+        self._pool_counter: Optional[ctypes.c_uint64] = None  # Once this lane uses the pool.
         self.generation = 0  # Rises when a span has ended.
         self._spans: List[Span] = []  # Ordered by address, as _lows.
         self._lows: List[int] = []
@@ -326,7 +327,7 @@ class TorchLane(Lane):
     def _submit_some(self, number: int, address: int, tasks: int, words: int, flags: int) -> int:
         """Submits tasks; how many, or a code."""
         if lanes.module is not None:
-            return lanes.module.submit_all(self._handle, number, address, tasks, words, flags)  # type: ignore[no-any-return]
+            return int(lanes.module.submit_all(self._handle, number, address, tasks, words, flags))
         code = self._library.residentd_lane_submit(self._handle, number, address, words, flags)
         return min(code, 0) or 1
 
@@ -379,7 +380,8 @@ class TorchLane(Lane):
             self._release_calls([self._discarded.popleft() for _ in range(len(self._discarded))])
         while True:
             try:
-                call: TorchCall = self._prepare(signature, scalars, tensors, vary, 0, elements)  # type: ignore[assignment]
+                call = self._prepare(signature, scalars, tensors, vary, 0, elements)
+                assert isinstance(call, TorchCall)
                 if elements:
                     self.set_access(call._number, call._count - 1, _F32_BYTES, _ELEMENTS)
                 return call
@@ -414,8 +416,8 @@ class TorchLane(Lane):
         """A new tensor that is not initialised: of the pool, or in memory that the client shares with the daemon.
         ResourceExhausted: that memory is full."""
         if gpu:
-            if self._scope is not None and _empty_cuda is not None:
-                return _empty_cuda(shape, dense_strides(shape), TORCH[dtype.name])  # type: ignore[no-any-return]
+            if self._scope is not None and self._scope.in_pool and empty_cuda is not None:
+                return empty_cuda(shape, dense_strides(shape), TORCH[dtype.name])  # type: ignore[no-any-return]
             with memory.pool(), torch._C._DisableTorchDispatch():
                 return torch.empty(shape, dtype=TORCH[dtype.name], device="cuda")
         size = math.prod(shape) * dtype.size
@@ -451,15 +453,15 @@ class TorchLane(Lane):
 
     def memory_changed(self) -> bool:
         """Whether memory has ended since refresh()."""
-        shared = self._shared
-        return bool(shared._ended) or shared._forgotten != self._shared_changes or (
-            self._uses_pool and memory.changes() != self._pool_changes)
+        shared, counter = self._shared, self._pool_counter
+        return shared._forgotten != self._shared_changes or bool(shared._ended) or (
+            counter is not None and counter.value != self._pool_changes)
 
     def refresh(self) -> None:
         """Forgets memory that has ended, and releases what no task uses any more."""
         self._shared_changes = self._shared.changes
-        if self._uses_pool:
-            self._pool_changes = memory.changes()
+        if self._pool_counter is not None:
+            self._pool_changes = self._pool_counter.value
             memory.free_ended()
         sequence = self.next
         for span in list(self._spans):
@@ -532,10 +534,10 @@ class TorchLane(Lane):
 
     def use_gpu(self) -> None:
         """When a tensor of a GPU is used for the first time: measures what its kernels cost."""
-        if self._uses_pool:
+        if self._pool_counter is not None:
             return
-        self._uses_pool = True
-        self._pool_changes = memory.changes()
+        self._pool_counter = memory.counter()
+        self._pool_changes = self._pool_counter.value
         x = torch.zeros(1, device="cuda")
         times = []
         for _ in range(9):

@@ -19,7 +19,7 @@ from .. import lane as lanes
 from ..errors import Error, FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS, Column, Tensor
 from ..signature import INPUT, OUTPUT
-from .lane import MAX_CALLS, ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
+from .lane import AFTER_ALL, MAX_CALLS, ORDERED, QUIET, TorchCall, TorchLane, current, kind_of, reach_bytes
 from .operators import bound_operator
 from .scope import Scope, lone_scope
 
@@ -61,18 +61,21 @@ class _Group:
                 self.columns.pop(word, None)
                 self._structures[word].values, self._structures[word].base = None, value
 
-    def submit(self, lane: TorchLane, flags: int) -> Iterator[List[int]]:
-        """Submits the tasks; the numbers of the submissions, so many at a time that their completions can be read."""
+    def submit(self, lane: TorchLane, flags: int, first: int) -> Iterator[List[int]]:
+        """Submits the tasks; the numbers of the submissions, so many at a time that their completions can be read.
+        first: more flags of the first submission."""
         step = lane.slots // 2
         if self.as_range:
             starts = range(0, self.count, _MAX_RANGE)
             for at in range(0, len(starts), step):
-                yield [self._submit_range(lane, start, flags) for start in starts[at:at + step]]
+                yield [self._submit_range(lane, start, flags if start else flags | first)
+                       for start in starts[at:at + step]]
             return
         for word in range(self.call._count):
             self._words[:, word] = self.columns[word] if word in self.columns else np.uint64(
                 self._structures[word].base).astype(np.int64)
-        for at in range(0, self.count, step):
+        yield lane.send_all(self.call, self._words[:1], flags | first)
+        for at in range(1, self.count, step):
             yield lane.send_all(self.call, self._words[at:at + step], flags)
 
     def _submit_range(self, lane: TorchLane, at: int, flags: int) -> int:
@@ -113,7 +116,8 @@ class _Tasks:
                                 "pass a list, or a tensor for all tasks", operator=name)
         lengths = {len(each) for each in inputs if isinstance(each, (list, tuple))}
         if len(lengths) != 1:
-            raise InvalidArgument("the lists have {} tensors".format(sorted(lengths)) if lengths else "there is no list",
+            what = "the lists have {} tensors".format(sorted(lengths)) if lengths else "there is no list"
+            raise InvalidArgument(what,
                                   "pass lists of the same length, and at least one", operator=name)
         self.count = lengths.pop()
         self.places, _, _, self.options = bound.arrange(
@@ -138,7 +142,8 @@ class _Tasks:
             return {i: [None] * self.count for i in own}
         lists = [out] if len(own) == 1 and not isinstance(out, dict) else [
             out[bound.signature.parameters[i].keyword] for i in own] if isinstance(out, dict) else list(out)
-        if len(lists) != len(own) or any(not isinstance(each, (list, tuple)) or len(each) != self.count for each in lists):
+        if len(lists) != len(own) or any(
+                not isinstance(each, (list, tuple)) or len(each) != self.count for each in lists):
             raise InvalidArgument("out= of {} has not a list of {} tensors for each output".format(
                 self.operator, self.count), "pass a list, or for several outputs a dict of lists by name",
                 operator=self.operator)
@@ -174,14 +179,15 @@ class _Tasks:
         return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
     def _read(self, parameter: int, tensors: Sequence[Any]) -> Tuple[Any, Any]:
-        """Reads the addresses of a list; for each tensor the first one of the same kind, and the length if it is a dense
-        vector of float32, otherwise 0."""
-        if set(map(type, tensors)) != {torch.Tensor}:
-            for each in tensors:
-                if not isinstance(each, torch.Tensor):
-                    raise WrongType("a list of {} has a {}".format(self.operator, type(each).__name__), "pass tensors",
-                                    operator=self.operator)
-        if any(map(torch.Tensor.is_neg, tensors)):
+        """Reads the addresses of a list; for each tensor the first one of the same kind, and the length if it is a
+        dense vector of float32, otherwise 0."""
+        try:
+            pending = any(map(torch.Tensor.is_neg, tensors))
+        except TypeError:
+            wrong = next(each for each in tensors if not isinstance(each, torch.Tensor))
+            raise WrongType("a list of {} has a {}".format(self.operator, type(wrong).__name__), "pass tensors",
+                            operator=self.operator) from None
+        if pending:
             raise InvalidArgument("the negation of a tensor in a list of {} is pending".format(self.operator),
                                   "pass resolve_neg() of it", operator=self.operator)
         addresses = self.addresses[parameter] = np.empty(self.count, np.int64)
@@ -231,7 +237,8 @@ class _Tasks:
             each = self.lists[bound.inputs.index(i)] if i in bound.inputs else self.outputs[i]
             name = signature.parameters[i].name
             if isinstance(each, torch.Tensor):
-                found[i] = self._places(name, [each], np.array([each.data_ptr()]), [0], reach_bytes(each)).repeat(len(tasks))
+                place = self._places(name, [each], np.array([each.data_ptr()]), [0], reach_bytes(each))
+                found[i] = place.repeat(len(tasks))
             elif each is not None:
                 found[i] = self._places(name, each, self.addresses[i][tasks], tasks, reach_bytes(each[task]))
         call = self._call(places, given, fixed, 0)
@@ -271,8 +278,8 @@ class _Tasks:
         tasks = np.repeat(np.arange(self.count), full)
         if len(tasks):
             offsets = 4 * bound.piece * (np.arange(len(tasks)) - np.repeat(np.cumsum(full) - full, full))
-            self.groups.append(_Group(call, tasks, {word: each[tasks] + offsets for word, each in words.items()}, scalars,
-                                      bound.piece))
+            columns = {word: each[tasks] + offsets for word, each in words.items()}
+            self.groups.append(_Group(call, tasks, columns, scalars, bound.piece))
         tasks = np.flatnonzero(rest)
         if len(tasks):
             columns = {word: (each + 4 * bound.piece * full)[tasks] for word, each in words.items()}
@@ -354,8 +361,17 @@ class _Tasks:
             scope.begin()
         waits = any(group.call.waits for group in self.groups)
         failed: Optional[BaseException] = None
+        flags, first = 0 if waits else QUIET, 0
+        if scope is not None and all(group.as_range for group in self.groups):
+            flags |= ORDERED
+            first = scope.take_barrier()
+        elif scope is not None:
+            # Tasks whose tensors are neighbours would be ordered with each other, so that all of them are ordered at
+            # once with what is before and behind them.
+            first = AFTER_ALL if scope.pending else 0
+            scope.barrier = True
         for group in self.groups:
-            for numbers in group.submit(lane, ORDERED if waits else ORDERED | QUIET):
+            for numbers in group.submit(lane, flags, 0 if group is not self.groups[0] else first):
                 if scope is not None:
                     scope.note_all(numbers, self.operator)
                 for number in numbers if waits else ():
@@ -382,8 +398,8 @@ class _Tasks:
             try:
                 array = np.asarray(value, np.float64).astype(kind.storage)
             except (TypeError, ValueError):
-                raise InvalidArgument("'{}' of {} is no number".format(name, self.operator), "pass a number, or one for "
-                                      "each task", operator=self.operator) from None
+                raise InvalidArgument("'{}' of {} is no number".format(name, self.operator),
+                                      "pass a number, or one for each task", operator=self.operator) from None
             if array.ndim and array.shape != (self.count,):
                 raise InvalidArgument("'{}' of {} has the shape {} for {} tasks".format(
                     name, self.operator, list(array.shape), self.count), "pass one number, or one for each task",

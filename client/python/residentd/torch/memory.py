@@ -42,18 +42,14 @@ class _Imports:
 
 _lock = threading.Lock()
 _of_client: "weakref.WeakKeyDictionary[Client, _Imports]" = weakref.WeakKeyDictionary()
-_changes: Optional[ctypes.c_uint64] = None  # Of the library: rises when a segment is freed.
 _allocator: Any = None
 _idle: Dict[int, List[Any]] = {}  # Pools that no thread allocates from, by device.
 _local = threading.local()
 
 
-def changes() -> int:
-    """Rises when a segment of the pool is freed."""
-    global _changes
-    if _changes is None:
-        _changes = ctypes.c_uint64.from_address(lanes.load().residentd_lane_pool_changes())
-    return _changes.value
+def counter() -> ctypes.c_uint64:
+    """Its value rises when a segment of the pool is freed."""
+    return ctypes.c_uint64.from_address(lanes.load().residentd_lane_pool_changes())
 
 
 def import_segment(client: Client, device: int, tensor: torch.Tensor) -> Tuple[int, int, int, int]:
@@ -159,7 +155,7 @@ def _make_pool() -> Any:
 
 def check_gpu() -> None:
     """FailedPrecondition if torch has no GPU."""
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_initialized() and not torch.cuda.is_available():
         raise FailedPrecondition("torch {} has no GPU".format(torch.__version__),
                                  "use tensors of residentd.torch.shared(), which need none in this process")
 

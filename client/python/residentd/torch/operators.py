@@ -23,7 +23,7 @@ from ..dtypes import DType
 from ..errors import FailedPrecondition, InvalidArgument, WrongType
 from ..lane import MAX_WORDS
 from ..signature import INOUT, INPUT, OUTPUT, REDUCTION_OPTIONS, Shape, Signature
-from .lane import TorchCall, TorchLane, attach, current, kind_of
+from .lane import TorchCall, TorchLane, attach, current, empty_cuda, kind_of
 from .tensors import TORCH, dtype_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class _Entry:
         self.call = call  # None: no output has an element, so that nothing is to be done.
         self.words = words  # Of the tensors that are given, in the order of the key.
         self.new = new  # Word, dtype and shape of each new output.
+        self.layouts = [(shape, buffers.dense_strides(shape), TORCH[dtype.name]) for _, dtype, shape in new]
+        self.has_defaults = False  # Whether the words of all scalars are their defaults.
         self.scalars = scalars  # Word, name and default of each one that varies.
 
 
@@ -115,15 +117,21 @@ class BoundOperator:
     def _run(self, entry: _Entry, kwargs: Dict[str, Any]) -> List[torch.Tensor]:
         """Runs a prepared call whose given tensors are set; the new outputs."""
         call = entry.call
-        made = [self.lane.new(shape, dtype, entry.gpu) for _, dtype, shape in entry.new]
+        lane = self.lane
+        if entry.gpu and empty_cuda is not None and lane._scope is not None and lane._scope.in_pool:
+            made = [empty_cuda(*each) for each in entry.layouts]
+        else:
+            made = [lane.new(shape, dtype, entry.gpu) for _, dtype, shape in entry.new]
         if call is None:
             return made
         for (word, _, _), tensor in zip(entry.new, made):
             if not call.put_fast(word, (tensor,)):
                 call.set_tensor(word, tensor)
-        for word, name, default in entry.scalars:
-            value = kwargs.get(name)
-            call.set_scalar(word, default if value is None else value)
+        if kwargs or not entry.has_defaults:
+            for word, name, default in entry.scalars:
+                value = kwargs.get(name)
+                call.set_scalar(word, default if value is None else value)
+            entry.has_defaults = not kwargs
         try:
             call()
         except FailedPrecondition:
@@ -147,8 +155,8 @@ class BoundOperator:
 
     def arrange(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> Tuple[
             List[int], List[Any], Dict[str, Any], Tuple[Any, ...]]:
-        """The parameters that tensors are given for, inputs first; the tensors; scalars that vary; and what the shapes of
-        new outputs and scalars that do not vary follow from. InvalidArgument if there is no such parameter."""
+        """The parameters that tensors are given for, inputs first; the tensors; scalars that vary; and what the
+        shapes of new outputs and scalars that do not vary follow from. InvalidArgument if there is no such parameter."""
         signature = self.signature
         name = signature.operator
         if len(args) > len(self.inputs):
@@ -166,8 +174,8 @@ class BoundOperator:
             elif index < 0 and signature.reduces and keyword in REDUCTION_OPTIONS:
                 options[keyword] = tuple(value) if isinstance(value, list) else value
             elif index < 0:
-                raise InvalidArgument("{} has no parameter '{}'".format(name, keyword), "its parameters are: " + ", ".join(
-                    signature.by_keyword), operator=name)
+                raise InvalidArgument("{} has no parameter '{}'".format(name, keyword),
+                                      "its parameters are: " + ", ".join(signature.by_keyword), operator=name)
             elif signature.parameters[index].scalar:
                 (varying if keyword in self._varying_names else options)[keyword] = value
             elif index in tensors:
@@ -272,7 +280,8 @@ class BoundOperator:
         name = self.signature.operator
         return InvalidArgument("{} has no gradient, and a tensor requires one".format(name),
                                "call it in torch.no_grad(), pass tensor.detach(), or name the operator that computes "
-                               "its gradients with residentd.torch.define({!r}, backward=...)".format(name), operator=name)
+                               "its gradients with residentd.torch.define({!r}, backward=...)".format(name),
+                               operator=name)
 
     def _wrong_type(self, parameter: int, value: Any) -> WrongType:
         return WrongType("argument '{}' of {} is a {}, not a torch tensor".format(
@@ -313,8 +322,8 @@ class Operator:
     """An operator of the daemon as a function of torch tensors: ops.NAME.
 
     Inputs are passed by position or keyword, scalars and outputs (out=) by keyword, `shape` if that of an output does
-    not follow from the inputs, `axis` and `keepdims` for reductions. The result is the output, or a named tuple if there
-    are several; inout parameters are updated in place, and returned. Tensors of the CPU that are not in memory of
+    not follow from the inputs, `axis` and `keepdims` for reductions. The result is the output, or a named tuple if
+    there are several; inout parameters are updated in place, and returned. Tensors of the CPU that are not in memory of
     the daemon are copied; those of a GPU are refused, unless attach() has copy=True.
     """
 
@@ -427,7 +436,8 @@ class _Defined:
         """The arguments of ops by name."""
         values = {**self.defaults, **dict(zip(self.defaults, args)), **kwargs}
         if len(self.shapes) > 1:
-            values["shape"] = {name[:-len("_shape")]: values.pop(name) for name in self.shapes if values[name] is not None}
+            shapes = {name[:-len("_shape")]: values.pop(name) for name in self.shapes}
+            values["shape"] = {name: shape for name, shape in shapes.items() if shape is not None}
         return values
 
     def _call(self, values: Dict[str, Any]) -> Any:

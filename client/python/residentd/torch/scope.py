@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import lane as lanes
 from ..errors import FailedPrecondition, InvalidArgument, TaskError, task_failed
 from . import memory
-from .lane import FULL, MAX_STREAMS, ORDERED, QUIET, current
+from .lane import AFTER_ALL, FULL, MAX_STREAMS, ORDERED, QUIET, current
 
 if TYPE_CHECKING:
     from .lane import TorchCall, TorchLane
@@ -59,9 +59,11 @@ class Scope:
         self._handle = int(self._stream.cuda_stream)
         self._fences = _Fences(self) if strict else None
         self._pool = memory.pool() if pool else None
+        self.in_pool = pool  # Whether torch's tensors of this thread are made in the pool.
         self._depth = 0
         self.begun = False  # Whether the lane has an await behind the stream's last work.
-        self._pending = False  # Whether there are submissions for which the stream does not wait yet.
+        self.pending = False  # Whether there are submissions for which the stream does not wait yet.
+        self.barrier = False  # Whether the next submission begins when all earlier ones have ended.
         self._kept: List[Any] = []  # Tensors of submissions for which the stream does not wait yet.
 
     def __enter__(self) -> "Scope":
@@ -95,7 +97,7 @@ class Scope:
         """From here on the stream waits for all operators so far, and operators for what the stream gets to do before
         the next one. A strict scope does it by itself before each operation of torch."""
         self.begun = False
-        if not self._pending:
+        if not self.pending:
             return
         lane = self._lane
         code = FULL
@@ -103,17 +105,18 @@ class Scope:
             code = lane._library.residentd_lane_stream_end(lane._handle, self._handle) if lane._handle else 0
             if code or not lane._handle:
                 lane.make_room(code)
-        self._pending = False
+        self.pending = self.barrier = False
         self._kept.clear()
 
-    def check(self) -> None:
+    def check(self, timeout: Optional[float] = None) -> None:
         """Waits until all operators of the scope so far have ended. TaskFailed if one did not end OK: operations of
-        torch that were enqueued behind it have used what it left."""
+        torch that were enqueued behind it have used what it left. timeout: seconds; DeadlineExceeded if it passed."""
         self.fence()
         lane = self._lane
         sequence = lane.next - 1
         if sequence >= 0:
-            code = lane._library.residentd_lane_await(lane._handle, sequence, -1, 0)
+            code = lane._library.residentd_lane_await(lane._handle, sequence,
+                                                      -1 if timeout is None else int(timeout * 1e9), 0)
             if code:
                 lane._raise(code, None)
         lane.check_failed()
@@ -122,13 +125,18 @@ class Scope:
         """Submits a prepared call."""
         if not self.begun:
             self.begin()
-        sequence = self._lane.send(call, flags | ORDERED | QUIET)
+        sequence = self._lane.send(call, flags | ORDERED | QUIET | self.take_barrier())
         self.note(sequence, call)
         return sequence
 
+    def take_barrier(self) -> int:
+        """The flag of the next ordered submission, if there must be one."""
+        flag, self.barrier = AFTER_ALL if self.barrier else 0, False
+        return flag
+
     def note(self, sequence: int, call: "TorchCall") -> None:
         """Notes a submission."""
-        self._pending = True
+        self.pending = True
         self._lane._sent.append((sequence, call.operator))
         self._kept += call._tensors
         if len(self._kept) > _MAX_KEPT:
@@ -136,7 +144,7 @@ class Scope:
 
     def note_all(self, sequences: List[int], operator: str) -> None:
         """Notes submissions, whose tensors are kept with keep()."""
-        self._pending = True
+        self.pending = True
         self._lane._sent.extend([(sequence, operator) for sequence in sequences])
 
     def keep(self, tensors: Any) -> None:
