@@ -336,7 +336,7 @@ class TwoMembers {
     walks_[rank]->Prepare();
   }
   bool ExecuteNext(u32 rank) {
-    return testing::ExecuteNext(*walks_[rank], memory_[rank], rank,
+    return testing::ExecuteNext(*walks_[rank], host_, memory_[rank], rank,
                                 [&](const GangCall& call) { return run_.Execute(call); });
   }
   // The time is over while the leader waits for the other one, which then comes to the end of the
