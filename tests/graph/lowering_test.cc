@@ -346,12 +346,17 @@ TEST_F(LoweringTest, NodesThatStartEarly) {
 // Nodes whose matrices all members of a gang take in pages.
 TEST_F(LoweringTest, NodesWithStreams) {
   GraphMaker g;
-  const auto bf16 = v1::DTYPE_BF16;
-  g.Input("x", {2048}).Input("norm", {2048}, bf16).Input("q", {512, 2048}, bf16);
-  g.Input("kv", {256, 2048}, bf16)
-      .Input("gate", {8192, 2048}, bf16)
-      .Input("up", {8192, 2048}, bf16);
-  g.Input("down", {2048, 8192}, bf16).Input("odd", {2049, 2048}, bf16);
+  g.Input("x", {D(2048)});
+  const auto add_weights = [&](const char* name, std::vector<Dim> shape) {
+    g.Tensor(v1::GraphTensor::KIND_INPUT, name, std::move(shape), v1::DTYPE_BF16);
+  };
+  add_weights("norm", {D(2048)});
+  add_weights("q", {D(512), D(2048)});
+  add_weights("kv", {D(256), D(2048)});
+  add_weights("gate", {D(8192), D(2048)});
+  add_weights("up", {D(8192), D(2048)});
+  add_weights("down", {D(2048), D(8192)});
+  add_weights("odd", {D(2049), D(2048)});
   g.Activation("a", {512}).Activation("b", {256}).Activation("c", {256}).Activation("h", {8192});
   g.Output("y", {2048}).Output("z", {2049});
   g.Call("rmsnorm_gemv_qkv", {"x", "norm", "q", "kv", "kv", None(), None(), None(), "a", "b", "c"});
