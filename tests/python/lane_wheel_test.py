@@ -58,7 +58,7 @@ class LaneWheel(unittest.TestCase):
                  "_lane.load({!r}); print(sorted(each for each in dir(_lane) if each[0] != '_'))".format(
                      folder, os.path.join(folder, "residentd_lane", "libresidentd_lane.so"))],
                 check=True, capture_output=True, text=True, cwd="/").stdout
-        self.assertEqual(text, "['addresses', 'call', 'load', 'submit', 'submit_all', 'wait']\n")
+        self.assertEqual(text, "['addresses', 'call', 'load', 'put', 'record', 'submit', 'submit_all', 'wait']\n")
 
 
 if __name__ == "__main__":
