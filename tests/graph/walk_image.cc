@@ -220,7 +220,9 @@ void WalkImage::ExpectArguments(u32 node, u64 step, u64 record, const ArgumentBl
 
 ExecutionRecord::ExecutionRecord(const WalkImage& image)
     : image_(image), executed_(image.nodes()), ended_(image.nodes()), chunks_(image.nodes()) {
-  for (auto& chunks : chunks_) chunks = std::vector<Chunk>(WalkImage::kMaxChunks);
+  // Each member executes a chunk of a node with a stream.
+  const u32 size = std::max<u32>(WalkImage::kMaxChunks, image.header().gang);
+  for (auto& chunks : chunks_) chunks = std::vector<Chunk>(size);
 }
 
 void ExecutionRecord::Execute(u32 node, u32 chunk, u32 chunks, u64 step) {
