@@ -246,9 +246,8 @@ TEST(DrainTest, DrainFinishesQueuedWorkAndRefusesNewWork) {
     v1::AllocateResponse answer;
     return client.buffers().Allocate(&context, request, &answer);
   };
-  EXPECT_TRUE(Eventually([&] {
-    return allocate_in_ended_session().error_code() == StatusCode::UNAUTHENTICATED;
-  }));
+  EXPECT_TRUE(Eventually(
+      [&] { return allocate_in_ended_session().error_code() == StatusCode::UNAUTHENTICATED; }));
   // A task that ends when the device is resumed.
   ASSERT_TRUE(Park(daemon).ok());
   auto queued = std::async(std::launch::async, [&] { return client.Run(SmallAdd()); });

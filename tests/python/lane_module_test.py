@@ -26,7 +26,7 @@ FULL, TIMEOUT, LOST, INVALID, FORKED = -1, -2, -3, -5, -6
 
 def by_ctypes():
     """The functions of the library through ctypes."""
-    library = ctypes.CDLL(lanes._load()._name)
+    library = ctypes.CDLL(lanes.load()._name)
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, result, arguments in (
             ("submit", number, [pointer, ctypes.c_uint16, pointer, ctypes.c_int, ctypes.c_int]),
@@ -83,7 +83,7 @@ class Module(support.PackageTest):
         self.addCleanup(self.lane.close)
         self.x = self.rd.shared((64,))
         self.add = self.lane.prepare("add", self.x, self.x, out=self.x)
-        self.done = lanes._Completion()
+        self.done = lanes.Completion()
         self.call = (self.lane._handle, self.add._number, self.add._words_at, 3)
         self.done_at = ctypes.addressof(self.done)
 
