@@ -219,6 +219,7 @@ class LoweringTest(support.PackageTest):
                 (graph_of(("aten.exp.default", [X], "f32"), inputs=(("x", "f32", (3,)), ("y", "f32", (3,)))), "does not use 'y'"),
                 (graph_of(("aten.exp.default", [X], "f32"), inputs=(("x", "f32", (1,)),)), "returns shape [3]"),
                 (graph_of(("aten.exp.default", [{"node": "exp"}], "f32"), inputs=(("exp", "f32", (3,)),)), "name of a function"),
+                (graph_of(("aten.pow.Tensor_Scalar", [X, {"node": "a"}], "f32"), scalars=(("a", 2.0),)), "needs the value of a scalar"),
                 (graph_of(("operator.pow", [{"node": "a"}, 2], "number"), ("aten.mul.Tensor", [X, {"node": "n0"}], "f32"),
                           scalars=(("a", 1.0),)), "Python computes a number")):
             self.refusal(graph, text)

@@ -147,6 +147,14 @@ def _pow(x: Any, y: Any) -> Any:
     return special[y]() if y in special else call("pow", x, y)
 
 
+def _pow_scalar(x: Any, y: Any) -> Any:
+    if isinstance(y, Symbol):
+        raise InvalidArgument("torch.pow with a scalar needs the value of a scalar when it is published, because it is "
+                              "computed in another way for some values",
+                              "use a tensor: torch.pow(x, torch.full_like(x, scalar))")
+    return _pow(x, y)
+
+
 def _is(value: Any, number: float) -> bool:
     return not isinstance(value, Symbol) and value == number
 
@@ -200,7 +208,7 @@ def _functions() -> Dict[str, Tuple[_Kind, Callable[..., Any]]]:
         "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode": _div,
         "reciprocal.default": lambda x: 1 / x,
         "exp.default": np.exp, "expm1.default": np.expm1, "log.default": np.log, "log1p.default": np.log1p,
-        "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": _pow,
+        "pow.Tensor_Scalar": _pow_scalar, "pow.Tensor_Tensor pow.Scalar": _pow,
         "sqrt.default": np.sqrt, "rsqrt.default": lambda x: call("rsqrt", x),
         "sin.default": np.sin, "cos.default": np.cos, "tanh.default": np.tanh,
         "erf.default": lambda x: call("erf", x),
