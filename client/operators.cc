@@ -123,6 +123,11 @@ Installation& Installation::WaitFor(v1::VersionState state) {
   return *this;
 }
 
+Installation& Installation::Force() {
+  header_.mutable_context()->set_drift(true);
+  return *this;
+}
+
 // --- Watcher -------------------------------------------------------------------------
 
 class Watcher::Impl {
@@ -229,6 +234,7 @@ absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name
   request.set_force(options.force);
   *request.mutable_bake() = options.bake;
   *request.mutable_context() = options.context;
+  request.mutable_context()->set_drift(options.force);
   return Call(connection_, &v1::Operators::Stub::Activate, request);
 }
 
@@ -241,12 +247,12 @@ absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
 }
 
 absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
-                                                     std::optional<uint64_t> expected_revision,
-                                                     const v1::ChangeContext& context) {
+                                                     const ChangeOptions& options) {
   v1::RemoveRequest request;
   request.set_name(name);
-  *request.mutable_context() = context;
-  if (expected_revision) request.set_expected_revision(*expected_revision);
+  *request.mutable_context() = options.context;
+  request.mutable_context()->set_drift(options.force);
+  if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
   return Call(connection_, &v1::Operators::Stub::Remove, request);
 }
 

@@ -110,6 +110,8 @@ class Installation {
   Installation& Label(std::string_view label);
   // VERSION_STATE_VALIDATED, _LOADED (the default) or _ACTIVE.
   Installation& WaitFor(v1::VersionState state);
+  // Also if the set of the daemon's --operators_dir lists the operator.
+  Installation& Force();
 
   v1::InstallHeader& header() { return header_; }
   const v1::InstallHeader& header() const { return header_; }
@@ -128,7 +130,8 @@ struct ChangeOptions {
   uint32_t version = 0;
   // The revision that the operator must have.
   std::optional<uint64_t> expected_revision = std::nullopt;
-  // Activate: allows a quarantined version.
+  // Activate: allows a quarantined version. Activate and Remove: allow an operator that the set of
+  // the daemon's --operators_dir lists.
   bool force = false;
   // When the version is rolled back.
   v1::BakeOptions bake = {};
@@ -177,9 +180,8 @@ class Operators {
   absl::StatusOr<v1::RollbackResponse> Rollback(
       const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt);
   // Returns when the operator's last task has ended.
-  absl::StatusOr<v1::RemoveResponse> Remove(
-      const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt,
-      const v1::ChangeContext& context = {});
+  absl::StatusOr<v1::RemoveResponse> Remove(const std::string& name,
+                                            const ChangeOptions& options = {});
   // Percentages are 0 to 100; both 0 ends the trial.
   absl::StatusOr<v1::PromoteResponse> Promote(const std::string& name, double shadow_percent,
                                               double traffic_percent,

@@ -173,7 +173,7 @@ int Rollback(client::Operators& operators, const std::string& name,
 
 int Remove(client::Operators& operators, const std::string& name,
            const client::ChangeOptions& options) {
-  absl::StatusOr<v1::RemoveResponse> done = operators.Remove(name, options.expected_revision);
+  absl::StatusOr<v1::RemoveResponse> done = operators.Remove(name, options);
   if (!done.ok()) return CallError(done.status());
   if (Common().json) {
     PrintJson(ToJson(*done));
@@ -287,10 +287,13 @@ void AddOps(Command& program) {
       .Run("", Summary);
   AddOpsInstall(ops);
   Command& activate = add("activate", "make a version serve", "NAME [VERSION]", Activate);
-  activate.Flag("force", &flags->force, "allow a quarantined version");
+  activate.Flag(
+      "force", &flags->force,
+      "allow a quarantined version, and an operator that the set of --operators_dir lists");
   AddBakeFlags(activate, *flags);
   add("rollback", "make the previous version serve again", "NAME", Rollback);
-  add("remove", "remove an operator", "NAME", Remove);
+  add("remove", "remove an operator", "NAME", Remove)
+      .Flag("force", &flags->force, "also one that the set of --operators_dir lists");
   Command& promote =
       add("promote", "try the standby version on live traffic", "NAME [VERSION]",
           [flags](client::Operators& operators, const std::string& name,

@@ -36,6 +36,7 @@ struct InstallFlags {
   bool allow_spills = false;
   std::string native = "follows";
   std::optional<uint64_t> revision;
+  bool force = false;
 };
 
 // Reads source files under the names by which they include one another: relative to the
@@ -135,6 +136,7 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
                                    : flags.native == "off" ? v1::InstallHeader::NATIVE_OFF
                                                            : v1::InstallHeader::NATIVE_UNSPECIFIED);
   if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
+  if (flags.force) installation.Force();
   if (flags.example.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Signature signature, FindSignature(installation.header()));
   ASSIGN_OR_RETURN(const std::vector<std::string_view> paths,
@@ -232,6 +234,7 @@ void AddOpsInstall(Command& ops) {
       "native code of a FLUX program: follows (in the background), wait (until it serves), "
       "or off (the interpreter runs it)",
       {.one_of = {"follows", "wait", "off"}});
+  install.Flag("force", &flags->force, "also an operator that the set of --operators_dir lists");
   AddRevisionFlag(install, &flags->revision);
   install.Run("NAME [FILE]...", [flags](const Words& words) { return Install(words, *flags); });
 }

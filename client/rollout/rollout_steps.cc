@@ -276,7 +276,10 @@ Rollout::Verdict Rollout::Prune() {
       report_("prune", absl::StrCat(name, " on ", node->label()));
       absl::Status status = Changeable(*node);
       if (status.ok()) {
-        status = node->operators->Remove(name, op->revision(), Context(*node)).status();
+        status =
+            node->operators
+                ->Remove(name, {.expected_revision = op->revision(), .context = Context(*node)})
+                .status();
       }
       if (!status.ok()) return Failed(absl::StrCat(node->label(), ": ", name, ": ", Text(status)));
     }

@@ -31,7 +31,10 @@ absl::Status Rollout::GoBack(Node& node) {
     }
     RETURN_IF_ERROR(Changeable(node));
     if (before.empty()) {
-      RETURN_IF_ERROR(node.operators->Remove(name, op->revision(), Context(node)).status());
+      RETURN_IF_ERROR(
+          node.operators
+              ->Remove(name, {.expected_revision = op->revision(), .context = Context(node)})
+              .status());
       continue;
     }
     const v1::SummaryResponse::Version* const old = FindHash(op, before);

@@ -47,6 +47,7 @@ struct ChangeContext {
   std::string plan = {};
   std::string set = {};
   uint64_t lease = 0;
+  bool drift = false;
 };
 
 struct OperatorEvent {

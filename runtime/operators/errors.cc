@@ -296,6 +296,14 @@ absl::Status NameClaimed(const std::string& name, const std::string& set, const 
              "claim runs out by itself"));
 }
 
+absl::Status ListedInFolder(const std::string& name, const std::string& set) {
+  return absl::FailedPreconditionError(
+      StrCat("operator ", Quote(name), " is in the set ", Quote(set),
+             " of --operators_dir, from which this daemon would differ. Fix: change the set in the "
+             "folder, or roll it out with residentctl apply; --force (ChangeContext.drift) changes "
+             "the operator nevertheless"));
+}
+
 absl::Status ClaimLost(const std::string& plan) {
   return absl::AbortedError(
       StrCat("the claim of plan ", plan.substr(0, kMinHashDigits),

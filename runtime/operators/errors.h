@@ -64,6 +64,8 @@ absl::Status ClaimHeld(const std::string& set, const std::string& plan, const st
 absl::Status NameClaimed(const std::string& name, const std::string& set, const std::string& plan,
                          const std::string& holder, absl::Duration age);
 absl::Status ClaimLost(const std::string& plan);
+// `set`: that of --operators_dir.
+absl::Status ListedInFolder(const std::string& name, const std::string& set);
 absl::Status OtherKind(const std::string& name, bool bytecode);
 absl::Status OtherSignature(const std::string& name, const std::string& signature,
                             const std::string& installed);

@@ -204,7 +204,7 @@ absl::StatusOr<ChangeContext> ParseContext(const v1::ChangeContext& message) {
   if (!message.plan().empty() && !IsPlan(message.plan())) return errors::BadPlan(message.plan());
   if (!message.set().empty() && !IsSetName(message.set())) return errors::BadSet(message.set());
   if (message.lease() != 0 && message.plan().empty()) return errors::BadPlan("");
-  return ChangeContext{message.plan(), message.set(), message.lease()};
+  return ChangeContext{message.plan(), message.set(), message.lease(), message.drift()};
 }
 
 absl::StatusOr<std::optional<PlanState>> ParsePlanState(v1::PlanState::State state,

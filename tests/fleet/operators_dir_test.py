@@ -22,7 +22,7 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
 from fleet import WAIT_S, FleetTest, page  # noqa: E402
-from support import daemons, unittest_main  # noqa: E402
+from support import daemons, residentd, unittest_main  # noqa: E402
 
 KILLS = int(os.environ.get("RESIDENT_FLEET_KILLS", "6"))
 SWAPS = int(os.environ.get("RESIDENT_FLEET_SWAPS", "6"))
@@ -395,7 +395,7 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         first = self.served()
         other = self.temporary / "other.s"
         other.write_text(program(5))
-        self.assertEqual(daemon.ctl("ops", "install", "a", "--flux=" + str(other), "--wait=active").code, 0)
+        self.assertEqual(daemon.ctl("ops", "install", "a", "--flux=" + str(other), "--wait=active", "--force").code, 0)
         changed = self.served()
         self.assertNotEqual(changed["a"], first["a"])
         self.await_state("applied", drift=True, differing=["a"])
@@ -416,8 +416,43 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         # Activated by hand, and back.
         self.assertEqual(self.daemon.ctl("ops", "rollback", "b").code, 0)
         self.await_state("applied", drift=True, differing=["b"])
-        self.assertEqual(self.daemon.ctl("ops", "activate", "b").code, 0)
+        self.assertEqual(self.daemon.ctl("ops", "activate", "b", "--force").code, 0)
         self.await_state("applied", drift=False)
+
+    def test_a_listed_operator_is_changed_by_hand_only_with_force(self):
+        self.folder(("a", 1), ("b", 1))
+        daemon = self.start()
+        self.await_ready()
+        first = self.served()
+        other = self.temporary / "other.s"
+        other.write_text(program(5))
+        install = ("install", "a", "--flux=" + str(other), "--wait=active")
+        for command in (install, ("activate", "a"), ("remove", "a")):
+            refused = daemon.ctl("ops", *command)
+            self.assertNotEqual(refused.code, 0, command)
+            self.assertIn("operator 'a' is in the set 'ranking' of --operators_dir", refused.err)
+            self.assertIn("--force", refused.err)
+        self.assertEqual(self.served(), first)
+        self.assertEqual(self.metrics(), (["applied"], False))
+        # An operator that the set does not list.
+        self.assertEqual(daemon.ctl("ops", "install", "z", *install[2:]).code, 0)
+        self.assertEqual(daemon.ctl("ops", "remove", "z").code, 0)
+        # With --force; back without it.
+        self.assertEqual(daemon.ctl("ops", *install, "--force").code, 0)
+        self.await_state("applied", drift=True, differing=["a"])
+        self.assertEqual(daemon.ctl("ops", "rollback", "a").code, 0)
+        self.await_state("applied", drift=False)
+        with residentd.connect(daemon.address) as rd:
+            with self.assertRaisesRegex(residentd.FailedPrecondition, "is in the set 'ranking'"):
+                rd.operators.remove("b")
+            rd.operators.remove("b", force=True)
+            self.await_state("applied", drift=True, differing=["b"])
+            rd.operators.install("a", bytecode=b"\x20\x00\x00\x01", wait="active", force=True)
+        self.await_state("applied", drift=True, differing=["a", "b"])
+        # What is listed is what the folder says now.
+        self.operators.set(files(("a", 1)))
+        self.await_state("applied", drift=False)
+        self.assertEqual(daemon.ctl("ops", "install", "b", *install[2:]).code, 0)
 
     def test_the_folder_waits_for_a_claim(self):
         folder = self.folder(("a", 1))

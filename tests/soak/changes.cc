@@ -268,7 +268,7 @@ void Changes::WithdrawInstall() {
 
 void Changes::Remove() {
   world_.timeline->MayServe(op_, Timeline::kMissing);
-  const auto done = operators_.Remove(name_, revision_);
+  const auto done = operators_.Remove(name_, {.expected_revision = revision_});
   if (!done.ok()) {
     Failed("a removal", done.status());
     return;

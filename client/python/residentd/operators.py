@@ -213,7 +213,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                   split: str = "", summary: str = "", label: str = "", examples: Sequence[Example] = (),
                   wait: str = "loaded", allow_spills: bool = False, task_time_ms: int = 0,
                   scratch_bytes: int = 0, native: str = "follows", expected_revision: Optional[int] = None,
-                  timeout: Optional[float] = None) -> Steps[Installed]:
+                  force: bool = False, timeout: Optional[float] = None) -> Steps[Installed]:
     """The steps of Operators.install."""
     if [expr, source, bytecode, object_file].count(None) != 3:
         raise InvalidArgument("an operator is made of exactly one of expr, source, bytecode, object_file",
@@ -233,7 +233,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                             "pass residentd.Example(values...)")
     header = message("InstallHeader")(name=name, summary=summary, signature=signature, split=split,
                                       allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait],
-                                      native=_NATIVE.index(native), label=label)
+                                      native=_NATIVE.index(native), label=label, context=_context(force))
     header.limits.task_time_ms = task_time_ms
     header.limits.scratch_bytes = scratch_bytes
     if expected_revision is not None:
@@ -277,9 +277,13 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
     return installed
 
 
+def _context(force: bool) -> Any:
+    return message("ChangeContext")(drift=True) if force else None
+
+
 def activate_steps(name: str, version: int, expected_revision: Optional[int], force: bool,
                    bake: Optional[Bake]) -> Steps[Any]:
-    request = message("ActivateRequest")(name=name, version=version, force=force,
+    request = message("ActivateRequest")(name=name, version=version, force=force, context=_context(force),
                                          bake=None if bake is None else bake.message)
     if expected_revision is not None:
         request.expected_revision = expected_revision
@@ -306,9 +310,9 @@ def promote_steps(name: str, version: int, traffic_percent: float, shadow_percen
     return int(response.revision)
 
 
-def remove_steps(name: str, forget: Callable[[str], None], expected_revision: Optional[int],
+def remove_steps(name: str, forget: Callable[[str], None], expected_revision: Optional[int], force: bool,
                  timeout: Optional[float]) -> Steps[int]:
-    request = message("RemoveRequest")(name=name)
+    request = message("RemoveRequest")(name=name, context=_context(force))
     if expected_revision is not None:
         request.expected_revision = expected_revision
     try:
@@ -365,6 +369,7 @@ class Operators:
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it
         serves), "off" (the interpreter runs it).
         allow_spills, task_time_ms, scratch_bytes, expected_revision.
+        force: also if the set of --operators_dir lists the operator (otherwise FailedPrecondition).
         timeout: seconds; None: 300, because the validation of a version may take minutes.
 
         InvalidArgument if the version is refused; details["log"] has the compiler's output.
@@ -384,7 +389,10 @@ class Operators:
 
     def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
                  force: bool = False, bake: Optional[Bake] = None) -> int:
-        """Makes a loaded or previous version the active one; 0: the standby. Returns the version."""
+        """Makes a loaded or previous version the active one; 0: the standby. Returns the version.
+
+        force: also a quarantined version, and an operator that the set of the daemon's --operators_dir lists.
+        """
         return int(self._client._drive(
             activate_steps(name, version, expected_revision, force, bake)).version)
 
@@ -399,11 +407,14 @@ class Operators:
         return self._client._drive(
             promote_steps(name, version, traffic_percent, shadow_percent, expected_revision, bake))
 
-    def remove(self, name: str, *, expected_revision: Optional[int] = None,
+    def remove(self, name: str, *, expected_revision: Optional[int] = None, force: bool = False,
                timeout: Optional[float] = None) -> int:
-        """Removes an installed operator with all versions. Returns the revision."""
+        """Removes an installed operator with all versions. Returns the revision.
+
+        force: also one that the set of the daemon's --operators_dir lists.
+        """
         return self._client._drive(
-            remove_steps(name, self._client._operations.forget, expected_revision, timeout))
+            remove_steps(name, self._client._operations.forget, expected_revision, force, timeout))
 
     def audit(self, name: str = "", count: int = 0, before_revision: int = 0) -> List[Event]:
         """Past changes, the newest first."""

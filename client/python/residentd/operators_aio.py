@@ -45,6 +45,7 @@ class Operators:
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it
         serves), "off" (the interpreter runs it).
         allow_spills, task_time_ms, scratch_bytes, expected_revision.
+        force: also if the set of --operators_dir lists the operator (otherwise FailedPrecondition).
         timeout: seconds; None: 300, because the validation of a version may take minutes.
 
         InvalidArgument if the version is refused; details["log"] has the compiler's output.
@@ -63,7 +64,10 @@ class Operators:
 
     async def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
                        force: bool = False, bake: Optional[Bake] = None) -> int:
-        """Makes a loaded or previous version the active one; 0: the standby. Returns the version."""
+        """Makes a loaded or previous version the active one; 0: the standby. Returns the version.
+
+        force: also a quarantined version, and an operator that the set of the daemon's --operators_dir lists.
+        """
         return int((await self._client._drive(
             activate_steps(name, version, expected_revision, force, bake))).version)
 
@@ -78,11 +82,14 @@ class Operators:
         return await self._client._drive(
             promote_steps(name, version, traffic_percent, shadow_percent, expected_revision, bake))
 
-    async def remove(self, name: str, *, expected_revision: Optional[int] = None,
+    async def remove(self, name: str, *, expected_revision: Optional[int] = None, force: bool = False,
                      timeout: Optional[float] = None) -> int:
-        """Removes an installed operator with all versions. Returns the revision."""
+        """Removes an installed operator with all versions. Returns the revision.
+
+        force: also one that the set of the daemon's --operators_dir lists.
+        """
         return await self._client._drive(
-            remove_steps(name, self._client._operations.forget, expected_revision, timeout))
+            remove_steps(name, self._client._operations.forget, expected_revision, force, timeout))
 
     async def audit(self, name: str = "", count: int = 0, before_revision: int = 0) -> List[Event]:
         """Past changes, the newest first."""

@@ -187,6 +187,18 @@ absl::Status ClaimTable::Check(const std::string& name, const ChangeContext& con
   return errors::NameClaimed(name, held.set, held.plan, held.holder, ComputeAge(held));
 }
 
+void ClaimTable::ListFolder(const std::string& set, std::set<std::string> names) {
+  absl::MutexLock lock(&mu_);
+  listed_set_ = set;
+  listed_ = std::move(names);
+}
+
+absl::Status ClaimTable::CheckListed(const std::string& name, const ChangeContext& context) const {
+  if (!context.plan.empty() || context.drift) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  return listed_.contains(name) ? errors::ListedInFolder(name, listed_set_) : absl::OkStatus();
+}
+
 PlanTable ClaimTable::plans() const {
   absl::MutexLock lock(&mu_);
   PlanTable table = table_;

@@ -43,9 +43,14 @@ class ClaimTable {
 
   // See OperatorManager.
   absl::Status RecordFolder(const FolderRecord& folder);
+  void ListFolder(const std::string& set, std::set<std::string> names);
 
   // ABORTED: the name may not be changed with this context. The registry's `commit` calls it.
   absl::Status Check(const std::string& name, const ChangeContext& context) const;
+
+  // FAILED_PRECONDITION: the set of --operators_dir lists the name, and the change belongs to no
+  // plan.
+  absl::Status CheckListed(const std::string& name, const ChangeContext& context) const;
 
   // `lease` is 0 if no claim is valid.
   PlanTable plans() const;
@@ -73,6 +78,9 @@ class ClaimTable {
   mutable absl::Mutex mu_;
   PlanTable table_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);  // Of the claim.
+  // Of --operators_dir.
+  std::string listed_set_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> listed_ ABSL_GUARDED_BY(mu_);
   TimeSource::TimePoint expires_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -214,6 +214,20 @@ TEST_F(ClaimTableTest, APlanOfItsSetThatBeganLaterSupersedesTheFolder) {
   EXPECT_EQ(superseded_by(), "");
 }
 
+TEST_F(ClaimTableTest, WhatAFolderListsIsChangedByPlansOrWithDrift) {
+  EXPECT_TRUE(table_->CheckListed("swish", {}).ok());
+  table_->ListFolder("ranking", {"swish"});
+  const absl::Status refused = table_->CheckListed("swish", {});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("operator 'swish' is in the set 'ranking'"));
+  EXPECT_TRUE(table_->CheckListed("swish", {.drift = true}).ok());
+  EXPECT_TRUE(table_->CheckListed("swish", {.plan = kA}).ok());
+  EXPECT_TRUE(table_->CheckListed("other", {}).ok());
+  table_->ListFolder("ranking", {"other"});
+  EXPECT_TRUE(table_->CheckListed("swish", {}).ok());
+}
+
 TEST_F(ClaimTableTest, TheLastEightPlansAreKept) {
   for (char c = '0'; c <= '9'; ++c) {
     const std::string plan(64, c);

@@ -153,6 +153,7 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     return status_;
   }
+  void ListFolder(const std::string&, std::set<std::string>) override {}
 
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override {

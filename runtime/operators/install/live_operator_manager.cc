@@ -116,6 +116,7 @@ absl::Status LiveOperatorManager::Install(
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& request) {
+  RETURN_IF_ERROR(claims_.CheckListed(request.name, request.context));
   absl::StatusOr<GenerationLoader::Kept> kept;
   if (request.force) kept = ReloadStandby(request);
   if (request.force && !kept.ok()) return kept.status();
@@ -180,6 +181,7 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& requ
 absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
     const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor,
     const ChangeContext& context) {
+  RETURN_IF_ERROR(claims_.CheckListed(name, context));
   Removal removal;
   ASSIGN_OR_RETURN(
       RegistryChange change,

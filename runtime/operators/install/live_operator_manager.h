@@ -140,6 +140,9 @@ class LiveOperatorManager final : public OperatorManager {
   absl::Status RecordFolder(const FolderRecord& folder) override {
     return claims_.RecordFolder(folder);
   }
+  void ListFolder(const std::string& set, std::set<std::string> names) override {
+    claims_.ListFolder(set, std::move(names));
+  }
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override;
   std::vector<OperatorEvent> EventsBefore(uint64_t before, const std::string& name,
