@@ -436,7 +436,7 @@ TEST_F(OperatorsServiceTest, AClaimThatIsMalformedIsRefused) {
   EXPECT_EQ(operators_->Activate("swish", {.context = context}).status().code(),
             absl::StatusCode::kInvalidArgument);
   context.set_plan("short");
-  EXPECT_EQ(operators_->Remove("swish", std::nullopt, context).status().code(),
+  EXPECT_EQ(operators_->Remove("swish", {.context = context}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
