@@ -124,7 +124,7 @@ class WithoutDaemon(daemons.CommandTest):
             (("ops", "activate", "swish", "--max_error_rate=nan"), "0% to 100%, or 0 to 1"),
             (("ops", "promote", "swish", "--shadow=nan"), "a percentage is 0% to 100%"),
             (("ops", "rollback", "swish", "2"), "takes NAME, but got 2 arguments"),
-            (("ops", "rollback", "swish", "--force"), "it is a flag of residentctl ops activate"),
+            (("ops", "rollback", "swish", "--force"), "it is a flag of residentctl ops install"),
             (("ops", "promote", "swish", "--shadow=120%"), "a percentage is 0% to 100%"),
             (("ops", "watch", "a", "b"), "takes [NAME], but got 2 arguments"),
             (("flux", "run", "x", "--operator=y"), "in place of a FILE"),
