@@ -234,7 +234,7 @@ absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name
   request.set_force(options.force);
   *request.mutable_bake() = options.bake;
   *request.mutable_context() = options.context;
-  request.mutable_context()->set_drift(options.force);
+  if (options.force) request.mutable_context()->set_drift(true);
   return Call(connection_, &v1::Operators::Stub::Activate, request);
 }
 
@@ -251,7 +251,7 @@ absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
   v1::RemoveRequest request;
   request.set_name(name);
   *request.mutable_context() = options.context;
-  request.mutable_context()->set_drift(options.force);
+  if (options.force) request.mutable_context()->set_drift(true);
   if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
   return Call(connection_, &v1::Operators::Stub::Remove, request);
 }
