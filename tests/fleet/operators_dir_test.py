@@ -432,6 +432,7 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
             self.assertNotEqual(refused.code, 0, command)
             self.assertIn("operator 'a' is in the set 'ranking' of --operators_dir", refused.err)
             self.assertIn("--force", refused.err)
+        self.assertEqual(daemon.ctl("ops", *install[:-1], "--wait=validated").code, 0)
         self.assertEqual(self.served(), first)
         self.assertEqual(self.metrics(), (["applied"], False))
         # An operator that the set does not list.
