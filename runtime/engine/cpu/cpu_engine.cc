@@ -217,6 +217,7 @@ absl::StatusOr<uint64_t> CpuEngine::MapShared(int fd, uint64_t bytes) {
   }
   absl::MutexLock lock(&mapped_mu_);
   mapped_.emplace_back(reinterpret_cast<uint64_t>(address), bytes);
+  mappings_.fetch_add(1, std::memory_order_release);
   return reinterpret_cast<uint64_t>(address);
 }
 
@@ -471,6 +472,7 @@ void CpuEngine::Call(BlockState& state) const {
     Block(&state).fail(CompletionStatus::kNoOperator);
     return;
   }
+  (void)mappings_.load(std::memory_order_acquire);
   function(&state);
 }
 

@@ -129,6 +129,10 @@ class CpuEngine : public Engine, private GraphTable::Engine {
   absl::Mutex preloaded_mu_;
   std::shared_ptr<const CpuGeneration> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);
 
+  // Mappings that were made. A worker acquires it before it calls an operator: that a task names a
+  // mapping only behind MapShared is ensured by the front end, another process, which neither C++
+  // nor ThreadSanitizer sees.
+  std::atomic<uint32_t> mappings_{0};
   absl::Mutex mapped_mu_;
   std::vector<std::pair<uint64_t, uint64_t>> mapped_
       ABSL_GUARDED_BY(mapped_mu_);  // Address, bytes.
