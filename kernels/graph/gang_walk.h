@@ -110,14 +110,17 @@ struct GangStep {
   u32 starts_early;
   u32 waits;
   u32 first_wait;
-  // GraphNode::stream, if the member takes the node's matrices from it, and then its pages, and
-  // those that it has taken before in the quantum.
-  u32 stream;
+};
+// A node whose matrices the member takes from a stream.
+struct GangTurn {
+  u32 stream;  // GraphNode::stream; 0: it does not, and the others have no meaning.
+  // Its pages, and those that it has taken before in the quantum.
   StreamShare pages;
   u32 pages_before;
   StreamForm form;
   u32 normalized;
   u32 columns;
+  u32 signals;  // As in GangStep, where it is 0: see signal.
 };
 
 // The fast memory of a member.
@@ -126,8 +129,13 @@ struct GangMemory {
   // The node that is executed next, and the one that is or was executed.
   GangStep next;
   GangStep done;
+  // Of `next`, in a member that takes pages.
+  GangTurn turn;
   // That which is prepared next.
   GangEntry ahead;
+  // Of the node that is prepared: its operator without `tasks` and `ns`, and its stream.
+  GraphOperator op;
+  GraphStream stream;
   union {
     // Of the node that is executed next.
     ArgumentBlock arguments;
@@ -139,6 +147,11 @@ struct GangMemory {
   u64 first_step;
   u64 start_ns;
   u64 trace;
+  // The step, and the pages that the member has taken in the quantum.
+  u64 step;
+  u32 pages;
+  // When the member ended its last node.
+  u64 free_ns;
   // Only the leader's: limits of the quantum; when the step began, and when the leader looked at
   // the host's word `abort`.
   u64 last_step;
@@ -154,13 +167,195 @@ inline constexpr u32 kAcquiringPolls = 32;
 // How often the leader looks at the host's word `abort`, at most.
 inline constexpr u64 kAbortLookNs = 50'000;
 
+// What a member's fast memory refers to.
+class GangView {
+ public:
+  RESIDENT_HOST_DEVICE explicit GangView(GangMemory* memory) : memory_(*memory) {}
+
+  RESIDENT_HOST_DEVICE u32 rank() const { return memory_.fixed.rank; }
+  RESIDENT_HOST_DEVICE u32 gang() const { return memory_.fixed.gang; }
+  // Step of the quantum.
+  RESIDENT_HOST_DEVICE u32 step() const {
+    return static_cast<u32>(memory_.step - memory_.first_step);
+  }
+
+ protected:
+  RESIDENT_HOST_DEVICE const GraphImage& image() const { return *memory_.fixed.image; }
+  RESIDENT_HOST_DEVICE GangState& state() const { return *memory_.fixed.state; }
+  RESIDENT_HOST_DEVICE GraphQuantum& quantum() const { return *memory_.fixed.quantum; }
+  RESIDENT_HOST_DEVICE GraphOperator* operators() const { return memory_.fixed.operators; }
+  RESIDENT_HOST_DEVICE const u32* list() const { return memory_.fixed.list; }
+  RESIDENT_HOST_DEVICE u32 size() const { return memory_.fixed.size; }
+  RESIDENT_HOST_DEVICE u32 workers() const { return memory_.fixed.workers; }
+  RESIDENT_HOST_DEVICE u32* positions() const {
+    return reinterpret_cast<u32*>(operators() + image().operators);
+  }
+  // By node: how often a member has ended it.
+  RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang(); }
+
+  GangMemory& memory_;
+};
+
+// What happens rarely in a walk. It is out of line, and what is uniform in a warp is in the fast
+// memory, so that the rest needs no stack: an operator that waits for its inputs empties the L1
+// cache, and what is on the stack then comes from the L2 cache.
 template <typename Platform>
-class GangWalk {
+class GangEvents : public GangView {
+ public:
+  using GangView::GangView;
+
+  // The leader ends a step and begins the next one. False: the quantum ends between them.
+  // `steps`: those that have ended since the state was initialized.
+  RESIDENT_HOST_DEVICE bool LeadStep(u32 steps) {
+    const u64 now = Platform::First(Platform::Clock());
+    if (Platform::Lane() == 0) ++memory_.step;
+    Platform::Sync();
+    const u32 quantum_steps = step();
+    GraphEnd end = GraphEnd::kNone;
+    bool leave = false;
+    if (IsStopValue()) {
+      end = GraphEnd::kStop;
+    } else if (memory_.step >= memory_.last_step) {
+      end = GraphEnd::kSteps;
+    } else if (!UpdateScalars()) {
+      end = GraphEnd::kScalarRange;
+    } else {
+      // A further step would exceed the time, if it takes as long as this one.
+      leave = Platform::First(quantum_steps >= memory_.max_steps ||
+                              now + (now - memory_.step_begin_ns) >
+                                  memory_.start_ns + memory_.budget_ns);
+      // The host, whose memory takes more than 1 us to read, begins no other quantum of a run that
+      // it has aborted.
+      if (!leave) LookForAbort(now);
+      leave = leave || Platform::First(Platform::Load(&state().leave)) != 0;
+    }
+    leave = Platform::First(leave || end != GraphEnd::kNone);
+    memory_.step_begin_ns = now;
+    if (Platform::Lane() == 0) {
+      state().quantum_steps = quantum_steps;
+      if (end != GraphEnd::kNone) End(end);
+      if (leave) state().between_steps = 1;
+      if (leave) {
+        Platform::StoreRelease(&state().leave, 1u);
+      } else {
+        Platform::StoreRelease(&state().begun, steps + 1);
+      }
+    }
+    Platform::Sync();
+    return !leave;
+  }
+
+  RESIDENT_HOST_DEVICE bool IsStopValue() const {
+    if (image().stop_address == 0) return false;
+    const i64 value = image().stop_dtype == DType::kI32
+                          ? Platform::Load(reinterpret_cast<const i32*>(image().stop_address))
+                          : Platform::Load(reinterpret_cast<const i64*>(image().stop_address));
+    const i64* const stops = ImagePart<i64>(image(), image().stop_values_at);
+    bool differs = true;
+    for (u32 i = Platform::Lane(); i < image().stop_values; i += Platform::kLanes) {
+      differs &= stops[i] != value;
+    }
+    return !Platform::All(differs);
+  }
+
+  // Computes the scalars of the next step. False: one would leave its range; none has changed then.
+  RESIDENT_HOST_DEVICE bool UpdateScalars() {
+    static_assert(kMaxGraphScalars % Platform::kLanes == 0, "");
+    constexpr u32 kRounds = kMaxGraphScalars / Platform::kLanes;
+    const GraphUpdate* const updates = ImagePart<GraphUpdate>(image(), image().updates_at);
+    double values[kRounds];
+    bool valid = true;
+    RESIDENT_UNROLL(1)
+    for (u32 k = 0; k < kRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= image().updates) continue;
+      const GraphUpdate update = updates[i];
+      values[k] = ScaleScalar(update.factor, memory_.scalars[update.scalar], update.addend);
+      valid &= values[k] >= update.least && values[k] <= update.most;
+    }
+    if (!Platform::All(valid)) return false;
+    RESIDENT_UNROLL(1)
+    for (u32 k = 0; k < kRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= image().updates) continue;
+      const u32 scalar = updates[i].scalar;
+      memory_.scalars[scalar] = values[k];
+      state().scalars[scalar] = values[k];
+    }
+    Platform::Sync();
+    return true;
+  }
+
+  // (leader) Ends the quantum if its time is over or the host has set `abort`.
+  RESIDENT_HOST_DEVICE void LookForEnd() {
+    const u64 now = Platform::First(Platform::Clock());
+    if (Platform::Lane() == 0 && now - memory_.start_ns > memory_.budget_ns) {
+      Platform::StoreRelease(&state().leave, 1u);
+    }
+    if (Platform::First(now - memory_.looked_ns > kAbortLookNs)) LookForAbort(now);
+  }
+  RESIDENT_HOST_DEVICE void LookForAbort(u64 now) {
+    memory_.looked_ns = now;
+    if (Platform::First(Platform::LoadHost(&quantum().abort)) == 0) return;
+    if (Platform::Lane() == 0) {
+      End(GraphEnd::kAborted);
+      Platform::StoreRelease(&state().leave, 1u);
+    }
+    Platform::Sync();
+  }
+
+  // (one lane) The first reason is kept.
+  RESIDENT_HOST_DEVICE bool End(GraphEnd end) {
+    return Platform::Exchange(&state().end, static_cast<u32>(GraphEnd::kNone),
+                              static_cast<u32>(end));
+  }
+
+  RESIDENT_HOST_DEVICE void Fail(u32 node, u32 status_and_detail) {
+    if (Platform::Lane() == 0) {
+      if (End(GraphEnd::kFailed)) {
+        state().failed_node = node;
+        state().failure = status_and_detail;
+        state().failed_step = memory_.step;
+      }
+      Platform::StoreRelease(&state().leave, 1u);
+    }
+    Platform::Sync();
+  }
+
+  // Of the node that was executed. Its first chunk stands for all that the member executed.
+  RESIDENT_HOST_DEVICE void Trace(u64 begin_ns, u64 end_ns) {
+    if (Platform::Lane() != 0) return;
+    const u32 at = Platform::FetchAdd(&state().trace_events, 1u);
+    if (at >= state().trace_capacity) return;
+    reinterpret_cast<GraphTraceEvent*>(memory_.trace)[at] = {
+        memory_.done.node, step(), memory_.done.index, rank(), memory_.free_ns, begin_ns, end_ns};
+  }
+};
+
+template <typename Platform>
+RESIDENT_OUT_OF_LINE bool LeadStep(GangMemory* memory, u32 steps) {
+  return GangEvents<Platform>(memory).LeadStep(steps);
+}
+template <typename Platform>
+RESIDENT_OUT_OF_LINE void LookForEnd(GangMemory* memory) {
+  GangEvents<Platform>(memory).LookForEnd();
+}
+template <typename Platform>
+RESIDENT_OUT_OF_LINE void Fail(GangMemory* memory, u32 node, u32 status_and_detail) {
+  GangEvents<Platform>(memory).Fail(node, status_and_detail);
+}
+template <typename Platform>
+RESIDENT_OUT_OF_LINE void TraceNode(GangMemory* memory, u64 begin_ns, u64 end_ns) {
+  GangEvents<Platform>(memory).Trace(begin_ns, end_ns);
+}
+
+template <typename Platform>
+class GangWalk : public GangView {
  public:
   // `workers`: of the engine.
   RESIDENT_HOST_DEVICE GangWalk(Platform& platform, const GraphDescriptor& descriptor, u32 rank,
                                 u32 workers, GangMemory* memory)
-      : platform_(platform), memory_(*memory) {
+      : GangView(memory), platform_(platform) {
     auto* const state = reinterpret_cast<GangState*>(descriptor.state);
     if (Platform::Lane() == 0) {
       memory_.fixed = {reinterpret_cast<const GraphImage*>(descriptor.image),
@@ -231,10 +426,13 @@ class GangWalk {
       memory_.fixed.size = begins[rank() + 1] - begin;
     }
     Platform::Sync();
-    free_ns_ = state().start_ns;
-    memory_.start_ns = memory_.step_begin_ns = memory_.looked_ns = free_ns_;
+    // All lanes write the same values.
+    const u64 start_ns = state().start_ns;
+    memory_.start_ns = memory_.step_begin_ns = memory_.looked_ns = memory_.free_ns = start_ns;
     memory_.trace = state().trace;
-    memory_.first_step = step_ = state().step;
+    memory_.first_step = memory_.step = state().step;
+    memory_.pages = 0;
+    Platform::Sync();
     steps_ = state().steps;
     const u32 position = positions()[rank()];
     arrived_ = position == kGangArrived;
@@ -252,60 +450,60 @@ class GangWalk {
   // Reads the record, the arguments and the first predecessors of the next node of the list. The
   // caller has taken what was prepared before.
   RESIDENT_HOST_DEVICE void Prepare() {
-    if (rank() == 0) LookForEnd();
+    Platform::Sync();  // All lanes have read what was prepared before.
+    if (rank() == 0) LookForEnd<Platform>(&memory_);
     const u32 leave = Platform::Load(&state().leave);
     if (position_ == size()) {
       leaves_ = Platform::First(leave) != 0;
       return;
     }
-    const GraphNode record = memory_.ahead.node;
-    const GangNode members = memory_.ahead.members;
+    const GraphNode& record = memory_.ahead.node;
     const u32 behind = memory_.ahead.behind;
+    const u32 arguments = record.arguments;
     const u32 patches = record.patches;
-    GangStep next = {};
-    next.node = memory_.ahead.index;
-    next.op = record.op;
-    next.arguments = record.arguments;
-    next.waits = record.predecessors;
-    next.first = members.first;
-    next.ranks = members.ranks;
-    next.signals = members.signals;
-    next.first_wait = members.first_wait;
-    next.index = rank() >= next.first ? rank() - next.first : rank() + gang() - next.first;
-    // Independent of each other: the operator, the predecessors, the entry behind, the arguments.
-    const GraphOperator op = operators()[next.op];
-    ReadWait(next, Platform::Lane());
-    const EntryWords ahead = RequestEntry(behind, InList(InList(position_ + 1) + 1));
-    GraphStream stream = {};
-    if (takes_pages_ && record.stream != 0) stream = streams()[record.stream - 1];
-    CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + record.first_argument,
-                  next.arguments);
-    // All lanes have read the entry: CopyArguments ends with Sync.
-    TakeEntry(behind, ahead);
-    next.operator_slot = op.slot;
-    next.starts_early = members.starts_early & op.starts_early & kStartsEarly;
-    next.chunks = 1;
-    if (takes_pages_ && record.stream != 0) {
-      next.stream = record.stream;
-      next.pages = ShareOf(stream, rank(), gang());
-      next.pages_before = pages_;
-      next.form = stream.form;
-      next.normalized = stream.normalized;
-      next.columns = stream.columns;
-      pages_ += next.pages.count;
-      next.chunks = next.ranks;  // Each member takes its pages.
-    }
+    const u32 first_patch = record.first_patch;
+    const bool from_stream = takes_pages_ && record.stream != 0;
     if (Platform::Lane() == 0) {
+      const GangNode& members = memory_.ahead.members;
+      GangStep& next = memory_.next;
+      next.node = memory_.ahead.index;
+      next.op = record.op;
+      next.arguments = arguments;
+      next.waits = record.predecessors;
+      next.first = members.first;
+      next.ranks = members.ranks;
+      next.signals = members.signals;
+      next.starts_early = members.starts_early;
+      next.first_wait = members.first_wait;
+      next.index = rank() >= next.first ? rank() - next.first : rank() + gang() - next.first;
+      next.chunks = 1;
+      if (takes_pages_) memory_.turn.stream = record.stream;
+    }
+    // Independent of each other: the operator, the predecessors, the entry behind, the arguments.
+    const RowWords row = RequestRow(record.op, from_stream ? record.stream : 0);
+    ReadWait(record.predecessors, memory_.ahead.members.first_wait, Platform::Lane());
+    const EntryWords ahead = RequestEntry(behind, InList(InList(position_ + 1) + 1));
+    CopyArguments(ImagePart<Argument>(image(), image().arguments_at) + record.first_argument,
+                  arguments);
+    // All lanes have read the entry: CopyArguments ends with Sync.
+    TakeRow(row);
+    TakeEntry(behind, ahead);
+    if (Platform::Lane() == 0) {
+      GangStep& next = memory_.next;
+      const GraphOperator& op = memory_.op;
+      next.operator_slot = op.slot;
+      next.starts_early &= op.starts_early & kStartsEarly;
       if (patches != 0) {
-        PatchArguments(ImagePart<GraphPatch>(image(), image().patches_at) + record.first_patch,
-                       patches, memory_.scalars, state().records + step() * state().record_bytes,
+        PatchArguments(ImagePart<GraphPatch>(image(), image().patches_at) + first_patch, patches,
+                       memory_.scalars, state().records + step() * state().record_bytes,
                        &memory_.arguments);
       }
-      if (op.split_parameter >= 0 && next.stream == 0) {
+      if (from_stream) {
+        PrepareTurn();
+      } else if (op.split_parameter >= 0) {
         next.chunks = static_cast<u32>(
             CountGangChunks(CountChunksOf(memory_.arguments, op, workers()), op.limit, next.ranks));
       }
-      memory_.next = next;
     }
     leaves_ = Platform::First(leave) != 0;
     Platform::Sync();
@@ -328,7 +526,7 @@ class GangWalk {
     }
     // Before the wait, so that it takes no time behind it: what was executed before has ended.
     if (Platform::Lane() == 0) memory_.done = memory_.next;
-    leaves_ = leaves_ || !(memory_.next.stream != 0 ? AwaitOperator() : AwaitPredecessors());
+    leaves_ = leaves_ || !(has_turn() ? AwaitOperator() : AwaitPredecessors());
     if (leaves_) return false;
     ++position_;
     return true;
@@ -346,27 +544,24 @@ class GangWalk {
   RESIDENT_HOST_DEVICE u32 first_chunk() const { return memory_.next.index; }
   RESIDENT_HOST_DEVICE u32 chunks() const { return memory_.next.chunks; }
   RESIDENT_HOST_DEVICE u32 stride() const { return memory_.next.ranks; }
-  // Step of the quantum.
-  RESIDENT_HOST_DEVICE u32 step() const { return static_cast<u32>(step_ - memory_.first_step); }
 
   // The member has executed all its chunks of the node before the one that was prepared, from
   // begin_ns to end_ns.
   RESIDENT_HOST_DEVICE void Finish(u32 status_and_detail, u64 begin_ns, u64 end_ns) {
-    if (memory_.trace != 0) Trace(begin_ns, end_ns);
+    if (memory_.trace != 0) TraceNode<Platform>(&memory_, begin_ns, end_ns);
     if (status_and_detail != 0) {
       --position_;  // The node has not ended.
       leaves_ = true;
-      Fail(memory_.done.node, status_and_detail);
+      Fail<Platform>(&memory_, memory_.done.node, status_and_detail);
       return;
     }
     if (Platform::Lane() == 0) {
-      if (memory_.done.signals != 0 && memory_.done.stream == 0)
-        Platform::AddRelease(&ended()[memory_.done.node], 1u);
+      if (memory_.done.signals != 0) Platform::AddRelease(&ended()[memory_.done.node], 1u);
       GraphOperator& op = operators()[memory_.done.op];
       Platform::Add(&op.ns, end_ns - begin_ns);
       if (memory_.done.index == 0) Platform::Add(&op.tasks, u64{1});
+      memory_.free_ns = end_ns;
     }
-    free_ns_ = end_ns;
   }
 
   // The member leaves. The caller makes what it wrote visible to the last one.
@@ -407,14 +602,17 @@ class GangWalk {
   // matrices from a stream: it waits for the nodes before itself, and releases what it wrote to
   // those behind it. Next waits until it has seen how the wait ended.
 
-  RESIDENT_HOST_DEVICE const GangStep& next() const { return memory_.next; }
+  RESIDENT_HOST_DEVICE bool has_turn() const { return takes_pages_ && memory_.turn.stream != 0; }
+  RESIDENT_HOST_DEVICE const GangTurn& turn() const { return memory_.turn; }
+  // Nodes that it waits for.
+  RESIDENT_HOST_DEVICE u32 waits() const { return memory_.next.waits; }
   // The counter that the calling lane's part of the wait is for, and the value that it must have;
   // null: it need not wait.
   RESIDENT_HOST_DEVICE const u32* counter() const {
     return wait_node_ == kNoNode ? nullptr : &ended()[wait_node_];
   }
   RESIDENT_HOST_DEVICE u32 target() const { return wait_target_; }
-  // The counter that is incremented with release if next().signals is not 0.
+  // The counter that is incremented with release if turn().signals is not 0.
   RESIDENT_HOST_DEVICE u32* signal() const { return &ended()[memory_.next.node]; }
   // Not 0: the wait ends without its inputs.
   RESIDENT_HOST_DEVICE const u32* leave() const { return &state().leave; }
@@ -439,8 +637,6 @@ class GangWalk {
     }
     return 0;
   }
-  RESIDENT_HOST_DEVICE u32 rank() const { return memory_.fixed.rank; }
-  RESIDENT_HOST_DEVICE u32 gang() const { return memory_.fixed.gang; }
 
  private:
   static constexpr u32 kNoNode = ~0u;
@@ -460,24 +656,10 @@ class GangWalk {
       const auto state =
           static_cast<InputState>(Platform::First(static_cast<u32>(platform_.InputsOfTurn())));
       if (state != InputState::kAwaited) return state == InputState::kReady;
-      if (rank() == 0) LookForEnd();
+      if (rank() == 0) LookForEnd<Platform>(&memory_);
       platform_.Wait(polls);
     }
   }
-
-  RESIDENT_HOST_DEVICE const GraphImage& image() const { return *memory_.fixed.image; }
-  RESIDENT_HOST_DEVICE GangState& state() const { return *memory_.fixed.state; }
-  RESIDENT_HOST_DEVICE GraphQuantum& quantum() const { return *memory_.fixed.quantum; }
-  RESIDENT_HOST_DEVICE GraphOperator* operators() const { return memory_.fixed.operators; }
-  RESIDENT_HOST_DEVICE const u32* list() const { return memory_.fixed.list; }
-  RESIDENT_HOST_DEVICE u32 size() const { return memory_.fixed.size; }
-  RESIDENT_HOST_DEVICE u32 workers() const { return memory_.fixed.workers; }
-
-  RESIDENT_HOST_DEVICE u32* positions() const {
-    return reinterpret_cast<u32*>(operators() + image().operators);
-  }
-  // By node: how often a member has ended it.
-  RESIDENT_HOST_DEVICE u32* ended() const { return positions() + gang(); }
 
   // Copies memory of the host: all that fits in registers is requested before the first of it is
   // stored. `bytes`: a multiple of 8.
@@ -584,11 +766,65 @@ class GangWalk {
     Platform::Sync();
   }
 
-  // A lane's predecessor: that with this index among those of the node.
-  RESIDENT_HOST_DEVICE void ReadWait(const GangStep& step, u32 index) {
+  // Loads the row of an operator, and the stream with a number, if it is not 0: as RequestEntry.
+  static constexpr u32 kOperatorWords = __builtin_offsetof(GraphOperator, tasks) / sizeof(u32);
+  static constexpr u32 kStreamWords = sizeof(GraphStream) / sizeof(u32);
+  static constexpr u32 kRowRounds =
+      (kOperatorWords + kStreamWords + Platform::kLanes - 1) / Platform::kLanes;
+  struct RowWords {
+    u32 words[kRowRounds];
+  };
+  RESIDENT_HOST_DEVICE RowWords RequestRow(u32 op, u32 stream) const {
+    const auto* const row = reinterpret_cast<const u32*>(operators() + op);
+    const auto* const words = reinterpret_cast<const u32*>(streams() + (stream - 1));
+    const u32 count = stream == 0 ? kOperatorWords : kOperatorWords + kStreamWords;
+    RowWords loaded = {};
+    RESIDENT_UNROLL(kRowRounds)
+    for (u32 k = 0; k < kRowRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      const u32* const from = i < kOperatorWords ? row + i : words + (i - kOperatorWords);
+      if (i < count) {
+        __builtin_memcpy(&loaded.words[k], __builtin_assume_aligned(from, sizeof(u32)),
+                         sizeof(u32));
+      }
+    }
+    return loaded;
+  }
+  // The caller executes Sync.
+  RESIDENT_HOST_DEVICE void TakeRow(const RowWords& loaded) {
+    auto* const op = reinterpret_cast<unsigned char*>(&memory_.op);
+    auto* const stream = reinterpret_cast<unsigned char*>(&memory_.stream);
+    RESIDENT_UNROLL(kRowRounds)
+    for (u32 k = 0; k < kRowRounds; ++k) {
+      const u32 i = k * Platform::kLanes + Platform::Lane();
+      if (i >= kOperatorWords + kStreamWords) continue;
+      unsigned char* const to =
+          i < kOperatorWords ? op + i * sizeof(u32) : stream + (i - kOperatorWords) * sizeof(u32);
+      __builtin_memcpy(__builtin_assume_aligned(to, sizeof(u32)), &loaded.words[k], sizeof(u32));
+    }
+  }
+
+  // (one lane) The node that is prepared takes its matrices from memory_.stream.
+  RESIDENT_HOST_DEVICE void PrepareTurn() {
+    GangTurn& turn = memory_.turn;
+    GangStep& next = memory_.next;
+    const GraphStream& stream = memory_.stream;
+    turn.pages = ShareOf(stream, rank(), gang());
+    turn.pages_before = memory_.pages;
+    turn.form = stream.form;
+    turn.normalized = stream.normalized;
+    turn.columns = stream.columns;
+    turn.signals = next.signals;
+    memory_.pages += turn.pages.count;
+    next.signals = 0;
+    next.chunks = next.ranks;  // Each member takes its pages.
+  }
+
+  // A lane's predecessor: that with this index among the `count` ones of the node.
+  RESIDENT_HOST_DEVICE void ReadWait(u32 count, u32 first, u32 index) {
     wait_node_ = kNoNode;
-    if (index >= step.waits) return;
-    const GangWait wait = ImagePart<GangWait>(image(), image().waits_at)[step.first_wait + index];
+    if (index >= count) return;
+    const GangWait wait = ImagePart<GangWait>(image(), image().waits_at)[first + index];
     // Its own nodes have ended, because they are before this one.
     if (wait.ranks == 1 && wait.first == rank()) return;
     wait_node_ = wait.node;
@@ -597,7 +833,9 @@ class GangWalk {
 
   RESIDENT_HOST_DEVICE bool AwaitPredecessors() {
     for (u32 group = 0; group < memory_.next.waits; group += Platform::kLanes) {
-      if (group != 0) ReadWait(memory_.next, group + Platform::Lane());
+      if (group != 0) {
+        ReadWait(memory_.next.waits, memory_.next.first_wait, group + Platform::Lane());
+      }
       bool reached = wait_node_ == kNoNode;
       // Different signs: the counter has not reached the target.
       const auto has_target = [&](u32 value) {
@@ -615,7 +853,7 @@ class GangWalk {
         }
         if (Platform::All(reached)) break;
         if (Platform::First(leave)) return false;
-        if (rank() == 0) LookForEnd();
+        if (rank() == 0) LookForEnd<Platform>(&memory_);
         platform_.Wait(polls);
       }
       if (polls >= kAcquiringPolls && wait_node_ != kNoNode) {
@@ -638,11 +876,11 @@ class GangWalk {
         for (u32 polls = 0; Platform::First(Platform::LoadAcquire(&state().arrived)) != target;
              ++polls) {
           if (Platform::First(Platform::Load(&state().leave)) != 0) return false;
-          LookForEnd();
+          LookForEnd<Platform>(&memory_);
           platform_.Wait(polls);
         }
       }
-      if (!LeadStep()) return false;
+      if (!LeadStep<Platform>(&memory_, steps_)) return false;
     } else {
       for (u32 polls = 0;; ++polls) {
         const u32 leave = Platform::First(Platform::LoadAcquire(&state().leave));
@@ -651,160 +889,29 @@ class GangWalk {
         if (leave != 0) return false;
         platform_.Wait(polls);
       }
+      if (Platform::Lane() == 0) ++memory_.step;  // The leader does it in LeadStep.
       ReadScalars();
     }
     arrived_ = false;
     position_ = 0;
     ++steps_;
-    // The leader has counted it.
-    if (rank() != 0) ++step_;
     return true;
-  }
-
-  // The leader ends a step and begins the next one. False: the quantum ends between them.
-  RESIDENT_HOST_DEVICE bool LeadStep() {
-    const u64 now = Platform::First(Platform::Clock());
-    ++step_;
-    const u32 quantum_steps = step();
-    GraphEnd end = GraphEnd::kNone;
-    bool leave = false;
-    if (IsStopValue()) {
-      end = GraphEnd::kStop;
-    } else if (step_ >= memory_.last_step) {
-      end = GraphEnd::kSteps;
-    } else if (!UpdateScalars()) {
-      end = GraphEnd::kScalarRange;
-    } else {
-      // A further step would exceed the time, if it takes as long as this one.
-      leave = Platform::First(quantum_steps >= memory_.max_steps ||
-                              now + (now - memory_.step_begin_ns) >
-                                  memory_.start_ns + memory_.budget_ns);
-      // The host, whose memory takes more than 1 us to read, begins no other quantum of a run that
-      // it has aborted.
-      if (!leave) LookForAbort(now);
-      leave = leave || Platform::First(Platform::Load(&state().leave)) != 0;
-    }
-    leave = Platform::First(leave || end != GraphEnd::kNone);
-    memory_.step_begin_ns = now;
-    if (Platform::Lane() == 0) {
-      state().quantum_steps = quantum_steps;
-      if (end != GraphEnd::kNone) End(end);
-      if (leave) state().between_steps = 1;
-      if (leave) {
-        Platform::StoreRelease(&state().leave, 1u);
-      } else {
-        Platform::StoreRelease(&state().begun, steps_ + 1);
-      }
-    }
-    Platform::Sync();
-    return !leave;
-  }
-
-  RESIDENT_HOST_DEVICE bool IsStopValue() const {
-    if (image().stop_address == 0) return false;
-    const i64 value = image().stop_dtype == DType::kI32
-                          ? Platform::Load(reinterpret_cast<const i32*>(image().stop_address))
-                          : Platform::Load(reinterpret_cast<const i64*>(image().stop_address));
-    const i64* const stops = ImagePart<i64>(image(), image().stop_values_at);
-    bool differs = true;
-    for (u32 i = Platform::Lane(); i < image().stop_values; i += Platform::kLanes) {
-      differs &= stops[i] != value;
-    }
-    return !Platform::All(differs);
-  }
-
-  // Computes the scalars of the next step. False: one would leave its range; none has changed then.
-  RESIDENT_HOST_DEVICE bool UpdateScalars() {
-    static_assert(kMaxGraphScalars % Platform::kLanes == 0, "");
-    constexpr u32 kRounds = kMaxGraphScalars / Platform::kLanes;
-    const GraphUpdate* const updates = ImagePart<GraphUpdate>(image(), image().updates_at);
-    double values[kRounds];
-    bool valid = true;
-    RESIDENT_UNROLL(1)
-    for (u32 k = 0; k < kRounds; ++k) {
-      const u32 i = k * Platform::kLanes + Platform::Lane();
-      if (i >= image().updates) continue;
-      const GraphUpdate update = updates[i];
-      values[k] = ScaleScalar(update.factor, memory_.scalars[update.scalar], update.addend);
-      valid &= values[k] >= update.least && values[k] <= update.most;
-    }
-    if (!Platform::All(valid)) return false;
-    RESIDENT_UNROLL(1)
-    for (u32 k = 0; k < kRounds; ++k) {
-      const u32 i = k * Platform::kLanes + Platform::Lane();
-      if (i >= image().updates) continue;
-      const u32 scalar = updates[i].scalar;
-      memory_.scalars[scalar] = values[k];
-      state().scalars[scalar] = values[k];
-    }
-    Platform::Sync();
-    return true;
-  }
-
-  // (leader) Ends the quantum if its time is over or the host has set `abort`.
-  RESIDENT_HOST_DEVICE void LookForEnd() {
-    const u64 now = Platform::First(Platform::Clock());
-    if (Platform::Lane() == 0 && now - memory_.start_ns > memory_.budget_ns) {
-      Platform::StoreRelease(&state().leave, 1u);
-    }
-    if (Platform::First(now - memory_.looked_ns > kAbortLookNs)) LookForAbort(now);
-  }
-  RESIDENT_HOST_DEVICE void LookForAbort(u64 now) {
-    memory_.looked_ns = now;
-    if (Platform::First(Platform::LoadHost(&quantum().abort)) == 0) return;
-    if (Platform::Lane() == 0) {
-      End(GraphEnd::kAborted);
-      Platform::StoreRelease(&state().leave, 1u);
-    }
-    Platform::Sync();
-  }
-
-  // (one lane) The first reason is kept.
-  RESIDENT_HOST_DEVICE bool End(GraphEnd end) {
-    return Platform::Exchange(&state().end, static_cast<u32>(GraphEnd::kNone),
-                              static_cast<u32>(end));
-  }
-
-  RESIDENT_HOST_DEVICE void Fail(u32 node, u32 status_and_detail) {
-    if (Platform::Lane() == 0) {
-      if (End(GraphEnd::kFailed)) {
-        state().failed_node = node;
-        state().failure = status_and_detail;
-        state().failed_step = step_;
-      }
-      Platform::StoreRelease(&state().leave, 1u);
-    }
-    Platform::Sync();
-  }
-
-  // Of the node that was executed. Its first chunk stands for all that the member executed.
-  RESIDENT_HOST_DEVICE void Trace(u64 begin_ns, u64 end_ns) {
-    if (Platform::Lane() != 0) return;
-    const u32 at = Platform::FetchAdd(&state().trace_events, 1u);
-    if (at >= state().trace_capacity) return;
-    reinterpret_cast<GraphTraceEvent*>(memory_.trace)[at] = {
-        memory_.done.node, step(), memory_.done.index, rank(), free_ns_, begin_ns, end_ns};
   }
 
   Platform& platform_;
-  GangMemory& memory_;
 
   u32 position_ = 0;
   // Whether the member has reported the end of the step.
   bool arrived_ = false;
   bool leaves_ = false;
-  // Steps that have ended: since the state was initialized, and since the run began.
+  // Steps that have ended since the state was initialized.
   u32 steps_ = 0;
-  u64 step_ = 0;
-  // When the member ended its last node.
-  u64 free_ns_ = 0;
 
   // A lane's predecessor, and the value that its counter must have; kNoNode: it need not wait.
   u32 wait_node_ = kNoNode;
   u32 wait_target_ = 0;
-  // Whether nodes that have a stream are executed from pages, and these pages so far.
+  // Whether nodes that have a stream are executed from pages.
   bool takes_pages_ = false;
-  u32 pages_ = 0;
 };
 
 }  // namespace resident

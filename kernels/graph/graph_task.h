@@ -62,7 +62,11 @@ struct GraphDescriptor {
   u64 quantum;
   // GraphImage::gang.
   u32 gang;
-  u32 unused[3];
+  // Written by the poller for each member.
+  u32 rank;
+  // GraphImage::streams: if it is not 0, the quantum is for a graph kernel that takes pages.
+  u32 streams;
+  u32 unused;
 };
 static_assert(sizeof(GraphDescriptor) == sizeof(TaskDescriptor), "");
 static_assert(__builtin_offsetof(GraphDescriptor, token) == 0, "");
@@ -72,6 +76,8 @@ static_assert(__builtin_offsetof(GraphDescriptor, image) == 8, "");
 static_assert(__builtin_offsetof(GraphDescriptor, state) == 16, "");
 static_assert(__builtin_offsetof(GraphDescriptor, quantum) == 24, "");
 static_assert(__builtin_offsetof(GraphDescriptor, gang) == 32, "");
+static_assert(__builtin_offsetof(GraphDescriptor, rank) == 36, "");
+static_assert(__builtin_offsetof(GraphDescriptor, streams) == 40, "");
 
 // --- Image -----------------------------------------------------------------------
 

@@ -7,7 +7,10 @@
 //                                                       their compute warps
 //
 // It is launched together with the resident kernel while graphs are in use (docs/ring.md#gangs), so
-// that each SM has a block of it beside those of the resident kernel. Its blocks are the *graph
+// that each SM has a block of it beside those of the resident kernel. It has two forms, of which
+// one is there at a time: with a loader and a ring of pages (stream_ring.cuh), for graphs that have
+// streams, and without, for others, whose nodes would be slower beside a ring, because it takes the
+// most part of the SM's L1 cache. Its blocks are the *graph
 // workers*: they take nothing from the device ring, and look only at their mailboxes.
 //
 // A quantum goes to the mailboxes of as many consecutive graph workers as its gang has members, in
@@ -60,7 +63,8 @@ constexpr u32 kQuantumRefused = 2;
 // Polls of a wait after which the host no longer sees the node before as running.
 constexpr u32 kPollsUntilIdle = 64;
 
-// The member of a gang that this block is, for GangWalk.
+// The member of a gang that this block is, for GangWalk. kStreams: it takes pages.
+template <bool kStreams>
 struct GangMember {
   static constexpr u32 kLanes = kWarp;
 
@@ -109,12 +113,16 @@ struct GangMember {
 
   __device__ __forceinline__ static u64 Clock() { return NanosecondClock(); }
 
-  __device__ __forceinline__ static bool TakesPages() { return HasLoader(); }
+  __device__ __forceinline__ static bool TakesPages() { return kStreams; }
   __device__ __forceinline__ InputState InputsOfTurn() const {
-    constexpr u32 kLookNs = 20;
-    const InputState inputs = *static_cast<const volatile InputState*>(&turns[turn].inputs);
-    if (inputs == InputState::kAwaited) __nanosleep(kLookNs);
-    return inputs;
+    if constexpr (kStreams) {
+      constexpr u32 kLookNs = 20;
+      const InputState inputs = *static_cast<const volatile InputState*>(&turns[turn].inputs);
+      if (inputs == InputState::kAwaited) __nanosleep(kLookNs);
+      return inputs;
+    } else {
+      return InputState::kReady;
+    }
   }
 
   __device__ __forceinline__ void Wait(u32 polls) {
@@ -124,8 +132,12 @@ struct GangMember {
   }
 };
 
+template <bool kStreams>
+using Walk = GangWalk<GangMember<kStreams>>;
+
 // (lane 0) Notes for the host that the block runs the node that was prepared.
-__device__ __forceinline__ void NoteNode(const GangWalk<GangMember>& walk) {
+template <bool kStreams>
+__device__ __forceinline__ void NoteNode(const Walk<kStreams>& walk) {
   // The descriptor has the quantum's token also while a node is the block's task.
   WriteBreadcrumb(block_state.descriptor.token, walk.operator_slot(),
                   PackGraphTask(walk.node(), walk.step()));
@@ -167,8 +179,8 @@ struct RunningNode {
 
 // (warp) Makes the node that was prepared the block's task, and starts its operator with the
 // member's first chunk, if it has one. One that awaits its inputs is noted later.
-template <InputState kInputs>
-__device__ __forceinline__ RunningNode StartOperator(const GangWalk<GangMember>& walk) {
+template <InputState kInputs, bool kStreams>
+__device__ __forceinline__ RunningNode StartOperator(const Walk<kStreams>& walk) {
   if (kInputs != InputState::kReady) __syncwarp();  // All lanes have read the former outcome.
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
@@ -186,7 +198,7 @@ __device__ __forceinline__ RunningNode StartOperator(const GangWalk<GangMember>&
     block_state.chunk_count = walk.chunks();
     // Otherwise it is so already.
     if (kInputs != InputState::kReady) block_state.inputs = kInputs;
-    if (kInputs == InputState::kReady) NoteNode(walk);
+    if (kInputs == InputState::kReady) NoteNode<kStreams>(walk);
   }
   __syncwarp();
   RunningNode node = {0,
@@ -200,13 +212,13 @@ __device__ __forceinline__ RunningNode StartOperator(const GangWalk<GangMember>&
 }
 
 // (warp) The same for a node that multiplies by pages.
-__device__ __forceinline__ RunningNode StartTurn(const GangWalk<GangMember>& walk) {
+__device__ __forceinline__ RunningNode StartTurn(const Walk<true>& walk) {
   const u32 lane = LaneId();
-  const GangStep& next = walk.next();
+  const GangTurn& next = walk.turn();
   StreamTurn& turn = turns[commands.count % 2];
   const Argument* const arguments = gang_memory.arguments.arguments;
   const u32 matrix = next.normalized != 0 ? 2 : 1;
-  if (lane < next.waits) {
+  if (lane < walk.waits()) {
     const u32* const counter = walk.counter();
     turn.counters[lane] = counter;
     turn.targets[lane] = walk.target();
@@ -229,7 +241,7 @@ __device__ __forceinline__ RunningNode StartTurn(const GangWalk<GangMember>& wal
     turn.first = next.pages.first;
     turn.pitch = walk.gang();
     turn.sequence = next.pages_before;
-    turn.waits = next.waits;
+    turn.waits = walk.waits();
     turn.signals = next.signals;
     turn.inputs = InputState::kAwaited;
     turn.signal = walk.signal();
@@ -238,14 +250,18 @@ __device__ __forceinline__ RunningNode StartTurn(const GangWalk<GangMember>& wal
     turn.x = {arguments[0].tensor.address, arguments[0].tensor.dtype};
     turn.ends[0] = rows;
     turn.ends[1] = rows + static_cast<u32>(arguments[matrix + 1].tensor.shape[0]);
-    turn.eps = __uint_as_float(static_cast<u32>(arguments[next.arguments - 1].scalar_bits));
+    turn.eps = __uint_as_float(static_cast<u32>(arguments[walk.arguments() - 1].scalar_bits));
   }
   __syncwarp();
   return {Post(kRunTurn), true, true, 0, 0, 0};
 }
 
-__device__ __forceinline__ RunningNode StartEarly(const GangWalk<GangMember>& walk) {
-  return walk.next().stream != 0 ? StartTurn(walk) : StartOperator<InputState::kAwaited>(walk);
+template <bool kStreams>
+__device__ __forceinline__ RunningNode StartEarly(const Walk<kStreams>& walk) {
+  if constexpr (kStreams) {
+    if (walk.has_turn()) return StartTurn(walk);
+  }
+  return StartOperator<InputState::kAwaited, kStreams>(walk);
 }
 
 // (warp) Tells an operator that was started early how its wait for inputs ends. If they are
@@ -281,13 +297,14 @@ __device__ __forceinline__ u32 EndNode(const RunningNode& node) {
 }
 
 // (warp) Executes the quantum whose GraphDescriptor is the block's descriptor.
+template <bool kStreams>
 __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
   const GraphDescriptor quantum = reinterpret_cast<const GraphDescriptor&>(block_state.descriptor);
   __syncwarp();  // All lanes have read it.
-  const u32 rank = quantum.unused[0];
+  const u32 rank = quantum.rank;
   WideProgress* const wide = p.wide + (quantum.token & p.slot_mask);
-  GangMember member{p};
-  GangWalk<GangMember> walk(member, quantum, rank, p.workers, &gang_memory);
+  GangMember<kStreams> member{p};
+  Walk<kStreams> walk(member, quantum, rank, p.workers, &gang_memory);
   if (LaneId() == 0) {
     TaskDescriptor& task = block_state.descriptor;
     task.flags = 0;
@@ -310,7 +327,7 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
   }
   if (ready == kQuantumOpen) {
     walk.Join();
-    const bool streams = walk.takes_pages();
+    const bool streams = kStreams && walk.takes_pages();
     if (streams) {
       StartLoader(walk.streams(), walk.stream_count(), walk.FirstStream(), rank, walk.gang());
     }
@@ -323,32 +340,32 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
       RunningNode next = {};
       if (runs) {
         // Behind one that cannot fail, or whose failure withdraws it, and with other memory.
-        started = early && node.IsLastCommand() &&
-                  (node.turn || (walk.next().stream != 0 && walk.AwaitsNodeBefore()));
-        if (started) next = StartEarly(walk);
+        started = kStreams && early && node.IsLastCommand() &&
+                  (node.turn || (walk.has_turn() && walk.AwaitsNodeBefore()));
+        if (started) next = StartEarly<kStreams>(walk);
         const u32 status_and_detail = EndNode(node);
         const u64 end_ns = NanosecondClock();
         early = started || (early && status_and_detail == 0);
-        if (early && !started) next = StartEarly(walk);
+        if (early && !started) next = StartEarly<kStreams>(walk);
         walk.Finish(status_and_detail, begin_ns, end_ns);
       } else if (early) {
-        next = StartEarly(walk);
+        next = StartEarly<kStreams>(walk);
       }
       if (early) {
         // After the stores of the node before have been released: one that faults is still seen as
         // that node's.
-        if (LaneId() == 0) NoteNode(walk);
+        if (LaneId() == 0) NoteNode<kStreams>(walk);
         member.idle = false;
         member.turn = next.command % 2;
       }
       runs = walk.Next();
       if (early) {
-        if (runs && member.idle && LaneId() == 0) NoteNode(walk);
+        if (runs && member.idle && LaneId() == 0) NoteNode<kStreams>(walk);
         EndWaitForInputs(next, /*ready=*/runs);
       }
       if (runs) {
         begin_ns = NanosecondClock();
-        node = early ? next : StartOperator<InputState::kReady>(walk);
+        node = early ? next : StartOperator<InputState::kReady, kStreams>(walk);
       } else if (walk.leaves()) {
         break;
       }
@@ -373,17 +390,22 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
 }
 
 // (compute warps) Runs the operators that the control warp hands over, until the block leaves.
+template <bool kStreams>
 __device__ __forceinline__ void RunNodes() {
   for (u32 number = 0;; ++number) {
     const u32 place = number % 2;
     AwaitPhaseRelaxed(SharedAddress(commands.posted + place), number / 2 & 1);
     const u32 kind = *static_cast<volatile u32*>(commands.kinds + place);
     if (kind == kLeaveNodes) return;
-    if (kind == kRunTurn) {
-      RunTurn(place);
+    if constexpr (kStreams) {
+      if (kind == kRunTurn) {
+        RunTurn(place);
+      } else {
+        // A turn before it may still have results in the block's memory.
+        Block(&block_state).barrier();
+        RunBlockOperator();
+      }
     } else {
-      // A turn before it may still have results in the block's memory.
-      Block(&block_state).barrier();
       RunBlockOperator();
     }
     __syncwarp();
@@ -392,7 +414,8 @@ __device__ __forceinline__ void RunNodes() {
 }
 
 // (control warp) Executes the quanta of the block's mailbox, until it reads that it must leave.
-__device__ void ServeMailbox(const LaunchParameters& p) {
+template <bool kStreams>
+__device__ __forceinline__ void ServeMailbox(const LaunchParameters& p) {
   for (u32 read = 0;; ++read) {
     const StampedChunk* const slot =
         p.mailboxes->slots[blockIdx.x][read % kMailboxSlots].chunks + LaneId() % kChunksPerSlot;
@@ -404,12 +427,36 @@ __device__ void ServeMailbox(const LaunchParameters& p) {
     FenceDevice();
     TakeDescriptor(chunk);
     if (block_state.descriptor.flags & kLeave) break;
-    RunQuantum(p);
+    RunQuantum<kStreams>(p);
   }
   if (LaneId() == 0) handover.leave = 1;
   __syncwarp();
-  EndLoader();
+  if constexpr (kStreams) EndLoader();
   Post(kLeaveNodes);
+}
+
+// (all threads) A graph worker. kStreams: with a loader, and so with kMaxComputeThreads threads
+// that run operators.
+template <bool kStreams>
+__device__ __forceinline__ void RunGraphWorker(const LaunchParameters& p) {
+  // The last warps of a block: the control warp, and the loader.
+  const u32 control = blockDim.x - (kStreams ? kLoaderThreads : 0) - kControlThreads;
+  if (threadIdx.x == 0) {
+    for (u32 place = 0; place < 2; ++place) {
+      InitializePhases(SharedAddress(commands.posted + place), 1);
+      InitializePhases(SharedAddress(commands.done + place), control / kWarp);
+    }
+    commands.count = 0;
+    if constexpr (kStreams) InitializeRing();
+  }
+  InitializeBlock(p, p.resident_blocks + blockIdx.x);
+  if (threadIdx.x < control) {
+    RunNodes<kStreams>();
+  } else if (!kStreams || threadIdx.x < control + kControlThreads) {
+    ServeMailbox<kStreams>(p);
+  } else if constexpr (kStreams) {
+    RunLoader();
+  }
 }
 
 }  // namespace
@@ -419,24 +466,11 @@ __device__ void ServeMailbox(const LaunchParameters& p) {
 // divided among its schedulers (FitsBeside, runtime/engine/cuda/launch_shape.h).
 extern "C" __global__ void __maxnreg__(resident::kGraphRegisters)
     resident_graph_kernel(const __grid_constant__ resident::LaunchParameters parameters) {
-  using namespace resident;
-  // The last warps of a block: the control warp, and the loader, if there is one.
-  const u32 loader = HasLoader() ? kLoaderThreads : 0;
-  const u32 control = blockDim.x - loader - kControlThreads;
-  if (threadIdx.x == 0) {
-    for (u32 place = 0; place < 2; ++place) {
-      InitializePhases(SharedAddress(commands.posted + place), 1);
-      InitializePhases(SharedAddress(commands.done + place), control / kWarp);
-    }
-    commands.count = 0;
-    if (loader != 0) InitializeRing();
-  }
-  InitializeBlock(parameters, parameters.resident_blocks + blockIdx.x);
-  if (threadIdx.x < control) {
-    RunNodes();
-  } else if (threadIdx.x < control + kControlThreads) {
-    ServeMailbox(parameters);
-  } else {
-    RunLoader();
-  }
+  resident::RunGraphWorker</*kStreams=*/false>(parameters);
+}
+
+// For graphs that have streams.
+extern "C" __global__ void __maxnreg__(resident::kGraphRegisters)
+    resident_graph_stream_kernel(const __grid_constant__ resident::LaunchParameters parameters) {
+  resident::RunGraphWorker</*kStreams=*/true>(parameters);
 }

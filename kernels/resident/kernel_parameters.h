@@ -9,8 +9,10 @@
 namespace resident {
 
 inline constexpr char kResidentKernelName[] = "resident_kernel";
-// The kernel that executes graphs beside it (graph_kernel.cu).
+// The kernel that executes graphs beside it, and its form for graphs that have streams
+// (graph_kernel.cu).
 inline constexpr char kGraphKernelName[] = "resident_graph_kernel";
+inline constexpr char kGraphStreamKernelName[] = "resident_graph_stream_kernel";
 // Limits of the number of threads of a block that run operators. The block has a control warp in
 // addition. The maximum is Block::kMaxThreads in units that are compiled for a GPU.
 inline constexpr u32 kMinComputeThreads = 32;
@@ -27,12 +29,13 @@ inline constexpr u32 kThreadStackBytes = 2048;
 inline constexpr u32 kKernelStackBytes = 128;
 inline constexpr u32 kOperatorStackBytes = kThreadStackBytes - kKernelStackBytes;
 
-// The graph kernel: registers of a thread, which is as many as fit beside the resident kernel. A
-// block with as many threads as there can be has a warp more than one of the resident kernel, its
-// loader, and a ring of pages in dynamic shared memory (stream_ring.cuh), if both fit.
+// The graph kernel: registers of a thread, which is as many as fit beside the resident kernel. The
+// form for graphs that have streams has as many threads as there can be, a warp more than a block
+// of the resident kernel, its loader, and a ring of pages in dynamic shared memory
+// (stream_ring.cuh).
 inline constexpr u32 kGraphRegisters = 104;
 inline constexpr u32 kLoaderThreads = 32;
-inline constexpr u32 kRingPages = 8;
+inline constexpr u32 kRingPages = 6;
 inline constexpr u32 kRingAlignment = 1024;
 inline constexpr u32 kRingBytes = kRingPages * 16384 + kRingAlignment;
 

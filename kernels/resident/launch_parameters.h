@@ -25,25 +25,36 @@ struct Mailboxes {
 // without the graph kernel.
 inline constexpr u64 kGraphsIdleNs = 600'000'000'000;
 
+// A graph kernel that takes pages leaves for one that does not, which executes other graphs faster,
+// when there is a quantum for it, and has been none for the first one for this time.
+inline constexpr u64 kStreamsIdleNs = 100'000'000;
+
+// Which kernels there are.
+enum class LaunchKind : u32 {
+  kTasks = 0,         // Only the resident kernel.
+  kGraphs = 1,        // And the graph kernel that takes no pages.
+  kGraphStreams = 2,  // And the one that does.
+};
+
 // Why the resident kernel has left.
 enum class LeaveReason : u32 {
   kNone = 0,  // It has not.
   // It has read a park marker.
   kPark = 1,
-  // It is to be launched again at once, with the graph kernel if it was there without it, because
-  // there is a quantum, or without it, because there has been none for long.
+  // It is to be launched again at once, with another kind.
   kOtherKind = 2,
 };
 
 // In host memory, written by the poller when it leaves.
 struct LeaveReport {
   LeaveReason reason;
-  u32 reserved;
+  LaunchKind kind;  // For kOtherKind: the one that it is to be launched with.
   // Time since the last quantum, or since the launch if there was none.
   u64 mail_idle_ns;
 };
 static_assert(sizeof(LeaveReport) == 16, "");
 static_assert(__builtin_offsetof(LeaveReport, reason) == 0, "");
+static_assert(__builtin_offsetof(LeaveReport, kind) == 4, "");
 static_assert(__builtin_offsetof(LeaveReport, mail_idle_ns) == 8, "");
 
 struct LaunchParameters {
@@ -71,6 +82,9 @@ struct LaunchParameters {
   u32 resident_blocks;
   // Blocks of the resident kernel when it is alone, on which the chunks of a node depend.
   u32 workers;
+  LaunchKind kind;
+  // The kind for graphs that have streams: kGraphs if no graph kernel can take pages.
+  LaunchKind kind_for_streams;
 };
 
 }  // namespace resident

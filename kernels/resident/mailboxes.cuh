@@ -23,14 +23,29 @@ namespace {
 static_assert(kMailboxSlots > kMaxOpenGraphs,
               "each quantum in flight has a place in each mailbox, and so has the slot to leave");
 
-// Of block 0: the graph worker that the next quantum's rank 0 is, and when the last one was mailed.
+// Of block 0: the graph worker that the next quantum's rank 0 is, and when the last quantum was
+// mailed, and the last one with streams.
 __shared__ u32 next_graph_worker;
 __shared__ u64 last_mail_ns;
+__shared__ u64 last_streams_ns;
 
 // (one thread of block 0) At the beginning of the kernel.
 __device__ __forceinline__ void InitializeMail() {
   next_graph_worker = 0;
-  last_mail_ns = NanosecondClock();
+  last_mail_ns = last_streams_ns = NanosecondClock();
+}
+
+// (warp of block 0) GraphDescriptor::streams of a slot, payload word 10.
+__device__ __forceinline__ u32 StreamsOf(const StampedChunk& chunk) {
+  return __shfl_sync(kAllLanes, chunk.payload[1], 3);
+}
+
+// (warp of block 0) The kind of launch that the quantum in a slot is to be executed by.
+__device__ __noinline__ LaunchKind KindFor(const LaunchParameters& p, const StampedChunk& chunk) {
+  const LaunchKind kind = StreamsOf(chunk) != 0 ? p.kind_for_streams : LaunchKind::kGraphs;
+  // A change takes time in which nothing is executed.
+  const u64 idle_ns = __shfl_sync(kAllLanes, NanosecondClock() - last_streams_ns, 0);
+  return kind < p.kind && idle_ns < kStreamsIdleNs ? p.kind : kind;
 }
 
 // (warp of block 0) Writes a slot to the mailboxes of `count` graph workers, from `first` on. Lane
@@ -56,6 +71,7 @@ __device__ __forceinline__ void WriteMail(const LaunchParameters& p, StampedChun
 // (warp of block 0) Sends a quantum to the members of its gang. Lane l has chunk l % 4 of the slot.
 __device__ __noinline__ void MailQuantum(const LaunchParameters& p, StampedChunk chunk) {
   const u32 next = next_graph_worker;
+  const u32 streams = StreamsOf(chunk);
   // GraphDescriptor::gang is payload word 8, the member's rank is written to word 9.
   const u32 wanted = __shfl_sync(kAllLanes, chunk.payload[2], 2);
   // One member refuses what has no gang, or one that is too large.
@@ -65,6 +81,7 @@ __device__ __noinline__ void MailQuantum(const LaunchParameters& p, StampedChunk
   if (LaneId() == 0) {
     next_graph_worker = (next + gang) % p.graph_workers;
     last_mail_ns = NanosecondClock();
+    if (streams != 0) last_streams_ns = last_mail_ns;
   }
   __syncwarp();
 }

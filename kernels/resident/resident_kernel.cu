@@ -37,8 +37,9 @@
 // trip by 1.1 us (docs/benchmarks). A worker's fence for such a task has the scope of the device.
 //
 // Graphs are executed by another kernel beside this one, which is there while they are in use:
-// graph_kernel.cu. The poller mails it their quanta. If it is not there, the poller leaves in front
-// of the first quantum, as for a park, and reports that to the engine, which launches both kernels.
+// graph_kernel.cu. The poller mails it their quanta. If it is not there, or only the form of it
+// that is for other graphs, the poller leaves in front of a quantum, as for a park, and reports to
+// the engine which kernels it must launch.
 //
 // Park: after all tasks, the poller sends every worker a slot with a flag to leave. Each
 // block finishes its current task. `filled` and `next_ticket` are then equal, and the
@@ -438,7 +439,7 @@ class Poller {
       } else if (found == Found::kOther) {
         ForwardBulk();
       }
-      if (p_.graph_workers != 0 && MailIdleNs() > kGraphsIdleNs) leave_ = LeaveReason::kOtherKind;
+      if (p_.graph_workers != 0 && MailIdleNs() > kGraphsIdleNs) LeaveFor(LaunchKind::kTasks);
     }
     if (p_.graph_workers != 0) MailLeave(p_);
     // After all tasks: each worker leaves when it reaches this slot.
@@ -447,10 +448,12 @@ class Poller {
     ring_.WriteCopies(leave, gridDim.x - 1);
     while (handover.state != kIdle) {
     }
+    const u64 mail_idle_ns = MailIdleNs();
     if (LaneId() == 0) {
       p_.state->filled = ring_.filled();
       p_.control->resume_sequence = next_;
-      p_.report->mail_idle_ns = MailIdleNs();
+      p_.report->mail_idle_ns = mail_idle_ns;
+      p_.report->kind = kind_;
       p_.report->reason = leave_;
       handover.leave = 1;
       FenceSystem();
@@ -528,8 +531,15 @@ class Poller {
     return Found::kLoneTask;
   }
 
-  // Since the last quantum, or since the launch.
-  __device__ __forceinline__ u64 MailIdleNs() const { return NanosecondClock() - last_mail_ns; }
+  __device__ __forceinline__ void LeaveFor(LaunchKind kind) {
+    leave_ = LeaveReason::kOtherKind;
+    kind_ = kind;
+  }
+
+  // (warp) Since the last quantum, or since the launch.
+  __device__ __forceinline__ u64 MailIdleNs() const {
+    return __shfl_sync(kAllLanes, NanosecondClock() - last_mail_ns, 0);
+  }
 
   // Reads kBulkSlots slots at a time and passes ready tasks on, until a read finds none.
   __device__ void ForwardBulk() {
@@ -570,9 +580,9 @@ class Poller {
     return count;
   }
 
-  // Passes on the first `count` slots, up to a park marker, or to a quantum if there is no graph
-  // kernel; returns their number. The quantum is not among them: it is the next launch's first
-  // slot.
+  // Passes on the first `count` slots, up to a park marker, or to a quantum that is for another
+  // graph kernel than the one that is there; returns their number. The quantum is not among them:
+  // it is the next launch's first slot.
   __device__ __forceinline__ u32 HandOn(const StampedChunk (&bulk)[kChunksPerLane], u32 count) {
     // Whether a slot among them may need special treatment (a marker, a wide task). The flags
     // are in a slot's first chunk.
@@ -603,8 +613,9 @@ class Poller {
         return i + 1;
       }
       if (flags & kTaskGraph) {
-        if (p_.graph_workers == 0) {
-          leave_ = LeaveReason::kOtherKind;
+        const LaunchKind kind = KindFor(p_, chunk);
+        if (kind != p_.kind) {
+          LeaveFor(kind);
           return i;
         }
         MailQuantum(p_, chunk);
@@ -641,6 +652,7 @@ class Poller {
   DeviceRingWriter ring_;
   u64 next_;
   LeaveReason leave_ = LeaveReason::kNone;
+  LaunchKind kind_ = LaunchKind::kTasks;
   // Lone tasks so far: see kPollsToLook.
   u32 lone_tasks_ = 0;
 };

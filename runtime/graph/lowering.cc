@@ -24,6 +24,9 @@ constexpr uint64_t kAlignment = 64;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// A graph with more nodes than this for each stream has none.
+constexpr size_t kNodesForAStream = 3;
+
 // At the declared sizes.
 Shape MaxShape(const Graph& graph, const View& view) {
   Shape shape;
@@ -494,6 +497,11 @@ void Lowering::AddStreams() {
     stream_matrices_.push_back(node.first_argument + (stream->normalized != 0 ? 2 : 1));
     node.stream = static_cast<u32>(streams_.size());
   }
+  // Nodes without a stream take longer beside a loader than without.
+  if (streams_.size() * kNodesForAStream >= nodes_.size()) return;
+  for (GraphNode& node : nodes_) node.stream = 0;
+  streams_.clear();
+  stream_matrices_.clear();
 }
 
 void Lowering::AddLoop() {
@@ -582,7 +590,7 @@ std::string Lowering::Image(absl::Span<const uint64_t> addresses) const {
   for (size_t i = 0; i < relative_to_.size(); ++i) {
     if (relative_to_[i] != kNone) arguments[i].tensor.address += addresses[relative_to_[i]];
   }
-  if (!HasAlignedRoots(addresses)) {
+  if (CountStreams(addresses) == 0) {
     reinterpret_cast<GraphImage*>(image.data())->streams = 0;
     auto* const nodes = reinterpret_cast<GraphNode*>(image.data() + header_.nodes_at);
     for (size_t i = 0; i < nodes_.size(); ++i) nodes[i].stream = 0;

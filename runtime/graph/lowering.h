@@ -100,6 +100,10 @@ class Lowering {
 
   // `addresses`: by tensor, of the memory of each root. REQUIRES: within the limits.
   std::string Image(absl::Span<const uint64_t> addresses) const;
+  // GraphImage::streams of that image.
+  u32 CountStreams(absl::Span<const uint64_t> addresses) const {
+    return HasAlignedRoots(addresses) ? header_.streams : 0;
+  }
 
  private:
   void AddNode(const Node& node);

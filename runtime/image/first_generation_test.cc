@@ -65,6 +65,7 @@ TEST(FirstGeneration, CubinHasTheResourcesOfOperators) {
     // Two of the largest blocks of each kernel fit on an SM.
     EXPECT_LE(functions->at(kResidentKernelName).registers, kMaxRegisters);
     EXPECT_LE(functions->at(kGraphKernelName).registers, kGraphRegisters);
+    EXPECT_LE(functions->at(kGraphStreamKernelName).registers, kGraphRegisters);
     EXPECT_LE(functions->at(kOperatorLaunchName).registers, kMaxRegisters);
     // What the operators need, which it calls through pointers.
     EXPECT_GE(functions->at(kOperatorLaunchName).registers, add.registers);

@@ -114,6 +114,7 @@ absl::Status GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> pl
   buffers->push_back(std::move(memory));
   buffers_ = std::move(buffers);
   image_ = lowering_->Image(addresses);
+  streams_ = lowering_->CountStreams(addresses);
   return absl::OkStatus();
 }
 
@@ -239,6 +240,7 @@ absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
   plan.descriptor.image = image_address_;
   plan.descriptor.state = image_address_ + state_offset_;
   plan.descriptor.gang = lowering_->gang();
+  plan.descriptor.streams = streams_;
   GraphQuantum& quantum = plan.quantum;
   quantum.fresh = in_step_ ? 0 : 1;
   quantum.first_step = steps.first_step;

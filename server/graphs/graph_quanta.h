@@ -145,6 +145,7 @@ class GraphQuanta {
   const uint32_t device_;
   const uint64_t epoch_;
   uint64_t image_address_ = 0;
+  u32 streams_ = 0;  // GraphImage::streams.
   // The buffers of all tensors, and the run's own.
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;
   std::shared_ptr<const Buffers> buffers_;

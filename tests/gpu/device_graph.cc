@@ -92,6 +92,7 @@ DeviceGraph::DeviceGraph(EngineHarness& harness, DeviceTasks& device, const v1::
   descriptor_.image = device.Upload(image_.data(), image_.size());
   descriptor_.state = device.Memory(lowering_->state_bytes());
   descriptor_.gang = lowering_->gang();
+  descriptor_.streams = lowering_->CountStreams(addresses_);
 
   records_at_ = RoundUp(sizeof(GraphQuantum) + operators_.size() * sizeof(GraphOperator));
   quantum_ = harness.Staging(records_at_ + max_steps * record_bytes());

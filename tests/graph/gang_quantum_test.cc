@@ -90,6 +90,7 @@ TEST_F(GangQuantumTest, TheGangHasAsManyMembersAsTheGraphCanUse) {
     (*work)->Fill(*ticket, batch);
     const auto descriptor = std::bit_cast<GraphDescriptor>(batch.tasks.at(0));
     EXPECT_EQ(descriptor.gang, gang);
+    EXPECT_EQ(descriptor.streams, image.streams);
     EXPECT_EQ(descriptor.image, memory->memory->address);
     EXPECT_GE(descriptor.state, descriptor.image + bytes.size());
     EXPECT_LE(descriptor.state + state_bytes, descriptor.image + quanta->device_bytes());

@@ -157,6 +157,72 @@ TEST(GraphQuantumTest, ManyRunsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Graphs whose weights a GPU copies ahead of the nodes, and others, which another form of its graph
+// kernel executes: one after the other, both at once, and again after a time without the first
+// ones.
+TEST(GraphQuantumTest, RunsOfGraphsWithAndWithoutStreams) {
+  constexpr int kRows = 640, kColumns = 2048;
+  constexpr uint64_t kSteps = 40;
+  const Daemon daemon(Workers(2));
+  // Sums of small whole numbers, which are exact in any order.
+  std::mt19937 random(kRows);
+  std::vector<uint16_t> weights(kRows * kColumns);
+  std::vector<float> x(kColumns), expected(kRows);
+  for (float& value : x) value = static_cast<float>(random() % 5) - 2;
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < kColumns; ++column) {
+      const float weight = static_cast<float>(random() % 9) - 4;
+      uint32_t bits;
+      std::memcpy(&bits, &weight, sizeof(bits));
+      weights[row * kColumns + column] = static_cast<uint16_t>(bits >> 16);
+      expected[row] += weight * x[column];
+    }
+  }
+  GraphMaker streams;
+  streams.Input("x", {kColumns});
+  streams.Tensor(Kind::KIND_INPUT, "w", {D(kRows), D(kColumns)}, v1::DTYPE_BF16);
+  streams.Output("y", {kRows}).Call("gemv", {"x", "w", None(), "y"});
+  streams.graph.mutable_loop()->set_max_steps(kSteps);
+  v1::RunGraphRequest with_streams = RunOf(streams);
+  Bind(with_streams, "x").set_data(ToBytes(x));
+  Bind(with_streams, "w").set_data(ToBytes(weights));
+
+  GraphMaker plain;
+  plain.Tensor(Kind::KIND_STATE, "count", {D(1)}).Output("last", {1});
+  for (int i = 0; i < 20; ++i) plain.Call("test.count", {"count"});
+  plain.Call("copy", {"count", "last"});
+  plain.graph.mutable_loop()->set_max_steps(kSteps);
+
+  const Client client(daemon), other(daemon, "other");
+  const auto run_streams = [&](const Client& by) {
+    const GraphOutcome outcome = RunGraph(daemon, by, with_streams);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    EXPECT_EQ(outcome.floats(), expected);
+  };
+  const auto run_plain = [&](const Client& by) {
+    const GraphOutcome outcome = RunGraph(daemon, by, RunOf(plain));
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    EXPECT_EQ(outcome.floats(), std::vector<float>{20.0f * kSteps});
+  };
+  for (int round = 0; round < 2; ++round) {
+    run_streams(client);
+    run_plain(client);
+    std::thread beside([&] {
+      for (int i = 0; i < 5; ++i) run_plain(other);
+    });
+    for (int i = 0; i < 5; ++i) {
+      run_streams(client);
+      EXPECT_TRUE(client.Run(SmallAdd()).all_ok());
+    }
+    beside.join();
+    // An engine then changes to the kernel for graphs without streams.
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    run_plain(client);
+    EXPECT_TRUE(client.Run(SmallAdd()).all_ok());
+    run_plain(client);
+  }
+}
+
 // A record's shape may change from step to step.
 TEST(GraphQuantumTest, RecordsOfDynamicShape) {
   const Daemon daemon(Workers(2));

@@ -110,7 +110,7 @@ bool ExecuteNext(GangWalk<HostMember>& walk, HostMember& member, const GangMemor
   u32* signal = nullptr;
   // What an operator that takes pages does before it begins.
   const auto await_inputs = [&] {
-    signal = walk.next().signals != 0 ? walk.signal() : nullptr;
+    signal = walk.turn().signals != 0 ? walk.signal() : nullptr;
     member.inputs = InputState::kReady;
     const u32* const counter = walk.counter();
     const u32 target = walk.target();
@@ -133,9 +133,9 @@ bool ExecuteNext(GangWalk<HostMember>& walk, HostMember& member, const GangMemor
             walk.chunks(),
             walk.stride(),
             walk.starts_early(),
-            walk.next().stream,
-            walk.next().pages,
-            walk.next().pages_before,
+            walk.has_turn() ? walk.turn().stream : 0,
+            walk.turn().pages,
+            walk.turn().pages_before,
             memory.arguments};
     if (walk.starts_early() && call.stream != 0) await_inputs();
   };

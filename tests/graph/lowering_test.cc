@@ -378,6 +378,7 @@ TEST_F(LoweringTest, NodesWithStreams) {
   const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
   ASSERT_EQ(image.gang, 3u);
   ASSERT_EQ(image.streams, 3u);
+  EXPECT_EQ(lowering.CountStreams(addresses), 3u);
   const GraphNode* const nodes = ImagePart<GraphNode>(image, image.nodes_at);
   const GraphStream* const streams = ImagePart<GraphStream>(image, image.streams_at);
   for (u32 i = 0; i < 4; ++i) EXPECT_EQ(nodes[i].stream, i < 3 ? i + 1 : 0);
@@ -409,7 +410,29 @@ TEST_F(LoweringTest, NodesWithStreams) {
   const std::string unaligned = lowering.Image(addresses);
   const auto& other = *reinterpret_cast<const GraphImage*>(unaligned.data());
   EXPECT_EQ(other.streams, 0u);
+  EXPECT_EQ(lowering.CountStreams(addresses), 0u);
   EXPECT_EQ(ImagePart<GraphNode>(other, other.nodes_at)[0].stream, 0u);
+}
+
+// A loader costs the other nodes more than it gains if they are many.
+TEST_F(LoweringTest, AGraphOfMostlyOtherNodesHasNoStreams) {
+  for (const int others : {2, 3}) {
+    GraphMaker g;
+    g.Input("x", {D(2048)}).Output("y", {2048}).Output("z", {2048});
+    g.Tensor(v1::GraphTensor::KIND_INPUT, "w", {D(2048), D(2048)}, v1::DTYPE_BF16);
+    g.Call("gemv", {"x", "w", None(), "y"});
+    for (int i = 0; i < others; ++i) g.Call("relu", {"y", "z"});
+    bool ok = false;
+    const graph::CheckedGraph checked = Check(g.graph, &ok);
+    ASSERT_TRUE(ok) << FindingsText(g.Validate());
+    const graph::Lowering lowering(checked, {}, {.workers = 3});
+    const std::vector<uint64_t> addresses(checked.graph.tensors.size(), 1 << 20);
+    EXPECT_EQ(lowering.CountStreams(addresses), others == 2 ? 1u : 0u);
+    const std::string bytes = lowering.Image(addresses);
+    const auto& image = *reinterpret_cast<const GraphImage*>(bytes.data());
+    EXPECT_EQ(image.streams, others == 2 ? 1u : 0u);
+    EXPECT_EQ(ImagePart<GraphNode>(image, image.nodes_at)[0].stream, others == 2 ? 1u : 0u);
+  }
 }
 
 // attention_decode reads its cache early, which it also writes: if no other node writes the same.

@@ -41,10 +41,12 @@ constexpr uint32_t kFirstWithBulkCopies = 90;
 // A launch after this time without a quantum of a graph is one without the graph kernel.
 constexpr uint64_t kIdleAtParkNs = 30'000'000'000;
 // The thread that launches another kind sleeps until the front end rings for a quantum, or for so
-// long. When the kernel may leave for another kind it looks each kKindLook: for kKindLookFor after
-// a quantum if the kernel is alone, and otherwise when kGraphsIdleNs have nearly passed.
+// long. For kKindLookFor after a quantum it looks each kKindLook if the resident kernel is alone,
+// and otherwise, because changes are rare then, each kFormLook; and when kGraphsIdleNs have nearly
+// passed, each kKindLook again.
 constexpr auto kKindWait = std::chrono::seconds(1);
 constexpr auto kKindLook = std::chrono::microseconds(50);
+constexpr auto kFormLook = std::chrono::milliseconds(1);
 constexpr auto kKindLookFor = std::chrono::seconds(15);
 constexpr auto kGraphsIdleLook = std::chrono::nanoseconds(kGraphsIdleNs) - 2 * kKindWait;
 // Registers are allocated to threads in multiples of eight.
@@ -75,7 +77,6 @@ std::string UuidText(const CUuuid& uuid) {
 CudaEngine::~CudaEngine() {
   if (!watcher_.joinable()) return;
   ends_.store(1);
-  FutexWake(reinterpret_cast<u32*>(&ends_));
   FutexWake(&region_->control()->doorbell);
   watcher_.join();
 }
@@ -174,7 +175,9 @@ absl::Status CudaEngine::LoadKernel() {
   CUmodule module = nullptr;
   RETURN_IF_CUDA_ERROR(cuModuleLoadData, &module, image->data());
   RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &kernel_, module, kResidentKernelName);
-  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &graph_kernel_, module, kGraphKernelName);
+  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &graph_kernel_.function, module, kGraphKernelName);
+  RETURN_IF_CUDA_ERROR(cuModuleGetFunction, &stream_kernel_.function, module,
+                       kGraphStreamKernelName);
   int registers = 0;
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
   registers_ =
@@ -328,7 +331,10 @@ absl::Status CudaEngine::ChooseLaunch() {
   RETURN_IF_ERROR(threads.status());
   compute_threads_ = *threads;
   ASSIGN_OR_RETURN(const BlockFootprint block, ReadFootprint(kernel_));
-  ASSIGN_OR_RETURN(BlockFootprint graph_block, ReadFootprint(graph_kernel_));
+  ASSIGN_OR_RETURN(const BlockFootprint graph_block, ReadFootprint(graph_kernel_.function));
+  ASSIGN_OR_RETURN(BlockFootprint stream_block, ReadFootprint(stream_kernel_.function));
+  stream_block.threads += kLoaderThreads;
+  stream_block.shared_bytes += kRingBytes;
   int fit = 0;
   RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit, kernel_,
                        static_cast<int>(block.threads), 0);
@@ -340,23 +346,19 @@ absl::Status CudaEngine::ChooseLaunch() {
   RETURN_IF_ERROR(per_sm.status());
   RETURN_IF_ERROR(CheckSmsFree(options_.sms_free, static_cast<uint32_t>(*sms)));
   shared_percent_ = SharedMemoryPercent(*per_sm, block, *sm);
-  // Both have the same share: an SM cannot change it while a block of the other one is there.
-  BlockFootprint larger = block;
-  larger.shared_bytes = std::max(block.shared_bytes, graph_block.shared_bytes);
-  shared_percent_of_both_ = SharedMemoryPercent(*per_sm, larger, *sm);
-  BlockFootprint with_loader = graph_block;
-  with_loader.threads += kLoaderThreads;
-  with_loader.shared_bytes += kRingBytes;
+  graph_kernel_.threads = graph_block.threads;
+  graph_kernel_.shared_percent = SharedMemoryPercentBeside(graph_block, block, *per_sm, *sm);
+  parameters_.kind_for_streams = LaunchKind::kGraphs;
   if (architecture_ >= kFirstWithBulkCopies && compute_threads_ == kMaxComputeThreads &&
-      FitsBeside(with_loader, block, *per_sm, *sm)) {
-    graph_block = with_loader;
-    ring_bytes_ = kRingBytes;
-    shared_percent_of_both_ = 100;
-    RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, graph_kernel_,
+      FitsBeside(stream_block, block, *per_sm, *sm)) {
+    parameters_.kind_for_streams = LaunchKind::kGraphStreams;
+    stream_kernel_.threads = stream_block.threads;
+    stream_kernel_.ring_bytes = kRingBytes;
+    stream_kernel_.shared_percent = SharedMemoryPercentBeside(stream_block, block, *per_sm, *sm);
+    RETURN_IF_CUDA_ERROR(cuFuncSetAttribute, stream_kernel_.function,
                          CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                         static_cast<int>(ring_bytes_));
+                         static_cast<int>(kRingBytes));
   }
-  graph_threads_ = graph_block.threads;
   const auto ours = CreateStreams(static_cast<uint32_t>(*sms));
   RETURN_IF_ERROR(ours.status());
   const auto blocks = CountBlocks(*ours, *per_sm, options_.max_blocks);
@@ -495,20 +497,31 @@ absl::Status CudaEngine::AllocateBuffers() {
 absl::Status CudaEngine::Launch() {
   // The report is that of the launch before.
   if (report_->reason == LeaveReason::kOtherKind) {
-    with_graphs_ = !with_graphs_;
+    kind_ = report_->kind;
   } else if (report_->mail_idle_ns > kIdleAtParkNs) {
-    with_graphs_ = false;
+    kind_ = LaunchKind::kTasks;
   }
   *report_ = LeaveReport{};
+  const GraphKernel* const graph_kernel = kind_ == LaunchKind::kTasks    ? nullptr
+                                          : kind_ == LaunchKind::kGraphs ? &graph_kernel_
+                                                                         : &stream_kernel_;
   parameters_.first_sequence = region_->control()->resume_sequence;
-  parameters_.graph_workers = with_graphs_ ? graph_blocks_ : 0;
+  parameters_.kind = kind_;
+  parameters_.graph_workers = graph_kernel != nullptr ? graph_blocks_ : 0;
   parameters_.resident_blocks = blocks_ - parameters_.graph_workers;
-  for (const CUfunction kernel : {kernel_, graph_kernel_}) {
-    RETURN_IF_CUDA_ERROR(
-        cuFuncSetAttribute, kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-        static_cast<int>(with_graphs_ ? shared_percent_of_both_ : shared_percent_));
+  // Both have the same share: an SM cannot change it while a block of the other one is there.
+  const auto set_share = [&](CUfunction kernel) {
+    return driver_.Check(driver_.cuFuncSetAttribute(
+                             kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                             static_cast<int>(graph_kernel != nullptr ? graph_kernel->shared_percent
+                                                                      : shared_percent_)),
+                         "cuFuncSetAttribute");
+  };
+  RETURN_IF_ERROR(set_share(kernel_));
+  if (graph_kernel != nullptr) {
+    RETURN_IF_ERROR(set_share(graph_kernel->function));
+    RETURN_IF_ERROR(LaunchGraphKernel(*graph_kernel));
   }
-  if (with_graphs_) RETURN_IF_ERROR(LaunchGraphKernel());
   void* arguments[] = {&parameters_};
   RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel_, parameters_.resident_blocks, 1, 1,
                        compute_threads_ + kControlThreads, 1, 1, 0, stream_, arguments, nullptr);
@@ -516,7 +529,7 @@ absl::Status CudaEngine::Launch() {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::LaunchGraphKernel() {
+absl::Status CudaEngine::LaunchGraphKernel(const GraphKernel& kernel) {
   if (graph_blocks_ == 0) {
     return absl::InternalError("a graph was submitted to an engine that executes none");
   }
@@ -528,8 +541,8 @@ absl::Status CudaEngine::LaunchGraphKernel() {
   while (written == CUDA_ERROR_NOT_READY) written = driver_.cuStreamQuery(stream_);
   RETURN_IF_ERROR(driver_.Check(written, "the data of a launch"));
   void* arguments[] = {&parameters_};
-  RETURN_IF_CUDA_ERROR(cuLaunchKernel, graph_kernel_, graph_blocks_, 1, 1, graph_threads_, 1, 1,
-                       ring_bytes_, graph_stream_, arguments, nullptr);
+  RETURN_IF_CUDA_ERROR(cuLaunchKernel, kernel.function, graph_blocks_, 1, 1, kernel.threads, 1, 1,
+                       kernel.ring_bytes, graph_stream_, arguments, nullptr);
   return absl::OkStatus();
 }
 
@@ -575,12 +588,11 @@ void CudaEngine::WatchKind() {
     const u32 rung_before = std::exchange(rung, std::atomic_ref<u32>(*bell).load());
     if (rung != rung_before) rung_at = Clock::now();
     const auto quiet = Clock::now() - rung_at;
-    // The kernel leaves for a quantum if it is alone, and otherwise after a time without one.
-    const bool with_graphs = LaunchedWithGraphs();
-    if (with_graphs ? quiet > kGraphsIdleLook : quiet < kKindLookFor) {
+    const bool alone = LaunchedKind() == LaunchKind::kTasks;
+    if (quiet < kKindLookFor) {
+      std::this_thread::sleep_for(alone ? Clock::duration(kKindLook) : Clock::duration(kFormLook));
+    } else if (!alone && quiet > kGraphsIdleLook) {
       std::this_thread::sleep_for(kKindLook);
-    } else if (with_graphs) {
-      FutexWait(reinterpret_cast<u32*>(&ends_), 0, kKindWait);
     } else {
       FutexWait(bell, rung, kKindWait);
     }
@@ -620,9 +632,9 @@ void CudaEngine::NoteParked() {
   resident_ = false;
 }
 
-bool CudaEngine::LaunchedWithGraphs() {
+LaunchKind CudaEngine::LaunchedKind() {
   absl::MutexLock lock(&mappings_mu_);
-  return with_graphs_;
+  return kind_;
 }
 
 absl::Status CudaEngine::AwaitPark(std::chrono::nanoseconds timeout) {

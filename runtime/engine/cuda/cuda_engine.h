@@ -111,9 +111,17 @@ class CudaEngine : public Engine {
   absl::Status AllocateBuffers();
   // Retries for options_.memory_wait.
   absl::StatusOr<CUdeviceptr> Allocate(uint64_t bytes);
+  // A form of the graph kernel.
+  struct GraphKernel {
+    CUfunction function = nullptr;
+    uint32_t threads = 0;         // Of a block.
+    uint32_t ring_bytes = 0;      // Its dynamic shared memory.
+    uint32_t shared_percent = 0;  // Preferred share of an SM's memory that is shared memory.
+  };
   // Launches the kernels of the kind that is due.
   absl::Status Launch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mappings_mu_);
-  absl::Status LaunchGraphKernel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mappings_mu_);
+  absl::Status LaunchGraphKernel(const GraphKernel& kernel)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mappings_mu_);
   // Whether both streams are empty: CUDA_ERROR_NOT_READY, or an error that ended a kernel.
   CUresult QueryStreams() const;
   // If the kernels have left to be launched with another kind, launches them. Returns whether they
@@ -128,7 +136,7 @@ class CudaEngine : public Engine {
                             const std::function<bool()>& withdrawn,
                             const std::function<bool()>& hurry);
   void NoteParked() ABSL_LOCKS_EXCLUDED(mappings_mu_);
-  bool LaunchedWithGraphs() ABSL_LOCKS_EXCLUDED(mappings_mu_);
+  LaunchKind LaunchedKind() ABSL_LOCKS_EXCLUDED(mappings_mu_);
   // Opens the handle, unless it is open, and counts this use of it. Returns the address.
   absl::StatusOr<CUdeviceptr> OpenHandle(const std::string& handle)
       ABSL_LOCKS_EXCLUDED(mappings_mu_);
@@ -158,7 +166,8 @@ class CudaEngine : public Engine {
   CUcontext context_ = nullptr;
   uint32_t architecture_ = 0;  // What operators are compiled for, as in 90.
   CUfunction kernel_ = nullptr;
-  CUfunction graph_kernel_ = nullptr;
+  GraphKernel graph_kernel_;
+  GraphKernel stream_kernel_;               // For graphs that have streams.
   CUdeviceptr table_ = 0;                   // The kernel's jump table.
   std::vector<uint64_t> builtin_table_;     // The table without installed operators.
   std::vector<OperatorResources> builtin_;  // What the built-in operators need.
@@ -169,20 +178,16 @@ class CudaEngine : public Engine {
   CUstream stream_ = nullptr;
   CUstream graph_stream_ = nullptr;
   uint32_t blocks_ = 0;
-  uint32_t graph_blocks_ = 0;   // Those of them that the graph kernel has, when it is there.
-  uint32_t graph_threads_ = 0;  // Threads of a block of it,
-  uint32_t ring_bytes_ = 0;     // and its dynamic shared memory: 0 if it has no loader.
-  // Preferred share of an SM's shared memory: of the resident kernel alone, and with the other one.
-  uint32_t shared_percent_ = 0;
-  uint32_t shared_percent_of_both_ = 0;
+  uint32_t graph_blocks_ = 0;     // Those of them that a graph kernel has, when it is there.
+  uint32_t shared_percent_ = 0;   // As in GraphKernel, of the resident kernel alone.
   uint32_t compute_threads_ = 0;  // Threads of a block without its control warp.
   LaunchParameters parameters_{};
   absl::Mutex preloaded_mu_;
   std::optional<Preloaded> preloaded_ ABSL_GUARDED_BY(preloaded_mu_);
   absl::Mutex mappings_mu_;
   bool resident_ ABSL_GUARDED_BY(mappings_mu_) = false;
-  // Whether the graph kernel is there, or was until the park.
-  bool with_graphs_ ABSL_GUARDED_BY(mappings_mu_) = false;
+  // The kernels that are there, or were until the park.
+  LaunchKind kind_ ABSL_GUARDED_BY(mappings_mu_) = LaunchKind::kTasks;
   // Why the kernels could not be launched with another kind: the engine has to end.
   absl::Status launch_error_ ABSL_GUARDED_BY(mappings_mu_);
   std::map<uint64_t, Mapping> mappings_ ABSL_GUARDED_BY(mappings_mu_);  // By device address.

@@ -95,7 +95,13 @@ bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, 
 }
 
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm) {
-  const uint64_t bytes = uint64_t{per_sm} * (block.shared_bytes + kReservedSharedBytes);
+  return SharedMemoryPercentBeside(block, block, per_sm, sm);
+}
+
+uint32_t SharedMemoryPercentBeside(const BlockFootprint& graph_block, const BlockFootprint& block,
+                                   uint32_t per_sm, const SmResources& sm) {
+  const uint64_t bytes = graph_block.shared_bytes + uint64_t{per_sm - 1} * block.shared_bytes +
+                         uint64_t{per_sm} * kReservedSharedBytes;
   return static_cast<uint32_t>(
       std::min<uint64_t>((bytes * 100 + sm.shared_bytes - 1) / sm.shared_bytes, 100));
 }

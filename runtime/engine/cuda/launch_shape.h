@@ -62,6 +62,9 @@ bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, 
 // Share of an SM's shared memory that `per_sm` blocks need, in percent. What is left is L1,
 // which a wide task's loads in flight need.
 uint32_t SharedMemoryPercent(uint32_t per_sm, const BlockFootprint& block, const SmResources& sm);
+// The same with a block of the graph kernel in place of one of them.
+uint32_t SharedMemoryPercentBeside(const BlockFootprint& graph_block, const BlockFootprint& block,
+                                   uint32_t per_sm, const SmResources& sm);
 
 }  // namespace resident
 

@@ -99,7 +99,7 @@ TEST(LaunchShapeTest, AGraphBlockFitsInPlaceOfABlock) {
   // With a loader, and a ring of pages.
   EXPECT_TRUE(FitsBeside({320, kGraphRegisters, 48'000 + kRingBytes}, kBlock, 2, kSm));
   EXPECT_FALSE(FitsBeside({320, kGraphRegisters + 8, 48'000 + kRingBytes}, kBlock, 2, kSm));
-  EXPECT_FALSE(FitsBeside({320, kGraphRegisters, 60'000 + kRingBytes}, kBlock, 2, kSm));
+  EXPECT_FALSE(FitsBeside({320, kGraphRegisters, 90'000 + kRingBytes}, kBlock, 2, kSm));
   const SmResources small = {2'048, 65'536, 102'400, 32};
   EXPECT_TRUE(FitsBeside(graph, kBlock, 2, small));
   EXPECT_FALSE(FitsBeside({288, 96, 57'000}, kBlock, 2, small));
@@ -110,6 +110,9 @@ TEST(LaunchShapeTest, SharedMemoryIsAsMuchAsTheBlocksNeed) {
   EXPECT_EQ(SharedMemoryPercent(2, kBlock, kSm), 39u);  // 89,136 of 233,472 bytes.
   EXPECT_EQ(SharedMemoryPercent(5, kBlock, kSm), 96u);
   EXPECT_EQ(SharedMemoryPercent(30, kBlock, kSm), 100u);
+  const BlockFootprint graph = {320, 104, kBlock.shared_bytes + kRingBytes};
+  EXPECT_EQ(SharedMemoryPercentBeside(graph, kBlock, 2, kSm), 81u);  // 188,464 bytes.
+  EXPECT_EQ(SharedMemoryPercentBeside({288, 96, 20'000}, kBlock, 1, kSm), 10u);
 }
 
 }  // namespace
