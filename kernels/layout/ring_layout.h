@@ -183,7 +183,7 @@ static_assert(LayOutRegion(8192, u64{256} << 20).total_bytes == 286298112, "");
 // differently. The engine compares it with that of the front end when it starts.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
   constexpr u64 kFields[] = {
-      5,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      6,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(RingSlot),
       sizeof(TaskDescriptor),
       sizeof(TensorArgument),

@@ -85,6 +85,12 @@ enum TaskFlags : u8 {
   kTaskDeviceOutputs = 8,
   // The payload is a RangeDescriptor.
   kTaskRange = 16,
+  // 32 is kTaskGraph (kernels/graph/graph_task.h).
+  // Of a task in compact form: when it is completed, a client process has to see that in a local
+  // lane before it submits the next task, which takes longer than an answer by the host's own
+  // thread. The poller of a GPU waits accordingly before it looks for that task; the flag has no
+  // other effect.
+  kTaskSlowAnswer = 128,
 };
 
 struct TaskDescriptor {

@@ -318,6 +318,35 @@ TEST_F(Operators, OutputsAreVisibleToTheNextTask) {
   }
 }
 
+// Flags that only the poller of a GPU reads, of lone tasks and among others.
+TEST_F(Operators, ATaskWithASlowAnswerRunsAsOthersDo) {
+  constexpr int64_t kN = 64;
+  constexpr int kTasks = 200;
+  Randomize(x(), kN);
+  for (const int at_once : {1, 2, 5, 100}) {
+    Poison(out(), kTasks * kN);
+    for (int begin = 0; begin < kTasks; begin += at_once) {
+      for (int i = begin; i < begin + at_once; ++i) {
+        TaskDescriptor task =
+            CompactTask(OperatorSlot("scale"), kN,
+                        {x_.address, out_.address + static_cast<uint64_t>(i * kN) * sizeof(float),
+                         Bits(static_cast<float>(i))});
+        if (i % 3 != 0) task.flags |= kTaskSlowAnswer;
+        ring_->Publish(*ring_->Reserve(), task);
+      }
+      harness_->Ring();
+      for (int ended = 0; ended < at_once;) {
+        ended += static_cast<int>(ring_->Consume([](uint64_t, const TaskCompletion& completion) {
+          EXPECT_EQ(completion.status, CompletionStatus::kOk);
+        }));
+      }
+    }
+    for (int64_t i = 0; i < kTasks * kN; ++i) {
+      ASSERT_EQ(out()[i], x()[i % kN] * static_cast<float>(i / kN)) << i << ", " << at_once;
+    }
+  }
+}
+
 // The last chunk of a task sees what the others have written, and a chunk that fails leaves nothing
 // for the next task in the same slot of the ring.
 TEST_F(Operators, TheLastChunkToArrive) {
