@@ -104,6 +104,7 @@ class DeviceQueue::Impl {
       RETURN_IF_ERROR(
           queues_.Push(id, std::move(batch), options_.max_queued_tasks, options_.max_queued_bytes));
       NoteBusy(now);
+      NoteSource(nullptr, now);
       work_arrived_.store(true, std::memory_order_seq_cst);
       if (inline_time.count() == 0) WakeDispatcher();
     }
@@ -537,6 +538,10 @@ class DeviceQueue::Impl {
     absl::MutexLock lock(&mu_);
     for (const HotLanes::Taken& taken : round.taken) {
       if (taken.batch == nullptr) continue;
+      NoteSource(taken.lane.get(), round.now);
+      if (round.taken.size() == 1 && IsLone(*taken.batch, round.now)) {
+        taken.batch->tasks[0].flags |= kTaskSlowAnswer;
+      }
       NoteBusy(round.now);
       queues_.PushFromLane(taken.client, taken.batch, &finished->batches);
     }
@@ -544,6 +549,21 @@ class DeviceQueue::Impl {
     lanes_wait_ = round.waiting;
     work_arrived_.store(true, std::memory_order_relaxed);
     return !round.empty();
+  }
+  // `source` brings work at `now`: a lane, or null: a call of Enqueue.
+  void NoteSource(const LaneSource* source, Clock::time_point now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (source != last_source_) other_work_ = last_work_;
+    last_source_ = source;
+    last_work_ = now;
+  }
+  // Whether a batch of a lane, which is not queued yet, is a single small task, there is no other
+  // work, and none has come from elsewhere lately. REQUIRES: NoteSource was called for the lane.
+  bool IsLone(const Batch& batch, Clock::time_point now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_, mu_) {
+    return batch.tasks.size() == 1 && (batch.tasks[0].flags & kTaskCompact) != 0 &&
+           other_work_ + options_.only_source_time <= now && tasks_.in_flight() == 0 &&
+           queues_.queued_tasks() == 0;
   }
   // Copies the number of hot lanes for readers without dispatch_mu_.
   void NoteLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
@@ -651,6 +671,10 @@ class DeviceQueue::Impl {
   // Time with a task, up to idle_since_, or up to busy_since_ while there is one.
   nanoseconds busy_ ABSL_GUARDED_BY(mu_){0};
   std::function<void()> on_work_while_parked_ ABSL_GUARDED_BY(mu_);
+  // What brought work last, and when; and when anything else last did.
+  const LaneSource* last_source_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Clock::time_point last_work_ ABSL_GUARDED_BY(mu_) = Clock::time_point::min();
+  Clock::time_point other_work_ ABSL_GUARDED_BY(mu_) = Clock::time_point::min();
   // Lanes of NoteLaneWork.
   absl::flat_hash_set<const LaneSource*> rung_lanes_ ABSL_GUARDED_BY(mu_);
   // The ring's control block, for waking the dispatcher; null without a ring.

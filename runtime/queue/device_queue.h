@@ -26,7 +26,8 @@
 // of Enqueue announces them. An iteration takes at most `quantum_tasks` of all lanes together, in
 // turn, and gives them to the queue of the lane's client. While a lane is hot the dispatch loop
 // polls it, for at most `lane_spin_share` of a core. Nothing is taken during a hold or a park; a
-// lane with something to take counts as work that arrives while parked.
+// lane with something to take counts as work that arrives while parked. A lone task of a lane that
+// is the only source of work says so to the device (kTaskSlowAnswer).
 //
 //   queue.AddClient(id);
 //   absl::Status taken = queue.Enqueue(id, batch);   // If OK, batch->done is called later.
@@ -93,6 +94,9 @@ class DeviceQueue {
     std::chrono::nanoseconds lane_spin{200'000};
     double lane_spin_share = 0.25;
     uint32_t max_hot_lanes = 16;
+    // A lone task of a lane gets kTaskSlowAnswer if nothing else brought work for this long: the
+    // poller then waits longer for its answer, which delays the work of others by up to 0.6 us.
+    std::chrono::nanoseconds only_source_time{10'000};
     // For the deadlines of batches and for `spin`; outlives the queue. A test whose time stands
     // still sets `spin` to 0, because the dispatch loop would poll without a pause.
     TimeSource* time = &TimeSource::Steady();

@@ -41,7 +41,7 @@ class FakeLane final : public LaneSource {
     batch->tasks.resize(count);
     for (TaskDescriptor& task : batch->tasks) {
       task.operator_slot = static_cast<u16>(operator_slot_);
-      task.flags = kTaskCompact;
+      task.flags = flags;
     }
     batch->done = [this](Batch& ended) {
       ended_tasks.fetch_add(ended.count());
@@ -64,6 +64,7 @@ class FakeLane final : public LaneSource {
   std::atomic<uint32_t> takes{0};
   std::atomic<uint32_t> notified{0};
   std::atomic<bool> asleep{false};
+  std::atomic<u8> flags{kTaskCompact};  // Of its tasks.
 
  private:
   const uint32_t operator_slot_;
@@ -72,10 +73,12 @@ class FakeLane final : public LaneSource {
 
 class LaneSourceTest : public ::testing::Test {
  protected:
-  explicit LaneSourceTest(uint32_t max_hot_lanes = 16)
+  explicit LaneSourceTest(uint32_t max_hot_lanes = 16,
+                          std::chrono::nanoseconds only_source_time = std::chrono::microseconds(10))
       : queue_({.lane_spin = std::chrono::milliseconds(1),
                 .lane_spin_share = 1,
-                .max_hot_lanes = max_hot_lanes}) {
+                .max_hot_lanes = max_hot_lanes,
+                .only_source_time = only_source_time}) {
     queue_.AddClient(kAlice);
     queue_.AddClient(kBob);
     epoch_ = queue_.SetRing(device_.NewRing());
@@ -105,6 +108,32 @@ class LaneSourceTest : public ::testing::Test {
       while (completed_ < queue_.counters().next_sequence) device_.Complete(completed_++);
       return condition();
     });
+  }
+
+  // Publishes a task, waits until it is in the ring, and returns the flags that it has there.
+  u8 FlagsInRing(FakeLane& lane) {
+    const uint64_t sequence = queue_.counters().next_sequence;
+    Publish(lane, 1);
+    Await([&] { return queue_.counters().next_sequence > sequence; });
+    return device_.Submitted(sequence).flags;
+  }
+  // The same, and completes it. The next task finds an empty ring.
+  u8 RunAndGetFlags(FakeLane& lane) {
+    const uint32_t ended = lane.ended_tasks;
+    const u8 flags = FlagsInRing(lane);
+    CompleteUntil([&] { return lane.ended_tasks > ended; });
+    return flags;
+  }
+  // Bob's batch of one task over gRPC.
+  std::shared_ptr<std::atomic<bool>> EnqueueOne() {
+    auto batch = std::make_shared<Batch>();
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    batch->epoch = epoch_;
+    batch->tasks.resize(1);
+    batch->tasks[0].flags = kTaskCompact;
+    batch->done = [done](Batch&) { *done = true; };
+    EXPECT_TRUE(queue_.Enqueue(kBob, batch).ok());
+    return done;
   }
 
   ManualDevice device_;
@@ -245,6 +274,66 @@ TEST_F(LaneSourceTest, ARemovedClientsBatchIsCancelled) {
   lane->left = 4;
   CompleteUntil([&] { return lane->ended_tasks == 4; });
   EXPECT_EQ(lane->failed_tasks, 4u);
+}
+
+constexpr u8 kSlow = kTaskCompact | kTaskSlowAnswer;
+
+TEST_F(LaneSourceTest, ALoneTaskOfTheOnlySourceSaysThatTheAnswerIsSlow) {
+  const auto lane = NewLane();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(RunAndGetFlags(*lane), kSlow);
+  // Two at once.
+  Publish(*lane, 2);
+  CompleteUntil([&] { return lane->ended_tasks == 5; });
+  EXPECT_EQ(device_.Submitted(3).flags, kTaskCompact);
+  EXPECT_EQ(device_.Submitted(4).flags, kTaskCompact);
+  // One while another one is in the ring.
+  EXPECT_EQ(FlagsInRing(*lane), kSlow);
+  EXPECT_EQ(FlagsInRing(*lane), kTaskCompact);
+  CompleteUntil([&] { return lane->ended_tasks == 7; });
+  // The poller does not run tasks of the other form itself.
+  lane->flags = 0;
+  EXPECT_EQ(RunAndGetFlags(*lane), 0);
+  lane->flags = kTaskCompact | kTaskDeviceOutputs;
+  EXPECT_EQ(RunAndGetFlags(*lane), kSlow | kTaskDeviceOutputs);
+}
+
+class OtherSourceLatelyTest : public LaneSourceTest {
+ protected:
+  OtherSourceLatelyTest() : LaneSourceTest(16, std::chrono::hours(1)) {}
+};
+
+TEST_F(OtherSourceLatelyTest, ATaskOfAnotherLaneDelaysNobodyByItsAnswer) {
+  const auto lane = NewLane(kAlice), other = NewLane(kAlice, 2);
+  EXPECT_EQ(RunAndGetFlags(*lane), kSlow);
+  EXPECT_EQ(RunAndGetFlags(*lane), kSlow);
+  EXPECT_EQ(RunAndGetFlags(*other), kTaskCompact);
+  EXPECT_EQ(RunAndGetFlags(*lane), kTaskCompact);
+  EXPECT_EQ(RunAndGetFlags(*lane), kTaskCompact);
+}
+
+TEST_F(OtherSourceLatelyTest, ATaskOfTheOnlyLaneBesideGrpcDelaysNobodyByItsAnswer) {
+  const auto lane = NewLane();
+  EXPECT_EQ(RunAndGetFlags(*lane), kSlow);
+  const auto done = EnqueueOne();
+  CompleteUntil([&] { return done->load(); });
+  EXPECT_EQ(device_.Submitted(1).flags, kTaskCompact);
+  EXPECT_EQ(RunAndGetFlags(*lane), kTaskCompact);
+}
+
+class OtherSourceEarlierTest : public LaneSourceTest {
+ protected:
+  OtherSourceEarlierTest() : LaneSourceTest(16, std::chrono::nanoseconds(0)) {}
+};
+
+TEST_F(OtherSourceEarlierTest, TheAnswerIsSlowAgainOnceTheOtherSourceHasNothing) {
+  const auto lane = NewLane(), other = NewLane(kBob, 2);
+  EXPECT_EQ(RunAndGetFlags(*other), kSlow);
+  EXPECT_EQ(RunAndGetFlags(*lane), kSlow);
+  const auto done = EnqueueOne();
+  Await([&] { return queue_.counters().next_sequence == 3; });
+  EXPECT_EQ(FlagsInRing(*lane), kTaskCompact);  // The other task is in the ring.
+  CompleteUntil([&] { return done->load() && lane->ended_tasks == 2; });
+  EXPECT_EQ(RunAndGetFlags(*lane), kSlow);
 }
 
 class LaneShareTest : public ::testing::Test {};

@@ -19,6 +19,7 @@
 #include "kernels/layout/ring_layout.h"
 #include "runtime/ring/host_ring.h"
 #include "runtime/ring/shared_region.h"
+#include "runtime/ring/slot_codec.h"
 
 namespace resident {
 
@@ -33,6 +34,16 @@ class ManualDevice {
     std::memset(region_->submissions(), 0, kSlots * sizeof(RingSlot));
     std::memset(region_->completions(), 0, kSlots * sizeof(RingSlot));
     return std::make_shared<HostRing>(region_, kWorkers);
+  }
+
+  // The task in the ring. REQUIRES: it was published.
+  TaskDescriptor Submitted(uint64_t sequence) const {
+    RingSlot& slot = region_->submissions()[sequence % kSlots];
+    while (!IsReady(slot, sequence)) {
+    }
+    TaskDescriptor task;
+    ReadSlot(slot, &task);
+    return task;
   }
 
   // The task ends OK.
