@@ -122,8 +122,8 @@ struct RegistryChange {
   // All lookups after this time return the new state.
   std::chrono::steady_clock::time_point switched_at;
 
-  // Additional data for the state store, valid during `commit`: the spec, label and slot for
-  // kInstalled, the shares for kPromoted, the reason for kQuarantined.
+  // Additional data, valid during `commit`: the spec for kInstalled and kActivated, the label and
+  // slot for kInstalled, the shares for kPromoted, the reason for kQuarantined.
   const VersionSpec* spec = nullptr;
   // Other versions of the operator lose it.
   std::string label;

@@ -131,9 +131,7 @@ void OperatorsDir::Take(SetFolder::Contents contents) {
   if (!known) {
     wanted_.emplace(*std::move(contents.set), contents.digest);
     refused_.clear();
-    std::set<std::string> names;
-    for (const auto& [name, hash] : wanted_->target.hashes) names.insert(name);
-    core_.operators.ListFolder(wanted_->set.set, std::move(names));
+    core_.operators.ListFolder(wanted_->set.set, wanted_->target.hashes);
     absl::MutexLock lock(&mu_);
     view_.clear_missing();
     view_.clear_differing();

@@ -416,7 +416,7 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         # Activated by hand, and back.
         self.assertEqual(self.daemon.ctl("ops", "rollback", "b").code, 0)
         self.await_state("applied", drift=True, differing=["b"])
-        self.assertEqual(self.daemon.ctl("ops", "activate", "b", "--force").code, 0)
+        self.assertEqual(self.daemon.ctl("ops", "activate", "b").code, 0)
         self.await_state("applied", drift=False)
 
     def test_a_listed_operator_is_changed_by_hand_only_with_force(self):
@@ -427,11 +427,15 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         other = self.temporary / "other.s"
         other.write_text(program(5))
         install = ("install", "a", "--flux=" + str(other), "--wait=active")
-        for command in (install, ("activate", "a"), ("remove", "a")):
-            refused = daemon.ctl("ops", *command)
-            self.assertNotEqual(refused.code, 0, command)
-            self.assertIn("operator 'a' is in the set 'ranking' of --operators_dir", refused.err)
-            self.assertIn("--force", refused.err)
+
+        def refused(*command):
+            result = daemon.ctl("ops", *command)
+            self.assertNotEqual(result.code, 0, command)
+            self.assertIn("operator 'a' is in the set 'ranking' of --operators_dir", result.err)
+            self.assertIn("--force", result.err)
+
+        refused(*install)
+        refused("remove", "a")
         self.assertEqual(daemon.ctl("ops", *install[:-1], "--wait=validated").code, 0)
         self.assertEqual(self.served(), first)
         self.assertEqual(self.metrics(), (["applied"], False))
@@ -443,6 +447,14 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         self.await_state("applied", drift=True, differing=["a"])
         self.assertEqual(daemon.ctl("ops", "rollback", "a").code, 0)
         self.await_state("applied", drift=False)
+        refused("activate", "a")
+        # What the folder itself wants needs no --force.
+        self.assertEqual(daemon.ctl("ops", *install, "--force").code, 0)
+        self.await_state("applied", drift=True, differing=["a"])
+        wanted = "--flux=" + str(self.temporary / "operators" / "a-1.s")
+        self.assertEqual(daemon.ctl("ops", "install", "a", wanted, "--wait=active").code, 0)
+        self.await_state("applied", drift=False)
+        self.assertEqual(self.served(), first)
         with residentd.connect(daemon.address) as rd:
             with self.assertRaisesRegex(residentd.FailedPrecondition, "is in the set 'ranking'"):
                 rd.operators.remove("b")

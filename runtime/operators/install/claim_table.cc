@@ -187,16 +187,22 @@ absl::Status ClaimTable::Check(const std::string& name, const ChangeContext& con
   return errors::NameClaimed(name, held.set, held.plan, held.holder, ComputeAge(held));
 }
 
-void ClaimTable::ListFolder(const std::string& set, std::set<std::string> names) {
+void ClaimTable::ListFolder(const std::string& set, std::map<std::string, std::string> hashes) {
   absl::MutexLock lock(&mu_);
   listed_set_ = set;
-  listed_ = std::move(names);
+  listed_ = std::move(hashes);
 }
 
-absl::Status ClaimTable::CheckListed(const std::string& name, const ChangeContext& context) const {
+absl::Status ClaimTable::CheckListed(const std::string& name, const std::string& content_hash,
+                                     const ChangeContext& context) const {
   if (!context.plan.empty() || context.drift) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
-  return listed_.contains(name) ? errors::ListedInFolder(name, listed_set_) : absl::OkStatus();
+  const auto wanted = listed_.find(name);
+  if (wanted == listed_.end()) return absl::OkStatus();
+  if (wanted->second == content_hash && table_.folder.superseded_by.empty()) {
+    return absl::OkStatus();
+  }
+  return errors::ListedInFolder(name, listed_set_);
 }
 
 PlanTable ClaimTable::plans() const {

@@ -16,6 +16,7 @@
 #define RESIDENT_RUNTIME_OPERATORS_INSTALL_CLAIM_TABLE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -43,14 +44,16 @@ class ClaimTable {
 
   // See OperatorManager.
   absl::Status RecordFolder(const FolderRecord& folder);
-  void ListFolder(const std::string& set, std::set<std::string> names);
+  void ListFolder(const std::string& set, std::map<std::string, std::string> hashes);
 
   // ABORTED: the name may not be changed with this context. The registry's `commit` calls it.
   absl::Status Check(const std::string& name, const ChangeContext& context) const;
 
-  // FAILED_PRECONDITION: the set of --operators_dir lists the name, and the change belongs to no
-  // plan.
-  absl::Status CheckListed(const std::string& name, const ChangeContext& context) const;
+  // FAILED_PRECONDITION: the set of --operators_dir lists the name, the change belongs to no plan,
+  // and `content_hash`, of the version that it installs or activates, is not what the set wants, or
+  // a roll-out has superseded the set. `content_hash` is empty if the change removes the operator.
+  absl::Status CheckListed(const std::string& name, const std::string& content_hash,
+                           const ChangeContext& context) const;
 
   // `lease` is 0 if no claim is valid.
   PlanTable plans() const;
@@ -78,9 +81,9 @@ class ClaimTable {
   mutable absl::Mutex mu_;
   PlanTable table_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);  // Of the claim.
-  // Of --operators_dir.
+  // Of --operators_dir; content hashes by name.
   std::string listed_set_ ABSL_GUARDED_BY(mu_);
-  std::set<std::string> listed_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> listed_ ABSL_GUARDED_BY(mu_);
   TimeSource::TimePoint expires_ ABSL_GUARDED_BY(mu_);
 };
 

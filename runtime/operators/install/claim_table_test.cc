@@ -215,17 +215,30 @@ TEST_F(ClaimTableTest, APlanOfItsSetThatBeganLaterSupersedesTheFolder) {
 }
 
 TEST_F(ClaimTableTest, WhatAFolderListsIsChangedByPlansOrWithDrift) {
-  EXPECT_TRUE(table_->CheckListed("swish", {}).ok());
-  table_->ListFolder("ranking", {"swish"});
-  const absl::Status refused = table_->CheckListed("swish", {});
-  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("operator 'swish' is in the set 'ranking'"));
-  EXPECT_TRUE(table_->CheckListed("swish", {.drift = true}).ok());
-  EXPECT_TRUE(table_->CheckListed("swish", {.plan = kA}).ok());
-  EXPECT_TRUE(table_->CheckListed("other", {}).ok());
-  table_->ListFolder("ranking", {"other"});
-  EXPECT_TRUE(table_->CheckListed("swish", {}).ok());
+  EXPECT_TRUE(table_->CheckListed("swish", "x", {}).ok());
+  table_->ListFolder("ranking", {{"swish", "wanted"}});
+  for (const char* hash : {"x", ""}) {
+    const absl::Status refused = table_->CheckListed("swish", hash, {});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("operator 'swish' is in the set 'ranking'"));
+    EXPECT_TRUE(table_->CheckListed("swish", hash, {.drift = true}).ok());
+    EXPECT_TRUE(table_->CheckListed("swish", hash, {.plan = kA}).ok());
+  }
+  EXPECT_TRUE(table_->CheckListed("other", "x", {}).ok());
+  table_->ListFolder("ranking", {{"other", "wanted"}});
+  EXPECT_TRUE(table_->CheckListed("swish", "x", {}).ok());
+}
+
+TEST_F(ClaimTableTest, WhatAFolderWantsNeedsNoPlanUnlessItIsSuperseded) {
+  table_->ListFolder("ranking", {{"swish", "wanted"}});
+  ASSERT_TRUE(table_->RecordFolder({.digest = "1", .plan = kA, .set = "ranking"}).ok());
+  EXPECT_TRUE(table_->CheckListed("swish", "wanted", {}).ok());
+  ASSERT_TRUE(table_->Release(kB, table_->Claim(MakeClaim(kB))->lease, PlanState::kDone).ok());
+  EXPECT_EQ(table_->CheckListed("swish", "wanted", {}).code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(table_->RecordFolder({.digest = "2", .plan = kA, .set = "ranking"}).ok());
+  EXPECT_TRUE(table_->CheckListed("swish", "wanted", {}).ok());
 }
 
 TEST_F(ClaimTableTest, TheLastEightPlansAreKept) {

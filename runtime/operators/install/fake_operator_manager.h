@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,7 +153,7 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     return status_;
   }
-  void ListFolder(const std::string&, std::set<std::string>) override {}
+  void ListFolder(const std::string&, std::map<std::string, std::string>) override {}
 
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override {

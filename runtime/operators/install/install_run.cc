@@ -110,7 +110,8 @@ absl::Status InstallRun::Prepare() {
   spec_.content_hash = ContentHash(request_.name, request_.body, request_.files, spec_);
   build_.content_hash = spec_.content_hash;
   if (request_.wait_for != VersionState::kValidated) {
-    RETURN_IF_ERROR(manager_.claims_.CheckListed(request_.name, request_.context));
+    RETURN_IF_ERROR(
+        manager_.claims_.CheckListed(request_.name, spec_.content_hash, request_.context));
   }
   // Load checks it again, when the change is made.
   RETURN_IF_ERROR(manager_.claims_.Check(request_.name, request_.context));

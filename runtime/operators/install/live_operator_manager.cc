@@ -116,7 +116,6 @@ absl::Status LiveOperatorManager::Install(
 }
 
 absl::StatusOr<SwitchResult> LiveOperatorManager::Activate(const SwitchRequest& request) {
-  RETURN_IF_ERROR(claims_.CheckListed(request.name, request.context));
   absl::StatusOr<GenerationLoader::Kept> kept;
   if (request.force) kept = ReloadStandby(request);
   if (request.force && !kept.ok()) return kept.status();
@@ -181,7 +180,6 @@ absl::StatusOr<uint64_t> LiveOperatorManager::Promote(const PromoteRequest& requ
 absl::StatusOr<OperatorManager::Removal> LiveOperatorManager::Remove(
     const std::string& name, std::optional<uint64_t> expected_revision, const std::string& actor,
     const ChangeContext& context) {
-  RETURN_IF_ERROR(claims_.CheckListed(name, context));
   Removal removal;
   ASSIGN_OR_RETURN(
       RegistryChange change,
@@ -210,6 +208,11 @@ Registry::Commit LiveOperatorManager::CommitOwn(const std::string& message) {
 Registry::Commit LiveOperatorManager::CommitFor(const StateStore::Origin& origin) {
   return [this, origin](const RegistryChange& change) -> absl::StatusOr<uint64_t> {
     RETURN_IF_ERROR(claims_.Check(change.name, origin.context));
+    // A rollback is urgent, and a trial does not change the active version.
+    if (change.kind != EventKind::kRolledBack && change.kind != EventKind::kPromoted) {
+      const std::string hash = change.spec == nullptr ? "" : change.spec->content_hash;
+      RETURN_IF_ERROR(claims_.CheckListed(change.name, hash, origin.context));
+    }
     return sources_.state->Append(change, origin);
   };
 }

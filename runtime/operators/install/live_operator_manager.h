@@ -141,8 +141,8 @@ class LiveOperatorManager final : public OperatorManager {
   absl::Status RecordFolder(const FolderRecord& folder) override {
     return claims_.RecordFolder(folder);
   }
-  void ListFolder(const std::string& set, std::set<std::string> names) override {
-    claims_.ListFolder(set, std::move(names));
+  void ListFolder(const std::string& set, std::map<std::string, std::string> hashes) override {
+    claims_.ListFolder(set, std::move(hashes));
   }
   absl::StatusOr<std::vector<OperatorEvent>> EventsAfter(uint64_t after,
                                                          size_t max_events) const override;

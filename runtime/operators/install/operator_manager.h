@@ -188,9 +188,11 @@ class OperatorManager {
   // `applied` is taken; another one is a new record, which no plan has superseded (`during` is set
   // here). Errors: those of the disk.
   virtual absl::Status RecordFolder(const FolderRecord& folder) = 0;
-  // From now on Install, Activate and Remove of these names, which the set of --operators_dir
-  // lists, are FAILED_PRECONDITION, unless they belong to a plan or ChangeContext::drift is set.
-  virtual void ListFolder(const std::string& set, std::set<std::string> names) = 0;
+  // What the set of --operators_dir lists: content hashes by name. From now on Install, Activate
+  // and Remove of these names are FAILED_PRECONDITION, unless they belong to a plan,
+  // ChangeContext::drift is set, or the version is the listed one (and no plan has superseded the
+  // set).
+  virtual void ListFolder(const std::string& set, std::map<std::string, std::string> hashes) = 0;
 
   // Events with a revision above `after`, oldest first. OUT_OF_RANGE: older events are
   // no longer stored.

@@ -331,8 +331,10 @@ absl::StatusOr<RegistryChange> Registry::Activate(const std::string& name, uint3
   change.version = now.standby->version;
   const auto to = now.standby;
   const auto from = now.active;
+  change.spec = &to->spec;
   absl::StatusOr<RegistryChange> done = Apply(*entry, std::move(change), std::move(next), commit);
   if (!done.ok()) return done;
+  done->spec = nullptr;
   to->state.store(VersionState::kActive, std::memory_order_relaxed);
   if (from != nullptr) from->state.store(VersionState::kPrevious, std::memory_order_relaxed);
   return done;
