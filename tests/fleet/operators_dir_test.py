@@ -94,8 +94,9 @@ class OperatorsDirTest(FleetTest):
         self.operators = Folder(self.temporary / "operators", files(*operators, **keys))
         return self.operators
 
-    def start(self, *flags):
-        self.daemon = self.node("--flux_native=off", "--operators_dir=" + str(self.temporary / "operators"), *flags)
+    def start(self, *flags, **options):
+        self.daemon = self.node("--flux_native=off", "--operators_dir=" + str(self.temporary / "operators"), *flags,
+                                **options)
         return self.daemon
 
     def restart(self, *flags):
@@ -349,6 +350,26 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
             (folder / name).write_text(text)
         self.await_ready()
         self.assertEqual(set(self.served()), {"a"})
+
+    def test_a_file_that_is_mounted_alone_is_warned_of(self):
+        """As a subPath of Kubernetes, which never changes."""
+        mount = ["unshare", "--mount"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
+        if daemons.subprocess.run(mount + ["true"], capture_output=True).returncode != 0:
+            self.skipTest("this machine lets the test make no mount namespace")
+        folder = self.temporary / "operators"
+        folder.mkdir()
+        for name, text in files(("a", 1)).items():
+            (folder / name).write_text(text)
+        self.start()
+        self.await_ready()
+        self.assertNotIn("mount of its own", self.log())
+        (folder / "operators.yaml").rename(self.temporary / "alone.yaml")
+        (folder / "operators.yaml").touch()
+        script = 'mount --bind "$0/alone.yaml" "$0/operators/operators.yaml" && exec "$@"'
+        self.start(before=mount + ["sh", "-c", script, str(self.temporary)])
+        self.await_ready()
+        self.assertEqual(set(self.served()), {"a"})
+        self.assertRegex(self.log(), "operators.yaml is a mount of its own, .* Fix: mount the folder .*without subPath")
 
     def test_a_restart_keeps_what_was_changed_last(self):
         folder = self.folder(("a", 1), ("b", 1))

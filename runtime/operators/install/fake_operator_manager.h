@@ -40,6 +40,11 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     status_ = std::move(status);
   }
+  // What plans() returns.
+  void set_plans(PlanTable plans) {
+    absl::MutexLock lock(&mu_);
+    plans_ = std::move(plans);
+  }
   // Forced activations wait for this notification.
   void set_round(std::shared_ptr<absl::Notification> round) {
     absl::MutexLock lock(&mu_);
@@ -148,7 +153,10 @@ class FakeOperatorManager final : public OperatorManager {
     absl::MutexLock lock(&mu_);
     return status_;
   }
-  PlanTable plans() const override { return {}; }
+  PlanTable plans() const override {
+    absl::MutexLock lock(&mu_);
+    return plans_;
+  }
   absl::Status RecordFolder(const FolderRecord&) override {
     absl::MutexLock lock(&mu_);
     return status_;
@@ -213,6 +221,7 @@ class FakeOperatorManager final : public OperatorManager {
   std::vector<SwitchRequest> switches_ ABSL_GUARDED_BY(mu_);
   std::vector<PromoteRequest> promotions_ ABSL_GUARDED_BY(mu_);
   std::vector<PlanClaim> claims_ ABSL_GUARDED_BY(mu_);
+  PlanTable plans_ ABSL_GUARDED_BY(mu_);
 
   std::shared_ptr<absl::Notification> round_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<absl::Notification>> drained_ ABSL_GUARDED_BY(mu_);
