@@ -42,7 +42,17 @@ std::string FolderText(const v1::OperatorsDirStatus& folder) {
   if (folder.missing_size() > 0) {
     absl::StrAppend(&text, "; missing: ", absl::StrJoin(folder.missing(), ", "));
   }
-  return absl::StrCat(text, "\n", folder.error().empty() ? "" : folder.error() + "\n");
+  absl::StrAppend(&text, "\n", folder.error().empty() ? "" : folder.error() + "\n");
+  if (!folder.next_plan().empty()) {
+    absl::StrAppend(&text, "next      ",
+                    folder.next_release().empty() ? folder.next_plan().substr(0, kShownDigits)
+                                                  : folder.next_release(),
+                    folder.next_missing_size() == 0
+                        ? ""
+                        : absl::StrCat(", missing: ", absl::StrJoin(folder.next_missing(), ", ")),
+                    "\n");
+  }
+  return absl::StrCat(text, folder.next_error().empty() ? "" : folder.next_error() + "\n");
 }
 
 std::string Headline(const v1::StatusResponse& status, const std::string& address) {

@@ -83,7 +83,10 @@ void FillStatus(const Core& core, const DaemonFacts& facts, const Viewer& viewer
   out->set_gpu_unavailable_reason(facts.gpu_unavailable_reason);
   if (facts.operators_dir) {
     *out->mutable_operators_dir() = facts.operators_dir();
-    if (!viewer.sees_others) out->mutable_operators_dir()->clear_error();
+    if (!viewer.sees_others) {
+      out->mutable_operators_dir()->clear_error();
+      out->mutable_operators_dir()->clear_next_error();
+    }
   }
   for (Device* device : core.devices) {
     DescribeDevice(core, *device, viewer, out->add_devices());

@@ -36,6 +36,18 @@ const SetOperator& FindEntry(const OperatorSet& set, const std::string& name) {
 
 }  // namespace
 
+void OperatorsDir::Schedule::Begin() {
+  pending = true;
+  at = {};
+  pause = kMinPause;
+}
+
+// What was ABORTED is expected to succeed soon.
+void OperatorsDir::Schedule::Postpone(TimeSource::TimePoint now, const absl::Status& why) {
+  at = now + (absl::IsAborted(why) ? kMinPause : pause);
+  if (!absl::IsAborted(why)) pause = std::min(2 * pause, kMaxPause);
+}
+
 OperatorsDir::OperatorsDir(const std::string& path, Core& core, std::function<void()> on_ready)
     : path_(path), core_(core), on_ready_(std::move(on_ready)), folder_(path) {
   core_.set_applied = false;
@@ -73,6 +85,8 @@ v1::OperatorsDirStatus OperatorsDir::view() const {
   view.set_superseded_for_ms(
       static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(since))));
   view.clear_differing();
+  view.clear_next_missing();  // It installs nothing.
+  view.clear_next_error();
   view.set_drift(since > kMaxSuperseded);
   return view;
 }
@@ -105,13 +119,14 @@ void OperatorsDir::Fail(const absl::Status& status) {
 
 void OperatorsDir::Run() {
   while (true) {
-    if (pending_ && core_.time.Now() >= next_) Attempt();
-    if (pending_ && Settled()) {  // Meanwhile others have rolled out another plan.
-      pending_ = false;
+    if (apply_.pending && core_.time.Now() >= apply_.at) Attempt();
+    if (apply_.pending && Settled()) {  // Meanwhile others have rolled out another plan.
+      apply_.pending = false;
       SetState(State::STATE_APPLIED, "");
       BecomeReady();
     }
     FindDrift();
+    if (stage_next_.pending && core_.time.Now() >= stage_next_.at) AttemptNext();
     {
       absl::MutexLock lock(&mu_);
       core_.time.Await(mu_, absl::Condition(&stopping_), core_.time.Now() + kPoll);
@@ -122,15 +137,17 @@ void OperatorsDir::Run() {
 }
 
 void OperatorsDir::Take(SetFolder::Contents contents) {
+  TakeNext(std::move(contents.next), contents.next_digest);
   const bool known = wanted_.has_value() && wanted_->digest == contents.digest;
   if (known && contents.set.ok() && readable_) return;
   for (const std::string& warning : contents.warnings) LogWarning(warning);
   readable_ = contents.set.ok();
-  pending_ = false;
+  apply_.pending = false;
   if (!readable_) return Fail(contents.set.status());
   if (!known) {
     wanted_.emplace(*std::move(contents.set), contents.digest);
-    refused_.clear();
+    wanted_->context.set_plan(wanted_->plan);
+    wanted_->context.set_set(wanted_->set.set);
     core_.operators.ListFolder(wanted_->set.set, wanted_->target.hashes);
     absl::MutexLock lock(&mu_);
     view_.clear_missing();
@@ -142,10 +159,30 @@ void OperatorsDir::Take(SetFolder::Contents contents) {
     SetState(State::STATE_APPLIED, "");
     return BecomeReady();
   }
-  pending_ = true;
-  next_ = {};
-  pause_ = kMinPause;
+  apply_.Begin();
   SetState(State::STATE_APPLYING, "");
+}
+
+void OperatorsDir::TakeNext(std::optional<absl::StatusOr<OperatorSet>> set,
+                            const std::string& digest) {
+  if (set.has_value() && set->ok() && next_.has_value() && next_->digest == digest) return;
+  const absl::Status status = set.has_value() ? set->status() : absl::OkStatus();
+  stage_next_.pending = false;
+  next_.reset();
+  if (set.has_value() && status.ok()) {
+    next_.emplace(**std::move(set), digest);
+    next_->context.set_set(next_->set.set);
+    next_->context.set_drift(true);  // It is not what the folder wants to serve.
+    stage_next_.Begin();
+  }
+  absl::MutexLock lock(&mu_);
+  view_.set_next_plan(next_.has_value() ? next_->plan : "");
+  view_.set_next_release(next_.has_value() ? next_->set.release : "");
+  view_.clear_next_missing();
+  view_.clear_next_error();
+  if (status.ok()) return;
+  view_.set_next_error(ToUtf8(Text(status)));
+  LogError("--operators_dir=", path_, ": the next set is not installed: ", view_.next_error());
 }
 
 bool OperatorsDir::Settled() const {
@@ -162,15 +199,15 @@ void OperatorsDir::Attempt() {
   const absl::Status status = Apply();
   if (stopping()) return;
   if (status.ok()) {
-    pending_ = false;
+    apply_.pending = false;
     compared_revision_ = 0;
+    if (next_.has_value()) stage_next_.Begin();  // Their slots may have other versions now.
     LogInfo("--operators_dir=", path_, ": set ", wanted_->set.set, " serves");
     SetState(State::STATE_APPLIED, "");
     return BecomeReady();
   }
   Fail(status);
-  next_ = core_.time.Now() + (absl::IsAborted(status) ? kMinPause : pause_);
-  if (!absl::IsAborted(status)) pause_ = std::min(2 * pause_, kMaxPause);
+  apply_.Postpone(core_.time.Now(), status);
 }
 
 absl::Status OperatorsDir::CheckClaim() const {
@@ -182,20 +219,26 @@ absl::Status OperatorsDir::CheckClaim() const {
                       return wanted_->target.hashes.contains(before.first);
                     });
   if (!ours) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("operators of set ", wanted_->set.set, " are claimed by '",
-                                         claimed->holder, "' for plan ", ShortHash(claimed->plan),
-                                         ". Fix: none needed; it is applied when the claim ends"));
+  return absl::AbortedError(absl::StrCat(
+      "operators of set ", wanted_->set.set, " are claimed by '", claimed->holder, "' for plan ",
+      ShortHash(claimed->plan), ". Fix: none needed; the folder waits until the claim ends"));
 }
 
-std::vector<SetDifference> OperatorsDir::Compare(v1::SummaryResponse* summary) const {
+std::vector<SetDifference> OperatorsDir::Compare(const Wanted& wanted,
+                                                 v1::SummaryResponse* summary) const {
   summary->Clear();
   FillSummary(core_, summary);
   std::set<std::string> builtin;
-  for (const auto& [name, hash] : wanted_->target.hashes) {
+  for (const auto& [name, hash] : wanted.target.hashes) {
     if (FindOperator(*summary, name) != nullptr) continue;
     if (core_.registry.Describe(name).ok()) builtin.insert(name);
   }
-  return CompareWithSet(wanted_->target, FindPruned(wanted_->set, *summary), builtin, *summary);
+  std::set<std::string> pruned = FindPruned(wanted.set, *summary);
+  if (next_.has_value()) {
+    std::erase_if(pruned,
+                  [&](const std::string& name) { return next_->target.hashes.contains(name); });
+  }
+  return CompareWithSet(wanted.target, pruned, builtin, *summary);
 }
 
 absl::Status OperatorsDir::Apply() {
@@ -207,7 +250,7 @@ absl::Status OperatorsDir::Apply() {
     RETURN_IF_ERROR(core_.operators.RecordFolder(record));
   }
   v1::SummaryResponse summary;
-  const std::vector<SetDifference> differences = Compare(&summary);
+  const std::vector<SetDifference> differences = Compare(*wanted_, &summary);
   {
     absl::MutexLock lock(&mu_);
     view_.clear_missing();
@@ -215,14 +258,14 @@ absl::Status OperatorsDir::Apply() {
   }
   if (!differences.empty()) {
     RETURN_IF_ERROR(CheckClaim());
-    RETURN_IF_ERROR(Stage(differences, summary));
+    RETURN_IF_ERROR(Stage(*wanted_, differences, summary));
     RETURN_IF_ERROR(Switch());
   }
   record.applied = true;
   return core_.operators.RecordFolder(record);
 }
 
-absl::Status OperatorsDir::Stage(const std::vector<SetDifference>& differences,
+absl::Status OperatorsDir::Stage(Wanted& wanted, const std::vector<SetDifference>& differences,
                                  const v1::SummaryResponse& summary) {
   std::vector<const SetDifference*> missing;
   std::vector<std::string> errors;
@@ -244,8 +287,9 @@ absl::Status OperatorsDir::Stage(const std::vector<SetDifference>& differences,
                                difference.why, ". Fix: change the set, or this daemon")));
     }
     if (difference.action != "stage") continue;
-    const auto refused = refused_.find(difference.name);
-    if (refused != refused_.end() && refused->second.revision == revision_of(difference.name)) {
+    const auto refused = wanted.refused.find(difference.name);
+    if (refused != wanted.refused.end() &&
+        refused->second.revision == revision_of(difference.name)) {
       add(difference.name, refused->second.status);
       continue;
     }
@@ -257,11 +301,11 @@ absl::Status OperatorsDir::Stage(const std::vector<SetDifference>& differences,
     for (size_t i = next++; i < missing.size(); i = next++) {
       const std::string& name = missing[i]->name;
       const uint64_t revision = revision_of(name);
-      const absl::Status status = Install(FindEntry(wanted_->set, name), revision);
+      const absl::Status status = Install(wanted, FindEntry(wanted.set, name), revision);
       if (status.ok()) continue;
       absl::MutexLock lock(&mu);
       add(name, status);
-      if (absl::IsInvalidArgument(status)) refused_[name] = {revision, status};
+      if (absl::IsInvalidArgument(status)) wanted.refused[name] = {revision, status};
     }
   };
   std::vector<std::thread> threads(
@@ -274,12 +318,11 @@ absl::Status OperatorsDir::Stage(const std::vector<SetDifference>& differences,
                       absl::StrCat(absl::StrJoin(errors, "; "), " (no operator was changed)"));
 }
 
-absl::Status OperatorsDir::Install(const SetOperator& op, uint64_t revision) {
-  ASSIGN_OR_RETURN(SetInstall install, MakeInstall(op, wanted_->set));
+absl::Status OperatorsDir::Install(const Wanted& wanted, const SetOperator& op, uint64_t revision) {
+  ASSIGN_OR_RETURN(SetInstall install, MakeInstall(op, wanted.set));
   install.header.set_expected_revision(revision);
   install.header.set_wait_for(v1::VERSION_STATE_LOADED);
-  install.header.mutable_context()->set_plan(wanted_->plan);
-  install.header.mutable_context()->set_set(wanted_->set.set);
+  *install.header.mutable_context() = wanted.context;
   InstallCollector collector;
   v1::InstallRequest message;
   *message.mutable_header() = std::move(install.header);
@@ -301,7 +344,7 @@ absl::Status OperatorsDir::Install(const SetOperator& op, uint64_t revision) {
 
 absl::Status OperatorsDir::Switch() {
   v1::SummaryResponse summary;
-  for (const SetDifference& difference : Compare(&summary)) {
+  for (const SetDifference& difference : Compare(*wanted_, &summary)) {
     const std::string& name = difference.name;
     const v1::SummaryResponse::Operator* const op = FindOperator(summary, name);
     if (stopping()) return absl::CancelledError("the daemon ends");
@@ -326,8 +369,7 @@ absl::Status OperatorsDir::Switch() {
     activate.set_expected_revision(op->revision());
     *activate.mutable_bake() =
         MakeBake(wanted_->set, wanted_->set.bake_time.value_or(absl::ZeroDuration()));
-    activate.mutable_context()->set_plan(wanted_->plan);
-    activate.mutable_context()->set_set(wanted_->set.set);
+    *activate.mutable_context() = wanted_->context;
     ASSIGN_OR_RETURN(SwitchRequest request, ParseSwitch(activate));
     request.actor = kDaemonActor;
     RETURN_IF_ERROR(Named(name, core_.operators.Activate(request).status()));
@@ -335,14 +377,70 @@ absl::Status OperatorsDir::Switch() {
   return absl::OkStatus();
 }
 
+void OperatorsDir::AttemptNext() {
+  if (!readable_ || apply_.pending || !Settled()) return;
+  if (!core_.operators.plans().folder.superseded_by.empty()) return;
+  const absl::Status status = StageNext();
+  if (stopping()) return;
+  stage_next_.pending = !status.ok();
+  bool news = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (status.ok()) view_.clear_next_missing();
+    news = view_.next_error() != ToUtf8(Text(status));
+    view_.set_next_error(ToUtf8(Text(status)));
+  }
+  if (status.ok()) return;
+  stage_next_.Postpone(core_.time.Now(), status);
+  if (!news) return;
+  if (absl::IsAborted(status)) {
+    LogInfo("--operators_dir=", path_, ": the next set waits: ", Text(status));
+  } else {
+    LogError("--operators_dir=", path_, ": the next set is not installed: ", Text(status));
+  }
+}
+
+absl::Status OperatorsDir::StageNext() {
+  if (next_->set.set != wanted_->set.set) {
+    return absl::InvalidArgumentError(absl::StrCat("operators_next.yaml is of set ", next_->set.set,
+                                                   ", and operators.yaml of ", wanted_->set.set,
+                                                   ". Fix: give both the same set"));
+  }
+  ASSIGN_OR_RETURN(const DrainGate::Entry entry, core_.gate.Enter(1));
+  v1::SummaryResponse summary;
+  std::vector<SetDifference> missing = Compare(*next_, &summary);
+  std::erase_if(missing, [](const SetDifference& difference) {
+    return difference.action != "stage" && difference.action != "blocked";
+  });
+  {
+    absl::MutexLock lock(&mu_);
+    view_.clear_next_missing();
+    for (const SetDifference& difference : missing) view_.add_next_missing(difference.name);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckClaim());
+  for (const SetDifference& difference : missing) {
+    // The version before it is needed for an automatic rollback, and has the slot.
+    if (!core_.operators.baking(difference.name)) continue;
+    return absl::AbortedError(absl::StrCat(difference.name,
+                                           ": a version is in its bake. Fix: none needed; the next "
+                                           "set is installed when the bake ends"));
+  }
+  RETURN_IF_ERROR(Stage(*next_, missing, summary));
+  LogInfo("--operators_dir=", path_, ": the next set, plan ", ShortHash(next_->plan),
+          ", is installed, and not activated");
+  return absl::OkStatus();
+}
+
 void OperatorsDir::FindDrift() {
   const uint64_t revision = core_.operators.revision() + 1;
-  if (!wanted_.has_value() || pending_ || compared_revision_ == revision || !Settled()) return;
+  if (!wanted_.has_value() || apply_.pending) return;
+  if (compared_revision_ == revision || !Settled()) return;
   compared_revision_ = revision;
   v1::SummaryResponse summary;
   std::vector<std::string> names;
   std::vector<std::string> texts;
-  for (const SetDifference& difference : Compare(&summary)) {
+  for (const SetDifference& difference : Compare(*wanted_, &summary)) {
     names.push_back(difference.name);
     texts.push_back(absl::StrCat(difference.name, " serves ", ShortHash(difference.active),
                                  " in place of ", ShortHash(difference.wanted)));

@@ -16,6 +16,11 @@
 // restart. A roll-out of the same set that others have begun since supersedes the folder until its
 // files change. While a claim is valid for names of the set, the folder waits.
 //
+// The versions of `operators_next.yaml` are only installed, once the set of `operators.yaml` was
+// applied and has no bake and no claim, so that a roll-out of that set has nothing left but to
+// activate them. A superseded folder installs nothing. What is installed here belongs to no plan:
+// a claim, also one of the next set's own plan, ends it.
+//
 // Core::set_applied is false until the first set was applied, or was superseded, and true from
 // then on: a later set that fails leaves the daemon ready, with the versions that served before.
 //
@@ -76,7 +81,13 @@ class OperatorsDir {
   v1::OperatorsDirStatus view() const;
 
  private:
-  // What the folder says, as it was read last without an error.
+  // Why a version was refused, and the operator's revision then: the same version is not tried
+  // again before the folder or the operator changes.
+  struct Refusal {
+    uint64_t revision = 0;
+    absl::Status status;
+  };
+  // What a file of the folder says, as it was read last without an error.
   struct Wanted {
     explicit Wanted(OperatorSet the_set, std::string the_digest)
         : set(std::move(the_set)), digest(std::move(the_digest)), plan(set.Plan()), target(set) {}
@@ -85,28 +96,36 @@ class OperatorsDir {
     std::string digest;
     std::string plan;
     SetTarget target;
+    std::map<std::string, Refusal> refused = {};
+    v1::ChangeContext context = {};  // Of its installs.
   };
-  // Why a version was refused, and the operator's revision then: the same version is not tried
-  // again before the folder or the operator changes.
-  struct Refusal {
-    uint64_t revision = 0;
-    absl::Status status;
+  // Whether something has to be done, and when it is tried.
+  struct Schedule {
+    bool pending = false;
+    TimeSource::TimePoint at = {};
+    std::chrono::seconds pause{0};
+
+    void Begin();
+    void Postpone(TimeSource::TimePoint now, const absl::Status& why);
   };
 
   void Run();
   void Take(SetFolder::Contents contents);
+  void TakeNext(std::optional<absl::StatusOr<OperatorSet>> set, const std::string& digest);
   // Whether the record says that the folder needs no work.
   bool Settled() const;
   // Applies the folder, or fails, and then sets the time of the next attempt.
   void Attempt();
   absl::Status Apply();
   absl::Status CheckClaim() const;
-  std::vector<SetDifference> Compare(v1::SummaryResponse* summary) const;
-  // Installs what is missing. Returns the first error; all are in entries_.
-  absl::Status Stage(const std::vector<SetDifference>& differences,
+  std::vector<SetDifference> Compare(const Wanted& wanted, v1::SummaryResponse* summary) const;
+  // Installs what is missing. The error has those of all operators.
+  absl::Status Stage(Wanted& wanted, const std::vector<SetDifference>& differences,
                      const v1::SummaryResponse& summary);
-  absl::Status Install(const SetOperator& op, uint64_t revision);
+  absl::Status Install(const Wanted& wanted, const SetOperator& op, uint64_t revision);
   absl::Status Switch();
+  void AttemptNext();
+  absl::Status StageNext();
   void BecomeReady();
   void FindDrift();
   void Fail(const absl::Status& status);
@@ -121,11 +140,10 @@ class OperatorsDir {
   // Of the thread; before it begins, of Start.
   SetFolder folder_;
   std::optional<Wanted> wanted_;
-  bool readable_ = false;       // `wanted_` is what the folder says now.
-  bool pending_ = false;        // `wanted_` has to be applied.
-  TimeSource::TimePoint next_;  // When it is tried.
-  std::chrono::seconds pause_{0};
-  std::map<std::string, Refusal> refused_;
+  bool readable_ = false;  // `wanted_` is what the folder says now.
+  Schedule apply_;         // Of `wanted_`.
+  std::optional<Wanted> next_;
+  Schedule stage_next_;
   // Of the manager, plus 1, when drift was looked for last; 0: never.
   uint64_t compared_revision_ = 0;
 

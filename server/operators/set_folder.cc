@@ -19,6 +19,7 @@ namespace resident {
 namespace {
 
 constexpr char kSetFile[] = "operators.yaml";
+constexpr char kNextSetFile[] = "operators_next.yaml";
 // The link of a ConfigMap's volume.
 constexpr char kGeneration[] = "..data";
 constexpr int kOpenFolder = O_PATH | O_DIRECTORY | O_CLOEXEC;
@@ -55,6 +56,11 @@ bool IsMounted(int folder, const char* name) {
          (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
+bool Exists(int folder, const char* name) {
+  struct stat info {};
+  return fstatat(folder, name, &info, 0) == 0 || errno != ENOENT;
+}
+
 }  // namespace
 
 absl::Status SetFolder::Check() const {
@@ -68,8 +74,8 @@ absl::Status SetFolder::Check() const {
 }
 
 SetFolder::Contents SetFolder::Read() {
-  Contents contents{absl::UnknownError(""), "", {}};
-  names_ = {kSetFile};
+  Contents contents{absl::UnknownError(""), "", std::nullopt, "", {}};
+  names_ = {kSetFile, kNextSetFile};
   const int folder = OpenGeneration(path_);
   if (folder < 0) {
     contents.set = NoFolder(path_, errno);
@@ -93,14 +99,27 @@ SetFolder::Contents SetFolder::Read() {
     files[name] = text;
     return text;
   };
-  contents.set = [&]() -> absl::StatusOr<OperatorSet> {
-    RETURN_IF_ERROR(CheckTrustedFolder(path_, &contents.warnings));
-    ASSIGN_OR_RETURN(const std::string text, read(kSetFile));
-    return ReadOperatorSet(text, absl::StrCat(path_, "/", kSetFile), read);
-  }();
-  Sha256 digest;
-  for (const auto& [name, text] : files) digest.Field(name).Field(text);
-  contents.digest = digest.Hex();
+  const auto read_set = [&](const char* file, std::string* hex) -> absl::StatusOr<OperatorSet> {
+    std::map<std::string, std::string> used;
+    const absl::Cleanup make_digest = [&] {
+      Sha256 digest;
+      for (const auto& [name, text] : used) digest.Field(name).Field(text);
+      *hex = digest.Hex();
+    };
+    const auto use = [&](const std::string& name) -> absl::StatusOr<std::string> {
+      ASSIGN_OR_RETURN(std::string text, read(name));
+      used[name] = text;
+      return text;
+    };
+    ASSIGN_OR_RETURN(const std::string text, use(file));
+    return ReadOperatorSet(text, absl::StrCat(path_, "/", file), use);
+  };
+  if (absl::Status trusted = CheckTrustedFolder(path_, &contents.warnings); !trusted.ok()) {
+    contents.set = std::move(trusted);
+    return contents;
+  }
+  contents.set = read_set(kSetFile, &contents.digest);
+  if (Exists(folder, kNextSetFile)) contents.next = read_set(kNextSetFile, &contents.next_digest);
   return contents;
 }
 

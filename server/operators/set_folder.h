@@ -1,5 +1,5 @@
-// SetFolder: the folder of --operators_dir: `operators.yaml` (runtime/operator_set/operator_set.h)
-// and the files that it names.
+// SetFolder: the folder of --operators_dir: `operators.yaml` (runtime/operator_set/operator_set.h),
+// `operators_next.yaml`, if there is one, and the files that they name.
 //
 // All files are of one generation. Kubernetes replaces the files of a ConfigMap by renaming the
 // link
@@ -42,8 +42,11 @@ class SetFolder {
   struct Contents {
     // INVALID_ARGUMENT, NOT_FOUND, ...: why it cannot be used.
     absl::StatusOr<OperatorSet> set;
-    // Over the names and contents of all files that were read.
+    // Over the names and contents of its files that were read.
     std::string digest;
+    // The set in `operators_next.yaml`; nullopt: there is no such file.
+    std::optional<absl::StatusOr<OperatorSet>> next;
+    std::string next_digest;
     std::vector<std::string> warnings;
   };
 

@@ -488,6 +488,75 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         self.await_state("applied", drift=False)
         self.assertEqual(daemon.ctl("ops", "install", "b", *install[2:]).code, 0)
 
+    def states(self, name):
+        """The states of an operator's versions in the kernel, the active one first."""
+        summary = self.daemon.ctl("ops", "summary", "--json").json
+        return [version["state"] for operator in summary["operators"] if operator["name"] == name
+                for version in operator["versions"]]
+
+    def test_the_next_set_is_installed_and_not_activated(self):
+        now = files(("a", 1), ("b", 1), prune="true", bake="{time: 1ms}")
+        wanted = (("a", 2), ("b", 1), ("c", 1))
+        following = files(*wanted, release="two")
+        following["operators_next.yaml"] = following.pop("operators.yaml")
+        folder = Folder(self.temporary / "operators", now)
+        self.start()
+        self.await_ready()
+        first = self.served()
+        folder.set(now | following)
+        self.wait_for("the versions", lambda: (self.states("a"), self.states("c")) ==
+                      (["active", "loaded"], ["loaded"]))
+        self.await_state("applied", drift=False, differing=[], next_release="two", next_missing=[], next_error="")
+        self.assertEqual(self.served(), first)
+        self.assertEqual(self.states("b"), ["active"])
+        self.assertEqual([(event["kind"], event["actor"], event["plan"], event["set"]) for event in self.events("c")],
+                         [("installed", "residentd", "", "ranking")])
+        self.assertIn("next      two\n", self.daemon.ctl("status").out)
+        # Its roll-out has nothing left but to activate.
+        rollout = self.set_file("rollout", *wanted, release="two")
+        self.assertIn("switch", daemons.ctl("diff", rollout, "--targets=ipv4:" + self.daemon.address).out)
+        self.apply(rollout)
+        second = self.served()
+        self.assertEqual(set(second), {"a", "b", "c"})
+        self.assertEqual([event["kind"] for event in self.events("c")], ["activated", "installed"])
+        # The file is no change of the set that serves: it does not end the supersession.
+        superseded = self.status()["superseded_by"]
+        self.assertNotEqual(superseded, "")
+        folder.set(now)
+        self.await_state("applied", next_plan="")
+        self.assertEqual((self.status()["superseded_by"], self.served()), (superseded, second))
+        # A superseded folder installs nothing.
+        other = files(("a", 3), ("b", 3))
+        other["operators_next.yaml"] = other.pop("operators.yaml")
+        folder.set(now | other)
+        self.wait_for("the file", lambda: self.status()["next_plan"] != "")
+        self.assertEqual(self.states("b"), ["active"])
+        # An error in it does not concern the set that serves.
+        folder.set(now | {"operators_next.yaml": "version: 1\nset: ranking\noperators: [{name: a}]\n"})
+        self.wait_for("the error", lambda: "operators_next.yaml" in self.log())
+        self.await_state("applied", next_plan="")
+        self.assertTrue(self.ready())
+        # It is what serves now, whose versions are in the kernel.
+        folder.set(files(*wanted, release="two"))
+        self.await_state("applied", release="two", superseded_by="", drift=False)
+        self.assertEqual(self.served(), second)
+        self.assertEqual(self.states("b"), ["active"])
+
+    def test_the_next_set_waits_for_the_end_of_a_bake(self):
+        """Because the version before is needed until then."""
+        following = files(("a", 2))
+        following["operators_next.yaml"] = following.pop("operators.yaml")
+        folder = Folder(self.temporary / "operators", files(("a", 1), bake="{time: 10m}") | following)
+        self.start()
+        self.await_ready()
+        self.wait_for("it waits", lambda: "a: a version is in its bake" in self.status()["next_error"])
+        self.await_state("applied", next_missing=["a"], drift=False)
+        self.assertEqual(self.states("a"), ["active"])
+        # A set of another name is refused.
+        folder.set(files(("a", 1)) | {
+            name: text.replace("set: ranking", "set: other") for name, text in following.items()})
+        self.wait_for("the error", lambda: "give both the same set" in self.status()["next_error"])
+
     def test_the_folder_waits_for_a_claim(self):
         folder = self.folder(("a", 1))
         self.start()
@@ -571,7 +640,10 @@ RESIDENT_OPERATOR(twice)(resident::Block& block, const resident::Args& args) {
         self.assertEqual(set(map(len, plans.values())), {count})
 
     def test_a_daemon_that_is_killed_while_it_applies_converges(self):
-        sets = [files(("a", number), ("b", number), ("c", number)) for number in (1, 2)]
+        sets = [files(("a", number), ("b", number), ("c", number), bake="{time: 1ms}") for number in (1, 2)]
+        # Each has the other one as the next set, whose versions are installed at any time after it.
+        sets = [dict(other, **now, **{"operators_next.yaml": other["operators.yaml"]})
+                for now, other in (sets, sets[::-1])]
         folder = Folder(self.temporary / "operators", sets[0])
         state = "--state_dir=" + str(self.temporary / "state")
         self.start(state)

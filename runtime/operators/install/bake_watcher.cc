@@ -94,6 +94,11 @@ void BakeWatcher::Forget(const std::string& name, uint64_t revision) {
   if (watched != watched_.end() && watched->second.revision <= revision) watched_.erase(watched);
 }
 
+bool BakeWatcher::Watches(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  return watched_.contains(name);
+}
+
 void BakeWatcher::Work() {
   prctl(PR_SET_NAME, "resident-bake");
   const auto busy = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

@@ -85,6 +85,7 @@ class BakeWatcher {
              const BakeOptions& options, uint64_t before_p99_ns, Counters counters);
   // Stops watching this operator, if its bake began at that revision or before.
   void Forget(const std::string& name, uint64_t revision = UINT64_MAX);
+  bool Watches(const std::string& name) const;
 
  private:
   struct Watched {
@@ -97,7 +98,7 @@ class BakeWatcher {
   void Work();
 
   const std::function<void(const Regression&)> regressed_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, Watched> watched_ ABSL_GUARDED_BY(mu_);
   std::thread worker_;

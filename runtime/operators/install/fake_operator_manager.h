@@ -202,6 +202,7 @@ class FakeOperatorManager final : public OperatorManager {
   }
   uint64_t OperatorRevision(const std::string&) const override { return revision(); }
   TrialCounters trial_counters(const std::string&) const override { return {}; }
+  bool baking(const std::string&) const override { return false; }
   void RecordShadow(const OperatorVersion&, uint64_t, uint64_t) override {}
 
  private:

@@ -153,6 +153,7 @@ class LiveOperatorManager final : public OperatorManager {
   void Unsubscribe(uint64_t token) override;
   uint64_t OperatorRevision(const std::string& name) const override;
   TrialCounters trial_counters(const std::string& name) const override;
+  bool baking(const std::string& name) const override { return bakes_.Watches(name); }
   void RecordShadow(const OperatorVersion& judged, uint64_t tasks, uint64_t mismatches) override;
 
   // Cancels installs that wait for a device. Call it before the devices are shut down.

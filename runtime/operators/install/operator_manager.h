@@ -217,6 +217,8 @@ class OperatorManager {
     double latency_ratio = 0;  // 0: unknown.
   };
   virtual TrialCounters trial_counters(const std::string& name) const = 0;
+  // Whether a version of the operator is in its bake, so that it may be rolled back automatically.
+  virtual bool baking(const std::string& name) const = 0;
   // The native forms of FLUX programs.
   struct NativeCounters {
     uint64_t serving = 0;
