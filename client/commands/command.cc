@@ -1,6 +1,9 @@
 #include "client/commands/command.h"
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
 
 #include "client/cli/common_options.h"
 #include "client/cli/output.h"
@@ -12,6 +15,7 @@ namespace {
 
 // The largest limit that gRPC accepts.
 constexpr uint32_t kMaxMessageMib = 2047;
+constexpr size_t kMaxNodesAtOnce = 64;
 
 // The commands, in the order of the help text.
 constexpr void (*kCommands[])(Command&) = {AddStatus,
@@ -78,6 +82,32 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session, const std:
   options.credentials = std::move(credentials);
   if (options.credentials.tls_server_name.empty()) options.credentials.tls_server_name = tls_name;
   return client::Client::Connect(address, std::move(options));
+}
+
+std::optional<int> ResolveNodes(const std::string& target, client::Targets* nodes) {
+  absl::StatusOr<client::Targets> targets = client::ResolveTargets(target);
+  if (absl::IsUnavailable(targets.status())) {
+    (void)CallError(targets.status());
+    return kExitUnreachable;
+  }
+  if (!targets.ok()) return UsageError(targets.status());
+  *nodes = *std::move(targets);
+  return std::nullopt;
+}
+
+void ForEachNode(
+    const client::Targets& nodes,
+    absl::FunctionRef<void(size_t, const absl::StatusOr<std::unique_ptr<client::Client>>&)> ask) {
+  const size_t count = nodes.addresses.size();
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      ask(i, Connect(/*session=*/false, nodes.addresses[i], nodes.host));
+    }
+  };
+  std::vector<std::thread> threads(std::min(count, kMaxNodesAtOnce));
+  for (std::thread& thread : threads) thread = std::thread(work);
+  for (std::thread& thread : threads) thread.join();
 }
 
 int Main(std::span<const std::string> arguments) {

@@ -5,13 +5,17 @@
 #ifndef RESIDENT_CLIENT_COMMANDS_COMMAND_H_
 #define RESIDENT_CLIENT_COMMANDS_COMMAND_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/residentd_client.h"
+#include "client/targets.h"
 #include "runtime/base/command_line.h"
 
 namespace resident::cli {
@@ -65,6 +69,13 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session = true);
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session, const std::string& address,
                                                         const std::string& tls_name,
                                                         std::optional<absl::Duration> timeout = {});
+
+// The nodes of --targets. ResolveNodes returns an exit code if it fails. ForEachNode calls `ask`
+// with each node's number and its client, or why there is none, from up to 64 threads.
+std::optional<int> ResolveNodes(const std::string& target, client::Targets* nodes);
+void ForEachNode(
+    const client::Targets& nodes,
+    absl::FunctionRef<void(size_t, const absl::StatusOr<std::unique_ptr<client::Client>>&)> ask);
 
 // Parses the command line and runs the command.
 int Main(std::span<const std::string> arguments);

@@ -1,9 +1,7 @@
 // status: the current state of the daemon.
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +15,6 @@
 namespace resident::cli {
 namespace {
 
-constexpr size_t kMaxAtOnce = 64;
-
 // What a node of --targets has answered.
 struct Node {
   std::string address;
@@ -26,25 +22,13 @@ struct Node {
   bool serving = false;
 };
 
-void Ask(const client::Targets& targets, Node& node) {
-  absl::StatusOr<std::unique_ptr<client::Client>> client =
-      Connect(/*session=*/false, node.address, targets.host);
-  node.status = client.ok() ? (*client)->Status() : client.status();
-  node.serving = node.status.ok() && (*client)->IsServing().value_or(false);
-}
-
 std::vector<Node> AskAll(const client::Targets& targets) {
   std::vector<Node> nodes(targets.addresses.size());
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < nodes.size(); i = next++) {
-      nodes[i].address = targets.addresses[i];
-      Ask(targets, nodes[i]);
-    }
-  };
-  std::vector<std::thread> threads(std::min(nodes.size(), kMaxAtOnce));
-  for (std::thread& thread : threads) thread = std::thread(work);
-  for (std::thread& thread : threads) thread.join();
+  ForEachNode(targets, [&](size_t i, const auto& client) {
+    nodes[i].address = targets.addresses[i];
+    nodes[i].status = client.ok() ? (*client)->Status() : client.status();
+    nodes[i].serving = nodes[i].status.ok() && (*client)->IsServing().value_or(false);
+  });
   return nodes;
 }
 
@@ -56,13 +40,9 @@ std::string DescribeState(const Node& node) {
 
 // status --targets: a row for each node.
 int StatusOfNodes(const std::string& target) {
-  const absl::StatusOr<client::Targets> targets = client::ResolveTargets(target);
-  if (absl::IsUnavailable(targets.status())) {
-    (void)CallError(targets.status());
-    return kExitUnreachable;
-  }
-  if (!targets.ok()) return UsageError(targets.status());
-  const std::vector<Node> nodes = AskAll(*targets);
+  client::Targets targets;
+  if (const std::optional<int> code = ResolveNodes(target, &targets)) return *code;
+  const std::vector<Node> nodes = AskAll(targets);
   const auto down =
       std::ranges::count_if(nodes, [](const Node& node) { return !node.status.ok(); });
   if (Common().json) {

@@ -142,6 +142,47 @@ class RolloutTest(FleetTest):
         self.apply(self.set_file("less", ("a", 2), prune="true"))
         self.assertEqual(set(self.same_everywhere()), {"a"})
 
+    def test_the_audit_logs_of_all_nodes_are_merged(self):
+        nodes = self.fleet()
+        first, second = self.value(1), self.value(2)
+        plans = [json.loads(self.apply(path, "--json").out.splitlines()[-1])["plan"] for path in (first, second)]
+        self.assertEqual(nodes[1].ctl("ops", "rollback", "a").code, 0)
+        targets = "--targets=ipv4:" + ",".join(node.address for node in nodes)
+
+        def audit(*words, code=APPLIED):
+            result = daemons.ctl("ops", "audit", targets, *words)
+            self.assertEqual(result.code, code, result)
+            return result
+
+        events = audit("--json").json["events"]
+        self.assertEqual(len(events), 3 * 2 * 4 + 1)
+        self.assertEqual((events[0]["node"], events[0]["kind"]), (nodes[1].address, "rolled_back"))
+        times = [event["time_ms"] for event in events]
+        self.assertEqual(times, sorted(times, reverse=True))
+        for node in nodes:
+            own = node.ctl("ops", "audit", "--json").json
+            self.assertEqual([event["revision"] for event in own["events"]],
+                             [event["revision"] for event in events if event["node"] == node.address])
+            self.assertEqual({event["node_name"] for event in events}, {own["node_name"]})
+        # Of one operator, of one plan, the newest ones.
+        self.assertEqual({event["operator"] for event in audit("a", "--json").json["events"]}, {"a"})
+        of_plan = audit("--plan=" + plans[0][:12], "--json").json["events"]
+        self.assertEqual([event["plan"] for event in of_plan], [plans[0]] * 3 * 2 * 2)
+        self.assertEqual(audit("--plan=" + plans[0], "--count=5", "--json").json["events"], of_plan[:5])
+        self.assertEqual(audit("--count=3", "--json").json["events"], events[:3])
+        self.assertEqual(len(nodes[0].ctl("ops", "audit", "--plan=" + plans[1], "--json").json["events"]), 4)
+        lines = audit("--count=1").out.splitlines()
+        self.assertRegex(lines[0], r"^NODE +REVISION ")
+        self.assertRegex(lines[1], r"^{} +\d+ .* rolled_back +a ".format(re.escape(nodes[1].address)))
+        audit("--before=3", code=USAGE)
+        # A node that is down is named.
+        nodes[2].process.kill()
+        nodes[2].process.wait()
+        self.assertIn(nodes[2].address + ": cannot reach", audit(code=FAILED).out)
+        rest = audit("--json", code=FAILED).json
+        self.assertEqual([each["node"] for each in rest["errors"]], [nodes[2].address])
+        self.assertEqual({event["node"] for event in rest["events"]}, {node.address for node in nodes[:2]})
+
     def test_the_hashes_of_every_kind_are_those_of_the_daemon(self):
         self.nodes_ = [self.node("--flux_native=off")]
         source = self.folder / "kinds" / "twice.cc"
