@@ -207,6 +207,9 @@ int Apply(const std::string& path, const ApplyFlags& flags) {
   if (flags.undo && (flags.dry_run || flags.options.again)) {
     return UsageError("--undo excludes --dry_run and --again. Fix: give one of them");
   }
+  if (flags.options.percent > 0 && flags.options.canary == 0 && flags.canary_nodes.empty()) {
+    return UsageError("--percent needs a node to try the versions on. Fix: give --canary");
+  }
   Looked looked;
   if (const std::optional<int> code = Look(path, flags, &looked)) return *code;
   const std::vector<rollout::Difference> differences = looked.rollout->Differences();
@@ -299,6 +302,10 @@ void AddApply(Command& program) {
   apply.Flag("canary", &options.canary, "nodes that are changed first; 0: none");
   apply.Flag("canary_nodes", &flags->canary_nodes,
              "names or addresses of the nodes that are changed first, separated by commas");
+  apply.Flag("percent", &options.percent,
+             "share of the batches on the canary that the new versions serve first, for --bake; 0: "
+             "they serve all at once",
+             {.low = 0, .high = 100, .fix = "give a number from 0 to 100"});
   apply.Flag("bake", &flags->bake,
              "how long the canary is watched; default: bake.time of the set, or 1m",
              {.holds =

@@ -1,7 +1,8 @@
 // Rollout: brings a set of operators to every daemon (node) behind a target, or shows what differs.
 //
-//   look ─▶ plan ─▶ claim ─▶ stage ─▶ canary ─▶ waves ─▶ sweep ─▶ publish, prune ─▶ applied
-//    │        │        │        └────────┴────────┴───────┴─▶ way back ─▶ rolled back
+//   look ─▶ plan ─▶ claim ─▶ stage ─▶ (trial) ─▶ canary ─▶ waves ─▶ sweep ─▶ publish, prune ─▶
+//   applied
+//    │        │        │        └─────────┴────────┴────────┴───────┴─▶ way back ─▶ rolled back
 //    └────────┴────────┴─▶ nothing was changed
 //
 // Nothing is kept outside the nodes. Each step looks at the nodes, compares content hashes, and
@@ -14,9 +15,8 @@
 // 2. A change is made only while the node's claim was renewed within two thirds of its lease.
 // 3. Before anything is undone, the plan is marked as failed on every node that can be reached.
 // 4. Of two runs of one plan, the one that was the last to claim the first node continues.
-// 5. What is undone on a node is what the plan changed there: names whose active hash is the plan's
-// and
-//    was another one when the node was claimed.
+// 5. What is undone on a node is what the plan changed there: trials of the plan's versions, and
+//    names whose active hash is the plan's and was another one when the node was claimed.
 //
 // Thread safety: one thread calls Run or Diff. A second one renews the claims, and calls to several
 // nodes are made in parallel.
@@ -57,6 +57,9 @@ struct Options {
   // Nodes that are changed first, or their names.
   uint32_t canary = 1;
   std::vector<std::string> canary_nodes = {};
+  // Share of the batches of the canary nodes that the new versions serve for a bake before they
+  // serve all; 0: they serve all at once.
+  double percent = 0;
   absl::Duration bake = absl::Minutes(1);
   // Tasks that each changed operator must have served on the canary nodes; 0: any number.
   uint64_t min_tasks = 100;
@@ -171,11 +174,22 @@ class Rollout {
   v1::ChangeContext Context(const Node& node) const;
 
   Verdict Forward();
+  // Calls `work` for each node, and judges its errors.
+  Verdict Change(const Nodes& nodes, absl::FunctionRef<absl::Status(Node&)> work);
   Verdict Stage(const Nodes& nodes);
   absl::Status StageNode(Node& node);
+  // Puts the versions of operators that serve another one on trial.
+  absl::Status TryNode(Node& node);
+  absl::Status EndTrial(Node& node, const v1::SummaryResponse::Operator& op,
+                        const v1::SummaryResponse::Version& tried);
   Verdict Switch(const Nodes& nodes);
   absl::Status SwitchNode(Node& node);
-  Verdict Watch(const Nodes& nodes, absl::Duration time, const std::string& step);
+  Verdict Canary(const Nodes& canary);
+  // Looks at the nodes until `check` says of each that its time is over (`done`).
+  using Check = absl::FunctionRef<Verdict(const Node& node, bool* done)>;
+  Verdict Watch(const Nodes& nodes, const std::string& step, Check check);
+  Verdict WatchServing(const Nodes& nodes, absl::Duration time, const std::string& step);
+  Verdict WatchTrial(const Nodes& nodes);
   Verdict CheckTraffic(const Nodes& canary);
   Verdict Waves(const Nodes& rest);
   Verdict Sweep();

@@ -46,8 +46,31 @@ Rollout::Verdict Rollout::Worst(const std::vector<Verdict>& verdicts) const {
   return worst;
 }
 
+absl::Status Rollout::EndTrial(Node& node, const v1::SummaryResponse::Operator& op,
+                               const v1::SummaryResponse::Version& tried) {
+  RETURN_IF_ERROR(Changeable(node));
+  client::ChangeOptions end{.version = tried.version(), .expected_revision = op.revision()};
+  end.context = Context(node);
+  return node.operators->Promote(op.name(), /*shadow_percent=*/0, /*traffic_percent=*/0, end)
+      .status();
+}
+
 absl::Status Rollout::StageNode(Node& node) {
   LookAt(node);
+  RETURN_IF_ERROR(node.summary.status());
+  // An operator takes no other version during a trial. One of this set was left by another plan.
+  bool ended = false;
+  for (const v1::SummaryResponse::Operator& op : node.summary->operators()) {
+    const auto wanted = target_.hashes.find(op.name());
+    if (wanted == target_.hashes.end()) continue;
+    for (const v1::SummaryResponse::Version& version : op.versions()) {
+      const bool left = version.trial_percent() > 0 && version.set() == file_.set.set &&
+                        version.content_hash() != wanted->second;
+      if (left) RETURN_IF_ERROR(EndTrial(node, op, version));
+      ended |= left;
+    }
+  }
+  if (ended) LookAt(node);
   RETURN_IF_ERROR(node.summary.status());
   std::unique_ptr<client::Client> client;
   for (size_t i = 0; i < file_.set.operators.size(); ++i) {
@@ -80,22 +103,49 @@ absl::Status Rollout::StageNode(Node& node) {
   return absl::OkStatus();
 }
 
-Rollout::Verdict Rollout::Stage(const Nodes& nodes) {
-  report_("stage", Plural(nodes.size(), "node"));
-  std::vector<Verdict> verdicts(nodes.size());
+Rollout::Verdict Rollout::Change(const Nodes& nodes, absl::FunctionRef<absl::Status(Node&)> work) {
   absl::Mutex mu;
   std::map<const Node*, absl::Status> failed;
   ForEach(nodes, [&](Node& node) {
-    const absl::Status status = Insist(node, [&](Node& each) { return StageNode(each); });
+    const absl::Status status = Insist(node, work);
     if (status.ok()) return;
     absl::MutexLock lock(&mu);
     failed[&node] = status;
   });
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const auto found = failed.find(nodes[i].get());
-    if (found != failed.end()) verdicts[i] = Judge(*nodes[i], found->second);
+  std::vector<Verdict> verdicts;
+  for (const auto& node : nodes) {
+    const auto found = failed.find(node.get());
+    if (found != failed.end()) verdicts.push_back(Judge(*node, found->second));
   }
   return Worst(verdicts);
+}
+
+Rollout::Verdict Rollout::Stage(const Nodes& nodes) {
+  report_("stage", Plural(nodes.size(), "node"));
+  return Change(nodes, [&](Node& node) { return StageNode(node); });
+}
+
+absl::Status Rollout::TryNode(Node& node) {
+  LookAt(node);
+  RETURN_IF_ERROR(node.summary.status());
+  for (const auto& [name, hash] : target_.hashes) {
+    const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
+    const std::string active = ActiveHash(*node.summary, name);
+    const v1::SummaryResponse::Version* const loaded = FindHash(op, hash);
+    // Without a version that serves, there is nothing to share with.
+    if (active.empty() || active == hash || loaded == nullptr) continue;
+    if (loaded->trial_percent() == options_.percent) continue;
+    RETURN_IF_ERROR(Changeable(node));
+    client::ChangeOptions change{.version = loaded->version(), .expected_revision = op->revision()};
+    change.context = Context(node);
+    change.bake = MakeBake(file_.set, std::max(options_.bake, absl::Milliseconds(1)));
+    const absl::Status status =
+        node.operators->Promote(name, /*shadow_percent=*/0, options_.percent, change).status();
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, ": ", Text(status)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Rollout::SwitchNode(Node& node) {
@@ -122,23 +172,10 @@ absl::Status Rollout::SwitchNode(Node& node) {
 }
 
 Rollout::Verdict Rollout::Switch(const Nodes& nodes) {
-  absl::Mutex mu;
-  std::map<const Node*, absl::Status> failed;
-  ForEach(nodes, [&](Node& node) {
-    const absl::Status status = Insist(node, [&](Node& each) { return SwitchNode(each); });
-    if (status.ok()) return;
-    absl::MutexLock lock(&mu);
-    failed[&node] = status;
-  });
-  std::vector<Verdict> verdicts;
-  for (const auto& node : nodes) {
-    const auto found = failed.find(node.get());
-    if (found != failed.end()) verdicts.push_back(Judge(*node, found->second));
-  }
-  return Worst(verdicts);
+  return Change(nodes, [&](Node& node) { return SwitchNode(node); });
 }
 
-Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const std::string& step) {
+Rollout::Verdict Rollout::Watch(const Nodes& nodes, const std::string& step, Check check) {
   const absl::Time began = absl::Now();
   for (const auto& node : nodes) node->answered = began;
   while (true) {
@@ -162,22 +199,49 @@ Rollout::Verdict Rollout::Watch(const Nodes& nodes, absl::Duration time, const s
       if (node->summary->engine_failures() > node->engine_failures) {
         return Failed(absl::StrCat(node->label(), " has lost an engine: a task faulted or hung"));
       }
-      for (const auto& [name, hash] : target_.hashes) {
-        const auto* const active = FindActive(FindOperator(*node->summary, name));
-        if (active == nullptr || active->content_hash() != hash) {
-          return Failed(absl::StrCat(
-              node->label(), ": ", name, " serves ", ShortHash(ActiveHash(*node->summary, name)),
-              " in place of ", ShortHash(hash),
-              ": it was rolled back, quarantined or changed; see residentctl ops audit ", name));
-        }
-        const auto before = node->before.find(name);
-        const bool changed = before == node->before.end() || before->second != hash;
-        if (changed && absl::Milliseconds(active->active_for_ms()) < time) done = false;
-      }
+      if (Verdict verdict = check(*node, &done); !verdict.good()) return verdict;
     }
     if (done) return {};
     absl::SleepFor(std::max(kPoll, absl::Milliseconds(nodes.size())));
   }
+}
+
+Rollout::Verdict Rollout::WatchServing(const Nodes& nodes, absl::Duration time,
+                                       const std::string& step) {
+  return Watch(nodes, step, [&](const Node& node, bool* done) -> Verdict {
+    for (const auto& [name, hash] : target_.hashes) {
+      const auto* const active = FindActive(FindOperator(*node.summary, name));
+      if (active == nullptr || active->content_hash() != hash) {
+        return Failed(absl::StrCat(
+            node.label(), ": ", name, " serves ", ShortHash(ActiveHash(*node.summary, name)),
+            " in place of ", ShortHash(hash),
+            ": it was rolled back, quarantined or changed; see residentctl ops audit ", name));
+      }
+      const auto before = node.before.find(name);
+      const bool changed = before == node.before.end() || before->second != hash;
+      if (changed && absl::Milliseconds(active->active_for_ms()) < time) *done = false;
+    }
+    return {};
+  });
+}
+
+Rollout::Verdict Rollout::WatchTrial(const Nodes& nodes) {
+  const absl::Time began = absl::Now();
+  return Watch(nodes, "trial", [&](const Node& node, bool* done) -> Verdict {
+    for (const auto& [name, hash] : target_.hashes) {
+      const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
+      const std::string active = ActiveHash(*node.summary, name);
+      const v1::SummaryResponse::Version* const loaded = FindHash(op, hash);
+      if (active.empty() || active == hash) continue;
+      if (loaded != nullptr && loaded->trial_percent() > 0) continue;
+      return Failed(absl::StrCat(node.label(), ": the trial of ", name, " ", ShortHash(hash),
+                                 " has ended: it was rolled back, quarantined or changed; see "
+                                 "residentctl ops audit ",
+                                 name));
+    }
+    if (absl::Now() - began < options_.bake) *done = false;
+    return {};
+  });
 }
 
 Rollout::Verdict Rollout::CheckTraffic(const Nodes& canary) {
@@ -189,8 +253,8 @@ Rollout::Verdict Rollout::CheckTraffic(const Nodes& canary) {
       const auto before = node->before.find(name);
       const std::string old = before == node->before.end() ? "" : before->second;
       needed |= !old.empty() && old != hash;
-      const auto* const active = FindActive(FindOperator(*node->summary, name));
-      if (active != nullptr) tasks += active->tasks();
+      const auto* const version = FindHash(FindOperator(*node->summary, name), hash);
+      if (version != nullptr) tasks += version->tasks();
     }
     if (!needed || tasks >= options_.min_tasks) continue;
     return Failed(absl::StrCat("inconclusive: ", name, " has served ", Plural(tasks, "task"),
@@ -211,7 +275,7 @@ Rollout::Verdict Rollout::Waves(const Nodes& rest) {
     report_("wave", absl::StrCat(Plural(wave.size(), "node"), ", ", end, " of ", rest.size()));
     Verdict verdict = Switch(wave);
     std::erase_if(wave, [](const auto& node) { return !node->up(); });
-    if (verdict.good()) verdict = Watch(wave, options_.wave_bake, "wave");
+    if (verdict.good()) verdict = WatchServing(wave, options_.wave_bake, "wave");
     if (!verdict.good()) return verdict;
     done = end;
   }
@@ -287,6 +351,34 @@ Rollout::Verdict Rollout::Prune() {
   return {};
 }
 
+Rollout::Verdict Rollout::Canary(const Nodes& canary) {
+  const auto check_up = [&](Verdict verdict) {
+    for (const auto& node : canary) {
+      if (verdict.good() && !node->up()) {
+        verdict = Failed(absl::StrCat(node->label(), ": ", Text(node->summary.status())));
+      }
+    }
+    return verdict;
+  };
+  const std::string names = absl::StrJoin(canary, ", ", [](std::string* out, const auto& node) {
+    absl::StrAppend(out, node->label());
+  });
+  if (options_.percent > 0) {
+    report_("trial", absl::StrCat(options_.percent, "% on ", names, " for ",
+                                  absl::FormatDuration(options_.bake)));
+    Verdict tried = check_up(Change(canary, [&](Node& node) { return TryNode(node); }));
+    if (tried.good()) tried = WatchTrial(canary);
+    if (tried.good()) tried = CheckTraffic(canary);
+    if (!tried.good()) return tried;
+  }
+  report_("canary", names);
+  Verdict verdict = check_up(Switch(canary));
+  if (verdict.good()) report_("bake", absl::FormatDuration(options_.bake));
+  if (verdict.good()) verdict = WatchServing(canary, options_.bake, "canary");
+  if (verdict.good()) verdict = CheckTraffic(canary);
+  return verdict;
+}
+
 Rollout::Verdict Rollout::Forward() {
   Verdict verdict = Stage(Up());
   if (!verdict.good()) return verdict;
@@ -308,20 +400,7 @@ Rollout::Verdict Rollout::Forward() {
         "a node of --canary_nodes is not in the fleet. Fix: give names or addresses as in "
         "residentctl status --targets");
   }
-  if (!canary.empty()) {
-    report_("canary", absl::StrJoin(canary, ", ", [](std::string* out, const auto& node) {
-              absl::StrAppend(out, node->label());
-            }));
-    verdict = Switch(canary);
-    for (const auto& node : canary) {
-      if (verdict.good() && !node->up()) {
-        verdict = Failed(absl::StrCat(node->label(), ": ", Text(node->summary.status())));
-      }
-    }
-    if (verdict.good()) report_("bake", absl::FormatDuration(options_.bake));
-    if (verdict.good()) verdict = Watch(canary, options_.bake, "canary");
-    if (verdict.good()) verdict = CheckTraffic(canary);
-  }
+  if (!canary.empty()) verdict = Canary(canary);
   if (verdict.good()) verdict = Waves(rest);
   if (verdict.good()) report_("sweep", "look for new nodes");
   if (verdict.good()) verdict = Sweep();

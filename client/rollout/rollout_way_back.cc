@@ -14,8 +14,10 @@ bool Rollout::HasToGoBack(const Node& node) const {
   if (node.settled) return false;
   return std::ranges::any_of(node.before, [&](const auto& before) {
     const auto wanted = target_.hashes.find(before.first);
-    return wanted != target_.hashes.end() && before.second != wanted->second &&
-           ActiveHash(*node.summary, before.first) == wanted->second;
+    if (wanted == target_.hashes.end() || before.second == wanted->second) return false;
+    const auto* const version = FindHash(FindOperator(*node.summary, before.first), wanted->second);
+    return version != nullptr &&
+           (version->state() == v1::VERSION_STATE_ACTIVE || version->trial_percent() > 0);
   });
 }
 
@@ -25,10 +27,13 @@ absl::Status Rollout::GoBack(Node& node) {
   for (const auto& [name, before] : node.before) {
     const auto wanted = target_.hashes.find(name);
     const v1::SummaryResponse::Operator* const op = FindOperator(*node.summary, name);
-    if (wanted == target_.hashes.end() || before == wanted->second ||
-        ActiveHash(*node.summary, name) != wanted->second) {
+    if (wanted == target_.hashes.end() || before == wanted->second) continue;
+    const v1::SummaryResponse::Version* const tried = FindHash(op, wanted->second);
+    if (tried != nullptr && tried->trial_percent() > 0) {
+      RETURN_IF_ERROR(EndTrial(node, *op, *tried));
       continue;
     }
+    if (ActiveHash(*node.summary, name) != wanted->second) continue;
     RETURN_IF_ERROR(Changeable(node));
     if (before.empty()) {
       RETURN_IF_ERROR(

@@ -134,6 +134,7 @@ void FillSummary(const Core& core, v1::SummaryResponse* out) {
       added->set_set(version->spec.set);
       added->set_active_for_ms(Milliseconds(version->active_for));
       added->set_tasks(version->tasks());
+      if (number == op.trial.version) added->set_trial_percent(op.trial.traffic_percent);
       if (number != op.active_version) continue;
       digest.Field(op.op->name()).Field(version->spec.content_hash).Field(version->label);
     }

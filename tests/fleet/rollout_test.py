@@ -19,8 +19,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent))
-from fleet import WAIT_S, FleetTest, page  # noqa: E402
-from support import daemons, unittest_main  # noqa: E402
+from fleet import WAIT_S, FleetTest, Load, page  # noqa: E402
+from support import daemons, residentd, unittest_main  # noqa: E402
 
 KILLS = int(os.environ.get("RESIDENT_FLEET_KILLS", "4"))
 RACES = int(os.environ.get("RESIDENT_FLEET_RACES", "2"))
@@ -235,6 +235,57 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
         self.apply(self.set_file("more", ("a", 1), ("b", 1), ("c", 1)), "--undo")
         self.assertEqual(self.same_everywhere(), old)
 
+    def trials(self):
+        """For each node: the operators on trial, and the share of the batches."""
+        return [{operator["name"]: version["trial_percent"] for operator in self.summary(node)["operators"]
+                 for version in operator["versions"] if version["trial_percent"]} for node in self.nodes_]
+
+    def test_a_canary_serves_a_share_of_its_batches_first(self):
+        nodes = self.fleet()
+        self.apply(self.value(1))
+        old = self.same_everywhere()
+        self.apply(self.value(2), "--percent=25", "--canary=0", code=USAGE)
+        # Without traffic it fails, and the trial ends.
+        failed = self.apply(self.value(2), "--percent=25", "--min_tasks=1", code=FAILED)
+        self.assertIn("inconclusive: a has served 0 tasks", failed.err)
+        self.assertEqual((self.same_everywhere(), self.trials()), (old, [{}] * 3))
+        self.assertIn("--again", self.apply(self.value(2), code=REFUSED).err)
+        # A run that is killed meanwhile is continued, with a trial or without.
+        flags = ("--percent=25", "--min_tasks=0", "--canary_nodes=" + nodes[1].address)
+        for number, again in enumerate((flags, ("--min_tasks=0",))):
+            # One that had no version serves all batches at once.
+            path = self.set_file("kill-{}".format(number), ("a", 10 + number), ("b", 10 + number),
+                                 ("new-{}".format(number), 1))
+            run = self.begin(path, *flags, "--bake=10m")
+            self.wait_for("the trial", lambda: self.trials() == [{}, {"a": 25, "b": 25}, {}])
+            self.assertEqual([{name: served[name] for name in old} for served in self.served()], [old] * 3)
+            run.kill()
+            run.wait()
+            self.apply(path, *again)
+            self.assertEqual(self.trials(), [{}] * 3)
+            self.assertNotEqual(self.same_everywhere()["a"], old["a"])
+            old = {name: self.same_everywhere()[name] for name in old}
+        # Another plan ends what a plan of this set has left.
+        run = self.begin(self.value(30), *flags, "--bake=10m")
+        self.wait_for("the trial", lambda: self.trials()[1] == {"a": 25, "b": 25})
+        run.kill()
+        run.wait()
+        self.apply(self.value(31), "--steal")
+        self.assertEqual(self.trials(), [{}] * 3)
+        # With traffic it is applied; meanwhile both versions answer.
+        answers = set()
+        with residentd.connect(nodes[1].address) as rd:
+
+            def call():
+                for name in ("a", "b"):
+                    answers.add((name, int(rd.flux(name).registers)))
+
+            with Load(call, threads=1) as load:
+                self.apply(self.value(30), *flags, "--bake=1s", "--min_tasks=10")
+        self.assertEqual(load.errors, [])
+        self.assertEqual({name for name, _ in answers}, {"a", "b"})
+        self.assertEqual(self.trials(), [{}] * 3)
+
     def killed(self, process, old, path, *flags):
         """After a run was killed, the same command makes all nodes old or new, and says which."""
         process.kill()
@@ -242,6 +293,7 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
         again = daemons.ctl(*self.words("apply", path, *flags))
         self.assertIn(again.code, (APPLIED, FAILED, REFUSED), again)
         served = self.same_everywhere()
+        self.assertEqual(self.trials(), [{}] * 3)
         if again.code == APPLIED:
             self.assertNotEqual(served, old, again)
             self.ctl(APPLIED, "diff", path)
@@ -260,9 +312,10 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
                 for _ in range(number + 1):
                     process.stdout.readline()
                 self.assertEqual(self.killed(process, old, path, *flags), APPLIED)
-        flags = (*QUICK, "--min_tasks=1")
-        for number, step in enumerate(("canary", "fail", "back")):
-            with self.subTest(step=step):
+        steps = (("canary",), ("fail",), ("back",), ("trial", "--percent=50"), ("back", "--percent=50"))
+        for number, (step, *share) in enumerate(steps):
+            flags = (*QUICK, "--min_tasks=1", *share)
+            with self.subTest(step=step, share=share):
                 old, path = self.same_everywhere(), self.value(100 + number)
                 process = self.begin(path, *flags)
                 self.read_until(process, step)
@@ -280,7 +333,7 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
         rng = random.Random(seed)
         for number in range(KILLS):
             after_s = rng.uniform(0, takes_s)
-            flags = (*QUICK, "--min_tasks={}".format(number % 2))
+            flags = (*QUICK, "--min_tasks={}".format(number % 2), "--percent={}".format(number // 2 % 2 * 50))
             with self.subTest(seed=seed, number=number, after_s=after_s):
                 old, path = self.same_everywhere(), self.value(1002 + number)
                 process = self.begin(path, *flags)
