@@ -50,7 +50,7 @@ class Load:
             error = None
             try:
                 call()
-            except (grpc.RpcError, residentd.Error) as failed:
+            except (grpc.RpcError, residentd.Error, AssertionError) as failed:
                 error = failed
             with self.lock:
                 self.done += 1

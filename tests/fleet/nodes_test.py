@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import queue
 import re
 import signal
 import stat
@@ -32,6 +33,7 @@ BALANCED = json.dumps({"loadBalancingConfig": [{"round_robin": {}}],
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 F32 = 1  # resident.v1.DType.
 CLIENTS = 300
+BATCHES = 20  # Of a stream.
 
 
 def add():
@@ -72,6 +74,30 @@ class NodesTest(FleetTest):
             self.assertEqual(numpy.frombuffer(result.outputs[0], numpy.float32), [3.0])
 
         return run
+
+    def stream_on(self, channel):
+        """Returns a function that opens a stream, which gRPC keeps on one node, sends BATCHES batches on it,
+        each after the answer of the one before, and ends it."""
+        call = channel.stream_stream("/resident.v1.Executor/Submit",
+                                     response_deserializer=message("resident.v1.SubmitResponse").FromString)
+
+        def stream():
+            requests = queue.SimpleQueue()
+            answers = call(iter(requests.get, None), timeout=WAIT_S)
+            try:
+                for number in range(BATCHES):
+                    request = message("resident.v1.SubmitRequest")()
+                    request.batch.CopyFrom(add().batch)
+                    request.batch.id = number
+                    requests.put(request.SerializeToString())
+                    result = next(answers).result
+                    self.assertEqual((result.id, result.refused.message), (number, ""))
+                    self.assertEqual(numpy.frombuffer(result.outputs[0], numpy.float32), [3.0])
+            finally:
+                requests.put(None)
+            self.assertEqual(list(answers), [])
+
+        return stream
 
     def test_each_of_300_clients_behind_one_address_is_served(self):
         """Each keeps a Health.Watch open, of which one address may have 224 beyond the first of
@@ -135,7 +161,7 @@ class NodesTest(FleetTest):
             infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             x = numpy.float32([1])
             request = inference_client.request("add", {"x": x, "y": x}).SerializeToString()
-            with Load(self.run_on(channel), lambda: infer(request, timeout=WAIT_S)) as load:
+            with Load(self.run_on(channel), lambda: infer(request, timeout=WAIT_S), self.stream_on(channel)) as load:
 
                 def get_no_work(node):
                     """While the clients make 50 calls."""
