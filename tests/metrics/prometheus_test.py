@@ -30,6 +30,7 @@ import unittest_main  # pylint: disable=wrong-import-position
 WAIT_S = 60
 RULES = [ROOT / "deploy/prometheus" / name
          for name in ("residentd.rules.yml", "residentd-fleet.rules.yml")]
+DASHBOARDS = [ROOT / "deploy/grafana" / name for name in ("residentd.json", "residentd-fleet.json")]
 METRIC = re.compile(r"\b(?:resident|process)_[a-z0-9_]+")
 
 
@@ -141,13 +142,14 @@ scrape_configs:
 
 
 def dashboard_expressions():
-    dashboard = json.loads((ROOT / "deploy/grafana/residentd.json").read_text())
-    for panel in dashboard["panels"]:
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"]
-    for variable in dashboard["templating"]["list"]:
-        if variable["type"] == "query":
-            yield "$" + variable["name"], variable["query"]["query"]
+    for path in DASHBOARDS:
+        dashboard = json.loads(path.read_text())
+        for panel in dashboard["panels"]:
+            for target in panel.get("targets", []):
+                yield panel["title"], target["expr"]
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                yield "$" + variable["name"], variable["query"]["query"]
 
 
 def page_metrics(page):
@@ -334,17 +336,20 @@ class MetricsTest(unittest.TestCase):
     def test_rules_and_dashboard_use_existing_metrics(self):
         _, names = page_metrics(self.page())
         expressions = list(dashboard_expressions())
-        for group in self.prometheus.api("rules")["groups"]:
-            expressions += [(rule["name"], rule["query"]) for rule in group["rules"]]
+        rules = [rule for group in self.prometheus.api("rules")["groups"] for rule in group["rules"]]
+        expressions += [(rule["name"], rule["query"]) for rule in rules]
         self.assertGreater(len(expressions), 30)
-        recorded = re.compile(r"\w+:resident_\w+")
+        recorded = re.compile(r"\w+:residentd?_\w+(?::\w+)?")
+        made = {rule["name"] for rule in rules if rule["type"] == "recording"}
         for where, expression in expressions:
+            for name in recorded.findall(expression):
+                self.assertIn(name, made, where)
             for name in METRIC.findall(recorded.sub("", expression)):
                 self.assertIn(name, names, where)
 
     def test_dashboard_expressions_are_valid(self):
         values = {"$job": ".*", "$instance": ".*", "$device": ".*", "$__rate_interval": "5s",
-                  "$__range": "1m"}
+                  "$__range": "1m", "$operator": ".*"}
         checked = 0
         for where, expression in dashboard_expressions():
             if where.startswith("$"):
