@@ -99,6 +99,23 @@ class SpreadTest(ClientsTest):
             self.spreads(nodes, call)
         self.assertEqual([sessions_of(node) for node in nodes], [0, 0, 0])
 
+    def test_a_stream_with_an_age_goes_to_all_nodes_and_outlives_them(self):
+        nodes = self.nodes()
+        rd = self.connect(nodes)
+        add = rd.op("add")
+        with rd.stream(max_age=0.01) as stream:
+            self.spreads(nodes, lambda: self.assertEqual(stream.submit(add, X, Y).result().tolist(), [11, 22]))
+            self.assertEqual([sessions_of(node) for node in nodes], [0, 0, 0])
+            x = rd.upload(X)
+            with self.assertRaisesRegex(residentd.InvalidArgument, "max_age moves between nodes"):
+                stream.submit(add, x, Y)
+        # One that was idle while its node went.
+        with rd.stream(max_age=0.01) as stream:
+            stream.submit(add, X, Y).result()
+            for node in nodes[:2]:
+                self.stop(node)
+            self.spreads(nodes[2:], lambda: self.assertEqual(stream.submit(add, X, Y).result().tolist(), [11, 22]))
+
     def test_a_graph_of_every_node_runs_on_every_node_and_a_loaded_one_where_it_was_loaded(self):
         nodes = self.nodes(count=2)
         rd = self.connect(nodes)

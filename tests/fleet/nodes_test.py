@@ -157,11 +157,21 @@ class NodesTest(FleetTest):
         flags = ("--drain_notice=10m",)
         nodes = [self.node(*flags, "--address=127.0.0.{}:0".format(last)) for last in (11, 12, 13)]
         addresses = [node.address for node in nodes]
-        with balanced("ipv4:" + ",".join(addresses), enable_retries=0) as channel:
+        with balanced("ipv4:" + ",".join(addresses), enable_retries=0) as channel, \
+                contextlib.ExitStack() as opened:
             infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             x = numpy.float32([1])
             request = inference_client.request("add", {"x": x, "y": x}).SerializeToString()
-            with Load(self.run_on(channel), lambda: infer(request, timeout=WAIT_S), self.stream_on(channel)) as load:
+            # And the package's own streams, which live through all restarts.
+            rd = opened.enter_context(residentd.connect(targets="ipv4:" + ",".join(addresses)))
+            stream = opened.enter_context(rd.stream(max_age=0.2))
+            op = rd.op("add")
+
+            def submit():
+                self.assertEqual(stream.submit(op, x, x).result(WAIT_S), [2])
+
+            with Load(self.run_on(channel), lambda: infer(request, timeout=WAIT_S), self.stream_on(channel),
+                      submit) as load:
 
                 def get_no_work(node):
                     """While the clients make 50 calls."""

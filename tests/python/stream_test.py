@@ -113,6 +113,32 @@ class Streams(support.PackageTest):
         results = [value for part in LOOP.run_until_complete(main()) for value in part]
         self.assertEqual(results, list(range(COROUTINES * COROUTINE_TASKS)))
 
+    def test_a_stream_that_is_handed_over_loses_no_batch(self):
+        add = self.rd.op("add")
+        wrong = []
+
+        def work(stream, first):
+            futures = [stream.submit(add, np.float32([first + i]), 0) for i in range(1000)]
+            wrong.extend(i for i, future in enumerate(futures) if future.result()[0] != first + i)
+
+        with self.rd.stream(max_age=0.005) as stream:
+            first = stream._state
+            threads = [threading.Thread(target=work, args=(stream, 1000 * i)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertIsNot(stream._state, first)
+            self.assertLess(len(stream._readers), 100, "calls that have ended are not kept")
+            # One daemon: buffers stay valid, and what a callback submits is answered too.
+            buffer = self.rd.upload(X)
+            np.testing.assert_array_equal(stream.submit(add, buffer, X).result(), 2 * X)
+            last = stream.submit(add, X, X)
+        np.testing.assert_array_equal(last.result(0), 2 * X)
+        self.assertEqual(wrong, [])
+        self.refused(residentd.FailedPrecondition, "the stream is closed", stream.submit, add, X, X)
+        self.refused(residentd.InvalidArgument, "max_age=0 is not above 0", self.rd.stream, max_age=0)
+
     def test_map_yields_every_result(self):
         add = self.rd.op("add")
         pairs = [(np.float32([i]), np.float32([1])) for i in range(300)]
@@ -166,7 +192,7 @@ class Streams(support.PackageTest):
             outcome = self.in_callback(stream, getattr(stream, end))
             self.resume()
             self.assertIsNone(outcome.result(support.WAIT_S))
-            self.wait_for(lambda: not stream._reader.is_alive())
+            self.wait_for(lambda: not stream._readers[-1][1].is_alive())
             self.assertTrue(stream.ended)
 
     def test_a_failed_task_is_the_futures_error(self):
@@ -343,6 +369,27 @@ class Asyncio(support.PackageTest):
                     np.testing.assert_array_equal(await (await stream.submit(add, X, X)), 2 * X)
 
         self.run_with_client(work, shared_memory="off")
+
+    def test_a_stream_of_asyncio_that_is_handed_over_loses_no_batch(self):
+        async def work(rd):
+            add = rd.op("add")
+            async with rd.stream(max_age=0.001) as stream:
+                first = stream._call
+
+                async def submit(first):
+                    futures = [await stream.submit(add, np.float32([first + i]), 0) for i in range(500)]
+                    return [float((await future)[0]) for future in futures]
+
+                results = await asyncio.gather(*(submit(500 * i) for i in range(4)))
+                self.assertEqual([value for part in results for value in part], list(range(2000)))
+                self.assertIsNot(stream._call, first)
+                self.assertLess(len(stream._readers), 100)
+                last = await stream.submit(add, X, X)
+            np.testing.assert_array_equal(await last, 2 * X)
+            with self.assertRaisesRegex(residentd.FailedPrecondition, "the stream is closed"):
+                await stream.submit(add, X, X)
+
+        self.run_with_client(work)
 
     def test_a_submit_that_is_cancelled_before_its_write_keeps_no_place(self):
         async def work(rd):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import weakref
 from typing import (TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Dict, Generator, Iterable, List,
@@ -36,7 +37,7 @@ from .operator_call import Prepared, Version, check_version
 from .operators import Event
 from .results import Result
 from .shared_memory import Memory
-from .stream import another, refuse_retry, unanswered_error
+from .stream import another, check_stream, refuse_buffers, refuse_retry, renewal_time, unanswered_error
 
 if TYPE_CHECKING:
     from .graphs_aio import Graphs
@@ -343,32 +344,61 @@ class Operator:
         return await self._client._default_stream().submit(self, *args, **kwargs)
 
 
+_Pending = Dict[int, Tuple[Prepared, "asyncio.Future[Any]"]]
+
+
 class Stream:
     """A stream of batches, see residentd.Stream. It is an async context manager."""
 
-    def __init__(self, client: "Client", max_in_flight: int, in_order: bool) -> None:
-        if max_in_flight < 1:
-            raise InvalidArgument("max_in_flight={} is below 1".format(max_in_flight), "use at least 1")
+    def __init__(self, client: "Client", max_in_flight: int, in_order: bool, max_age: Optional[float] = None) -> None:
+        check_stream(max_in_flight, max_age)
         self._client = client
         self._in_order = in_order
         self._max_in_flight = max_in_flight
+        self._max_age = max_age
+        self._renew_at = math.inf
+        self._closed = False
         self._free = asyncio.Semaphore(max_in_flight)
         self._writing = asyncio.Lock()
+        self._renewing = asyncio.Lock()
         self._writes: Set["asyncio.Task[None]"] = set()  # An event loop itself keeps no tasks.
         self._ids = itertools.count(1)
-        self._pending: Dict[int, Tuple[Prepared, "asyncio.Future[Any]"]] = {}
+        self._pending: _Pending = {}
         self._ended: Optional[BaseException] = None
-        # Of the connection to one node.
-        self._connection: Any = None
+        # The calls, of which the last one takes batches, with the tasks that read their results.
         self._call: Any = None
-        self._reader: Optional["asyncio.Task[None]"] = None
+        self._readers: List[Tuple[Any, "asyncio.Task[None]"]] = []
         if not client._connection._settings.balance:
             self._begin(client._connection)
 
     def _begin(self, connection: Connection) -> None:
-        self._connection = connection
-        self._call = connection.open("Executor.Submit", None)
-        self._reader = asyncio.get_running_loop().create_task(self._read())
+        self._call, self._pending, self._ended = connection.open("Executor.Submit", None), {}, None
+        loop = asyncio.get_running_loop()
+        reader = loop.create_task(self._read(connection, self._call, self._pending))
+        self._readers = [each for each in self._readers if not each[1].done()] + [(self._call, reader)]
+        self._renew_at = renewal_time(loop.time(), self._max_age)
+
+    async def _renew(self) -> None:
+        """Begins the first call, or hands the stream over to another one if it is time. The caller has
+        _renewing, so that no batch is sent meanwhile."""
+        old = self._call
+        if old is not None and asyncio.get_running_loop().time() < self._renew_at:
+            return
+        connection = self._client._connection
+        if self._max_age is None:
+            connection = await connection.route("Executor.Submit", None)
+        if self._writes:
+            await asyncio.wait(set(self._writes))
+        if self._closed:
+            return
+        self._begin(connection)
+        if old is None:
+            return
+        try:
+            async with self._writing:
+                await old.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # It has ended.
 
     @property
     def ended(self) -> bool:
@@ -381,23 +411,28 @@ class Stream:
         prepared = await self._client._drive(self._client._operations.prepare(
             operator.name, operator._version, args, kwargs))
         refuse_retry(prepared)
-        if self._call is None:
-            async with self._writing:
-                if self._call is None and self._ended is None:
-                    self._begin(await self._client._connection.route("Executor.Submit", None))
+        if self._max_age is not None and self._client._connection._settings.balance:
+            refuse_buffers(prepared)
         await self._free.acquire()
-        if self._ended is not None:
+        try:
+            async with self._renewing:
+                if not self._closed:
+                    await self._renew()
+                if self._ended is not None:
+                    raise another(self._ended)
+                future: "asyncio.Future[Any]" = asyncio.get_running_loop().create_future()
+                prepared.batch.id = next(self._ids)
+                self._pending[prepared.batch.id] = (prepared, future)
+                request = message("SubmitRequest")(batch=prepared.batch)
+                # Cancelling write() would end the stream, and a batch that is pending must be sent, because
+                # only its answer ends it. So a task of its own sends it, which goes on if this one is
+                # cancelled.
+                write = asyncio.get_running_loop().create_task(self._write(request))
+                self._writes.add(write)
+                write.add_done_callback(self._writes.discard)
+        except BaseException:
             self._free.release()
-            raise another(self._ended)
-        future: "asyncio.Future[Any]" = asyncio.get_running_loop().create_future()
-        prepared.batch.id = next(self._ids)
-        self._pending[prepared.batch.id] = (prepared, future)
-        request = message("SubmitRequest")(batch=prepared.batch)
-        # Cancelling write() would end the stream, and a batch that is pending must be sent, because only
-        # its answer ends it. So a task of its own sends it, which goes on if this one is cancelled.
-        write = asyncio.get_running_loop().create_task(self._write(request))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+            raise
         try:
             await asyncio.shield(write)
         except asyncio.CancelledError:
@@ -435,21 +470,24 @@ class Stream:
 
     async def close(self) -> None:
         """Waits for the results of all batches, then ends the stream."""
+        self._closed = True
         if self._ended is None:
             self._ended = FailedPrecondition("the stream is closed", "open another one")
             async with self._writing:
                 if self._call is not None:
                     await self._call.done_writing()
-        if self._reader is not None:
-            await self._reader
+        for _, reader in self._readers:
+            await reader
 
     async def cancel(self) -> None:
         """Ends the stream at once; unanswered futures get Cancelled."""
-        if self._reader is None:
+        self._closed = True
+        if not self._readers:
             self._ended = self._ended or Cancelled("the stream was cancelled")
-        else:
-            self._call.cancel()
-            await self._reader
+        for call, _ in self._readers:
+            call.cancel()
+        for _, reader in self._readers:
+            await reader
 
     async def __aenter__(self) -> "Stream":
         return self
@@ -457,28 +495,29 @@ class Stream:
     async def __aexit__(self, kind: Any, value: Any, trace: Any) -> None:
         await (self.close() if kind is None else self.cancel())
 
-    async def _read(self) -> None:
+    async def _read(self, connection: Connection, call: Any, pending: _Pending) -> None:
         error: BaseException = Unavailable("the daemon ended the stream", "send the batch again")
         try:
-            async for response in self._call:
-                self._answer(response.result)
+            async for response in call:
+                self._answer(response.result, pending)
         except grpc.RpcError as failure:
-            error = await self._connection.failure(failure)
+            error = await connection.failure(failure)
         except asyncio.CancelledError:
             error = Cancelled("the stream was cancelled before the batch was answered")
         except BaseException as failure:  # An error of this package; futures must not wait forever.
             error = failure
-            self._call.cancel()
-        self._ended = self._ended or error
-        for prepared, future in self._pending.values():
+            call.cancel()
+        if call is self._call:
+            self._ended = self._ended or error
+        for prepared, future in pending.values():
             made = unanswered_error(self._client._operations, prepared, error)
             if not future.done():
                 future.set_exception(made)
             self._free.release()
-        self._pending.clear()
+        pending.clear()
 
-    def _answer(self, result: Any) -> None:
-        prepared, future = self._pending.pop(result.id)
+    def _answer(self, result: Any, pending: _Pending) -> None:
+        prepared, future = pending.pop(result.id)
         self._free.release()
         error: Optional[BaseException] = None
         value: Any = None
@@ -560,9 +599,9 @@ class Client(client_aio.ClientCalls):
         """The operator of this name, see residentd.Client.op; a call of it finds out whether it exists."""
         return Operator(self, name, check_version(version, content_hash, label))
 
-    def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:
+    def stream(self, max_in_flight: int = 32, in_order: bool = False, *, max_age: Optional[float] = None) -> Stream:
         """A stream of batches."""
-        return Stream(self, max_in_flight, in_order)
+        return Stream(self, max_in_flight, in_order, max_age)
 
     @property
     def graphs(self) -> "Graphs":

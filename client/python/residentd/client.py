@@ -257,9 +257,9 @@ class Client(ClientCalls):
             known = self._operator_cache[name, named] = Operator(self, description, named)
         return known
 
-    def stream(self, max_in_flight: int = 32, in_order: bool = False) -> Stream:
+    def stream(self, max_in_flight: int = 32, in_order: bool = False, *, max_age: Optional[float] = None) -> Stream:
         """A stream of batches, see Stream."""
-        return Stream(self, max_in_flight, in_order)
+        return Stream(self, max_in_flight, in_order, max_age)
 
     def lane(self, device: int = 0, *, slots: int = 4096, data_bytes: int = 0) -> "Lane":
         """A local lane: tasks through memory that this process shares with the daemon, see Lane. Needs a

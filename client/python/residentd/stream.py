@@ -12,12 +12,15 @@ from __future__ import annotations
 import collections
 import copy
 import itertools
+import math
 import os
 import queue
+import random
 import threading
+import time
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import grpc
 
@@ -58,13 +61,32 @@ def refuse_retry(prepared: Prepared) -> None:
                               operator=prepared.operator)
 
 
+def refuse_buffers(prepared: Prepared) -> None:
+    """InvalidArgument if a batch for a stream that moves between nodes has a buffer of one of them."""
+    if any(column.WhichOneof("kind") == "buffer" for column in prepared.batch.tasks.arguments):
+        raise InvalidArgument("a stream with max_age moves between nodes, and a buffer is on one of them",
+                              "pass arrays, or leave out max_age", operator=prepared.operator)
+
+
+def renewal_time(now: float, max_age: Optional[float]) -> float:
+    """When a call that begins now is handed over. Not all streams of a program at the same time."""
+    return math.inf if max_age is None else now + max_age * random.uniform(0.9, 1.1)
+
+
+def check_stream(max_in_flight: int, max_age: Optional[float]) -> None:
+    if max_in_flight < 1:
+        raise InvalidArgument("max_in_flight={} is below 1".format(max_in_flight), "use at least 1")
+    if max_age is not None and not max_age > 0:
+        raise InvalidArgument("max_age={} is not above 0".format(max_age), "give seconds, such as 300")
+
+
 class _State:
-    """What a stream and the thread that reads its results share. It does not refer to the stream, so that
+    """What a call of a stream and the thread that reads its results share. It does not refer to the stream, so that
     a stream, and its client, can be garbage collected while the thread waits for results."""
 
-    def __init__(self, operations: Operations, max_in_flight: int) -> None:
+    def __init__(self, operations: Operations, free: threading.Semaphore) -> None:
         self._operations = operations
-        self.free = threading.Semaphore(max_in_flight)
+        self.free = free  # Of the stream.
         self.lock = threading.Lock()
         # A batch that is unanswered keeps its stream, and so the client.
         self.pending: Dict[int, Tuple[Prepared, "Future[Any]", Any]] = {}
@@ -121,26 +143,59 @@ class Stream:
         The daemon's own limit is --max_stream_batches.
     in_order: whether map() returns results in the order of its items, instead of the order in which they
         are completed.
+    max_age: seconds (10 % more or less, by chance) after which submit() opens another call and ends the one
+        before it, whose results are still delivered. The calls of a client of several nodes then go to any node
+        that serves, so that a stream outlives the nodes that drain; its batches have no buffers. None: the
+        stream is one call, to one node.
     """
 
-    def __init__(self, client: "Client", max_in_flight: int, in_order: bool) -> None:
-        if max_in_flight < 1:
-            raise InvalidArgument("max_in_flight={} is below 1".format(max_in_flight), "use at least 1")
+    def __init__(self, client: "Client", max_in_flight: int, in_order: bool, max_age: Optional[float] = None) -> None:
+        check_stream(max_in_flight, max_age)
         self._client = client
         self._process = os.getpid()
         self._in_order = in_order
         self._max_in_flight = max_in_flight
-        self._state = state = _State(client._operations, max_in_flight)
+        self._max_age = max_age
+        self._free = threading.Semaphore(max_in_flight)
         self._ids = itertools.count(1)
-        connection = client._connection.route("Executor.Submit", None)
+        self._renewing = threading.Lock()
+        self._readers: List[Tuple[Any, threading.Thread]] = []  # With their calls; some may have ended.
+        self._finalizer: Any = None
+        self._begin()
+
+    def _begin(self) -> None:
+        state = _State(self._client._operations, self._free)
+        connection = self._client._connection
+        if self._max_age is None:
+            connection = connection.route("Executor.Submit", None)
         threads = connection.threads
-        self._call = connection.open("Executor.Submit", state.take_requests(threads))
-        self._reader = threading.Thread(target=state.read, args=(self._call, connection.failure), name="residentd-stream",
-                                        daemon=True)
-        self._reader.start()
-        threads.add(self._reader)
+        call = connection.open("Executor.Submit", state.take_requests(threads))
+        reader = threading.Thread(target=state.read, args=(call, connection.failure), name="residentd-stream",
+                                  daemon=True)
+        reader.start()
+        threads.add(reader)
+        self._readers = [each for each in self._readers if each[1].is_alive()] + [(call, reader)]
+        self._renew_at = renewal_time(time.monotonic(), self._max_age)
+        self._state = state
+        if self._finalizer is not None:
+            self._finalizer.detach()
         # A stream that nothing refers to any more, not even a batch that is unanswered, ends.
-        setattr(weakref.finalize(self, state.requests.put, None), "atexit", False)
+        self._finalizer = weakref.finalize(self, state.requests.put, None)
+        self._finalizer.atexit = False
+
+    def _renew(self) -> None:
+        """Hands the stream over to another call if it is time."""
+        if time.monotonic() < self._renew_at:
+            return
+        with self._renewing:
+            if time.monotonic() < self._renew_at:
+                return
+            old = self._state
+            self._begin()
+            with old.lock:
+                if old.ended is None:
+                    old.ended = FailedPrecondition("the call was handed over", "submit the batch again")
+                    old.requests.put(None)
 
     @property
     def ended(self) -> bool:
@@ -155,23 +210,32 @@ class Stream:
         prepared = self._client._drive(self._client._operations.prepare(
             operator.name, operator._version, args, kwargs))
         refuse_retry(prepared)
-        state = self._state
+        if self._max_age is not None and self._client._connection._settings.balance:
+            refuse_buffers(prepared)
         # The stream's thread reads the results, so that waiting there would never end.
-        if not state.free.acquire(blocking=threading.current_thread() is not self._reader):
+        if not self._free.acquire(blocking=not self._on_reader()):
             raise FailedPrecondition(
                 "a callback of the stream cannot submit: {} batches are unanswered".format(
                     self._max_in_flight),
                 "submit in another thread, where submit() can wait, or raise max_in_flight")
         future: "Future[Any]" = Future()
         future.set_running_or_notify_cancel()  # A batch that was sent cannot be taken back.
-        with state.lock:
-            if state.ended is not None:
-                state.free.release()
-                raise another(state.ended)
-            prepared.batch.id = next(self._ids)
-            state.pending[prepared.batch.id] = (prepared, future, self)
-            state.requests.put(message("SubmitRequest")(batch=prepared.batch))
-        return future
+        try:
+            while True:
+                self._renew()
+                state = self._state
+                with state.lock:
+                    if state.ended is None:
+                        prepared.batch.id = next(self._ids)
+                        state.pending[prepared.batch.id] = (prepared, future, self)
+                        state.requests.put(message("SubmitRequest")(batch=prepared.batch))
+                        return future
+                    if state is self._state:
+                        raise another(state.ended)
+                # Another thread has handed the stream over meanwhile.
+        except BaseException:
+            self._free.release()
+            raise
 
     def map(self, operator: "Operator", items: Iterable[Any]) -> Iterator[Any]:
         """Runs one task for each item: a tuple of positional arguments, a dict of keyword arguments, or
@@ -200,10 +264,13 @@ class Stream:
         was forked from the stream's own, which has neither its thread nor its connection."""
         if os.getpid() != self._process:
             return
-        with self._state.lock:
-            if self._state.ended is None:
-                self._state.ended = FailedPrecondition("the stream is closed", "open another one")
-                self._state.requests.put(None)
+        with self._renewing:
+            self._renew_at = math.inf
+            state = self._state
+        with state.lock:
+            if state.ended is None:
+                state.ended = FailedPrecondition("the stream is closed", "open another one")
+                state.requests.put(None)
         self._join()
 
     def cancel(self) -> None:
@@ -211,12 +278,19 @@ class Stream:
         futures get Cancelled. Without effect in a forked process, as close()."""
         if os.getpid() != self._process:
             return
-        self._call.cancel()
+        with self._renewing:
+            self._renew_at = math.inf
+        for call, _ in self._readers:
+            call.cancel()
         self._join()
 
+    def _on_reader(self) -> bool:
+        return any(threading.current_thread() is reader for _, reader in self._readers)
+
     def _join(self) -> None:
-        if threading.current_thread() is not self._reader:
-            self._reader.join()
+        if not self._on_reader():
+            for _, reader in self._readers:
+                reader.join()
 
     def __enter__(self) -> "Stream":
         return self
