@@ -10,15 +10,19 @@
 // The parts: the bare ring, in a process that ends before the daemon starts; then, with one daemon,
 // lone adds through gRPC `Run` and through a lane (outputs on the device, and in shared memory), a
 // chain of dependent adds, adds that are submitted without waiting (joined and not), ranges beside
-// batches of 65,536 through gRPC, several client processes, `Run` beside 64 open lanes, and the
-// wake of a daemon that sleeps. Outputs are poisoned and compared with the CPU's results; a wrong
-// one ends the program with status 1. Speed never does.
+// batches of 65,536 through gRPC, several client processes, the shares of two lanes and a gRPC
+// client in one device, `Run` beside 64 open lanes, and the wake of a daemon that sleeps. Outputs
+// are poisoned and compared with the CPU's results; a wrong one ends the program with status 1.
+// Speed never does.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -62,6 +66,8 @@ constexpr uint64_t kSets = 1024;
 constexpr uint32_t kLargeBatch = 65536;
 constexpr uint32_t kSlots = 8192;
 constexpr double kChildSeconds = 1.5;
+constexpr uint32_t kShareBatch = 1024;
+constexpr uint32_t kQuantum = 256;  // Of a client's turn.
 
 uint64_t Rounds(uint64_t count) { return absl::GetFlag(FLAGS_quick) ? count / 20 + 1 : count; }
 double UsSince(Clock::time_point start) {
@@ -265,9 +271,27 @@ double StreamBatches(client::Client& client, const Adds& adds, uint32_t count, u
   return 1e6 * static_cast<double>(count) * static_cast<double>(batches) / UsSince(start);
 }
 
-// The bare ring: prints the median microseconds of a lone add with outputs on the device, and after
-// the fence. The kernel leaves the GPU only with its process; with two kernels there, each would
-// wait for time slices of milliseconds.
+// Lone adds on the bare ring, p50 in microseconds; 0: not measured.
+struct RingTimes {
+  double early = 0;  // Outputs on the device.
+  double fenced = 0;
+  // Early, and the host submits the next task so long after a completion; the poller knows it
+  // (kTaskSlowAnswer) or does not.
+  struct Answered {
+    int delay_ns;
+    double known = 0;
+    double unknown = 0;
+  };
+  std::vector<Answered> answered = {{300}, {600}, {900}};
+  std::vector<double*> fields() {
+    std::vector<double*> all = {&early, &fenced};
+    for (Answered& one : answered) all.insert(all.end(), {&one.known, &one.unknown});
+    return all;
+  }
+};
+
+// The bare ring: prints the fields of RingTimes. The kernel leaves the GPU only with its process;
+// with two kernels there, each would wait for time slices of milliseconds.
 [[noreturn]] void RunBareRing() {
   EngineHarness harness({.ring_slots = 8192, .staging_bytes = uint64_t{64} << 20, .engine = {}});
   const auto ring = harness.NewRing();
@@ -275,23 +299,32 @@ double StreamBatches(client::Client& client, const Adds& adds, uint32_t count, u
   std::vector<float> x(kN, 2), y(kN, 5), out(kN, -1);
   const uint64_t xa = device.Upload(x.data(), kN * 4), ya = device.Upload(y.data(), kN * 4);
   const uint64_t oa = device.Upload(out.data(), kN * 4);
-  double median[2];
-  for (const bool early : {true, false}) {
+  const auto measure = [&](u8 flags, int delay_ns) {
     TaskDescriptor task = CompactTask(OperatorSlot("add"), kN, {xa, ya, oa, Bits(double{kAlpha})});
-    if (early) task.flags |= kTaskDeviceOutputs;
+    task.flags |= flags;
     std::vector<double> us;
     for (uint64_t i = 0; i < Rounds(40'000); ++i) {
       const auto start = Clock::now();
       device.RunTask(task);
       us.push_back(UsSince(start));
+      const auto ended = Clock::now();
+      while (Clock::now() - ended < std::chrono::nanoseconds(delay_ns)) {
+      }
     }
-    median[early ? 0 : 1] = Percentile(us, 0.5);
+    return Percentile(us, 0.5);
+  };
+  RingTimes times;
+  times.early = measure(kTaskDeviceOutputs, 0);
+  times.fenced = measure(0, 0);
+  for (RingTimes::Answered& one : times.answered) {
+    one.unknown = measure(kTaskDeviceOutputs, one.delay_ns);
+    one.known = measure(kTaskDeviceOutputs | kTaskSlowAnswer, one.delay_ns);
   }
   device.Download(out.data(), oa, kN * 4);
   for (const float value : out) {
     if (value != 17) Fail("the bare ring's add is wrong");
   }
-  std::printf("%f %f\n", median[0], median[1]);
+  for (const double* const field : times.fields()) std::printf("%f\n", *field);
   std::fflush(stdout);
   _exit(0);
 }
@@ -350,14 +383,14 @@ void EndChild(const Child& child) {
   if (waitpid(child.pid, nullptr, 0) != child.pid) Fail("waitpid");
 }
 
-std::pair<double, double> BareRing() {
+RingTimes BareRing() {
   const Child child = StartChild("ring");
-  std::pair<double, double> medians;
-  if (fscanf(child.out, "%lf %lf", &medians.first, &medians.second) != 2) {
-    Fail("the process of the bare ring failed");
+  RingTimes times;
+  for (double* const field : times.fields()) {
+    if (fscanf(child.out, "%lf", field) != 1) Fail("the process of the bare ring failed");
   }
   EndChild(child);
-  return medians;
+  return times;
 }
 
 void Processes(const std::string& address, BenchReport& report) {
@@ -402,8 +435,7 @@ uint64_t ProcessorNs(pid_t pid) {
   return total;
 }
 
-void MeasureLone(client::Client& client, Lane& lane, const std::pair<double, double>& ring,
-                 BenchReport& report) {
+void MeasureLone(client::Client& client, Lane& lane, const RingTimes& ring, BenchReport& report) {
   Adds device(client, kN, kSets, false), shared(client, kN, kSets, true);
   LaneAdds on_device(lane, device), in_shared(lane, shared);
   // Alternating, so that the conditions are equal.
@@ -418,18 +450,18 @@ void MeasureLone(client::Client& client, Lane& lane, const std::pair<double, dou
   const double run_p50 = Percentile(run, 0.5);
   report.Add("lone add of 1,024 through a lane, p50", Percentile(us, 0.5), "us", "gRPC Run, p50",
              run_p50);
-  if (ring.first > 0)
+  if (ring.early > 0)
     report.Add("lone add of 1,024 through a lane, p50", Percentile(us, 0.5), "us", "bare ring, p50",
-               ring.first);
+               ring.early);
   report.Add("lone add of 1,024 through a lane, p90", Percentile(us, 0.9), "us", "gRPC Run, p90",
              Percentile(run, 0.9));
   report.Add("lone add of 1,024 through a lane, p99", Percentile(us, 0.99), "us", "gRPC Run, p99",
              Percentile(run, 0.99));
   report.Add("the same, outputs in shared memory, p50", Percentile(shared_us, 0.5), "us",
              "gRPC Run, p50", run_p50);
-  if (ring.second > 0)
+  if (ring.fenced > 0)
     report.Add("the same, outputs in shared memory, p50", Percentile(shared_us, 0.5), "us",
-               "bare ring after the fence, p50", ring.second);
+               "bare ring after the fence, p50", ring.fenced);
   report.Add("the same, outputs in shared memory, p99", Percentile(shared_us, 0.99), "us",
              "gRPC Run, p99", Percentile(run, 0.99));
   report.Add("chain of dependent adds, each", on_device.Chain(Rounds(200'000)), "us",
@@ -462,6 +494,89 @@ void MeasureMany(client::Client& client, Lane& lane, BenchReport& report) {
   }
 }
 
+// Tasks that take `us` microseconds each, as many as the client can submit. `ended`: how many have
+// ended. Through a lane, or in batches of kShareBatch over gRPC.
+client::TaskBatch SpinBatch(const client::Buffer<float>& out, int64_t us, uint32_t count) {
+  client::TaskBatch batch("test.spin", count);
+  batch.Use(out, client::View{.shape = {1}}).Integer(1000 * us);
+  batch.set_device(0);
+  return batch;
+}
+void FillLane(const std::string& address, int64_t us, const std::atomic<bool>& stop,
+              std::atomic<uint64_t>& ended) {
+  auto client = Must(client::Client::Connect(address), "connect");
+  const auto out = Must(client->Allocate<float>({1}, {.device = 0}), "allocate");
+  auto lane = Must(client->OpenLane({.slots = kSlots}), "lane");
+  residentd_lane* const handle = lane->handle();
+  const uint16_t call = Must(lane->Prepare(SpinBatch(out, us, 1), {}), "prepare").number();
+  while (!stop) {
+    const int64_t sequence = residentd_lane_submit(handle, call, nullptr, 0, RESIDENTD_LANE_QUIET);
+    if (sequence >= 0) continue;
+    if (sequence != RESIDENTD_LANE_FULL) Check(sequence, *lane, "submit");
+    Check(
+        residentd_lane_await(handle, residentd_lane_next(handle) - kSlots + kQuantum, -1, nullptr),
+        *lane, "await");
+    ended = static_cast<uint64_t>(residentd_lane_completed(handle));
+  }
+  residentd_lane_cancel_below(handle, residentd_lane_next(handle));
+}
+void FillStream(const std::string& address, int64_t us, const std::atomic<bool>& stop,
+                std::atomic<uint64_t>& ended) {
+  auto client = Must(client::Client::Connect(address), "connect");
+  const auto out = Must(client->Allocate<float>({1}, {.device = 0}), "allocate");
+  client::TaskBatch batch = SpinBatch(out, us, kShareBatch);
+  auto stream = Must(client->OpenStream({.max_in_flight = kSlots / kShareBatch}), "stream");
+  while (!stop) {
+    MustBeOk(stream->Send(batch,
+                          [&](const absl::StatusOr<client::Result>& result) {
+                            if (stop) return;
+                            if (!result.ok() || !result->ok()) Fail("a streamed batch failed");
+                            ended += kShareBatch;
+                          }),
+             "send");
+  }
+  stream->Cancel();
+}
+
+// Two lanes and a gRPC client, each with a session of its own: the share of each in the tasks that
+// end while all have tasks that wait.
+void MeasureShares(const std::string& address, int64_t us, BenchReport& report) {
+  std::atomic<bool> stop{false};
+  std::array<std::atomic<uint64_t>, 3> ended{};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back([&, i] { FillLane(address, us, stop, ended[i]); });
+  }
+  clients.emplace_back([&] { FillStream(address, us, stop, ended[2]); });
+  for (const auto& count : ended) {
+    while (count == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::array<uint64_t, 3> before, count;
+  std::copy(ended.begin(), ended.end(), before.begin());
+  const auto start = Clock::now();
+  // What ends is seen by the batch, so that some must.
+  const auto measured = [&] {
+    const double us_since = UsSince(start);
+    return us_since > 10e6 || (us_since > 1e6 && ended[2] - before[2] >= 32 * kShareBatch);
+  };
+  while (!measured()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::copy(ended.begin(), ended.end(), count.begin());
+  const double seconds = UsSince(start) / 1e6;
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  double total = 0, deviation = 0;
+  for (int i = 0; i < 3; ++i) total += static_cast<double>(count[i] -= before[i]);
+  const std::string name = absl::StrCat("two lanes and a gRPC client, tasks of ", us, " us: ");
+  for (int i = 0; i < 3; ++i) {
+    const double share = static_cast<double>(count[i]) / total;
+    deviation = std::max(deviation, std::abs(3 * share - 1));
+    report.Add(name + (i == 2 ? "share of gRPC" : absl::StrCat("share of lane ", i + 1)),
+               100 * share, "%");
+  }
+  report.Add(name + "largest deviation from a third", 100 * deviation, "% of it");
+  report.Add(name + "in all", total / seconds, "tasks/s");
+}
+
 // What lanes without work cost: `Run` beside them, the daemon's processor; and the wake.
 void MeasureIdle(const Daemon& daemon, client::Client& client, Lane& lane, BenchReport& report) {
   Adds adds(client, kN, 4, false);
@@ -490,7 +605,7 @@ void MeasureIdle(const Daemon& daemon, client::Client& client, Lane& lane, Bench
 }
 
 int Run() {
-  std::pair<double, double> ring{0, 0};
+  RingTimes ring;
   // Workers of the CPU engine sleep, and DeviceTasks does not wake them.
   if (absl::GetFlag(FLAGS_ring) && OnGpu()) ring = BareRing();
   const TempFolder folder("lane", "/tmp");
@@ -503,13 +618,19 @@ int Run() {
   auto client = Must(client::Client::Connect(daemon.address()), "connect");
   auto lane = Must(client->OpenLane({.slots = kSlots, .data_bytes = uint64_t{16} << 20}), "lane");
   BenchReport report;
-  if (ring.first > 0) {
-    report.Add("bare ring, lone add of 1,024, p50", ring.first, "us");
-    report.Add("bare ring after the fence, p50", ring.second, "us");
+  if (ring.early > 0) {
+    report.Add("bare ring, lone add of 1,024, p50", ring.early, "us");
+    report.Add("bare ring after the fence, p50", ring.fenced, "us");
+    for (const RingTimes::Answered& one : ring.answered) {
+      report.Add(absl::StrCat("bare ring, the host answers after ", one.delay_ns,
+                              " ns and the poller knows it, p50"),
+                 one.known, "us", "the poller does not know it, p50", one.unknown);
+    }
   }
   MeasureLone(*client, *lane, ring, report);
   MeasureMany(*client, *lane, report);
   Processes(daemon.address(), report);
+  for (const int64_t us : {5, 20, 200}) MeasureShares(daemon.address(), us, report);
   MeasureIdle(daemon, *client, *lane, report);
   const v1::DeviceStatus device = daemon.Device();
   report.Write(absl::GetFlag(FLAGS_out), {{"device", device.name()},
