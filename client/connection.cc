@@ -482,4 +482,9 @@ void Connection::EndSession() {
   session_thread_.join();
 }
 
+bool UsesBuffers(const v1::Batch& batch) {
+  return std::ranges::any_of(batch.tasks().arguments(),
+                             [](const auto& column) { return column.has_buffer(); });
+}
+
 }  // namespace resident::client

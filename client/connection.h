@@ -153,6 +153,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::map<std::string, int> uses_ ABSL_GUARDED_BY(uses_mutex_);  // Of each present address.
 };
 
+// Whether an argument of the batch is in a buffer, which belongs to one daemon.
+bool UsesBuffers(const v1::Batch& batch);
+
 }  // namespace resident::client
 
 #endif  // RESIDENT_CLIENT_CONNECTION_H_

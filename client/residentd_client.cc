@@ -23,11 +23,6 @@ namespace {
 constexpr absl::Duration kFirstDelay = absl::Milliseconds(50);
 constexpr absl::Duration kLastDelay = absl::Seconds(2);
 
-bool UsesBuffers(const v1::Batch& batch) {
-  return std::ranges::any_of(batch.tasks().arguments(),
-                             [](const auto& column) { return column.has_buffer(); });
-}
-
 }  // namespace
 
 Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
@@ -99,6 +94,7 @@ absl::StatusOr<Result> Client::RunOnce(Batch& batch, absl::Duration timeout) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> Client::OpenStream(StreamOptions options) {
+  if (options.max_age != absl::InfiniteDuration()) return Stream::Open(connection_, options);
   ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, connection_->Node());
   return Stream::Open(std::move(connection), options);
 }

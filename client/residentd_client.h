@@ -369,6 +369,11 @@ struct StreamOptions {
   // Maximum of batches that are sent and not yet answered; Send waits at the maximum. The server
   // reads no further message while --max_stream_batches (64) are unanswered.
   uint32_t max_in_flight = 32;
+  // After this time, 10 % more or less by chance, Send waits for the results of the batches that
+  // are unanswered, and opens another call. With Options::balance each call goes to any node that
+  // serves, so that the stream outlives nodes that drain, and its batches have no buffers
+  // (INVALID_ARGUMENT). Infinite: the stream is one call, to one node.
+  absl::Duration max_age = absl::InfiniteDuration();
 };
 
 // A stream of batches. Results arrive in completion order. Batches that are sent while others are

@@ -13,7 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/random/random.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/residentd_client.h"
 #include "runtime/base/limits.h"
@@ -41,9 +44,7 @@ grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
   return {slice, grpc::Slice::STEAL_REF};
 }
 
-}  // namespace
-
-// The call. Batches that are sent while a message is being written are joined in the next one, so
+// A call. Batches that are sent while a message is being written are joined in the next one, so
 // that many small batches need few messages. Two threads handle the events of the call: one can
 // deliver results while the other one sends. They are not gRPC's, so that a callback may own the
 // last reference to anything except the stream, including a channel of gRPC; and an event is
@@ -51,21 +52,23 @@ grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
 // events.
 //
 // The stream sends batches with its own ids, so that the ids of callers need not be unique.
-class Stream::Impl {
+class Call {
  public:
-  Impl(std::shared_ptr<Connection> connection, StreamOptions options)
+  using Callback = Stream::Callback;
+
+  Call(std::shared_ptr<Connection> connection, const StreamOptions& options)
       : connection_(std::move(connection)), max_in_flight_(std::max(options.max_in_flight, 1u)) {}
 
   // Cancels the call if it has not ended, and waits for its end.
-  ~Impl() {
+  ~Call() {
     if (call_ == nullptr) return;
     Cancel();
     for (std::thread& thread : threads_) thread.join();
   }
 
   absl::Status Open() {
-    RETURN_IF_ERROR(
-        connection_->Prepare(context_, /*needs_session=*/true, absl::InfiniteDuration()));
+    RETURN_IF_ERROR(connection_->Prepare(
+        context_, /*needs_session=*/!connection_->options().balance, absl::InfiniteDuration()));
     v1::SubmitRequest settings;
     settings.set_max_results(kMaxMessageBatches);
     {
@@ -310,6 +313,86 @@ class Stream::Impl {
   // The stream is over and everything pending has been answered.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+// The call that takes batches now. When it is older than max_age, another one follows it.
+class Stream::Impl {
+ public:
+  Impl(std::shared_ptr<Connection> connection, const StreamOptions& options)
+      : connection_(std::move(connection)), options_(options) {}
+
+  absl::Status Open() {
+    absl::WriterMutexLock handing_over(&hand_over_mutex_);
+    RETURN_IF_ERROR(Begin());
+    if (options_.max_age == absl::InfiniteDuration()) only_call_ = call();
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(Batch& batch, Callback done) {
+    if (only_call_ != nullptr) return only_call_->Send(batch, std::move(done));
+    if (connection_->options().balance && UsesBuffers(batch.message())) {
+      return absl::InvalidArgumentError(
+          "a stream with max_age moves between nodes, and a buffer is on one of them. Fix: pass "
+          "values, or leave out StreamOptions::max_age");
+    }
+    while (true) {
+      {
+        absl::ReaderMutexLock sending(&hand_over_mutex_);
+        if (absl::Now() < ends_) return call()->Send(batch, std::move(done));
+      }
+      absl::WriterMutexLock handing_over(&hand_over_mutex_);
+      if (absl::Now() < ends_) continue;
+      // Its callbacks have the error, if it has ended with one.
+      call()->Finish().IgnoreError();
+      RETURN_IF_ERROR(Begin());
+    }
+  }
+
+  absl::Status Finish() {
+    {
+      absl::WriterMutexLock handing_over(&hand_over_mutex_);
+      ends_ = absl::InfiniteFuture();
+    }
+    return call()->Finish();
+  }
+
+  void Cancel() {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    call_->Cancel();
+  }
+
+ private:
+  absl::Status Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(hand_over_mutex_) {
+    auto call = std::make_shared<Call>(connection_, options_);
+    RETURN_IF_ERROR(call->Open());
+    // Not all streams of a program at the same time.
+    absl::BitGen random;
+    ends_ = absl::Now() + options_.max_age * absl::Uniform(random, 0.9, 1.1);
+    absl::MutexLock lock(&mutex_);
+    if (cancelled_) call->Cancel();
+    call_.swap(call);
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<Call> call() const {
+    absl::MutexLock lock(&mutex_);
+    return call_;
+  }
+
+  const std::shared_ptr<Connection> connection_;
+  const StreamOptions options_;
+  std::shared_ptr<Call> only_call_;  // Set by Open if max_age is infinite.
+
+  // Shared by Send, and exclusive while a call follows another one; taken before mutex_.
+  absl::Mutex hand_over_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  absl::Time ends_ ABSL_GUARDED_BY(hand_over_mutex_);
+
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 absl::StatusOr<std::unique_ptr<Stream>> Stream::Open(std::shared_ptr<Connection> connection,

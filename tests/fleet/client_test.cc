@@ -204,6 +204,57 @@ TEST_F(NodesTest, OnlyCallsInFlightOnAKilledNodeFail) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_F(NodesTest, AStreamWithAnAgeOutlivesTheNodesThatDrain) {
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  auto stream = client->OpenStream({.max_age = absl::Milliseconds(50)});
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  std::atomic<bool> stop = false;
+  std::atomic<int> done = 0;
+  std::vector<std::thread> threads(2);
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
+      while (!stop) {
+        TaskBatch batch = Sum();
+        const auto result = (*stream)->Send(batch).get();
+        EXPECT_TRUE(result.ok()) << result.status();
+        if (result.ok()) {
+          EXPECT_THAT(result->Output<float>(), ElementsAre(2, 4));
+        }
+        ++done;
+      }
+    });
+  }
+  for (auto& node : nodes_) {
+    // Also the node that was restarted last.
+    EXPECT_TRUE(testing::Eventually(
+        [&] { return std::ranges::all_of(Tasks(), [](uint64_t tasks) { return tasks > 10; }); }));
+    node->Kill(SIGTERM);
+    // As above.
+    EXPECT_TRUE(testing::Eventually([&] {
+      const uint64_t tasks = node->Device().completed_tasks();
+      const int now = done;
+      return testing::Eventually([&] { return done > now + 500; }) &&
+             node->Device().completed_tasks() == tasks;
+    }));
+    node->Kill(SIGTERM);
+    node->Wait();
+    const std::string address = node->address();
+    node = nullptr;
+    node = std::make_unique<testing::Daemon>(kFlags, address);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  // A buffer is on one node.
+  const auto x = client->Upload(kX);
+  ASSERT_TRUE(x.ok()) << x.status();
+  TaskBatch batch = Sum(*x);
+  EXPECT_TRUE(absl::IsInvalidArgument((*stream)->Send(batch).get().status()));
+  EXPECT_TRUE((*stream)->Finish().ok());
+  TaskBatch late = Sum();
+  EXPECT_TRUE(absl::IsFailedPrecondition((*stream)->Send(late).get().status()));
+}
+
 TEST_F(NodesTest, MistakesAreExplained) {
   const auto plain = Client::Connect(nodes_[0]->address());
   ASSERT_TRUE(plain.ok()) << plain.status();
