@@ -281,7 +281,7 @@ RESIDENT_OPERATOR(twice_it)(resident::Block& block, const resident::Args& args) 
                     answers.add((name, int(rd.flux(name).registers)))
 
             with Load(call, threads=1) as load:
-                self.apply(self.value(30), *flags, "--bake=1s", "--min_tasks=10")
+                self.apply(self.value(30), *flags, "--bake=5s", "--min_tasks=1")
         self.assertEqual(load.errors, [])
         self.assertEqual({name for name, _ in answers}, {"a", "b"})
         self.assertEqual(self.trials(), [{}] * 3)
