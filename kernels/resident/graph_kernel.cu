@@ -49,6 +49,9 @@ struct Commands {
   u32 kinds[2];
   // Commands that have been posted. Only for the control warp.
   u32 count;
+  // By warp that runs operators: commands that it has executed. Not on its stack, which operators
+  // that wait for inputs move to the L2 cache.
+  volatile u32 executed[kMaxComputeThreads / kWarp];
 };
 __shared__ Commands commands;
 
@@ -392,7 +395,8 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
 // (compute warps) Runs the operators that the control warp hands over, until the block leaves.
 template <bool kStreams>
 __device__ __forceinline__ void RunNodes() {
-  for (u32 number = 0;; ++number) {
+  while (true) {
+    const u32 number = commands.executed[threadIdx.x / kWarp];
     const u32 place = number % 2;
     AwaitPhaseRelaxed(SharedAddress(commands.posted + place), number / 2 & 1);
     const u32 kind = *static_cast<volatile u32*>(commands.kinds + place);
@@ -409,7 +413,13 @@ __device__ __forceinline__ void RunNodes() {
       RunBlockOperator();
     }
     __syncwarp();
-    if (LaneId() == 0) ArriveAtPhase(SharedAddress(commands.done + place));
+    if (LaneId() == 0) {
+      volatile u32& executed = commands.executed[threadIdx.x / kWarp];
+      const u32 ended = executed;
+      executed = ended + 1;
+      ArriveAtPhase(SharedAddress(commands.done + ended % 2));
+    }
+    __syncwarp();
   }
 }
 
@@ -447,6 +457,7 @@ __device__ __forceinline__ void RunGraphWorker(const LaunchParameters& p) {
       InitializePhases(SharedAddress(commands.done + place), control / kWarp);
     }
     commands.count = 0;
+    for (u32 warp = 0; warp < kMaxComputeThreads / kWarp; ++warp) commands.executed[warp] = 0;
     if constexpr (kStreams) InitializeRing();
   }
   InitializeBlock(p, p.resident_blocks + blockIdx.x);

@@ -312,24 +312,21 @@ __device__ __forceinline__ void MultiplyPages(u32 place) {
     if (from.address != 0) bias = LoadFresh(from, to.row);
   };
   if constexpr (kWide) {
-    float x[4][8];
+    // In two halves, for which there are registers.
 #pragma unroll
     for (u32 s = 0; s < 2; ++s) {
+      float x[2][8];
 #pragma unroll
       for (u32 j = 0; j < 2; ++j) {
         LoadEight(x_address, x_dtype,
-                  (g + 8 * s) * kSegmentWeights + warp * 64 + (tq + 4 * (j ^ odd)) * 8,
-                  x[2 * s + j]);
+                  (g + 8 * s) * kSegmentWeights + warp * 64 + (tq + 4 * (j ^ odd)) * 8, x[j]);
       }
-    }
-    if (t < count * kRows && t < kRoundPages * kRows) load_bias(t);
-#pragma unroll
-    for (u32 s = 0; s < 2; ++s) {
+      if (s == 0 && t < count * kRows && t < kRoundPages * kRows) load_bias(t);
 #pragma unroll
       for (u32 j = 0; j < 2; ++j) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-          const float x0 = x[2 * s + j][2 * i], x1 = x[2 * s + j][2 * i + 1];
+          const float x0 = x[j][2 * i], x1 = x[j][2 * i + 1];
           u32& high = b[s * 4 + j][i];
           high = PackHigh(x0, x1);
           b[s * 4 + j + 2][i] = PackLow(x0, x1, high);
@@ -383,22 +380,21 @@ __device__ __forceinline__ void MultiplyPages(u32 place) {
         float v[2];
 #pragma unroll
         for (u32 k = 0; k < 2; ++k) {
-          float c[4] = {}, d[4] = {}, e[4] = {}, f[4] = {};
+          float c[4] = {}, d[4] = {};
 #pragma unroll
           for (u32 j = 0; j < 2; ++j) {
             const u32(&w0)[4] = a[k][2 * j].words;
             const u32(&w1)[4] = a[k][2 * j + 1].words;
             MultiplyTile(c, w0[0], w1[0], w0[1], w1[1], b[j][0], b[j][1]);
             MultiplyTile(d, w0[0], w1[0], w0[1], w1[1], b[4 + j][0], b[4 + j][1]);
-            MultiplyTile(e, w0[0], w1[0], w0[1], w1[1], b[2 + j][0], b[2 + j][1]);
-            MultiplyTile(f, w0[0], w1[0], w0[1], w1[1], b[6 + j][0], b[6 + j][1]);
+            MultiplyTile(c, w0[0], w1[0], w0[1], w1[1], b[2 + j][0], b[2 + j][1]);
+            MultiplyTile(d, w0[0], w1[0], w0[1], w1[1], b[6 + j][0], b[6 + j][1]);
             MultiplyTile(c, w0[2], w1[2], w0[3], w1[3], b[j][2], b[j][3]);
             MultiplyTile(d, w0[2], w1[2], w0[3], w1[3], b[4 + j][2], b[4 + j][3]);
-            MultiplyTile(e, w0[2], w1[2], w0[3], w1[3], b[2 + j][2], b[2 + j][3]);
-            MultiplyTile(f, w0[2], w1[2], w0[3], w1[3], b[6 + j][2], b[6 + j][3]);
+            MultiplyTile(c, w0[2], w1[2], w0[3], w1[3], b[2 + j][2], b[2 + j][3]);
+            MultiplyTile(d, w0[2], w1[2], w0[3], w1[3], b[6 + j][2], b[6 + j][3]);
           }
-          v[k] = Masked(
-              Select((c[0] + e[0]) + (d[2] + f[2]), (c[1] + e[1]) + (d[3] + f[3]), odd_mask), mine);
+          v[k] = Masked(Select(c[0] + d[2], c[1] + d[3], odd_mask), mine);
         }
         reader.Take(left, a);
         float s = AddOther(Select(v[0], v[1], second_page), Select(v[1], v[0], second_page), 16);
