@@ -449,7 +449,10 @@ class Poller {
       } else if (found == Found::kOther) {
         ForwardBulk();
       }
-      if (p_.graph_workers != 0 && MailIdleNs() > kGraphsIdleNs) LeaveFor(LaunchKind::kTasks);
+      // Not behind a park marker that was found meanwhile, which would then be lost.
+      if (leave_ == LeaveReason::kNone && p_.graph_workers != 0 && MailIdleNs() > kGraphsIdleNs) {
+        LeaveFor(LaunchKind::kTasks);
+      }
     }
     if (p_.graph_workers != 0) MailLeave(p_);
     // After all tasks: each worker leaves when it reaches this slot.

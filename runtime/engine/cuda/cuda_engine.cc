@@ -77,6 +77,8 @@ std::string UuidText(const CUuuid& uuid) {
 CudaEngine::~CudaEngine() {
   if (!watcher_.joinable()) return;
   ends_.store(1);
+  // So that a wait that is about to begin does not.
+  std::atomic_ref<u32>(region_->control()->doorbell).fetch_add(1);
   FutexWake(&region_->control()->doorbell);
   watcher_.join();
 }
