@@ -55,7 +55,7 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
 
 // Whether a block of the graph kernel fits on an SM in place of one of `per_sm` blocks of the
-// resident kernel. If not, the engine executes no graphs.
+// resident kernel. If not, the engine executes no graphs, or takes no pages.
 bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, uint32_t per_sm,
                 const SmResources& sm);
 
