@@ -1,11 +1,11 @@
 // CudaEngine: the resident kernel on a GPU.
 //
 // While graphs are in use, the graph kernel is there beside it (*launch kind*, docs/ring.md): the
-// first quantum of a graph makes the resident kernel leave, and both are launched; so does a quantum
-// for the other form of the graph kernel. At a park after 30 s without a quantum, or when the kernel
-// leaves by itself because there was none for 10 minutes, the resident kernel is launched alone
-// again. A thread of the engine waits for that, so
-// that the front end need not know the kind; it rings the doorbell for each quantum.
+// first quantum of a graph makes the resident kernel leave, and both are launched; so does a
+// quantum for the other form of the graph kernel. At a park after 30 s without a quantum, or when
+// the kernel leaves by itself because there was none for 10 minutes, the resident kernel is
+// launched alone again. A thread of the engine waits for that, so that the front end need not know
+// the kind; it rings the doorbell for each quantum.
 //
 // The kernels' image, with the built-in operators, is loaded once. Each installed operator
 // is a module of its own, which the kernel calls through its jump table; a change of
