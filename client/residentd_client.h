@@ -372,7 +372,8 @@ struct StreamOptions {
   // After this time, 10 % more or less by chance, Send waits for the results of the batches that
   // are unanswered, and opens another call. With Options::balance each call goes to any node that
   // serves, so that the stream outlives nodes that drain, and its batches have no buffers
-  // (INVALID_ARGUMENT). Infinite: the stream is one call, to one node.
+  // (INVALID_ARGUMENT). Infinite: the stream is one call, to one node. At least 1 ms
+  // (INVALID_ARGUMENT): of less, a call could be over before its first batch.
   absl::Duration max_age = absl::InfiniteDuration();
 };
 

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -28,6 +29,9 @@ namespace {
 
 // Messages are joined up to this size. A larger batch has a message of its own.
 constexpr size_t kMaxJoinedBytes = 256 << 10;
+
+// Of a call, before another one follows it.
+constexpr absl::Duration kMinAge = absl::Milliseconds(1);
 
 // The part of a SubmitRequest that `field`, a length-delimited one, contributes to its bytes.
 grpc::Slice Encode(int field, const google::protobuf::MessageLite& message) {
@@ -397,6 +401,11 @@ class Stream::Impl {
 
 absl::StatusOr<std::unique_ptr<Stream>> Stream::Open(std::shared_ptr<Connection> connection,
                                                      StreamOptions options) {
+  if (options.max_age < kMinAge) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("StreamOptions::max_age of ", absl::FormatDuration(options.max_age),
+                     " is below 1 ms. Fix: give more, such as absl::Minutes(5)"));
+  }
   auto impl = std::make_unique<Impl>(std::move(connection), options);
   RETURN_IF_ERROR(impl->Open());
   return std::unique_ptr<Stream>(new Stream(std::move(impl)));

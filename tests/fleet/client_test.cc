@@ -207,6 +207,11 @@ TEST_F(NodesTest, OnlyCallsInFlightOnAKilledNodeFail) {
 TEST_F(NodesTest, AStreamWithAnAgeOutlivesTheNodesThatDrain) {
   const auto client = Connect();
   ASSERT_NE(client, nullptr);
+  for (const absl::Duration age :
+       {-absl::Seconds(1), absl::ZeroDuration(), absl::Microseconds(999)}) {
+    EXPECT_EQ(client->OpenStream({.max_age = age}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
   auto stream = client->OpenStream({.max_age = absl::Milliseconds(50)});
   ASSERT_TRUE(stream.ok()) << stream.status();
   std::atomic<bool> stop = false;
