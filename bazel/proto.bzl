@@ -4,7 +4,7 @@ Uses the system's protoc and grpc_cpp_plugin, so that generated code matches
 the system's libraries.
 """
 
-def resident_proto_library(name, src, deps = [], grpc = False, visibility = None):
+def resident_proto_library(name, src, deps = [], grpc = False, import_root = "proto", visibility = None):
     """Generates and compiles one .proto.
 
     Args:
@@ -12,14 +12,15 @@ def resident_proto_library(name, src, deps = [], grpc = False, visibility = None
       src: the .proto file, in this package.
       deps: other resident_proto_library targets that src imports.
       grpc: whether to also generate service stubs.
+      import_root: the folder from which imports and includes of it begin; "": the repository's.
       visibility: as usual.
     """
     stem = src[:-len(".proto")]
     package = native.package_name()
     outs = [stem + ".pb.h", stem + ".pb.cc"]
-    # Imports and includes are relative to proto/: "resident/v1/types.proto".
-    root = "$(GENDIR)/" + package
-    command = "protoc -Iproto --cpp_out=" + root
+    # Imports and includes of the API are relative to proto/: "resident/v1/types.proto".
+    root = "$(GENDIR)/" + import_root
+    command = "protoc -I{} --cpp_out={}".format(import_root or ".", root)
     if grpc:
         outs += [stem + ".grpc.pb.h", stem + ".grpc.pb.cc"]
         command += " --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=" + root
@@ -40,7 +41,7 @@ def resident_proto_library(name, src, deps = [], grpc = False, visibility = None
         srcs = [out for out in outs if out.endswith(".cc")],
         hdrs = [out for out in outs if out.endswith(".h")],
         copts = ["-w"],
-        includes = ["."],
+        includes = ["."] if import_root else [],
         visibility = visibility,
         deps = deps + (["@system//:grpc"] if grpc else ["@system//:protobuf"]),
     )

@@ -220,8 +220,9 @@ absl::Status Answer(const InferContext& context, RequestBatch& batch, uint32_t f
 }
 
 absl::Status Infer(World& world, ModelInferRequest& request, Choices& choose) {
-  ASSIGN_OR_RETURN(InferWork work,
-                   TranslateInfer({world.core.limits, *world.registry, *world.regions}, request));
+  ASSIGN_OR_RETURN(InferWork work, TranslateInfer({world.core.limits, *world.registry,
+                                                   world.core.models, *world.regions},
+                                                  request));
   ASSIGN_OR_RETURN(auto planned, world.core.planner.Plan(work.batch, Regions::kBufferOwner));
   ASSIGN_OR_RETURN(auto ticket, world.core.admission.TryAcquire(world.client->accounts(),
                                                                 planned->ResourcesNeeded()));
