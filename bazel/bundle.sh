@@ -65,12 +65,13 @@ install -m 755 tests/report_results.py "$dist/tests/"
 install -m 755 tests/gpu/run "$dist/tests/gpu/"
 install -m 644 tests/gpu/checks "$dist/tests/gpu/"
 # A check in Python needs the other Python files of its folder, and tests/cli/daemon.py.
-install -m 644 tests/unittest_main.py "$dist/tests/"
+install -m 644 tests/unittest_main.py tests/onnx_file.py "$dist/tests/"
 for script in "${scripts[@]}" tests/cli/daemon.py; do
   folder=$(dirname "$script")
   mkdir -p "$dist/$folder"
   install -m 755 "$folder"/*.py "$dist/$folder/"
 done
+install -m 644 tests/onnx/passing.txt "$dist/tests/onnx/"
 mkdir -p "$dist/deploy" "$dist/tests/flux" "$dist/docs/examples"
 install -m 644 docs/examples/*.cc "$dist/docs/examples/"
 # The tutorials that tests run.

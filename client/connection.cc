@@ -194,6 +194,7 @@ Connection::Connection(std::string address, Options options, std::optional<Membe
   operators = v1::Operators::NewStub(channel_);
   graphs = v1::Graphs::NewStub(channel_);
   lanes = v1::Lanes::NewStub(channel_);
+  models = v1::Models::NewStub(channel_);
   admin = v1::Admin::NewStub(channel_);
   health = grpc::health::v1::Health::NewStub(channel_);
   sessions_ = v1::Sessions::NewStub(channel_);

@@ -40,6 +40,7 @@
 #include "resident/v1/executor.grpc.pb.h"
 #include "resident/v1/graphs.grpc.pb.h"
 #include "resident/v1/lanes.grpc.pb.h"
+#include "resident/v1/models.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
 
 namespace resident::client {
@@ -115,6 +116,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<v1::Operators::Stub> operators;
   std::unique_ptr<v1::Graphs::Stub> graphs;
   std::unique_ptr<v1::Lanes::Stub> lanes;
+  std::unique_ptr<v1::Models::Stub> models;
   std::unique_ptr<v1::Admin::Stub> admin;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 

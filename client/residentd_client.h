@@ -668,6 +668,7 @@ class Client {
   const std::string& address() const;
 
  private:
+  friend class Models;
   friend class Operators;
   explicit Client(std::shared_ptr<Connection> connection);
   // Sets the fields that do not depend on the kind of memory, and calls ImportShared.

@@ -10,6 +10,7 @@
 #include "runtime/engine/control/engine_main.h"
 #include "server/core/version.h"
 #include "server/flags.h"
+#include "server/models/model_import.h"
 #include "server/operator_setup.h"
 #include "server/serve.h"
 
@@ -19,8 +20,8 @@ using resident::Command;
 
 constexpr char kDetails[] =
     "Without a GPU, or with --devices=cpu, it runs the same operators on the CPU. It starts\n"
-    "`residentd engine` itself, one for each device, and `residentd compile`, one for each\n"
-    "compilation.\n";
+    "`residentd engine` itself, one for each device, `residentd compile`, one for each\n"
+    "compilation, and `residentd import`, one for each ONNX model.\n";
 
 int Fail(const absl::Status& status, int exit_code) {
   std::fprintf(stderr, "residentd: %s\n", std::string(status.message()).c_str());
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
   const std::string role = argc > 1 ? argv[1] : "";
   if (role == "engine") return resident::EngineMain(argc, argv);
   if (role == "compile") return resident::CompileMain(argc, argv);
+  if (role == "import") return resident::ImportMain(argc, argv);
 
   Command program("residentd", "keeps one kernel resident on a GPU and feeds it work");
   Command& serve = program.Add("serve", "the daemon", kDetails);

@@ -124,13 +124,16 @@ absl::StatusOr<std::unique_ptr<Operators>> Operators::Open(const ServeOptions& o
       new Operators(std::move(state), std::move(compiler), manager, devices, std::move(warnings)));
 }
 
-absl::Status Operators::Restore(Graphs& graphs) {
+absl::Status Operators::Restore(Graphs& graphs, Models& models) {
   Core& core = graphs.core;
   const absl::Status restored = manager_.Restore(&warnings_);
   for (std::string& warning : core.buffers.Load(state_.get())) {
     warnings_.push_back(std::move(warning));
   }
   for (std::string& warning : graphs.store.Restore(state_.get())) {
+    warnings_.push_back(std::move(warning));
+  }
+  for (std::string& warning : models.Restore(state_.get())) {
     warnings_.push_back(std::move(warning));
   }
   for (Device* device : core.devices) {

@@ -20,6 +20,7 @@
 #include "server/device_set.h"
 #include "server/flags.h"
 #include "server/graphs/graphs.h"
+#include "server/models/models.h"
 
 namespace resident {
 
@@ -52,9 +53,9 @@ class Operators {
   LiveOperatorManager& manager() { return manager_; }
   std::string node_id() const { return state_->node_id(); }
 
-  // Restores operators, durable buffers and loaded graphs from --state_dir, and logs what is wrong
-  // with its contents. Errors: see LiveOperatorManager::Restore.
-  absl::Status Restore(Graphs& graphs);
+  // Restores operators, durable buffers, loaded graphs and models from --state_dir, and logs what
+  // is wrong with its contents. Errors: see LiveOperatorManager::Restore.
+  absl::Status Restore(Graphs& graphs, Models& models);
 
  private:
   Operators(std::unique_ptr<StateStore> state, std::unique_ptr<Compiler> compiler,

@@ -43,6 +43,7 @@
 #include "server/lanes/lane_table.h"
 #include "server/metrics/daemon_sources.h"
 #include "server/metrics/metrics_server.h"
+#include "server/models/models.h"
 #include "server/operator_setup.h"
 #include "server/operators/installs.h"
 #include "server/operators/operators_dir.h"
@@ -118,7 +119,8 @@ class Daemon {
         buffers_(core_, MakeBuffersOptions(options, *endpoints_)),
         installs_(core_),
         graphs_(buffers_, MakeGraphsOptions(options, *endpoints_)),
-        lanes_(core_, {options.max_lanes, options.task_time_limit}) {
+        lanes_(core_, {options.max_lanes, options.task_time_limit}),
+        models_(graphs_, installs_) {
     if (operators_dir.empty()) return;
     operators_dir_.emplace(operators_dir, core_, [this] { services_->health().Update(); });
   }
@@ -171,6 +173,7 @@ class Daemon {
   Installs installs_;
   Graphs graphs_;
   LaneTable lanes_;
+  Models models_;
   std::atomic<bool> end_announced_{false};  // For /readyz.
   // Set by StartServing.
   Addresses addresses_;
@@ -199,7 +202,7 @@ absl::Status Daemon::StartServing() {
       lanes_.OnRestart(device->index(), session);
     });
   }
-  RETURN_IF_ERROR(operators_->Restore(graphs_));
+  RETURN_IF_ERROR(operators_->Restore(graphs_, models_));
   for (DeviceControl* device : devices_->controls()) {
     device->OnFault([this, device](const DeviceFault& fault) {
       return operators_->manager().OnFault(*device, fault);
@@ -207,7 +210,7 @@ absl::Status Daemon::StartServing() {
   }
   RETURN_IF_ERROR(StartMetrics());
   services_.emplace(
-      graphs_, buffers_, installs_, lanes_, *endpoints_, devices_->controls(),
+      graphs_, buffers_, installs_, lanes_, models_, *endpoints_, devices_->controls(),
       AdminService::Facts{.daemon = MakeFacts(), .drain_timeout = options_.drain_timeout},
       options_.inference);
   for (DeviceControl* device : devices_->controls()) {

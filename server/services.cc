@@ -13,6 +13,7 @@
 #include "inference/open_inference.grpc.pb.h"
 #include "resident/v1/buffers.grpc.pb.h"
 #include "resident/v1/graphs.grpc.pb.h"
+#include "resident/v1/models.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
 #include "runtime/base/limits.h"
 #include "server/connections/connection_table.h"
@@ -25,7 +26,7 @@ constexpr uint32_t kMinQuotaMessages = 4;
 }  // namespace
 
 Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes,
-                   Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
+                   Models& models, Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
                    AdminService::Facts facts, const InferenceOptions& inference)
     : core_(graphs.core),
       graphs_(graphs),
@@ -38,11 +39,12 @@ Services::Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTab
       operators_(MakeOperatorsService(installs)),
       graphs_service_(MakeGraphsService(graphs)),
       lanes_service_(core_, lanes),
+      models_service_(MakeModelsService(models)),
       health_(core_, [&endpoints](const std::string& peer,
                                   bool open) { endpoints.listener().OnWatch(peer, open); }),
       admin_(core_, devices, std::move(facts), [this] { BeginDrain(); }),
       inference_(
-          MakeInferenceService(buffers, installs, inference,
+          MakeInferenceService(buffers, installs, models, inference,
                                [this] { return core_.ready() && !health_.end_announced(); })),
       reflection_(core_,
                   [this] {
@@ -61,6 +63,7 @@ std::vector<std::pair<const char*, grpc::Service*>> Services::Others() {
       {v1::Executor::service_full_name(), &executor_},
       {v1::Graphs::service_full_name(), graphs_service_.get()},
       {v1::Lanes::service_full_name(), &lanes_service_},
+      {v1::Models::service_full_name(), models_service_.get()},
       {v1::Operators::service_full_name(), operators_.get()},
       {v1::Sessions::service_full_name(), &sessions_},
       {grpc::channelz::v1::Channelz::service_full_name(), &channelz_},

@@ -3,7 +3,8 @@
 // Thread safety: AnnounceDrain, BeginDrain and health() may be called from any thread, the other
 // members from one thread.
 //
-//   Services services(graphs, buffers, installs, lanes, endpoints, devices, facts, inference);
+//   Services services(graphs, buffers, installs, lanes, models, endpoints, devices, facts,
+//                    inference);
 //   RETURN_IF_ERROR(services.Start(options.max_connection_age));
 //   ... services.BeginDrain(); ... endpoints.Close(); services.Stop(absl::Seconds(2));
 #ifndef RESIDENT_SERVER_SERVICES_H_
@@ -26,6 +27,7 @@
 #include "server/inference/inference_service.h"
 #include "server/lanes/lane_table.h"
 #include "server/lanes/lanes_service.h"
+#include "server/models/models_service.h"
 #include "server/operators/operators_service.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admitted_service.h"
@@ -40,7 +42,7 @@ namespace resident {
 
 class Services {
  public:
-  Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes,
+  Services(Graphs& graphs, Buffers& buffers, Installs& installs, LaneTable& lanes, Models& models,
            Endpoints& endpoints, const std::vector<DeviceControl*>& devices,
            AdminService::Facts facts, const InferenceOptions& inference);
 
@@ -73,6 +75,7 @@ class Services {
   const std::unique_ptr<grpc::Service> operators_;
   const std::unique_ptr<grpc::Service> graphs_service_;
   LanesService lanes_service_;
+  const std::unique_ptr<grpc::Service> models_service_;
   HealthService health_;
   AdminService admin_;
   ChannelzService channelz_;

@@ -28,6 +28,7 @@ constexpr void (*kCommands[])(Command&) = {AddStatus,
                                            AddFlux,
                                            AddGraph,
                                            AddLane,
+                                           AddModel,
                                            AddBench,
                                            AddDemo,
                                            AddTop,
@@ -60,7 +61,7 @@ void AddOutFlag(Command& command, std::string* path) {
 
 void AddRevisionFlag(Command& command, std::optional<uint64_t>* revision) {
   command.Flag("revision", revision,
-               "change the operator only if this is its revision; 0: only if it does not exist");
+               "change it only if this is its revision; 0: only if it does not exist");
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(bool session) {

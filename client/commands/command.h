@@ -32,6 +32,7 @@ void AddRun(Command& program);
 void AddFlux(Command& program);
 void AddGraph(Command& program);
 void AddLane(Command& program);
+void AddModel(Command& program);
 void AddBench(Command& program);
 void AddDemo(Command& program);
 void AddTop(Command& program);

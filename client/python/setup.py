@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PROTO = HERE.parent.parent / "proto"
 # In the order of BUILD.bazel, so that both make the same bytes.
 FILES = ["resident/v1/admin.proto", "resident/v1/buffers.proto", "google/rpc/error_details.proto",
-         "resident/v1/executor.proto", "resident/v1/graphs.proto", "resident/v1/lanes.proto",
+         "resident/v1/executor.proto", "resident/v1/graphs.proto", "resident/v1/lanes.proto", "resident/v1/models.proto",
          "resident/v1/operators.proto"]
 FIX = ("Fix: install the wheel that `make bundle` (or bazel build //client/python:wheel) makes, or install the "
        "package from a clone of the whole repository, with protoc or grpcio-tools")

@@ -218,6 +218,12 @@ absl::Status BuiltinName(const std::string& name) {
                                          "under another name"));
 }
 
+absl::Status NameOfModel(const std::string& name) {
+  return absl::AlreadyExistsError(StrCat("there is a model ", Quote(name),
+                                         ", and models and operators share their names. Fix: use "
+                                         "another name, or remove the model"));
+}
+
 absl::Status BuiltinOperator(const std::string& name) {
   return absl::FailedPreconditionError(StrCat("operator '", name,
                                               "' is built in and cannot be changed. Fix: name an "

@@ -49,6 +49,7 @@ absl::Status UnknownOperator(const std::string& name, const std::string& nearest
 absl::Status UnknownVersion(const std::string& name, uint32_t version, uint32_t active);
 absl::Status BadOperatorName(const std::string& name);
 absl::Status BuiltinName(const std::string& name);
+absl::Status NameOfModel(const std::string& name);
 absl::Status BuiltinOperator(const std::string& name);
 absl::Status CalledWithTasks(const std::string& name);     // The operator is bytecode.
 absl::Status CalledWithPrograms(const std::string& name);  // The operator is native.

@@ -62,6 +62,7 @@ absl::Status InspectDatabase(Inspection& state) {
       "database: ", Plural(model.operators.size(), "operator"), ", ",
       Plural(model.events.size(), "event"), ", ", Plural(model.buffers.size(), "durable buffer"),
       model.graphs.empty() ? "" : absl::StrCat(", ", Plural(model.graphs.size(), "loaded graph")),
+      model.models.empty() ? "" : absl::StrCat(", ", Plural(model.models.size(), "model")),
       ", revision ", model.revision, ", generation ", model.generation));
   for (const auto& [name, op] : model.operators) {
     std::vector<std::string> versions;
@@ -82,7 +83,7 @@ absl::StatusOr<std::set<std::string>> FindDamagedFiles(Inspection& state,
   if (!names.ok() && access(folder.c_str(), F_OK) != 0) return damaged;  // There are no files yet.
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    const std::string path = folder + "/" + name;
+    const std::string path = absl::StrCat(folder, "/", name);
     const absl::StatusOr<std::string> bytes = ReadWholeFile(path);
     if (bytes.ok() && Sha256Hex(*bytes) == name) continue;
     damaged.insert(path);
@@ -143,6 +144,25 @@ std::set<std::string> CheckGraphs(Inspection& state, const std::set<std::string>
   return lost;
 }
 
+// Returns the models of which a version has damaged contents.
+std::set<std::string> CheckModels(Inspection& state, const std::set<std::string>& damaged) {
+  std::set<std::string> lost;
+  for (const auto& [name, model] : state.model.models) {
+    std::set<std::string> blobs;
+    for (const StoredModel::Version& version : model.versions) {
+      blobs.insert(version.graph_sha256);
+      for (const StoredModel::Weight& weight : version.weights) blobs.insert(weight.sha256);
+    }
+    for (const std::string& blob : blobs) {
+      const std::string path = absl::StrCat(state.folder, "/blobs/", blob);
+      if (!damaged.contains(path) && access(path.c_str(), R_OK) == 0) continue;
+      lost.insert(name);
+      state.report.problems.push_back(absl::StrCat("model ", name, ": ", path, " cannot be read"));
+    }
+  }
+  return lost;
+}
+
 // Copies the database and its log to names that are not used yet.
 absl::Status KeepCopies(Inspection& state) {
   const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
@@ -163,7 +183,8 @@ absl::Status KeepCopies(Inspection& state) {
 }
 
 absl::Status Repair(Inspection& state, const std::set<std::string>& files,
-                    const std::set<uint64_t>& buffers, const std::set<std::string>& graphs) {
+                    const std::set<uint64_t>& buffers, const std::set<std::string>& graphs,
+                    const std::set<std::string>& models) {
   absl::Status status;
   if (state.rewrite) {
     status = KeepCopies(state);
@@ -180,7 +201,13 @@ absl::Status Repair(Inspection& state, const std::set<std::string>& files,
     state.report.repairs.push_back(
         absl::StrCat("dropped loaded graph ", id, ", whose content is lost"));
   }
-  if (status.ok() && (state.rewrite || !buffers.empty() || !graphs.empty())) {
+  for (const std::string& name : models) {
+    state.model.models.erase(name);
+    state.report.repairs.push_back(
+        absl::StrCat("dropped model ", name, ", of which contents are lost"));
+  }
+  const bool dropped = !buffers.empty() || !graphs.empty() || !models.empty();
+  if (status.ok() && (state.rewrite || dropped)) {
     status = StateDatabase::Create(state.folder, state.model);
   }
   for (const std::string& path : files) {
@@ -203,12 +230,13 @@ absl::StatusOr<StateReport> Inspect(const std::string& folder, bool repair) {
   ASSIGN_OR_RETURN(std::set<std::string> files, FindDamagedFiles(state, folder + "/blobs"));
   CheckOperators(state, files);
   const std::set<std::string> graphs = CheckGraphs(state, files);
+  const std::set<std::string> models = CheckModels(state, files);
   ASSIGN_OR_RETURN(const std::set<std::string> contents,
                    FindDamagedFiles(state, folder + "/buffers"));
   const std::set<uint64_t> buffers = CheckBuffers(state, contents);
   if (repair) {
     files.insert(contents.begin(), contents.end());
-    status = Repair(state, files, buffers, graphs);
+    status = Repair(state, files, buffers, graphs, models);
   }
   if (!status.ok()) return status;
   return std::move(state.report);

@@ -34,6 +34,7 @@ constexpr char kCounters[] = "counters";
 constexpr char kRemovals[] = "removals";
 constexpr char kPlans[] = "plans";
 constexpr char kGraphPrefix[] = "graph/";
+constexpr char kModelPrefix[] = "model/";
 
 std::string DatabasePath(const std::string& folder) { return folder + "/state.db"; }
 std::string LogPath(const std::string& folder) { return folder + "/state.db-wal"; }
@@ -209,6 +210,33 @@ bool ReadGraph(const std::string& id, const std::string& record, StateModel* mod
   return true;
 }
 
+bool ReadModel(const std::string& name, const std::string& record, StateModel* state) {
+  internal::StoredModel stored;
+  if (name.empty() || !stored.ParseFromString(record) || stored.versions().empty()) return false;
+  StoredModel& model = state->models[name];
+  model.name = name;
+  model.revision = stored.revision();
+  model.last_version = stored.last_version();
+  model.active = stored.active();
+  model.previous = stored.previous();
+  for (const auto& from : stored.versions()) {
+    if (!IsSha256(from.content_hash()) || !IsSha256(from.graph_sha256())) return false;
+    StoredModel::Version& version = model.versions.emplace_back();
+    version.version = from.version();
+    version.content_hash = from.content_hash();
+    version.graph_sha256 = from.graph_sha256();
+    version.device = from.device();
+    version.instances = from.instances();
+    version.loaded_ms = from.loaded_ms();
+    version.loaded_by = from.loaded_by();
+    for (const auto& weight : from.weights()) {
+      if (!IsSha256(weight.sha256())) return false;
+      version.weights.push_back({weight.tensor(), weight.sha256()});
+    }
+  }
+  return true;
+}
+
 bool ReadPlans(const std::string& record, PlanTable* plans) {
   internal::StoredPlans stored;
   if (!stored.ParseFromString(record)) return false;
@@ -252,6 +280,9 @@ bool ReadFact(const std::string& name, const std::string& record, StateModel* mo
   }
   if (absl::StartsWith(name, kGraphPrefix)) {
     return ReadGraph(name.substr(sizeof(kGraphPrefix) - 1), record, model);
+  }
+  if (absl::StartsWith(name, kModelPrefix)) {
+    return ReadModel(name.substr(sizeof(kModelPrefix) - 1), record, model);
   }
   if (name == kPlans) return ReadPlans(record, &model->plans);
   internal::StoredRemovals stored;
@@ -327,6 +358,9 @@ absl::Status WriteAll(Sqlite& db, const StateModel& model) {
   for (const auto& [id, graph] : model.graphs) {
     if (status.ok()) status = WriteRow(db, MakeRow(graph));
   }
+  for (const auto& [name, each] : model.models) {
+    if (status.ok()) status = WriteRow(db, MakeRow(each));
+  }
   const bool plans = !model.plans.plans.empty() || !model.plans.folder.digest.empty();
   if (status.ok() && plans) status = WriteRow(db, MakeRow(model.plans));
   for (const auto& event : model.events) {
@@ -397,6 +431,30 @@ StateRow MakeRow(const StoredGraph& graph) {
   return {kFacts, kGraphPrefix + graph.id, stored.SerializeAsString()};
 }
 
+StateRow MakeRow(const StoredModel& model) {
+  internal::StoredModel stored;
+  stored.set_revision(model.revision);
+  stored.set_last_version(model.last_version);
+  stored.set_active(model.active);
+  stored.set_previous(model.previous);
+  for (const StoredModel::Version& version : model.versions) {
+    internal::StoredModel::Version* const added = stored.add_versions();
+    added->set_version(version.version);
+    added->set_content_hash(version.content_hash);
+    added->set_graph_sha256(version.graph_sha256);
+    added->set_device(version.device);
+    added->set_instances(version.instances);
+    added->set_loaded_ms(version.loaded_ms);
+    added->set_loaded_by(version.loaded_by);
+    for (const StoredModel::Weight& weight : version.weights) {
+      internal::StoredModel::Weight* const to = added->add_weights();
+      to->set_tensor(weight.tensor);
+      to->set_sha256(weight.sha256);
+    }
+  }
+  return {kFacts, kModelPrefix + model.name, stored.SerializeAsString()};
+}
+
 StateRow MakeRow(const PlanTable& plans) {
   internal::StoredPlans stored;
   for (const PlanRecord& plan : plans.plans) {
@@ -441,6 +499,9 @@ StateRow RemovalsRow(const StateModel& model) {
 StateRow DeletedOperator(const std::string& name) { return {kOperators, name, std::nullopt}; }
 StateRow DeletedBuffer(uint64_t id) { return {kBuffers, static_cast<int64_t>(id), std::nullopt}; }
 StateRow DeletedGraph(const std::string& id) { return {kFacts, kGraphPrefix + id, std::nullopt}; }
+StateRow DeletedModel(const std::string& name) {
+  return {kFacts, kModelPrefix + name, std::nullopt};
+}
 
 StateDatabase::StateDatabase(std::string folder, std::unique_ptr<Sqlite> db)
     : folder_(std::move(folder)), path_(DatabasePath(folder_)), db_(std::move(db)) {}

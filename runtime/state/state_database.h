@@ -7,6 +7,7 @@
 //   facts      'counters'       StoredCounters
 //              'removals'       StoredRemovals
 //              'graph/ID'       StoredGraph: a loaded task graph, without its content
+//              'model/NAME'     StoredModel: a model with its versions, without their contents
 //              'plans'          StoredPlans: the claim, and what was active before the last plans
 //
 // Each row has a CRC-32 of its table, key and record, because SQLite's own checks only cover the
@@ -46,11 +47,13 @@ StateRow MakeRow(const StoredOperator& op);
 StateRow MakeRow(const OperatorEvent& event);
 StateRow MakeRow(const StoredBuffer& buffer);
 StateRow MakeRow(const StoredGraph& graph);
+StateRow MakeRow(const StoredModel& model);
 StateRow MakeRow(const PlanTable& plans);
 StateRow RemovalsRow(const StateModel& model);
 StateRow DeletedOperator(const std::string& name);
 StateRow DeletedBuffer(uint64_t id);
 StateRow DeletedGraph(const std::string& id);
+StateRow DeletedModel(const std::string& name);
 
 class StateDatabase {
  public:

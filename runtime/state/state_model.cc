@@ -171,6 +171,12 @@ std::set<std::string> StateModel::UsedBlobs() const {
     }
   }
   for (const auto& [id, graph] : graphs) used.insert(id);
+  for (const auto& [name, stored] : models) {
+    for (const StoredModel::Version& version : stored.versions) {
+      used.insert(version.graph_sha256);
+      for (const StoredModel::Weight& weight : version.weights) used.insert(weight.sha256);
+    }
+  }
   return used;
 }
 

@@ -80,6 +80,30 @@ struct StoredGraph {
   std::vector<Holder> holders = {};  // At least one.
 };
 
+// A model: a task graph under a name, with versions (server/models).
+struct StoredModel {
+  struct Weight {
+    std::string tensor;
+    std::string sha256;  // Of its contents, which are a blob.
+  };
+  struct Version {
+    uint32_t version = 0;
+    std::string content_hash = {};
+    std::string graph_sha256 = {};  // Of the serialized graph, which is a blob.
+    std::vector<Weight> weights = {};
+    uint32_t device = 0;
+    uint32_t instances = 0;
+    int64_t loaded_ms = 0;
+    std::string loaded_by = {};
+  };
+  std::string name = {};
+  uint64_t revision = 0;
+  uint32_t last_version = 0;  // The last number that a version had.
+  uint32_t active = 0;        // 0: none.
+  uint32_t previous = 0;      // 0: none.
+  std::vector<Version> versions = {};
+};
+
 struct StateModel {
   // A UUID, which identifies the daemon; empty: an older daemon wrote the folder.
   std::string node_id = {};
@@ -90,6 +114,7 @@ struct StateModel {
   std::deque<StoredRemoval> removed = {};  // Oldest first; each name once.
   std::map<uint64_t, StoredBuffer> buffers = {};
   std::map<std::string, StoredGraph> graphs = {};
+  std::map<std::string, StoredModel> models = {};
   PlanTable plans = {};
   // The last events, up to `revision`, without gaps.
   std::deque<std::shared_ptr<const OperatorEvent>> events = {};
@@ -105,7 +130,8 @@ struct StateModel {
   uint64_t first_revision() const { return revision + 1 - events.size(); }
   // Content hash of a version; empty: the version is unknown.
   std::string ContentHash(const std::string& name, uint32_t version) const;
-  // SHA-256 of the contents of versions that are in slots and of graphs, and those of buffers.
+  // SHA-256 of the contents of versions that are in slots, of graphs and of models, and those of
+  // buffers.
   std::set<std::string> UsedBlobs() const;
   std::set<std::string> UsedBufferContents() const;
 };

@@ -581,6 +581,34 @@ absl::Status StateStore::DropGraph(const std::string& id) {
                        [&](StateModel& model) { model.graphs.erase(id); });
 }
 
+// --- Models -------------------------------------------------------------------------
+
+std::vector<StoredModel> StateStore::models() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<StoredModel> list;
+  for (const auto& [name, model] : model_.models) list.push_back(model);
+  return list;
+}
+
+absl::Status StateStore::PutModel(const StoredModel& model,
+                                  absl::Span<const std::string_view> contents) {
+  if (in_memory()) return absl::OkStatus();
+  RETURN_IF_ERROR(RetryFailedWrite());
+  for (const std::string_view bytes : contents) {
+    RETURN_IF_ERROR(LogIfFailed(blobs_->Put(bytes)).status());
+  }
+  return WriteExtraRow(absl::StrCat("model ", model.name), MakeRow(model),
+                       [&](StateModel& state) { state.models[model.name] = model; });
+}
+
+absl::Status StateStore::DropModel(const std::string& name) {
+  if (in_memory()) return absl::OkStatus();
+  RETURN_IF_ERROR(RetryFailedWrite());
+  // The next checkpoint or start removes the blobs.
+  return WriteExtraRow(absl::StrCat("model ", name), DeletedModel(name),
+                       [&](StateModel& state) { state.models.erase(name); });
+}
+
 // --- Plans --------------------------------------------------------------------------
 
 PlanTable StateStore::plans() const {

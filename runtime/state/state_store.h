@@ -166,6 +166,15 @@ class StateStore {
   absl::Status PutGraph(const StoredGraph& graph, std::string_view content);
   absl::Status DropGraph(const std::string& id);
 
+  // --- Models -----------------------------------------------------------------------
+
+  // The models; GetBlob has the contents of each version.
+  std::vector<StoredModel> models() const;
+  // Writes a model with its versions. `contents`: those of its blobs that may not be stored yet.
+  // Errors: as of PutGraph.
+  absl::Status PutModel(const StoredModel& model, absl::Span<const std::string_view> contents);
+  absl::Status DropModel(const std::string& name);
+
   // --- Plans ------------------------------------------------------------------------
 
   PlanTable plans() const;

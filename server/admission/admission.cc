@@ -36,6 +36,7 @@ Ticket& Ticket::operator=(Ticket&& other) noexcept {
   staging_ = std::move(other.staging_);
   staging_charge_ = std::move(other.staging_charge_);
   host_charge_ = std::move(other.host_charge_);
+  loan_ = std::move(other.loan_);
   return *this;
 }
 
@@ -64,6 +65,7 @@ void Ticket::Release() {
 }
 
 void Ticket::Undo() {
+  loan_ = nullptr;
   staging_ = nullptr;  // First: waiters that are tried next allocate it at once.
   staging_charge_.Undo();
   host_charge_.Undo();
@@ -179,6 +181,13 @@ absl::Status Admission::TakeHost(const Needs& needs, Ticket& ticket, Resource* l
   return absl::OkStatus();
 }
 
+absl::Status Admission::TakeLoan(const Needs& needs, Ticket& ticket, Resource* lacking) {
+  ASSIGN_OR_RETURN(ticket.loan_, needs.lender->TryBorrow());
+  if (ticket.loan_ != nullptr) return absl::OkStatus();
+  *lacking = Resource::kLoan;
+  return errors::NothingToLend();
+}
+
 absl::StatusOr<Ticket> Admission::Try(const std::shared_ptr<ClientAccounts>& client,
                                       const Needs& needs, Waiting* waiting, Resource* lacking) {
   Ticket ticket;
@@ -193,6 +202,7 @@ absl::StatusOr<Ticket> Admission::Try(const std::shared_ptr<ClientAccounts>& cli
   if (status.ok() && host_first) status = TakeHost(needs, ticket, lacking);
   if (status.ok()) status = TakeStaging(needs, place, ticket, lacking);
   if (status.ok() && !host_first) status = TakeHost(needs, ticket, lacking);
+  if (status.ok() && needs.lender != nullptr) status = TakeLoan(needs, ticket, lacking);
   if (status.ok()) return ticket;
   ticket.Undo();
   return status;
@@ -328,7 +338,8 @@ bool Admission::TryWaiting(Waiting& waiting, Clock::time_point now,
   if (result->ok() || lacking == Resource::kNone) return true;
   if (lacking != Resource::kStaging) waiting.place.Leave();
   waiting.lacking = lacking;
-  lacked[static_cast<size_t>(lacking)] = scan_;
+  // Requests that wait for loans wait for different lenders.
+  if (lacking != Resource::kLoan) lacked[static_cast<size_t>(lacking)] = scan_;
   return false;
 }
 

@@ -54,8 +54,21 @@ namespace resident {
 class Admission;
 
 // The resources that a request can lack.
-enum class Resource : uint8_t { kNone, kQuota, kQueue, kStaging, kHost };
-inline constexpr size_t kResources = 5;
+enum class Resource : uint8_t { kNone, kQuota, kQueue, kStaging, kHost, kLoan };
+inline constexpr size_t kResources = 6;
+
+// Lender: something of which there are a few, and which one ticket has at a time, such as the
+// instances of a model.
+//
+// Thread safety: may be called from any thread, also with Admission's lock held: it must not wait
+// for anything, and must not call Admission.
+class Lender {
+ public:
+  virtual ~Lender() = default;
+  // What the ticket gets, and returns when it is destroyed. Null: nothing is free now; Admission
+  // tries again whenever something was released. An error refuses the request.
+  virtual absl::StatusOr<std::shared_ptr<void>> TryBorrow() = 0;
+};
 
 // What one client holds of each budget.
 class ClientAccounts {
@@ -99,6 +112,9 @@ struct Needs {
   // submitted at any time meanwhile, each of which enters the gate itself. A drain does not wait
   // for the ticket, and requests of the client that lack quota do not wait for it either.
   bool standing = false;
+  // What else the request needs; null: nothing. A request that waits for this does not hold back
+  // other requests of its client.
+  std::shared_ptr<Lender> lender;
 };
 
 class Ticket {
@@ -112,6 +128,8 @@ class Ticket {
   const StagingMemory* staging() const { return staging_.get(); }
   // Whether there is memory for the trial.
   bool trial() const { return trial_; }
+  // What Needs::lender has lent.
+  void* loan() const { return loan_.get(); }
 
   // The tasks have ended: the client may use its queue again, and the identity its quota. Requests
   // that wait for these are tried when the rest is released.
@@ -139,6 +157,7 @@ class Ticket {
   std::shared_ptr<const StagingMemory> staging_;
   Budget::Charge staging_charge_;
   Budget::Charge host_charge_;
+  std::shared_ptr<void> loan_;
 };
 
 class Admission {
@@ -222,6 +241,7 @@ class Admission {
   absl::Status TakeStaging(const Needs& needs, Budget::Place* place, Ticket& ticket,
                            Resource* lacking);
   absl::Status TakeHost(const Needs& needs, Ticket& ticket, Resource* lacking);
+  static absl::Status TakeLoan(const Needs& needs, Ticket& ticket, Resource* lacking);
 
   // Moves the only request of `one` to the line, unless its wait was cancelled, or none waits any
   // more.

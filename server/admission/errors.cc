@@ -62,4 +62,11 @@ absl::Status GraphHostMemoryFull(const HostMemoryFigures& bytes, bool client) {
              client ? "--max_client_host_mib" : "--max_host_mib"));
 }
 
+absl::Status NothingToLend() {
+  return absl::ResourceExhaustedError(
+      "all instances of the model are busy. Fix: send the request again, or load the model with "
+      "more "
+      "instances");
+}
+
 }  // namespace resident::errors

@@ -23,6 +23,8 @@ struct HostMemoryFigures {
 // what all may use. For a batch, and for graphs: a run, a session, a check.
 absl::Status BatchMemoryFull(const HostMemoryFigures& bytes, bool client);
 absl::Status GraphHostMemoryFull(const HostMemoryFigures& bytes, bool client);
+// Everything that a lender has is lent, in a call that does not wait.
+absl::Status NothingToLend();
 
 }  // namespace resident::errors
 

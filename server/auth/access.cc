@@ -63,6 +63,12 @@ std::shared_ptr<Account> Access::FindOrAddAccount(const std::string& name) {
   return account;
 }
 
+std::shared_ptr<Account> Access::FindAccount(const std::string& name) {
+  if (name == anonymous_->name()) return anonymous_->account();
+  absl::MutexLock lock(&mu_);
+  return FindOrAddAccount(name);
+}
+
 void Access::Load(const Policy& policy, const TokenFile& tokens) {
   absl::MutexLock lock(&mu_);
   auto next = std::make_shared<State>();

@@ -19,7 +19,8 @@
 // are made on the Account later.
 //
 // Invariants:
-//   1. There is one Account for each name that was ever in a policy or a token file.
+//   1. There is one Account for each name that was ever in a policy or a token file, or that owns
+//      something restored.
 //   2. A token that stays in the token file with the same name keeps its Identity; the
 //      Identities of other tokens are revoked.
 //   3. Tokens are never stored: only their hashes are.
@@ -66,6 +67,10 @@ class Access {
 
   // The identity of all callers if no credentials are required.
   const std::shared_ptr<Identity>& anonymous() const { return anonymous_; }
+
+  // The account of an identity that owns something that a restart has restored. Without rights
+  // until a policy lists the name.
+  std::shared_ptr<Account> FindAccount(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
 
   // UNAUTHENTICATED: the credential is not valid; or there is none, and the policy does not
   // list "anonymous".

@@ -15,6 +15,7 @@
 #include "resident/v1/executor.pb.h"
 #include "resident/v1/graphs.pb.h"
 #include "resident/v1/lanes.pb.h"
+#include "resident/v1/models.pb.h"
 #include "resident/v1/operators.pb.h"
 #include "server/auth/method_roles.h"
 
@@ -66,6 +67,7 @@ TEST(MethodRolesTest, EveryMethodOfEveryServiceIsListed) {
        {v1::RunRequest::descriptor()->file(), v1::AllocateRequest::descriptor()->file(),
         v1::ActivateRequest::descriptor()->file(), v1::StatusRequest::descriptor()->file(),
         v1::ValidateGraphRequest::descriptor()->file(), v1::OpenLaneRequest::descriptor()->file(),
+        v1::LoadModelRequest::descriptor()->file(),
         inference::ModelInferRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* const service = file->service(s);

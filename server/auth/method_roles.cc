@@ -127,6 +127,13 @@ constexpr Method kLanesService[] = {
     {"Prepare", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
     {"Release", kSubmit, kFew, kHeld, kTiny, kSession, kNoQuota, kSoon, kSoon},
 };
+constexpr Method kModels[] = {
+    {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"List", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
+    {"Load", kInstall, kRunGraph, kUpload, kCharged, kInstalls, kInstallQuota, kStops, kStops},
+    {"Remove", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Rollback", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+};
 constexpr Method kOperators[] = {
     {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Audit", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
@@ -160,6 +167,7 @@ constexpr Service kServices[] = {
     {"resident.v1.Executor", kExecutor},
     {"resident.v1.Graphs", kGraphs},
     {"resident.v1.Lanes", kLanesService},
+    {"resident.v1.Models", kModels},
     {"resident.v1.Operators", kOperators},
     {"resident.v1.Sessions", kSessionsService},
 };

@@ -124,6 +124,21 @@ void ClientTable::ForgetIdle(absl::Time now, bool all) {
   }
 }
 
+std::shared_ptr<Client> ClientTable::MakeInternal(const std::string& name,
+                                                  const std::shared_ptr<Account>& account) {
+  std::shared_ptr<Client> client;
+  {
+    absl::MutexLock lock(&mu_);
+    client = Make(/*session=*/"", name, /*peer=*/"", account);
+  }
+  buffers_.AddOwner(client->id());
+  Client* const known = client.get();
+  return {known, [this, client = std::move(client)](const Client*) {
+            RemoveQueues(*client);
+            buffers_.RemoveOwner(client->id());
+          }};
+}
+
 absl::StatusOr<std::shared_ptr<Client>> ClientTable::ForCall(
     const std::string& session, const std::string& peer, const std::shared_ptr<Account>& account) {
   const absl::Time now = absl::Now();

@@ -91,6 +91,12 @@ class ClientTable {
                                                   const std::string& peer,
                                                   const std::shared_ptr<Account>& account);
 
+  // A client of the daemon's own, for memory and tasks that belong to none of the others. It is in
+  // no list, and no call can name it; its queues and buffers end with the last reference. The
+  // account's quotas apply. REQUIRES: the table outlives it.
+  std::shared_ptr<Client> MakeInternal(const std::string& name,
+                                       const std::shared_ptr<Account>& account);
+
   // The client of an open session, for any identity; null: there is no such session.
   std::shared_ptr<Client> FindSession(const std::string& session) const;
   // Whether the session is open, for any identity.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -52,15 +53,21 @@ Core::Core(const CoreOptions& options, std::vector<Device*> all_devices, Registr
       buffers(limits),
       pools(limits.max_installs),
       clients(limits, devices, buffers),
-      planner(
-          {&limits, &registry, &buffers, devices, options.task_time_limit, options.staging_bytes}),
+      planner({&limits, &registry, &buffers, devices, options.task_time_limit,
+               options.staging_bytes, &models}),
       shadows(registry, devices, pools.answers,
               [this](const OperatorVersion& version, uint64_t tasks, uint64_t mismatches) {
                 operators.RecordShadow(version, tasks, mismatches);
               }),
       runner(planner, devices, gate, pools.answers, shadows) {
   for (size_t i = 0; i < devices.size(); ++i) admission.AddDevice(options.staging_bytes);
+  registry.SetOtherNames([this](const std::string& name) { return models.Has(name); });
   admission.Start([this](std::function<void()> work) { pools.fills.Post(std::move(work)); });
+}
+
+Core::~Core() {
+  registry.SetOtherNames(nullptr);
+  Stop();
 }
 
 void Core::Stop() {

@@ -27,6 +27,7 @@
 #include "server/core/rpc_counters.h"
 #include "server/core/shadow_runner.h"
 #include "server/core/worker_pool.h"
+#include "server/models/table/model_table.h"
 #include "server/workload/planner.h"
 
 namespace resident {
@@ -85,7 +86,7 @@ struct Core {
   // `devices`: by index.
   Core(const CoreOptions& options, std::vector<Device*> devices, Registry& registry,
        OperatorManager& operators, Access& access);
-  ~Core() { Stop(); }
+  ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
@@ -111,6 +112,8 @@ struct Core {
   OperatorManager& operators;
   Access& access;
 
+  // The names that installs may not use are those of its models.
+  ModelTable models;
   // False until what --operators_dir lists is applied; true without the flag.
   std::atomic<bool> set_applied{true};
   RpcCounters counters;

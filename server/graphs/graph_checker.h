@@ -49,7 +49,8 @@ class GraphChecker {
     // NameHolder().
     std::string holder;
     Clock::time_point deadline = Clock::time_point::max();
-    // Whether it holds one of run_slots() instead of a place for a check.
+    // Whether it holds one of run_slots(), or a slot of another kind, instead of a place for a
+    // check.
     bool runs = false;
   };
   // Runs on a thread of the checker. Whatever it returns, a check that something other than the

@@ -87,7 +87,6 @@ absl::Status GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> pl
   if (memory->epoch != epoch_) {
     return errors::DeviceUnavailable(device_, "its engine is being replaced");
   }
-  image_address_ = memory->memory->address;
   absl::flat_hash_map<uint64_t, uint64_t> addresses_of_buffers;
   auto buffers = std::make_shared<Buffers>();
   const auto find = [&](const GraphPlace& place) -> absl::StatusOr<uint64_t> {
@@ -111,11 +110,26 @@ absl::Status GraphQuanta::Place(ClientId client, absl::Span<const GraphPlace> pl
     if (graph_.tensors[i].root != i) continue;
     ASSIGN_OR_RETURN(addresses[i], find(places[i]));
   }
+  SetMemory(addresses, std::move(buffers), std::move(memory));
+  return absl::OkStatus();
+}
+
+absl::Status GraphQuanta::PlaceAt(absl::Span<const uint64_t> addresses,
+                                  std::shared_ptr<const Buffer> memory) {
+  if (memory->epoch != epoch_) {
+    return errors::DeviceUnavailable(device_, "its engine is being replaced");
+  }
+  SetMemory(addresses, std::make_shared<Buffers>(), std::move(memory));
+  return absl::OkStatus();
+}
+
+void GraphQuanta::SetMemory(absl::Span<const uint64_t> addresses, std::shared_ptr<Buffers> buffers,
+                            std::shared_ptr<const Buffer> memory) {
+  image_address_ = memory->memory->address;
   buffers->push_back(std::move(memory));
   buffers_ = std::move(buffers);
   image_ = lowering_->Image(addresses);
   streams_ = lowering_->CountStreams(addresses);
-  return absl::OkStatus();
 }
 
 std::optional<uint32_t> GraphQuanta::failed_node() const {
@@ -124,7 +138,11 @@ std::optional<uint32_t> GraphQuanta::failed_node() const {
                                rows().begin());
 }
 
-absl::StatusOr<bool> GraphQuanta::Resolve() {
+uint64_t GraphQuanta::quantum_bytes() const {
+  return sizeof(GraphQuantum) + (lowering_->operator_rows() + 1) * sizeof(GraphOperator) + 64;
+}
+
+absl::StatusOr<bool> GraphQuanta::Resolve(bool skip_shadows) {
   std::vector<ResolvedOperator> operators;
   bool shadow = false;
   for (uint32_t row = 0; row < lowering_->operator_rows(); ++row) {
@@ -137,6 +155,10 @@ absl::StatusOr<bool> GraphQuanta::Resolve() {
     // The arguments of the image are those of the signature with which the graph was checked.
     if (!copy && !op.version->op->signature().SameAs(graph_.operators[row].signature)) {
       return errors::OperatorChangedInRun(graph_.operators[row].name);
+    }
+    if (op.shadow != nullptr && skip_shadows) {
+      sources_.registry.Withdraw(op);
+      op.shadow = nullptr;
     }
     shadow |= op.shadow != nullptr;
     operators.push_back(std::move(op));
@@ -232,7 +254,7 @@ absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
     return errors::DeviceUnavailable(device_, "the engine that executed the graph has ended");
   }
   if (!in_step_) {
-    ASSIGN_OR_RETURN(const bool resolved, Resolve());
+    ASSIGN_OR_RETURN(const bool resolved, Resolve(steps.skip_shadows));
     if (!resolved) return std::unique_ptr<QuantumWorkload>();
   }
   plan.descriptor.operator_slot = kGraphSlot;
@@ -245,7 +267,7 @@ absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
   quantum.fresh = in_step_ ? 0 : 1;
   quantum.first_step = steps.first_step;
   quantum.last_step = steps.last_step;
-  quantum.budget_ns = kQuantumNs;
+  quantum.budget_ns = static_cast<u64>(steps.budget.count());
   quantum.record_bytes = lowering_->record_bytes();
   const uint64_t room = sources_.admission.PieceBytes(device_, kMaxRecordBytes);
   const uint64_t fitting = room / std::max<uint64_t>(quantum.record_bytes, 1);

@@ -29,6 +29,7 @@
 #include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/graph/check.h"
+#include "runtime/graph/limits.h"
 #include "runtime/graph/lowering.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/admission/admission.h"
@@ -74,6 +75,9 @@ class GraphQuanta {
   // FAILED_PRECONDITION: a buffer was lost. UNAVAILABLE: the engine was replaced.
   absl::Status Place(ClientId client, absl::Span<const GraphPlace> places,
                      std::shared_ptr<const Buffer> memory);
+  // The same for memory that the caller keeps. `addresses`: by tensor; those of aliases are not
+  // used.
+  absl::Status PlaceAt(absl::Span<const uint64_t> addresses, std::shared_ptr<const Buffer> memory);
   // What is to be written to the memory.
   uint64_t image_bytes() const { return lowering_->image_bytes(); }
   // A part of it. Each part may be taken once.
@@ -92,7 +96,13 @@ class GraphQuanta {
     // Whether there is memory for a trace. Fewer steps are planned then if their events would not
     // fit.
     bool trace = false;
+    // How long the quantum takes, about.
+    std::chrono::nanoseconds budget = graph::kQuantumTime;
+    // Whether a version on trial beside the active one is not to run, rather than node by node.
+    bool skip_shadows = false;
   };
+  // Bytes of staging memory that a quantum without records and trace takes.
+  uint64_t quantum_bytes() const;
   // The next quantum. `values`: of the scalars. Null: the next step has to be executed node by
   // node, because a version of one of its operators is on trial beside the active one. Errors:
   // those of Registry::Resolve, FAILED_PRECONDITION (an operator has another signature),
@@ -125,8 +135,12 @@ class GraphQuanta {
   GraphQuanta(const QuantumSources& sources, const graph::CheckedGraph& checked,
               const graph::StreamRecords& records, const graph::Lowering::Gang& gang,
               const Placement& place);
-  // Whether all were found, and none has a shadow.
-  absl::StatusOr<bool> Resolve();
+  // Whether all were found, and none has a shadow that is to run.
+  absl::StatusOr<bool> Resolve(bool skip_shadows);
+  // Keeps the memory of all tensors and the run's own, and writes the image.
+  using Buffers = std::vector<std::shared_ptr<const Buffer>>;
+  void SetMemory(absl::Span<const uint64_t> addresses, std::shared_ptr<Buffers> buffers,
+                 std::shared_ptr<const Buffer> memory);
   // Whether a node can end within its time limit; `values`: null: with sizes as large as they can
   // be.
   absl::Status CheckNode(uint32_t node, const EngineInfo& engine,
@@ -147,7 +161,6 @@ class GraphQuanta {
   uint64_t image_address_ = 0;
   u32 streams_ = 0;  // GraphImage::streams.
   // The buffers of all tensors, and the run's own.
-  using Buffers = std::vector<std::shared_ptr<const Buffer>>;
   std::shared_ptr<const Buffers> buffers_;
   std::vector<ResolvedOperator> operators_;
   // Why Plan failed: a row of the table, or a node.

@@ -1,6 +1,6 @@
 #include "server/graphs/graph_session_calls.h"
 
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,13 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "resident/v1/executor.pb.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/base/task_status_code.h"
 #include "runtime/graph/memory.h"
 #include "server/buffers/buffers.h"
 #include "server/core/status.h"
+#include "server/core/task_chain.h"
 #include "server/graphs/errors.h"
 #include "server/graphs/graph_binding.h"
 #include "server/graphs/graph_memory.h"
@@ -22,48 +21,8 @@
 #include "server/graphs/graph_tasks.h"
 #include "server/rpc/call.h"
 #include "server/workload/copy_workload.h"
-#include "server/workload/result_builder.h"
 
 namespace resident {
-
-void TaskChain::Next() {
-  if (next_ == tasks_.size()) return End(absl::OkStatus());
-  const absl::Status checked = tasks_[next_]->Check();
-  if (!checked.ok()) return End(checked);
-  core_.admission.Acquire(wait_, client_->accounts(), tasks_[next_]->ResourcesNeeded(), deadline_,
-                          [self = shared_from_this()](absl::StatusOr<Ticket> ticket) {
-                            self->Admit(std::move(ticket));
-                          });
-}
-
-void TaskChain::Admit(absl::StatusOr<Ticket> ticket) {
-  if (!ticket.ok()) return End(ticket.status());
-  const std::shared_ptr<RequestBatch> batch =
-      core_.runner.Fill(client_, deadline_, std::move(tasks_[next_]), *std::move(ticket),
-                        [self = shared_from_this()](RequestBatch& ended) { self->Answer(ended); });
-  const absl::Status taken =
-      core_.runner.Launch(batch, *client_, /*inline_time=*/std::chrono::nanoseconds(0));
-  if (!taken.ok()) End(taken);
-}
-
-void TaskChain::Answer(RequestBatch& batch) {
-  v1::BatchResult result;
-  BuildResult(batch, &result);
-  batch.keep_alive.clear();
-  if (batch.failed > 0) {
-    return End(absl::Status(ToStatusCode(result.status(0)),
-                            result.errors_size() > 0 ? result.errors(0).message() : batch.cause));
-  }
-  ++next_;
-  // On another thread, so that a long chain does not nest calls.
-  core_.runner.Post([self = shared_from_this()] { self->Next(); });
-}
-
-void TaskChain::End(const absl::Status& status) {
-  tasks_.clear();
-  std::exchange(done_, nullptr)(status);
-}
-
 namespace {
 
 using graph::TensorKind;
@@ -128,6 +87,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   void Finish(const absl::Status& status) {
     // What the new session does not have is free before the answer.
+    tasks_.clear();
     source_.End();
     charge_.Clear();
     memory_ = {};
@@ -250,9 +210,13 @@ class Opening : public std::enable_shared_from_this<Opening> {
 
   void RunTasks() {
     std::make_shared<TaskChain>(
-        core_, client_, std::move(tasks_), deadline_,
+        core_, client_, [self = shared_from_this()] { return self->NextTask(); }, deadline_,
         [self = shared_from_this()](const absl::Status& status) { self->OnTasksEnd(status); })
         ->Start();
+  }
+
+  std::unique_ptr<Workload> NextTask() {
+    return next_ == tasks_.size() ? nullptr : std::move(tasks_[next_++]);
   }
 
   void OnTasksEnd(const absl::Status& status) {
@@ -279,6 +243,7 @@ class Opening : public std::enable_shared_from_this<Opening> {
   GraphSessionState state_;
   GraphSession::Memory memory_;
   std::vector<std::unique_ptr<Workload>> tasks_;
+  size_t next_ = 0;  // The one whose turn is next.
   Budget::Charge charge_;
 };
 

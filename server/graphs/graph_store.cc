@@ -23,17 +23,6 @@
 namespace resident {
 namespace {
 
-// Equal messages give equal bytes: the fields in the order of their numbers, and no maps.
-std::string Serialize(const v1::Graph& message) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream to(&bytes);
-  google::protobuf::io::CodedOutputStream coded(&to);
-  coded.SetSerializationDeterministic(true);
-  message.SerializeToCodedStream(&coded);
-  coded.Trim();
-  return bytes;
-}
-
 std::string FirstError(const graph::Findings& findings) {
   for (const graph::Finding& finding : findings.list()) {
     if (finding.warning) continue;
@@ -71,6 +60,16 @@ uint64_t MeasureMemory(const graph::CheckedGraph& checked) {
 }
 
 }  // namespace
+
+std::string SerializeGraph(const v1::Graph& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream to(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&to);
+  coded.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
 
 absl::Status GraphRefusal(const graph::Findings& findings) {
   return errors::GraphRefused(FirstError(findings), findings.errors() - 1);
@@ -251,7 +250,7 @@ StoredGraph GraphStore::Describe(const std::string& id, const Entry& entry) {
 absl::StatusOr<GraphStore::Added> GraphStore::Load(const Caller& caller, const v1::Graph& message,
                                                    graph::CheckedGraph checked,
                                                    LoadedGraph::Revisions revisions) {
-  std::string content = Serialize(message);
+  std::string content = SerializeGraph(message);
   const std::string id = Sha256Hex(content);
   absl::MutexLock save(&save_mu_);
   StoredGraph stored;

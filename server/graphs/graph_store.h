@@ -54,6 +54,9 @@
 
 namespace resident {
 
+// Equal messages give equal bytes: the fields in the order of their numbers, and no maps.
+std::string SerializeGraph(const v1::Graph& message);
+
 // The status of a call whose graph was refused: its first error.
 absl::Status GraphRefusal(const graph::Findings& findings);
 

@@ -40,7 +40,10 @@ Needs QuantumWorkload::ResourcesNeeded() const {
 }
 
 void QuantumWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
-  const StagingMemory& staging = *ticket.staging();
+  FillAt(*ticket.staging(), batch);
+}
+
+void QuantumWorkload::FillAt(const StagingMemory& staging, RequestBatch& batch) {
   host_ = new (staging.host) GraphQuantum(plan_.quantum);
   host_->operators = staging.address + operators_at();
   host_->records = staging.address + records_at();

@@ -63,6 +63,9 @@ class QuantumWorkload final : public Workload {
   absl::Status Check() override { return absl::OkStatus(); }
   Needs ResourcesNeeded() const override;
   void Fill(const Ticket& ticket, RequestBatch& batch) override;
+  // The same in staging memory that the caller has. REQUIRES: it has
+  // ResourcesNeeded().staging_bytes bytes, aligned to 64.
+  void FillAt(const StagingMemory& staging, RequestBatch& batch);
   void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const override;
 
   // Ends the quantum as soon as the nodes that are running have ended. REQUIRES: Fill was called,

@@ -140,10 +140,8 @@ absl::StatusOr<std::vector<uint32_t>> ReadRegisters(const InferParameter& value)
 
 class Reader {
  public:
-  Reader(const std::string& model, const Operator& op) : model_(model), op_(op) {
-    read_.scalars.resize(op.signature().parameters().size());
-    read_.types.resize(read_.scalars.size());
-  }
+  explicit Reader(const std::string& model) : model_(model) {}
+  virtual ~Reader() = default;
 
   absl::Status Add(const std::string& name, const InferParameter& value) {
     if (name == "timeout") {
@@ -154,17 +152,34 @@ class Reader {
       read_.final_response = IsSet(value);
     } else if (name == "priority" || name == "binary_data_output") {
       // Without a meaning here: the daemon divides a device between its clients.
-    } else if (op_.bytecode()) {
-      return AddOfBytecode(name, value);
     } else {
-      return AddOfParameter(name, value);
+      return AddOwn(name, value);
     }
     return absl::OkStatus();
   }
 
   RequestParameters Finish() { return std::move(read_); }
 
+ protected:
+  // A parameter that only this model has.
+  virtual absl::Status AddOwn(const std::string& name, const InferParameter& value) = 0;
+
+  const std::string& model_;
+  RequestParameters read_;
+};
+
+class OperatorReader final : public Reader {
+ public:
+  OperatorReader(const std::string& model, const Operator& op) : Reader(model), op_(op) {
+    read_.scalars.resize(op.signature().parameters().size());
+    read_.types.resize(read_.scalars.size());
+  }
+
  private:
+  absl::Status AddOwn(const std::string& name, const InferParameter& value) override {
+    return op_.bytecode() ? AddOfBytecode(name, value) : AddOfParameter(name, value);
+  }
+
   absl::Status AddOfBytecode(const std::string& name, const InferParameter& value) {
     if (name == "wanted") {
       ASSIGN_OR_RETURN(read_.wanted, ReadRegisters(value));
@@ -226,20 +241,51 @@ class Reader {
     return absl::StrJoin(names, ", ");
   }
 
-  const std::string& model_;
   const Operator& op_;
-  RequestParameters read_;
 };
+
+class ModelReader final : public Reader {
+ public:
+  ModelReader(const std::string& model, const std::set<std::string>& scalars)
+      : Reader(model), scalars_(scalars) {}
+
+ private:
+  absl::Status AddOwn(const std::string& name, const InferParameter& value) override {
+    if (!scalars_.contains(name)) {
+      std::vector<std::string> known(scalars_.begin(), scalars_.end());
+      known.insert(known.begin(), "timeout");
+      return errors::UnknownInferParameter(model_, name, absl::StrJoin(known, ", "));
+    }
+    const std::optional<double> number = ToDouble(value);
+    if (!number.has_value()) return errors::InferParameterValue(name, "a number");
+    read_.model_scalars[name] = *number;
+    return absl::OkStatus();
+  }
+
+  const std::set<std::string>& scalars_;
+};
+
+absl::StatusOr<RequestParameters> ReadAll(Reader& reader,
+                                          const inference::ModelInferRequest& message) {
+  for (const auto& [name, value] : message.parameters()) {
+    RETURN_IF_ERROR(reader.Add(name, value));
+  }
+  return reader.Finish();
+}
 
 }  // namespace
 
 absl::StatusOr<RequestParameters> ReadParameters(const std::string& model, const Operator& op,
                                                  const inference::ModelInferRequest& message) {
-  Reader reader(model, op);
-  for (const auto& [name, value] : message.parameters()) {
-    RETURN_IF_ERROR(reader.Add(name, value));
-  }
-  return reader.Finish();
+  OperatorReader reader(model, op);
+  return ReadAll(reader, message);
+}
+
+absl::StatusOr<RequestParameters> ReadModelParameters(const std::string& model,
+                                                      const std::set<std::string>& scalars,
+                                                      const inference::ModelInferRequest& message) {
+  ModelReader reader(model, scalars);
+  return ReadAll(reader, message);
 }
 
 absl::StatusOr<uint64_t> ReadCount(const std::string& name, const InferParameter& value) {

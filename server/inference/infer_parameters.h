@@ -8,7 +8,9 @@
 #define RESIDENT_SERVER_INFERENCE_INFER_PARAMETERS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,11 +39,18 @@ struct RequestParameters {
   // Bytecode only.
   std::vector<uint32_t> wanted;
   std::optional<uint64_t> max_cycles;
+  // Of a model that was loaded: its scalars, by name.
+  std::map<std::string, double> model_scalars;
 };
 
 // INVALID_ARGUMENT: a parameter that is not known, a value that does not fit, a sequence.
 absl::StatusOr<RequestParameters> ReadParameters(const std::string& model, const Operator& op,
                                                  const inference::ModelInferRequest& message);
+
+// The same for a model that was loaded, with these scalars.
+absl::StatusOr<RequestParameters> ReadModelParameters(const std::string& model,
+                                                      const std::set<std::string>& scalars,
+                                                      const inference::ModelInferRequest& message);
 
 // A value that is not negative. INVALID_ARGUMENT.
 absl::StatusOr<uint64_t> ReadCount(const std::string& name, const inference::InferParameter& value);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -12,6 +13,7 @@
 #include "server/inference/datatypes.h"
 #include "server/inference/errors.h"
 #include "server/inference/infer_parameters.h"
+#include "server/inference/loaded_models.h"
 #include "server/inference/model_metadata.h"
 #include "server/workload/errors.h"
 
@@ -58,7 +60,7 @@ class Translator {
   virtual ~Translator() = default;
 
   absl::StatusOr<InferWork> Translate() {
-    ASSIGN_OR_RETURN(parameters_, ReadParameters(model(), *op_, request_));
+    ASSIGN_OR_RETURN(parameters_, ReadOwnParameters());
     context().final_response = parameters_.final_response;
     work_.batch.mutable_options()->set_task_times(true);  // For the statistics.
     if (parameters_.timeout_us != 0) {
@@ -81,6 +83,9 @@ class Translator {
     RegionPart part;
   };
 
+  virtual absl::StatusOr<RequestParameters> ReadOwnParameters() const {
+    return ReadParameters(model(), *op_, request_);
+  }
   // Sets the columns of the batch and the context's outputs.
   virtual absl::Status FillBatch() = 0;
   // Position of the input, or of the output, among those of the operator; -1: there is none.
@@ -110,7 +115,7 @@ class Translator {
 
   const InferSources& sources_;
   ModelInferRequest& request_;
-  const std::shared_ptr<const Operator> op_;
+  const std::shared_ptr<const Operator> op_;  // Null: the model was loaded.
   InferWork work_;
   RequestParameters parameters_;
   // By position.
@@ -508,10 +513,83 @@ class ProgramTranslator final : public Translator {
   }
 };
 
+// A request to a model that was loaded.
+class LoadedModelTranslator final : public Translator {
+ public:
+  LoadedModelTranslator(const InferSources& sources, ModelInferRequest& request, LoadedModel model,
+                        ModelName name)
+      : Translator(sources, request, nullptr, std::move(name)), model_(std::move(model)) {
+    for (const v1::GraphScalar& scalar : model_.info.scalars()) scalars_.insert(scalar.name());
+  }
+
+ private:
+  using Tensors = google::protobuf::RepeatedPtrField<v1::ModelTensorInfo>;
+
+  static int Find(const Tensors& tensors, const std::string& name) {
+    for (int i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].name() == name) return i;
+    }
+    return -1;
+  }
+  static std::string Names(const Tensors& tensors) {
+    return absl::StrJoin(tensors, ", ", [](std::string* out, const v1::ModelTensorInfo& tensor) {
+      out->append(tensor.name());
+    });
+  }
+  int FindInput(const std::string& name) const override { return Find(model_.info.inputs(), name); }
+  int FindOutput(const std::string& name) const override {
+    return Find(model_.info.outputs(), name);
+  }
+  std::string InputNames() const override { return Names(model_.info.inputs()); }
+  std::string OutputNames() const override { return Names(model_.info.outputs()); }
+
+  absl::StatusOr<RequestParameters> ReadOwnParameters() const override {
+    return ReadModelParameters(model(), scalars_, request_);
+  }
+
+  absl::Status FillBatch() override {
+    v1::ModelCall& call = *work_.batch.mutable_model();
+    call.set_model(model_.name);
+    // A request without a version gets the one that is active when it is admitted.
+    call.set_version(context().model.version);
+    for (std::optional<InputTensor>& input : inputs_) {
+      if (!input.has_value()) continue;
+      if (input->part.region != nullptr) {
+        Use(input->part);
+        RETURN_IF_ERROR(CopyIn(*input));
+      }
+      v1::ModelTensor& tensor = *call.add_inputs();
+      tensor.set_name(*input->name);
+      tensor.set_dtype(static_cast<v1::DType>(input->dtype));
+      SetShape(input->shape, &tensor);
+      *tensor.mutable_data() = std::move(input->data);
+    }
+    for (const auto& [name, value] : parameters_.model_scalars) {
+      (*call.mutable_scalars())[name] = value;
+    }
+    const auto add = [&](const std::string& name, const RegionPart& part) {
+      OutputPlan output{name, Source::kReturned, call.outputs_size(), DType::kInvalid, {}, part};
+      context().outputs.push_back(std::move(output));
+      call.add_outputs(name);
+    };
+    for (const auto& [at, requested] : requested_) add(*requested.name, requested.part);
+    if (!requested_.empty()) return absl::OkStatus();
+    for (const v1::ModelTensorInfo& output : model_.info.outputs()) add(output.name(), {});
+    return absl::OkStatus();
+  }
+
+  const LoadedModel model_;
+  std::set<std::string> scalars_;
+};
+
 }  // namespace
 
 absl::StatusOr<InferWork> TranslateInfer(const InferSources& sources, ModelInferRequest& request) {
   ASSIGN_OR_RETURN(ModelName model, ParseModelName(request.model_name(), request.model_version()));
+  if (sources.models.Has(model.operator_name)) {
+    ASSIGN_OR_RETURN(LoadedModel loaded, FindLoadedModel(sources.models, model));
+    return LoadedModelTranslator(sources, request, std::move(loaded), std::move(model)).Translate();
+  }
   ASSIGN_OR_RETURN(auto op, sources.registry.FindOperator(model.operator_name));
   if (op->bytecode()) {
     return ProgramTranslator(sources, request, std::move(op), std::move(model)).Translate();

@@ -11,7 +11,7 @@
 //
 // Thread safety: functions without state; a context belongs to one thread at a time.
 //
-//   ASSIGN_OR_RETURN(InferWork work, TranslateInfer({limits, registry, regions}, request));
+//   ASSIGN_OR_RETURN(InferWork work, TranslateInfer({limits, registry, models, regions}, request));
 //   ... the batch runs ...
 //   RETURN_IF_ERROR(FillInferResponse(*work.context, result, &response));   // infer_response.h
 #ifndef RESIDENT_SERVER_INFERENCE_INFER_REQUEST_H_
@@ -30,6 +30,7 @@
 #include "server/inference/infer_tensors.h"
 #include "server/inference/model_metadata.h"
 #include "server/inference/regions.h"
+#include "server/models/table/model_table.h"
 #include "server/rpc/batch_stream.h"
 
 namespace resident {
@@ -72,6 +73,7 @@ struct InferWork {
 struct InferSources {
   const Limits& limits;
   const Registry& registry;
+  const ModelTable& models;
   Regions& regions;
 };
 

@@ -19,6 +19,7 @@
 #include "server/inference/errors.h"
 #include "server/inference/infer_calls.h"
 #include "server/inference/inference_state.h"
+#include "server/inference/loaded_models.h"
 #include "server/inference/model_metadata.h"
 #include "server/inference/repository.h"
 #include "server/operators/removal_waits.h"
@@ -73,6 +74,14 @@ absl::StatusOr<Described> DescribeVersion(const Registry& registry, const std::s
   return described;
 }
 
+// The model that a request names, if it was loaded; nullopt: it is an operator, if anything.
+absl::StatusOr<std::optional<LoadedModel>> FindLoaded(const Core& core, const std::string& name,
+                                                      const std::string& version) {
+  ASSIGN_OR_RETURN(const ModelName model, ParseModelName(name, version));
+  if (!core.models.Has(model.operator_name)) return std::optional<LoadedModel>();
+  return FindLoadedModel(core.models, model);
+}
+
 // ModelInfer and ModelStreamInfer read bytes (message_bytes.h); for the other methods, see
 // GRPCInferenceService::CallbackService.
 using Protocol = inference::GRPCInferenceService;
@@ -98,9 +107,9 @@ using InferenceCallbacks = Protocol::WithRawCallbackMethod_ModelInfer<
 
 class InferenceService final : public InferenceCallbacks {
  public:
-  InferenceService(Buffers& buffers, Installs& installs, const InferenceOptions& options,
-                   std::function<bool()> ready)
-      : state_(buffers, installs, options), ready_(std::move(ready)) {}
+  InferenceService(Buffers& buffers, Installs& installs, Models& models,
+                   const InferenceOptions& options, std::function<bool()> ready)
+      : state_(buffers, installs, models, options), ready_(std::move(ready)) {}
 
   ServerUnaryReactor* ServerLive(CallbackServerContext* context,
                                  const inference::ServerLiveRequest*,
@@ -123,7 +132,13 @@ class InferenceService final : public InferenceCallbacks {
   ServerUnaryReactor* ModelReady(CallbackServerContext* context,
                                  const inference::ModelReadyRequest* request,
                                  inference::ModelReadyResponse* response) override {
-    return Serve(context, [&](UnaryCall&) {
+    return Serve(context, [&](UnaryCall&) -> absl::Status {
+      const auto loaded = FindLoaded(state_.core, request->name(), request->version());
+      if (loaded.ok() && loaded->has_value()) {
+        const bool serves = (*loaded)->active != 0 || !request->version().empty();
+        response->set_ready(serves && ready_());
+        return absl::OkStatus();
+      }
       const auto described =
           DescribeVersion(state_.core.registry, request->name(), request->version());
       const bool found =
@@ -158,6 +173,12 @@ class InferenceService final : public InferenceCallbacks {
                                     const inference::ModelMetadataRequest* request,
                                     inference::ModelMetadataResponse* response) override {
     return Serve(context, [&](UnaryCall&) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto loaded,
+                       FindLoaded(state_.core, request->name(), request->version()));
+      if (loaded.has_value()) {
+        FillMetadata(*loaded, response);
+        return absl::OkStatus();
+      }
       ASSIGN_OR_RETURN(const Described described,
                        DescribeVersion(state_.core.registry, request->name(), request->version()));
       FillMetadata(described.op, described.model.batch, response);
@@ -179,6 +200,12 @@ class InferenceService final : public InferenceCallbacks {
                                   const inference::ModelConfigRequest* request,
                                   inference::ModelConfigResponse* response) override {
     return Serve(context, [&](UnaryCall&) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto loaded,
+                       FindLoaded(state_.core, request->name(), request->version()));
+      if (loaded.has_value()) {
+        FillConfig(*loaded, response->mutable_config());
+        return absl::OkStatus();
+      }
       ASSIGN_OR_RETURN(const Described described,
                        DescribeVersion(state_.core.registry, request->name(), request->version()));
       FillConfig(described.op, described.model.batch, state_.core.limits.max_batch_tasks,
@@ -199,7 +226,21 @@ class InferenceService final : public InferenceCallbacks {
                                  response->add_model_stats());
         }
       };
+      const auto add_loaded = [&](const ModelTable::Model& model, uint32_t only) {
+        for (const ModelTable::Version& version : model.versions) {
+          if (only != 0 && version.version != only) continue;
+          state_.statistics.Fill(model.name, version.version, response->add_model_stats());
+        }
+      };
       if (!request->name().empty()) {
+        ASSIGN_OR_RETURN(const auto loaded,
+                         FindLoaded(state_.core, request->name(), request->version()));
+        if (loaded.has_value()) {
+          ASSIGN_OR_RETURN(const ModelTable::Model model,
+                           state_.core.models.Describe(request->name()));
+          add_loaded(model, request->version().empty() ? 0 : loaded->version);
+          return absl::OkStatus();
+        }
         ASSIGN_OR_RETURN(
             const Described described,
             DescribeVersion(state_.core.registry, request->name(), request->version()));
@@ -210,6 +251,7 @@ class InferenceService final : public InferenceCallbacks {
         if (!IsModel(*op.op)) continue;
         for (const bool batch : {false, true}) add(op, batch, 0);
       }
+      for (const ModelTable::Model& model : state_.core.models.List()) add_loaded(model, 0);
       return absl::OkStatus();
     });
   }
@@ -223,6 +265,7 @@ class InferenceService final : public InferenceCallbacks {
       }
       ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, state_.core));
       FillIndex(state_.core.registry, request->ready(), MaySeeOthers(*caller), response);
+      FillIndex(state_.core.models, request->ready(), response);
       return absl::OkStatus();
     });
   }
@@ -239,6 +282,12 @@ class InferenceService final : public InferenceCallbacks {
       ASSIGN_OR_RETURN(LoadRequest load,
                        ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request)));
       ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core));
+      if (!load.install.has_value() && core.models.Has(load.operator_name)) {
+        RETURN_IF_ERROR(call.Enter(core.gate));
+        return call.Post(core.pools.changes, [this, name = std::move(load.operator_name)] {
+          return state_.models.Activate(name, /*version=*/0, std::nullopt).status();
+        });
+      }
       if (!load.install.has_value()) {
         RETURN_IF_ERROR(call.Enter(core.gate));
         return call.Post(core.pools.changes, [&core, actor, name = std::move(load.operator_name)] {
@@ -275,10 +324,16 @@ class InferenceService final : public InferenceCallbacks {
         return errors::UnknownRepository(request->repository_name());
       }
       ASSIGN_OR_RETURN(ModelName model, ParseModelName(request->model_name(), ""));
-      RETURN_IF_ERROR(core.registry.FindOperator(model.operator_name).status());
+      const bool loaded = core.models.Has(model.operator_name);
+      if (!loaded) RETURN_IF_ERROR(core.registry.FindOperator(model.operator_name).status());
       if (!state_.options.unload) return errors::UnloadDisabled(model.operator_name);
       ASSIGN_OR_RETURN(std::string actor, AuthorizeChange(*context, core, model.operator_name));
       RETURN_IF_ERROR(call.Enter(core.gate));
+      if (loaded) {
+        return call.Post(core.pools.changes, [this, name = std::move(model.operator_name)] {
+          return state_.models.Remove(name, /*version=*/0, std::nullopt).status();
+        });
+      }
       core.pools.changes.Post([this, context, name = std::move(model.operator_name),
                                actor = std::move(actor), answer = call.Defer()] {
         auto removal = state_.core.operators.Remove(name, std::nullopt, actor, {});
@@ -425,10 +480,10 @@ class InferenceService final : public InferenceCallbacks {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeInferenceService(Buffers& buffers, Installs& installs,
-                                                    const InferenceOptions& options,
+                                                    Models& models, const InferenceOptions& options,
                                                     std::function<bool()> ready) {
   if (!options.enabled) return nullptr;
-  return std::make_unique<InferenceService>(buffers, installs, options, std::move(ready));
+  return std::make_unique<InferenceService>(buffers, installs, models, options, std::move(ready));
 }
 
 }  // namespace resident

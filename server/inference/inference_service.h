@@ -15,7 +15,7 @@ namespace resident {
 // Null: the options do not enable it. `ready`: what ServerReady answers. `buffers` and `installs`
 // outlive the service, and the service all of its calls.
 std::unique_ptr<grpc::Service> MakeInferenceService(Buffers& buffers, Installs& installs,
-                                                    const InferenceOptions& options,
+                                                    Models& models, const InferenceOptions& options,
                                                     std::function<bool()> ready);
 
 }  // namespace resident

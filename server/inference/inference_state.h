@@ -11,14 +11,17 @@
 #include "server/inference/inference_options.h"
 #include "server/inference/regions.h"
 #include "server/inference/statistics.h"
+#include "server/models/models.h"
 #include "server/operators/installs.h"
 
 namespace resident {
 
 struct InferenceState {
-  InferenceState(Buffers& buffers, Installs& the_installs, const InferenceOptions& the_options)
+  InferenceState(Buffers& buffers, Installs& the_installs, Models& the_models,
+                 const InferenceOptions& the_options)
       : core(buffers.core),
         installs(the_installs),
+        models(the_models),
         options(the_options),
         regions(std::make_shared<Regions>(buffers, the_options.region_idle)) {}
 
@@ -26,10 +29,11 @@ struct InferenceState {
   InferenceState(const InferenceState&) = delete;
   InferenceState& operator=(const InferenceState&) = delete;
 
-  InferSources sources() const { return {core.limits, core.registry, *regions}; }
+  InferSources sources() const { return {core.limits, core.registry, core.models, *regions}; }
 
   Core& core;
   Installs& installs;
+  Models& models;
   const InferenceOptions options;
   const std::shared_ptr<Regions> regions;
   InferenceStatistics statistics;

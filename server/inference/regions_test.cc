@@ -203,7 +203,7 @@ TEST_F(RegionsTest, ARequestWithRegionsOnTwoDevicesIsRefused) {
     }
     request.add_outputs()->set_name("out");
     put(out, request.mutable_outputs(0));
-    return TranslateInfer({core_.limits, *registry_, *regions_}, request).status();
+    return TranslateInfer({core_.limits, *registry_, core_.models, *regions_}, request).status();
   };
   EXPECT_EQ(translate("here", "here", "here"), absl::OkStatus());
   for (const absl::Status& refused :

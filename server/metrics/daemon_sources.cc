@@ -121,6 +121,23 @@ std::map<std::string, uint64_t> MeasureHostMemory(const Core& core) {
           {"durable_copies", core.buffers.copies_bytes()}};
 }
 
+std::vector<v1::Model> ListModels(const Core& core) {
+  std::vector<v1::Model> models;
+  for (const ModelTable::Model& model : core.models.List()) {
+    v1::Model& to = models.emplace_back();
+    to.set_name(model.name);
+    for (const ModelTable::Version& version : model.versions) {
+      v1::ModelVersion* const added = to.add_versions();
+      version.served->Describe(added);
+      added->set_version(version.version);
+      if (version.state == ModelTable::State::kActive) {
+        added->set_state(v1::ModelVersion::STATE_ACTIVE);
+      }
+    }
+  }
+  return models;
+}
+
 }  // namespace
 
 MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, Listener& listener,
@@ -151,6 +168,7 @@ MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, L
                 return GraphFigures{graphs.store.count(), graphs.store.bytes(),
                                     graphs.sessions.count(), graphs.sessions.bytes()};
               },
+          .models = [&core] { return ListModels(core); },
           .clients = [&core] { return core.clients.sessions(); },
           .connections = [&listener] { return listener.Figures(); },
           .log_lines_suppressed = [] { return GrpcLog::Install().suppressed(); },

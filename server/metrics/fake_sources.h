@@ -24,6 +24,7 @@ struct FakeSources {
   Access access;
   bool ready = true;
   v1::OperatorsDirStatus operators_dir;
+  std::vector<v1::Model> models;
 
   MetricsSources Sources() {
     return {.version = "1.2.3",
@@ -49,6 +50,7 @@ struct FakeSources {
                 [] {
                   return GraphFigures{2, 3000, 4, 5000};
                 },
+            .models = [this] { return models; },
             .clients = [] { return uint64_t{3}; },
             .connections =
                 [] {

@@ -432,6 +432,40 @@ void CollectGraphs(const MetricsSources& sources, std::vector<MetricFamily>& fam
                             static_cast<double>(sources.rpc.graph_steps())));
 }
 
+// Only models that are loaded have series.
+void CollectModels(const MetricsSources& sources, std::vector<MetricFamily>& families) {
+  const std::vector<v1::Model> models = sources.models();
+  if (models.empty()) return;
+  MetricFamily requests = Family("resident_model_requests_total", MetricType::Counter,
+                                 "Requests to models that have ended, by how they ended.");
+  MetricFamily device = Family("resident_model_device_seconds_total", MetricType::Counter,
+                               "Time on the device of the requests that did not fail.");
+  MetricFamily active = Family("resident_model_active", MetricType::Gauge,
+                               "1 for the version that serves requests without a version.");
+  MetricFamily instances =
+      Family("resident_model_instances", MetricType::Gauge, "Instances that exist.");
+  MetricFamily weights = Family("resident_model_weight_bytes", MetricType::Gauge,
+                                "Bytes of the weights, in the daemon's memory and on the device.");
+  for (const v1::Model& model : models) {
+    for (const v1::ModelVersion& version : model.versions()) {
+      const Labels labels = {{"model", model.name()},
+                             {"version", std::to_string(version.version())}};
+      Labels ok = labels, failed = labels;
+      ok.push_back({"outcome", "ok"});
+      failed.push_back({"outcome", "failed"});
+      AddCounter(requests, ok, static_cast<double>(version.requests() - version.failed()));
+      AddCounter(requests, failed, static_cast<double>(version.failed()));
+      AddCounter(device, labels, static_cast<double>(version.device_ns()) * 1e-9);
+      AddGauge(active, labels, version.state() == v1::ModelVersion::STATE_ACTIVE ? 1 : 0);
+      AddGauge(instances, labels, static_cast<double>(version.instances()));
+      AddGauge(weights, labels, static_cast<double>(version.weight_bytes()));
+    }
+  }
+  for (MetricFamily* const family : {&requests, &device, &active, &instances, &weights}) {
+    families.push_back(std::move(*family));
+  }
+}
+
 void CollectProcess(std::vector<MetricFamily>& families) {
   const auto process = ReadProcess(getpid());
   if (!process.has_value()) return;
@@ -472,6 +506,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   CollectOperatorsDir(sources_, families);
   CollectNativeForms(sources_, families);
   CollectGraphs(sources_, families);
+  CollectModels(sources_, families);
 
   DeviceFamilies devices;
   for (const Device* device : sources_.devices) {

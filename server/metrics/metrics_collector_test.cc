@@ -99,6 +99,30 @@ TEST(MetricsCollectorTest, Graphs) {
   EXPECT_THAT(page, HasSubstr("resident_graph_steps_total 8"));
 }
 
+TEST(MetricsCollectorTest, OnlyModelsThatAreLoadedHaveSeries) {
+  FakeSources fake;
+  EXPECT_THAT(Page(fake), testing::Not(HasSubstr("resident_model_")));
+  v1::Model& model = fake.models.emplace_back();
+  model.set_name("rank");
+  v1::ModelVersion* const version = model.add_versions();
+  version->set_version(3);
+  version->set_state(v1::ModelVersion::STATE_ACTIVE);
+  version->set_requests(10);
+  version->set_failed(4);
+  version->set_device_ns(2'500'000'000);
+  version->set_instances(2);
+  version->set_weight_bytes(4096);
+  const std::string page = Page(fake);
+  const std::string labels = R"({model="rank",version="3")";
+  EXPECT_THAT(page, HasSubstr("resident_model_requests_total" + labels + R"(,outcome="ok"} 6)"));
+  EXPECT_THAT(page,
+              HasSubstr("resident_model_requests_total" + labels + R"(,outcome="failed"} 4)"));
+  EXPECT_THAT(page, HasSubstr("resident_model_device_seconds_total" + labels + "} 2.5"));
+  EXPECT_THAT(page, HasSubstr("resident_model_active" + labels + "} 1"));
+  EXPECT_THAT(page, HasSubstr("resident_model_instances" + labels + "} 2"));
+  EXPECT_THAT(page, HasSubstr("resident_model_weight_bytes" + labels + "} 4096"));
+}
+
 TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   FakeSources fake;
   fake.device.status().generation_changes = 3;

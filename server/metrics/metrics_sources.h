@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "resident/v1/admin.pb.h"
+#include "resident/v1/models.pb.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/queue/operator_stats.h"
@@ -86,6 +87,8 @@ struct MetricsSources {
   std::function<std::map<std::string, uint64_t>()> host_memory;
   // Loaded graphs and graph sessions.
   std::function<GraphFigures()> graphs;
+  // By name; empty: no series about models.
+  std::function<std::vector<v1::Model>()> models;
   // Open sessions.
   std::function<uint64_t()> clients;
   std::function<ConnectionFigures()> connections;

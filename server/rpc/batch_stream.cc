@@ -109,6 +109,7 @@ bool BatchStream::Admit(absl::StatusOr<Ticket> ticket) {
 }
 
 absl::Status BatchStream::Launch(Ticket ticket) {
+  RETURN_IF_ERROR(work_->Prepare(ticket));
   const auto batch =
       core_.runner.Fill(message(), client_, expires_, std::move(work_), std::move(ticket),
                         [self = Ref(this), context = TakeContext()](RequestBatch& done) {

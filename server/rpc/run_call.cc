@@ -62,23 +62,55 @@ absl::Status RunCall::Launch(const grpc::CallbackServerContext& context, grpc::B
   const Clock::time_point now = core_.time.Now();
   deadline_ = ReadDeadline(context, now);
   ASSIGN_OR_RETURN(auto work, core_.runner.Plan(message(), *client, FindBufferOwner(*client)));
-  ASSIGN_OR_RETURN(auto ticket,
-                   core_.admission.TryAcquire(client->accounts(), work->ResourcesNeeded()));
+  const Clock::time_point expires = BatchDeadline(message().options(), deadline_, now);
+  const Needs needs = work->ResourcesNeeded();
+  auto ticket = core_.admission.TryAcquire(client->accounts(), needs);
+  if (!ticket.ok() && needs.lender != nullptr) {
+    LaunchLater(std::move(work), needs, client, expires);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(ticket.status());
+  return LaunchWith(std::move(work), *std::move(ticket), client, expires, kInlineTime);
+}
+
+absl::Status RunCall::LaunchWith(std::unique_ptr<Workload> work, Ticket ticket,
+                                 const std::shared_ptr<Client>& client, Clock::time_point expires,
+                                 std::chrono::nanoseconds inline_time) {
+  RETURN_IF_ERROR(work->Prepare(ticket));
   const auto batch = core_.runner.Fill(
-      message(), client, BatchDeadline(message().options(), deadline_, now), std::move(work),
-      std::move(ticket),
+      message(), client, expires, std::move(work), std::move(ticket),
       [self = shared_from_this()](RequestBatch& finished) { self->Answer(finished); });
   {
     absl::MutexLock lock(&mu_);
     batch_ = batch;
   }
-  const absl::Status taken = core_.runner.Launch(batch, *client, kInlineTime);
+  const absl::Status taken = core_.runner.Launch(batch, *client, inline_time);
   DropMessage();
   if (!taken.ok()) {
     absl::MutexLock lock(&mu_);
     batch_.reset();  // The batch refers to this object.
   }
   return taken;
+}
+
+void RunCall::LaunchLater(std::unique_ptr<Workload> work, const Needs& needs,
+                          const std::shared_ptr<Client>& client, Clock::time_point expires) {
+  // A function object can be copied, and the work cannot.
+  const auto held = std::make_shared<std::unique_ptr<Workload>>(std::move(work));
+  core_.admission.Acquire(
+      wait_, client->accounts(), needs, expires,
+      [self = shared_from_this(), held, client, expires](absl::StatusOr<Ticket> ticket) {
+        const absl::Status launched =
+            ticket.ok() ? self->LaunchWith(std::move(*held), *std::move(ticket), client, expires,
+                                           /*inline_time=*/std::chrono::nanoseconds(0))
+                        : ticket.status();
+        if (!launched.ok()) self->Refuse(launched);
+      });
+}
+
+void RunCall::Refuse(const absl::Status& why) {
+  core_.counters.CountRefused(why.code());
+  Finish(ToGrpc(Worded(why)));
 }
 
 RunCall::Reactor* RunCall::HandOver() {
@@ -116,8 +148,9 @@ absl::Status RunCall::FillResponse(RequestBatch& batch) {
   return absl::OkStatus();
 }
 
-void RunCall::Answer(RequestBatch& batch) {
-  grpc::Status status = ToGrpc(Worded(FillResponse(batch)));
+void RunCall::Answer(RequestBatch& batch) { Finish(ToGrpc(Worded(FillResponse(batch)))); }
+
+void RunCall::Finish(grpc::Status status) {
   Reactor* reactor = nullptr;
   {
     absl::MutexLock lock(&mu_);
@@ -133,6 +166,7 @@ void RunCall::Answer(RequestBatch& batch) {
 }
 
 void RunCall::Cancel() {
+  if (wait_.Cancel()) return Refuse(errors::Cancelled());
   std::shared_ptr<RequestBatch> batch;
   {
     absl::MutexLock lock(&mu_);

@@ -12,6 +12,9 @@
 //   launched ──answered within the handler──▶ finished
 //      └────────handed over to a Reactor──answered──────────▲
 //
+// A call is refused if a resource that it needs is not free, with one exception: a request to a
+// model whose instances are all busy waits for one, handed over to a Reactor.
+//
 // Thread safety: all members may be called from any thread. Each hook is called by one
 // thread at a time.
 //
@@ -19,6 +22,7 @@
 #ifndef RESIDENT_SERVER_RPC_RUN_CALL_H_
 #define RESIDENT_SERVER_RPC_RUN_CALL_H_
 
+#include <chrono>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -28,6 +32,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "resident/v1/executor.pb.h"
 #include "server/core/core.h"
+#include "server/workload/workload.h"
 
 namespace resident {
 
@@ -43,7 +48,8 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
                                          const grpc::ByteBuffer& request);
 
  protected:
-  RunCall(Core& core, grpc::ByteBuffer& response) : core_(core), response_(response) {}
+  RunCall(Core& core, grpc::ByteBuffer& response)
+      : core_(core), response_(response), wait_(core.admission) {}
 
   // Hooks.
 
@@ -70,6 +76,17 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   class Reactor;
 
   absl::Status Launch(const grpc::CallbackServerContext& context, grpc::ByteBuffer request);
+  // Launches the batch with its ticket. `expires`: its deadline.
+  absl::Status LaunchWith(std::unique_ptr<Workload> work, Ticket ticket,
+                          const std::shared_ptr<Client>& client, Clock::time_point expires,
+                          std::chrono::nanoseconds inline_time);
+  // Lets the batch wait for its ticket, and launches it then.
+  void LaunchLater(std::unique_ptr<Workload> work, const Needs& needs,
+                   const std::shared_ptr<Client>& client, Clock::time_point expires);
+  // Ends a call whose batch was not launched.
+  void Refuse(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Answers the call.
+  void Finish(grpc::Status status) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns a reactor for the call; null if it is already answered with a small answer.
   Reactor* HandOver();
   void Answer(RequestBatch& batch);
@@ -80,6 +97,7 @@ class RunCall : public std::enable_shared_from_this<RunCall> {
   void Cancel();
 
   grpc::ByteBuffer& response_;
+  Admission::Wait wait_;  // For the ticket.
   // The call's own deadline.
   Clock::time_point deadline_ = Clock::time_point::max();
 

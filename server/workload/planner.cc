@@ -12,17 +12,23 @@
 namespace resident {
 namespace {
 
-std::unique_ptr<Workload> MakeWorkload(const PlanSources& sources, const v1::Batch& message,
-                                       ClientId client) {
+absl::StatusOr<std::unique_ptr<Workload>> MakeWorkload(const PlanSources& sources,
+                                                       const v1::Batch& message, ClientId client) {
   switch (message.work_case()) {
     case v1::Batch::kTasks:
       return MakeOperatorWorkload(sources, message, client);
     case v1::Batch::kPrograms:
       return MakeFluxWorkload(sources, message);
+    case v1::Batch::kModel: {
+      if (sources.models == nullptr) break;
+      ASSIGN_OR_RETURN(const ModelTable::Found found,
+                       sources.models->Find(message.model().model(), message.model().version()));
+      return found.served->MakeWorkload(message, found.version);
+    }
     case v1::Batch::WORK_NOT_SET:
       break;
   }
-  return nullptr;
+  return errors::EmptyBatch();
 }
 
 template <typename Work>
@@ -65,6 +71,7 @@ Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_poi
 
 std::string FindOperatorName(const v1::Batch& message) {
   if (message.has_tasks()) return message.tasks().operator_();
+  if (message.has_model()) return message.model().model();
   return FindFluxOperatorName(message.programs());
 }
 
@@ -82,8 +89,7 @@ absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message
     return errors::UnknownEnum("BatchOptions.ordering", message.options().ordering(),
                                "ORDERING_UNORDERED, ORDERING_IN_ORDER");
   }
-  std::unique_ptr<Workload> work = MakeWorkload(sources_, message, client);
-  if (work == nullptr) return errors::EmptyBatch();
+  ASSIGN_OR_RETURN(std::unique_ptr<Workload> work, MakeWorkload(sources_, message, client));
   RETURN_IF_ERROR(work->Check());
   return work;
 }

@@ -25,6 +25,7 @@
 #include "runtime/device/buffer_table.h"
 #include "runtime/device/device.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/models/table/model_table.h"
 #include "server/workload/workload.h"
 
 namespace resident {
@@ -40,13 +41,15 @@ struct PlanSources {
   // Staging memory of a device. A regular batch that would need more with its ranges, or more than
   // a kRangeStagingShare'th of it for these alone, runs task by task.
   uint64_t staging_bytes = 0;
+  // Null: there are no models.
+  const ModelTable* models = nullptr;
 };
 
 // The deadline of a batch with these options that arrives at the time `now`.
 Clock::time_point BatchDeadline(const v1::BatchOptions& options, Clock::time_point call_deadline,
                                 Clock::time_point now);
 
-// The name of the operator that a message requests.
+// The name of the operator or model that a message requests.
 std::string FindOperatorName(const v1::Batch& message);
 
 // The version that a batch names, as views of the message. INVALID_ARGUMENT: it names several, or

@@ -1,7 +1,8 @@
 // Workload: one batch of one kind of work, from the message to the result. There is a class for
 // each kind (operator_workload.h, flux_workload.h, quantum_workload.h).
 //
-//   Check ──▶ ResourcesNeeded ──▶ (a ticket for them) ──▶ Fill ──▶ (the tasks end) ──▶ BuildResult
+//   Check ──▶ ResourcesNeeded ──▶ (a ticket for them) ──▶ Prepare ──▶ Fill ──▶ (the tasks end)
+//     ──▶ BuildResult
 //
 // Check translates the message once: it checks everything that a client sends, and looks up and
 // keeps what the message names (buffers, the operator's version, the device and its engine). A
@@ -34,6 +35,9 @@ class Workload {
   virtual absl::Status Check() = 0;
   // REQUIRES: Check has returned OK; the same holds for the members below.
   virtual Needs ResourcesNeeded() const = 0;
+  // What can fail only with the ticket at hand. Called before Fill for work that needs a lender;
+  // other work needs no call.
+  virtual absl::Status Prepare(const Ticket&) { return absl::OkStatus(); }
   // Creates the tasks, with the resources of `ticket`. The message is not needed afterwards.
   virtual void Fill(const Ticket& ticket, RequestBatch& batch) = 0;
   // Whether a batch with a shadow should run on it. REQUIRES: as for BuildResult.

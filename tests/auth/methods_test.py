@@ -38,7 +38,8 @@ import unittest_main  # noqa: E402
 from google.protobuf import descriptor_pool  # noqa: E402
 from inference import open_inference_pb2 as oip  # noqa: E402
 from resident.v1 import admin_pb2, operators_pb2  # noqa: E402, F401  (for Caller.derive)
-from resident.v1 import buffers_pb2, executor_pb2, graphs_pb2, lanes_pb2, types_pb2  # noqa: E402
+from resident.v1 import (buffers_pb2, executor_pb2, graphs_pb2, lanes_pb2, models_pb2,  # noqa: E402
+                         types_pb2)
 
 OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAUTHENTICATED = 0, 1, 4, 8, 16
 # At the deadline gRPC itself answers, with either; a client of gRPC reports the second.
@@ -123,6 +124,17 @@ def make_graph():
         node = graph.nodes.add(name="node_{}_{}".format(i, "n" * 100), operator="zero")
         node.arguments.add(parameter="out").tensor.name = name
     return graph
+
+
+def make_model(name="methods.model"):
+    """A model with names with which no answer about it is short."""
+    graph = graphs_pb2.Graph(name="m", format=1)
+    for i in range(20):
+        out = "out_{}_{}".format(i, "o" * 100)
+        graph.tensors.add(name=out, dtype=F32,
+                          kind=graphs_pb2.GraphTensor.KIND_OUTPUT).shape.add(size=4)
+        graph.nodes.add(operator="zero").arguments.add(parameter="out").tensor.name = out
+    return models_pb2.LoadModelRequest(header={"name": name, "graph": graph})
 
 
 def make_wrong_graph():
@@ -241,6 +253,8 @@ class Caller:
             "/resident.v1.Graphs/OpenSession", graphs_pb2.OpenGraphSessionRequest(
                 graph_id=self.graph).SerializeToString(),
             graphs_pb2.OpenGraphSessionResponse).session.session_id
+        loaded = self.call("/resident.v1.Models/Load", make_model().SerializeToString())
+        assert loaded.grpc_status == OK, loaded
         self.lane, self.lane_socket = self.open_lane()
 
     def open_lane(self):
@@ -384,6 +398,12 @@ class Caller:
             "Lanes/Open": lanes_pb2.OpenLaneRequest(slots=64),
             "Lanes/Prepare": self.prepare_lane(),
             "Lanes/Release": lanes_pb2.ReleaseLaneRequest(lane_id=self.lane, calls=[1 << 20]),
+            "Models/Activate": field(1, "methods.none"),
+            "Models/List": b"",
+            "Models/Load": models_pb2.LoadModelRequest(
+                header={"name": "methods.refused", "graph": make_wrong_graph()}),
+            "Models/Remove": field(1, "methods.none"),
+            "Models/Rollback": field(1, "methods.none"),
             "Operators/Activate": field(1, "methods.none"),
             "Operators/Audit": b"",
             "Operators/Claim": operators_pb2.ClaimRequest(
@@ -742,10 +762,14 @@ class Ends(MethodsTest):
     def check_soon(self, row, message):
         """It is answered although nothing else is."""
         self.assertNotEqual(row.places, "kInstalls")  # A compiler is not awaited here.
+        before = self.world.charged("requests")
         connection, _, result = self.begin(row, message)
         connection.read_until(lambda: result.ended != http2.OPEN, WAIT_S / 4)
         self.assertEqual(result.ended, http2.ANSWERED, result)
         connection.close()
+        # The next call must not take the memory of this message, released late, for its own.
+        self.wait_for("its message is released",
+                      lambda: self.world.charged("requests") < before + PADDING_BYTES / 2)
 
     def check_end(self, row, value, before):
         if value == "kEngine":
@@ -775,8 +799,9 @@ class Ends(MethodsTest):
             return
         before = self.charged(row)
         connection, stream, result = self.begin(row, message)
-        # What an install sends is not charged; its place shows that it is under way (PlacesTest).
-        if row.name != "/resident.v1.Operators/Install":
+        # What an install or a load sends is not charged as a message; its place shows that it is under
+        # way (PlacesTest).
+        if row.name not in ("/resident.v1.Operators/Install", "/resident.v1.Models/Load"):
             # What an earlier call had may be released only after `before` was read.
             seen = {before}
 
@@ -817,6 +842,8 @@ class EndsTest(Ends):
                           self.using)
         return {"/resident.v1.Operators/Install": field(1, field(1, "methods.e{}".format(number)) +
                                                         field(6, "x + {}".format(number))),
+                "/resident.v1.Models/Load": make_model(
+                    "methods.m{}".format(number)).SerializeToString(),
                 "/resident.v1.Operators/Remove": field(1, removed),
                 "/inference.GRPCInferenceService/RepositoryModelUnload": field(2, unloaded),
                 "/inference.GRPCInferenceService/SystemSharedMemoryUnregister": field(1, region)}

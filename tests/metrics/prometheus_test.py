@@ -25,6 +25,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "cli")]
 import daemon as daemons  # pylint: disable=wrong-import-position
+import onnx_file  # pylint: disable=wrong-import-position
 import unittest_main  # pylint: disable=wrong-import-position
 
 WAIT_S = 60
@@ -362,7 +363,13 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(checked, 20)
 
     def test_documented_metrics_match_the_page(self):
+        with tempfile.TemporaryDirectory() as folder:  # The metrics of models need one.
+            path = pathlib.Path(folder) / "model.onnx"
+            path.write_bytes(onnx_file.affine([[1, 2]], [3]))
+            loaded = self.daemon.ctl("model", "load", path, "--name=metrics")
+            self.assertEqual(loaded.code, daemons.OK, loaded)
         families, names = page_metrics(self.page())
+        self.assertEqual(self.daemon.ctl("model", "remove", "metrics").code, daemons.OK)
         text = (ROOT / "docs/operations.md").read_text()
         own = {name for name in families if METRIC.fullmatch(name)}
         for name in sorted(own):

@@ -414,7 +414,7 @@ class Calls(support.PackageTest):
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.SERIALIZED).file
         served = [file for file in files if file.service]
-        self.assertEqual(len(served), 6)
+        self.assertEqual(len(served), 7)
         for file in served:
             # ServerReflectionRequest.file_by_filename; in the answer, file_descriptor_response (4) has
             # the file (1).

@@ -32,7 +32,7 @@ class Documents(support.PackageTest):
         return count
 
     def test_the_guide(self):
-        self.assertEqual(self.run_blocks("docs/python.md"), 16)
+        self.assertEqual(self.run_blocks("docs/python.md"), 17)
 
     def test_the_first_examples(self):
         self.assertEqual(self.run_blocks("README.md"), 1)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .graph_tensor import GraphScalar, GraphTensor
     from .graphs import GraphRun, Graphs, GraphSession, LoadedGraph
     from .lane import Lane, LaneCall
+    from .models import LoadedModel, ModelInfo, ModelResult, Models, ModelTensor, ModelVersion
 else:
     # Task graphs and lanes are imported when they are used for the first time.
     _LAZY = {
@@ -43,6 +44,8 @@ else:
         "GraphScalar": "graph_tensor", "GraphSession": "graphs", "GraphSessionInfo": "graph_calls",
         "GraphTensor": "graph_tensor", "GraphVersion": "graph_run", "Graphs": "graphs",
         "Lane": "lane", "LaneCall": "lane", "LoadedGraph": "graphs",
+        "LoadedModel": "models", "ModelInfo": "models", "ModelResult": "models", "ModelTensor": "models", "ModelVersion": "models",
+        "Models": "models",
     }
 
     def __getattr__(name: str) -> Any:
@@ -64,7 +67,8 @@ __all__ = [
     "GraphBuilder", "GraphDependency", "GraphFinding", "GraphFusion", "GraphInfo", "GraphRecord",
     "GraphRefused", "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
     "GraphTensor", "GraphVersion", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument",
-    "Lane", "LaneCall", "LoadedGraph", "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
+    "Lane", "LaneCall", "LoadedGraph", "LoadedModel", "ModelInfo", "ModelResult", "ModelTensor", "ModelVersion", "Models",
+    "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",
     "WrongType",

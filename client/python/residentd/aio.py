@@ -41,6 +41,7 @@ from .stream import another, check_stream, refuse_buffers, refuse_retry, renewal
 
 if TYPE_CHECKING:
     from .graphs_aio import Graphs
+    from .models_aio import Models
 
 T = TypeVar("T")
 
@@ -570,6 +571,7 @@ class Client(client_aio.ClientCalls):
             memory.node = settings.address if settings.pinned else ""
         self._stream: Optional[Stream] = None
         self._graphs: Optional["Graphs"] = None
+        self._models: Optional["Models"] = None
         self.operators = Operators(self)
 
     def __repr__(self) -> str:
@@ -611,6 +613,15 @@ class Client(client_aio.ClientCalls):
 
             self._graphs = Graphs(self)
         return self._graphs
+
+    @property
+    def models(self) -> "Models":
+        """Models, see residentd.models.Models."""
+        if self._models is None:
+            from .models_aio import Models
+
+            self._models = Models(self)
+        return self._models
 
     async def pin(self) -> "Client":
         """A client of one further node, see residentd.Client.pin."""

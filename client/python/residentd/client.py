@@ -26,6 +26,7 @@ from .stream import Stream
 
 if TYPE_CHECKING:
     from .graphs import Graphs
+    from .models import Models
     from .lane import Lane
 
 T = TypeVar("T")
@@ -239,6 +240,7 @@ class Client(ClientCalls):
         self._lock = threading.Lock()
         self._stream: Optional[Stream] = None
         self._graphs: Optional["Graphs"] = None
+        self._models: Optional["Models"] = None
         self.operators = Operators(self)
         # A client that nothing refers to any more ends without close().
         setattr(weakref.finalize(self, self._connection.abandon), "atexit", False)
@@ -279,6 +281,16 @@ class Client(ClientCalls):
             with self._lock:
                 self._graphs = self._graphs or Graphs(self)
         return self._graphs
+
+    @property
+    def models(self) -> "Models":
+        """Models, see Models."""
+        if self._models is None:
+            from .models import Models  # As for graphs.
+
+            with self._lock:
+                self._models = self._models or Models(self)
+        return self._models
 
     def pin(self) -> "Client":
         """A client of one further node, chosen by chance among those that serve, with which this one was

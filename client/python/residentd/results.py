@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from .descriptors import enum_names
 from .errors import NEVER_RAN, TaskError, task_failed
 
 _STATUS = enum_names("resident.v1.TaskStatus", "TASK_STATUS_")
+T = TypeVar("T")
 _TUPLES: Dict[Tuple[str, ...], Any] = {}
 
 
@@ -60,7 +61,7 @@ def named_tuple(names: Sequence[str], values: Sequence[Any]) -> Tuple[Any, ...]:
     return made
 
 
-def check_tasks(operator: str, message: Any, result: Result, count: int) -> Result:
+def check_tasks(operator: str, message: Any, result: T, count: int) -> T:
     """The result, or TaskFailed if a task of the resident.v1.BatchResult did not end OK."""
     if not message.status:
         return result

@@ -91,6 +91,8 @@ inline constexpr char kCompareOperator[] = "compare";
 
 // Whether a built-in operator or a test operator (registered or not) has this name.
 bool IsBuiltinName(const std::string& name);
+// Whether an operator could have this name.
+bool IsOperatorName(const std::string& name);
 
 class Registry {
  public:
@@ -115,6 +117,12 @@ class Registry {
   // valid.
   static absl::StatusOr<std::unique_ptr<Registry>> Create(const Options& options);
   ~Registry();
+
+  // Refuses installs of names for which `has_other` is true: what else is called by a name has
+  // them. Null: none. It is called with locks held. REQUIRES: no change is being made.
+  void SetOtherNames(std::function<bool(const std::string& name)> has_other) {
+    has_other_ = std::move(has_other);
+  }
 
   // --- Resolving ----------------------------------------------------------------
 
@@ -344,6 +352,7 @@ class Registry {
   mutable absl::Mutex change_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   // Readers hold it while they use an entry. A writer takes it only to add or remove
   // entries, and to wait until earlier readers have finished.
+  std::function<bool(const std::string& name)> has_other_;
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Entry>> operators_ ABSL_GUARDED_BY(mu_);
   // Counters of versions that can no longer be called, oldest first.

@@ -9,15 +9,16 @@
 #include "runtime/operators/registry/registry.h"
 
 namespace resident {
-namespace {
 
-bool IsValidName(const std::string& name) {
+bool IsOperatorName(const std::string& name) {
   if (name.empty() || name.size() > kMaxOperatorNameBytes) return false;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   return letter(name[0]) && std::all_of(name.begin(), name.end(), [&](char c) {
            return letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
          });
 }
+
+namespace {
 
 uint64_t ParseShare(double percent) {
   return static_cast<uint64_t>(std::llround(percent / 100 * 4294967296.0));
@@ -69,8 +70,9 @@ std::unique_ptr<Registry::Serving> Registry::Serving::Swap(TimeSource::TimePoint
 
 absl::Status Registry::CheckInstallLocked(const std::string& name, const VersionSpec& spec,
                                           std::optional<uint64_t> expected) const {
-  if (!IsValidName(name)) return errors::BadOperatorName(name);
+  if (!IsOperatorName(name)) return errors::BadOperatorName(name);
   if (IsBuiltinName(name)) return errors::BuiltinName(name);
+  if (has_other_ != nullptr && has_other_(name)) return errors::NameOfModel(name);
   const bool bytecode = spec.kind == OperatorKind::kBytecode;
   ASSIGN_OR_RETURN(ParsedSpec parsed, ParseSpec(spec));
   absl::ReaderMutexLock lock(&mu_);

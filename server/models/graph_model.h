@@ -1,0 +1,78 @@
+// GraphModel: a version of a model: a graph with the contents of its weights. Its requests are
+// batches of one task each (server/workload/workload.h): a quantum that executes all nodes.
+//
+//   Check ──▶ (a ticket, with an instance on loan) ──▶ Prepare: the operators that serve now
+//     ──▶ Fill: inputs to staging memory ──▶ (the quantum ends) ──▶ BuildResult: outputs
+//
+// Thread safety: all members may be called from any thread.
+//
+//   auto model = std::make_shared<GraphModel>(graphs, "ranker", stored, instances, charge);
+//   std::unique_ptr<Workload> work = model->MakeWorkload(message, /*version=*/1);
+#ifndef RESIDENT_SERVER_MODELS_GRAPH_MODEL_H_
+#define RESIDENT_SERVER_MODELS_GRAPH_MODEL_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "resident/v1/models.pb.h"
+#include "runtime/state/state_model.h"
+#include "server/admission/budget.h"
+#include "server/models/model_instances.h"
+#include "server/models/table/model_table.h"
+
+namespace resident {
+
+// How long the nodes of one request may take together: work of the device's other clients continues
+// meanwhile, but the kernel cannot be parked. Nodes have the limit of tasks (--task_time_limit).
+inline constexpr std::chrono::milliseconds kModelTimeLimit{1000};
+
+class GraphModel final : public ServedModel, public std::enable_shared_from_this<GraphModel> {
+ public:
+  // `stored`: what a restart restores of it, without the number and who loaded it. `charge`: of the
+  // daemon's memory, for the weights.
+  GraphModel(Graphs& graphs, std::string name, StoredModel::Version stored,
+             std::shared_ptr<ModelInstances> instances, Budget::Charge charge)
+      : graphs_(graphs),
+        name_(std::move(name)),
+        stored_(std::move(stored)),
+        instances_(std::move(instances)),
+        charge_(std::move(charge)) {}
+
+  const std::string& content_hash() const override { return stored_.content_hash; }
+  const StoredModel::Version& stored() const override { return stored_; }
+  std::unique_ptr<Workload> MakeWorkload(const v1::Batch& message, uint32_t version) const override;
+  void Describe(v1::ModelVersion* out) const override;
+
+  const std::string& name() const { return name_; }
+  Graphs& graphs() const { return graphs_; }
+  const ModelInterface& interface() const { return instances_->parts().interface; }
+  const std::shared_ptr<ModelInstances>& instances() const { return instances_; }
+
+  // `device_ns`: the time that it took on the device.
+  void CountRequest(bool ok, uint64_t device_ns) const {
+    requests_.fetch_add(1, std::memory_order_relaxed);
+    if (ok) {
+      device_ns_.fetch_add(device_ns, std::memory_order_relaxed);
+    } else {
+      failed_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  Graphs& graphs_;
+  const std::string name_;
+  const StoredModel::Version stored_;
+  const std::shared_ptr<ModelInstances> instances_;
+  const Budget::Charge charge_;
+  mutable std::atomic<uint64_t> requests_{0};
+  mutable std::atomic<uint64_t> failed_{0};
+  mutable std::atomic<uint64_t> device_ns_{0};
+};
+
+}  // namespace resident
+
+#endif  // RESIDENT_SERVER_MODELS_GRAPH_MODEL_H_

@@ -1,0 +1,171 @@
+#include "server/models/models.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "resident/v1/graphs.pb.h"
+#include "runtime/base/status_macros.h"
+#include "server/models/errors.h"
+#include "server/models/graph_model.h"
+#include "server/workload/workload.h"
+
+namespace resident {
+namespace {
+
+// The work of a request to a version that cannot serve.
+class RefusedWork final : public Workload {
+ public:
+  explicit RefusedWork(absl::Status why) : why_(std::move(why)) {}
+  absl::Status Check() override { return why_; }
+  Needs ResourcesNeeded() const override { return {}; }
+  void Fill(const Ticket&, RequestBatch&) override {}
+  void BuildResult(const RequestBatch&, v1::BatchResult*) const override {}
+
+ private:
+  const absl::Status why_;
+};
+
+// A version that a restart could not restore.
+class UnavailableModel final : public ServedModel {
+ public:
+  UnavailableModel(StoredModel::Version stored, absl::Status why)
+      : stored_(std::move(stored)), why_(std::move(why)) {}
+
+  const std::string& content_hash() const override { return stored_.content_hash; }
+  const StoredModel::Version& stored() const override { return stored_; }
+  std::unique_ptr<Workload> MakeWorkload(const v1::Batch&, uint32_t) const override {
+    return std::make_unique<RefusedWork>(why_);
+  }
+  void Describe(v1::ModelVersion* out) const override {
+    out->set_content_hash(stored_.content_hash);
+    out->set_device(stored_.device);
+    out->set_max_instances(stored_.instances);
+    out->set_unavailable(std::string(why_.message()));
+  }
+
+ private:
+  const StoredModel::Version stored_;
+  const absl::Status why_;
+};
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> MakeModel(Models& models, StateStore& state,
+                                                             const std::string& name,
+                                                             const StoredModel::Version& stored) {
+  Core& core = models.core;
+  ASSIGN_OR_RETURN(const std::string content, state.GetBlob(stored.graph_sha256));
+  v1::Graph message;
+  if (!message.ParseFromString(content)) return errors::StoredModelDamaged(name, stored.version);
+  const v1::Graph plan = AddDeviceCopies(std::move(message));
+  const auto account = models.FindAccount(stored.loaded_by);
+  ModelInstances::Parts parts;
+  parts.graph =
+      std::make_shared<LoadedGraph>(name, SerializeGraph(plan), plan, models.checked, account);
+  graph::CheckBudget budget;
+  ASSIGN_OR_RETURN(parts.checked, parts.graph->Check(core.registry, budget));
+  ASSIGN_OR_RETURN(parts.interface, ReadInterface(parts.checked->graph));
+  uint64_t bytes = 0;
+  for (const uint32_t tensor : parts.interface.weights) {
+    const std::string wanted = parts.checked->graph.TensorName(tensor);
+    for (const StoredModel::Weight& weight : stored.weights) {
+      if (weight.tensor != wanted) continue;
+      ASSIGN_OR_RETURN(std::string data, state.GetBlob(weight.sha256));
+      bytes += data.size();
+      parts.weights.push_back(std::move(data));
+    }
+  }
+  if (parts.weights.size() != parts.interface.weights.size()) {
+    return errors::StoredModelDamaged(name, stored.version);
+  }
+  if (stored.device >= core.devices.size()) {
+    return errors::ModelDeviceGone(name, stored.version, stored.device);
+  }
+  // A daemon with other limits may have stored more than this one allows; it is kept.
+  auto charge = models.weights.Acquire(account, bytes);
+  parts.device = stored.device;
+  parts.max_instances = stored.instances;
+  parts.client =
+      core.clients.MakeInternal("model " + name, core.access.FindAccount(stored.loaded_by));
+  parts.holder = absl::StrCat("identity ", stored.loaded_by);
+  return std::make_shared<const GraphModel>(
+      models.graphs, name, stored,
+      std::make_shared<ModelInstances>(models.graphs, std::move(parts)),
+      charge.has_value() ? *std::move(charge) : Budget::Charge());
+}
+
+}  // namespace
+
+std::vector<std::string> Models::Restore(StateStore* state) {
+  std::vector<std::string> warnings;
+  absl::MutexLock change(&change_mu_);
+  state_ = state;
+  for (const StoredModel& stored : state->models()) {
+    std::vector<std::shared_ptr<const ServedModel>> versions;
+    for (const StoredModel::Version& version : stored.versions) {
+      auto made = MakeModel(*this, *state, stored.name, version);
+      if (!made.ok()) {
+        warnings.push_back(absl::StrCat("version ", version.version, " of model ", stored.name,
+                                        " is not available: ", made.status().message()));
+        made = std::make_shared<const UnavailableModel>(
+            version, absl::Status(absl::StatusCode::kUnavailable, made.status().message()));
+      }
+      versions.push_back(*std::move(made));
+    }
+    core.models.Restore(stored, std::move(versions));
+  }
+  return warnings;
+}
+
+std::shared_ptr<Budget::Account> Models::FindAccount(const std::string& identity) {
+  absl::MutexLock lock(&accounts_mu_);
+  std::shared_ptr<Budget::Account>& known = accounts_[identity];
+  if (known == nullptr) known = std::make_shared<Budget::Account>();
+  return known;
+}
+
+absl::Status Models::Save(const std::string& name, absl::Span<const std::string_view> contents) {
+  if (state_ == nullptr) return absl::OkStatus();
+  const std::optional<StoredModel> stored = core.models.Store(name);
+  return stored.has_value() ? state_->PutModel(*stored, contents) : state_->DropModel(name);
+}
+
+Models::Change Models::Saved(const std::string& name, Change change) {
+  if (change.ok()) RETURN_IF_ERROR(Save(name, {}));
+  return change;
+}
+
+absl::StatusOr<ModelTable::Added> Models::Add(const std::string& name,
+                                              std::shared_ptr<const ServedModel> served,
+                                              const std::string& loaded_by,
+                                              absl::Span<const std::string_view> contents) {
+  absl::MutexLock change(&change_mu_);
+  ASSIGN_OR_RETURN(
+      const ModelTable::Added added,
+      core.models.Add(name, std::move(served), absl::ToUnixMillis(absl::Now()), loaded_by));
+  if (added.already_loaded) return added;
+  const absl::Status saved = Save(name, contents);
+  if (saved.ok()) return added;
+  core.models.Remove(name, added.version, std::nullopt).status().IgnoreError();
+  return saved;
+}
+
+Models::Change Models::Activate(const std::string& name, uint32_t version,
+                                ModelTable::Revision expected) {
+  absl::MutexLock change(&change_mu_);
+  return Saved(name, core.models.Activate(name, version, expected));
+}
+
+Models::Change Models::Rollback(const std::string& name, ModelTable::Revision expected) {
+  absl::MutexLock change(&change_mu_);
+  return Saved(name, core.models.Rollback(name, expected));
+}
+
+Models::Change Models::Remove(const std::string& name, uint32_t version,
+                              ModelTable::Revision expected) {
+  absl::MutexLock change(&change_mu_);
+  return Saved(name, core.models.Remove(name, version, expected));
+}
+
+}  // namespace resident

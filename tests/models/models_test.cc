@@ -1,0 +1,802 @@
+// Models on a real daemon: loads, requests over every interface, changes of versions under load,
+// and what happens to requests when something ends.
+#include "client/models.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/operators.h"
+#include "inference/open_inference.grpc.pb.h"
+#include "tests/daemon/daemon.h"
+#include "tests/daemon/messages.h"
+#include "tests/graph/graph_maker.h"
+#include "tests/graph/graph_runs.h"
+#include "tests/graph/runnable_graph.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temp_folder.h"
+
+namespace resident::testing {
+namespace {
+
+using Values = std::vector<float>;
+using Weights = std::map<std::string, std::string_view>;
+
+constexpr int64_t kRows = 6;  // At most.
+constexpr int64_t kIn = 5;
+constexpr int64_t kHidden = 7;
+constexpr int64_t kOut = 3;
+
+// y = relu(x w1' + b1) w2', for up to kRows rows of x; s = scale * y.
+struct Mlp {
+  explicit Mlp(uint32_t seed) {
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<float> value(-1, 1);
+    for (const auto& [values, size] :
+         {std::pair{&w1, kHidden * kIn}, {&b1, kHidden}, {&w2, kOut * kHidden}}) {
+      for (int64_t i = 0; i < size; ++i) values->push_back(value(random));
+    }
+  }
+
+  static GraphMaker Graph() {
+    GraphMaker g;
+    g.Scalar("n", 1, kRows).Scalar("scale", -8, 8, v1::DTYPE_F32);
+    g.graph.mutable_scalars(1)->set_initial(2);
+    g.Weight("w1", {D(kHidden), D(kIn)})
+        .Weight("b1", {D(kHidden)})
+        .Weight("w2", {D(kOut), D(kHidden)});
+    g.Input("x", {D("n"), D(kIn)});
+    g.Activation("h", {D("n"), D(kHidden)}).Activation("r", {D("n"), D(kHidden)});
+    g.Output("y", {D("n"), D(kOut)}).Output("s", {D("n"), D(kOut)});
+    g.Call("gemv", {"x", "w1", "b1", "h"}).Call("relu", {"h", "r"});
+    g.Call("gemv", {"r", "w2", None(), "y"}).Call("scale", {"y", "s", S("scale")});
+    return g;
+  }
+
+  std::string bytes(const Values& values) const { return ToBytes(values); }
+  // The result in double precision.
+  std::vector<double> Reference(const Values& x) const {
+    std::vector<double> y;
+    for (size_t row = 0; row < x.size() / kIn; ++row) {
+      std::vector<double> h(kHidden);
+      for (int64_t i = 0; i < kHidden; ++i) {
+        h[i] = b1[i];
+        for (int64_t k = 0; k < kIn; ++k) h[i] += double{w1[i * kIn + k]} * x[row * kIn + k];
+        h[i] = std::max(h[i], 0.0);
+      }
+      for (int64_t i = 0; i < kOut; ++i) {
+        double sum = 0;
+        for (int64_t k = 0; k < kHidden; ++k) sum += double{w2[i * kHidden + k]} * h[k];
+        y.push_back(sum);
+      }
+    }
+    return y;
+  }
+
+  Values w1, b1, w2;
+};
+
+Values RandomValues(std::mt19937& random, int64_t count) {
+  std::uniform_real_distribution<float> value(-2, 2);
+  Values values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(value(random));
+  return values;
+}
+
+v1::ModelCall CallOf(const std::string& model, const Values& x, uint32_t version = 0) {
+  v1::ModelCall call;
+  call.set_model(model);
+  call.set_version(version);
+  v1::ModelTensor& tensor = *call.add_inputs();
+  tensor.set_name("x");
+  tensor.set_dtype(v1::DTYPE_F32);
+  tensor.add_shape(x.size() / kIn);
+  tensor.add_shape(kIn);
+  tensor.set_data(ToBytes(x));
+  return call;
+}
+
+bool IsClose(const std::string& bytes, const std::vector<double>& expected, double factor = 1) {
+  const Values got = FromBytes<float>(bytes);
+  if (got.size() != expected.size()) return false;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - factor * expected[i]) <= 1e-4)) return false;
+  }
+  return true;
+}
+
+class ModelsTest : public ::testing::Test {
+ protected:
+  explicit ModelsTest(const std::vector<std::string>& flags = {}) : daemon_(flags) {
+    auto client = client::Client::Connect(daemon_.address());
+    EXPECT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    models_ = std::make_unique<client::Models>(*client_);
+  }
+
+  static v1::LoadModelHeader Header(const std::string& name, const v1::Graph& graph) {
+    v1::LoadModelHeader header;
+    header.set_name(name);
+    *header.mutable_graph() = graph;
+    header.set_activate(true);
+    return header;
+  }
+  absl::StatusOr<v1::LoadModelResponse> Load(const std::string& name, const Mlp& mlp,
+                                             uint32_t instances = 0, bool activate = true) {
+    v1::LoadModelHeader header = Header(name, Mlp::Graph().graph);
+    header.set_instances(instances);
+    header.set_activate(activate);
+    const std::string w1 = ToBytes(mlp.w1), b1 = ToBytes(mlp.b1), w2 = ToBytes(mlp.w2);
+    return models_->Load(header, {{"w1", w1}, {"b1", b1}, {"w2", w2}});
+  }
+  uint32_t MustLoad(const std::string& name, const Mlp& mlp, uint32_t instances = 0,
+                    bool activate = true) {
+    const auto loaded = Load(name, mlp, instances, activate);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? loaded->version() : 0;
+  }
+  // A model whose node takes `ms` milliseconds.
+  void MustLoadSlow(const std::string& name, int64_t ms, uint32_t instances) {
+    GraphMaker g;
+    g.Output("y", {D(int64_t{1})}).Call("test.spin", {"y", I(ms * 1'000'000)});
+    v1::LoadModelHeader header = Header(name, g.graph);
+    header.set_instances(instances);
+    const auto loaded = models_->Load(header, Weights());
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ASSERT_NE(loaded->version(), 0u) << FindingsText(loaded->report());
+  }
+  static v1::ModelCall SlowCall(const std::string& name) {
+    v1::ModelCall call;
+    call.set_model(name);
+    return call;
+  }
+  v1::ModelVersion Describe(const std::string& name, uint32_t version) {
+    const auto models = models_->List(name);
+    EXPECT_TRUE(models.ok()) << models.status();
+    for (const v1::ModelVersion& each : models->at(0).versions()) {
+      if (each.version() == version) return each;
+    }
+    return {};
+  }
+  static void ExpectError(const absl::Status& status, absl::StatusCode code,
+                          const std::string& part) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_NE(status.message().find(part), std::string::npos) << status;
+    EXPECT_NE(status.message().find("Fix: "), std::string::npos) << status;
+  }
+
+  Daemon daemon_;
+  std::unique_ptr<client::Client> client_;
+  std::unique_ptr<client::Models> models_;
+  std::mt19937 random_{std::random_device{}()};
+};
+
+TEST_F(ModelsTest, ALoadedGraphServesRequestsOfEachSize) {
+  const Mlp mlp(random_());
+  EXPECT_EQ(MustLoad("rank", mlp), 1u);
+  for (int round = 0; round < 100; ++round) {
+    const int64_t rows = 1 + round % kRows;
+    const Values x = RandomValues(random_, rows * kIn);
+    const auto result = models_->Run(CallOf("rank", x));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->version(), 1u);
+    ASSERT_EQ(result->outputs_size(), 2);
+    EXPECT_TRUE(IsClose(result->outputs(0), mlp.Reference(x)));
+    EXPECT_TRUE(IsClose(result->outputs(1), mlp.Reference(x), 2));
+    EXPECT_EQ(result->output_types(0).shape(0), static_cast<uint64_t>(rows));
+    EXPECT_EQ(result->output_types(0).shape(1), static_cast<uint64_t>(kOut));
+  }
+  // Chosen outputs, in the request's order, with a value of the scalar.
+  const Values x = RandomValues(random_, kIn);
+  v1::ModelCall call = CallOf("rank", x);
+  call.add_outputs("s");
+  call.add_outputs("y");
+  (*call.mutable_scalars())["scale"] = -3;
+  const auto result = models_->Run(call);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(IsClose(result->outputs(0), mlp.Reference(x), -3));
+  EXPECT_TRUE(IsClose(result->outputs(1), mlp.Reference(x)));
+  const v1::ModelVersion version = Describe("rank", 1);
+  EXPECT_EQ(version.state(), v1::ModelVersion::STATE_ACTIVE);
+  EXPECT_EQ(version.requests(), 101u);
+  EXPECT_EQ(version.failed(), 0u);
+  EXPECT_EQ(version.inputs(0).shape(0), -1);
+  EXPECT_EQ(version.inputs(0).max(), static_cast<uint64_t>(kRows));
+  ASSERT_EQ(version.scalars_size(), 1);
+  EXPECT_EQ(version.scalars(0).name(), "scale");
+}
+
+TEST_F(ModelsTest, RequestsThatDoNotFitAreRefusedAndChangeNothing) {
+  MustLoad("rank", Mlp(1));
+  const Values x = RandomValues(random_, 2 * kIn);
+  const v1::ModelCall good = CallOf("rank", x);
+  struct Case {
+    const char* part;
+    absl::StatusCode code;
+    std::function<void(v1::ModelCall&)> change;
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto input = [](v1::ModelCall& call) -> v1::ModelTensor& {
+    return *call.mutable_inputs(0);
+  };
+  const Case cases[] = {
+      {"there is no model 'rang'", absl::StatusCode::kNotFound,
+       [](v1::ModelCall& call) { call.set_model("rang"); }},
+      {"has no version 9", absl::StatusCode::kNotFound,
+       [](v1::ModelCall& call) { call.set_version(9); }},
+      {"needs the input 'x'", kInvalid, [](v1::ModelCall& call) { call.clear_inputs(); }},
+      {"has no input 'z'", kInvalid, [&](v1::ModelCall& call) { input(call).set_name("z"); }},
+      {"named twice", kInvalid, [&](v1::ModelCall& call) { *call.add_inputs() = input(call); }},
+      {"dtype f64", kInvalid, [&](v1::ModelCall& call) { input(call).set_dtype(v1::DTYPE_F64); }},
+      {"dtype 77", kInvalid,
+       [&](v1::ModelCall& call) { input(call).set_dtype(static_cast<v1::DType>(77)); }},
+      {"shape [2]", kInvalid,
+       [&](v1::ModelCall& call) { input(call).mutable_shape()->Truncate(1); }},
+      {"shape [2, 4]", kInvalid, [&](v1::ModelCall& call) { input(call).set_shape(1, 4); }},
+      {"shape [0, 5]", kInvalid, [&](v1::ModelCall& call) { input(call).set_shape(0, 0); }},
+      {"shape [7, 5]", kInvalid, [&](v1::ModelCall& call) { input(call).set_shape(0, 7); }},
+      {"shape [18446744073709551615, 5]", kInvalid,
+       [&](v1::ModelCall& call) { input(call).set_shape(0, UINT64_MAX); }},
+      {"number of bytes 39", kInvalid,
+       [&](v1::ModelCall& call) { input(call).mutable_data()->pop_back(); }},
+      {"has no output 'h'", kInvalid, [](v1::ModelCall& call) { call.add_outputs("h"); }},
+      {"named twice", kInvalid,
+       [](v1::ModelCall& call) {
+         call.add_outputs("y");
+         call.add_outputs("y");
+       }},
+      {"'n' of model rank is the size", kInvalid,
+       [](v1::ModelCall& call) { (*call.mutable_scalars())["n"] = 2; }},
+      {"scale", kInvalid, [](v1::ModelCall& call) { (*call.mutable_scalars())["scale"] = 9; }},
+      {"scala", kInvalid, [](v1::ModelCall& call) { (*call.mutable_scalars())["scala"] = 1; }},
+  };
+  for (const Case& each : cases) {
+    v1::ModelCall call = good;
+    each.change(call);
+    ExpectError(models_->Run(call).status(), each.code, each.part);
+  }
+  EXPECT_TRUE(models_->Run(good).ok());
+  EXPECT_EQ(Describe("rank", 1).requests(), 1u);
+}
+
+TEST_F(ModelsTest, LoadsThatCannotServeAreRefusedAndChangeNothing) {
+  const Mlp mlp(2);
+  const std::string w1 = ToBytes(mlp.w1), b1 = ToBytes(mlp.b1), w2 = ToBytes(mlp.w2);
+  const Weights all = {{"w1", w1}, {"b1", b1}, {"w2", w2}};
+  const v1::LoadModelHeader good = Header("rank", Mlp::Graph().graph);
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto refuse = [&](const v1::LoadModelHeader& header, const Weights& weights,
+                          absl::StatusCode code, const std::string& part) {
+    ExpectError(models_->Load(header, weights).status(), code, part);
+  };
+  v1::LoadModelHeader header = good;
+  for (const char* name : {"", "7up", "a/b"}) {
+    header.set_name(name);
+    refuse(header, all, kInvalid, "name of a model");
+  }
+  header.set_name("relu");
+  refuse(header, all, absl::StatusCode::kAlreadyExists, "there is an operator 'relu'");
+  header = good;
+  header.clear_graph();
+  refuse(header, {}, kInvalid, "neither a graph nor");
+  header = good;
+  header.set_instances(17);
+  refuse(header, all, kInvalid, "17 instances");
+  header = good;
+  header.set_device(9);
+  refuse(header, all, absl::StatusCode::kNotFound, "9");
+  refuse(good, {{"w1", w1}, {"b1", b1}}, kInvalid, "weight 'w2' has 84 bytes, and 0 were sent");
+  refuse(good, {{"w1", w1}, {"b1", b1}, {"w2", w2}, {"x", w2}}, kInvalid,
+         "contents were sent for 'x'");
+  const std::string longer = w2 + "1234";
+  refuse(good, {{"w1", w1}, {"b1", b1}, {"w2", longer}}, kInvalid, "88 were sent");
+  header = good;
+  header.mutable_graph()->mutable_loop()->set_max_steps(2);
+  refuse(header, all, kInvalid, "it has a loop");
+  // A graph with errors is not an error of the call.
+  header = good;
+  header.mutable_graph()->mutable_nodes(0)->set_operator_("gemw");
+  const auto report = models_->Load(header, all);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->version(), 0u);
+  EXPECT_FALSE(report->report().accepted());
+  EXPECT_GE(report->report().errors(), 1u);
+  EXPECT_TRUE(models_->List()->empty());
+}
+
+TEST_F(ModelsTest, OperatorsAndModelsShareTheirNames) {
+  MustLoad("rank", Mlp(3));
+  client::Operators operators(*client_);
+  const auto installed = operators.Install(client::Installation::Expression("rank", "x * 2"));
+  ExpectError(installed.status(), absl::StatusCode::kAlreadyExists, "there is a model 'rank'");
+  ASSERT_TRUE(models_->Remove("rank").ok());
+  EXPECT_TRUE(operators.Install(client::Installation::Expression("rank", "x * 2")).ok());
+  ExpectError(Load("rank", Mlp(3)).status(), absl::StatusCode::kAlreadyExists,
+              "there is an operator 'rank'");
+}
+
+TEST_F(ModelsTest, EachAnswerIsThatOfTheVersionItNamesWhileVersionsChange) {
+  const Mlp first(4), second(5);
+  ASSERT_EQ(MustLoad("rank", first, 4), 1u);
+  ASSERT_EQ(MustLoad("rank", second, 4), 2u);
+  std::atomic<bool> ended{false};
+  std::atomic<uint64_t> served[3] = {};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, seed = random_()] {
+      std::mt19937 random(seed);
+      while (!ended) {
+        const Values x = RandomValues(random, kIn * (1 + random() % kRows));
+        const auto result = models_->Run(CallOf("rank", x));
+        ASSERT_TRUE(result.ok()) << result.status();
+        ASSERT_TRUE(result->version() == 1 || result->version() == 2);
+        ASSERT_TRUE(
+            IsClose(result->outputs(0), (result->version() == 1 ? first : second).Reference(x)))
+            << "version " << result->version();
+        ++served[result->version()];
+      }
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    const auto change = i % 2 == 0 ? models_->Rollback("rank") : models_->Activate("rank", 2);
+    ASSERT_TRUE(change.ok()) << change.status();
+    EXPECT_EQ(change->version(), i % 2 == 0 ? 1u : 2u);
+    // The next request is served by the new version.
+    const Values x = RandomValues(random_, kIn);
+    const auto result = models_->Run(CallOf("rank", x));
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->version(), change->version());
+  }
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(served[1], 0u);
+  EXPECT_GT(served[2], 0u);
+  EXPECT_EQ(Describe("rank", 1).failed() + Describe("rank", 2).failed(), 0u);
+}
+
+TEST_F(ModelsTest, RequestsWaitForAnInstanceAndAllAreServed) {
+  MustLoadSlow("slow", /*ms=*/5, /*instances=*/2);
+  std::vector<std::thread> threads;
+  std::atomic<int> served{0};
+  for (int t = 0; t < 16; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 4; ++i) {
+        const auto result = models_->Run(SlowCall("slow"));
+        ASSERT_TRUE(result.ok()) << result.status();
+        ++served;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(served, 64);
+  EXPECT_LE(Describe("slow", 1).instances(), 2u);
+  EXPECT_EQ(Describe("slow", 1).requests(), 64u);
+}
+
+TEST_F(ModelsTest, ARequestThatWaitsEndsAtItsDeadlineOrWhenItIsCancelled) {
+  MustLoadSlow("slow", /*ms=*/400, /*instances=*/1);
+  std::thread busy([&] { EXPECT_TRUE(models_->Run(SlowCall("slow")).ok()); });
+  ASSERT_TRUE(Eventually([&] { return daemon_.Device().ring().in_flight() > 0; }));
+  ExpectError(models_->Run(SlowCall("slow"), absl::Milliseconds(20)).status(),
+              absl::StatusCode::kDeadlineExceeded, "");
+  const auto channel = daemon_.Connect();
+  const auto executor = v1::Executor::NewStub(channel);
+  grpc::ClientContext context;
+  v1::RunRequest request;
+  *request.mutable_batch()->mutable_model() = SlowCall("slow");
+  std::thread cancel([&] { context.TryCancel(); });
+  v1::RunResponse response;
+  EXPECT_EQ(executor->Run(&context, request, &response).error_code(), grpc::StatusCode::CANCELLED);
+  cancel.join();
+  busy.join();
+  EXPECT_TRUE(models_->Run(SlowCall("slow")).ok());
+}
+
+TEST_F(ModelsTest, AModelThatTakesTooLongIsEndedWithAnAnswer) {
+  GraphMaker g;
+  g.Output("y", {D(int64_t{1})}).Activation("a", {D(int64_t{1})});
+  for (int i = 0; i < 8; ++i) g.Call("test.spin", {i < 7 ? "a" : "y", I(300'000'000)});
+  ASSERT_TRUE(models_->Load(Header("slow", g.graph), Weights()).ok());
+  ExpectError(models_->Run(SlowCall("slow")).status(), absl::StatusCode::kAborted,
+              "did not end within 1000 ms");
+  EXPECT_EQ(Describe("slow", 1).failed(), 1u);
+  // The next request does not continue where that one ended.
+  ExpectError(models_->Run(SlowCall("slow")).status(), absl::StatusCode::kAborted,
+              "did not end within 1000 ms");
+}
+
+TEST_F(ModelsTest, ANodeThatRefusesItsArgumentsFailsOnlyItsRequest) {
+  GraphMaker g;
+  g.Weight("table", {D(int64_t{4}), D(int64_t{2})});
+  g.Tensor(v1::GraphTensor::KIND_INPUT, "ids", {D(int64_t{2})}, v1::DTYPE_I64);
+  g.Output("y", {D(int64_t{2}), D(int64_t{2})});
+  g.Call("embedding", {"ids", "table", "y"});
+  g.node(0).set_name("lookup");
+  const std::string table = ToBytes<float>({0, 1, 2, 3, 4, 5, 6, 7});
+  ASSERT_TRUE(models_->Load(Header("lookup", g.graph), {{"table", table}}).ok());
+  const auto call = [](int64_t a, int64_t b) {
+    v1::ModelCall message;
+    message.set_model("lookup");
+    v1::ModelTensor& ids = *message.add_inputs();
+    ids.set_name("ids");
+    ids.set_dtype(v1::DTYPE_I64);
+    ids.add_shape(2);
+    ids.set_data(ToBytes<int64_t>({a, b}));
+    return message;
+  };
+  for (int i = 0; i < 20; ++i) {
+    const auto good = models_->Run(call(3, 1));
+    ASSERT_TRUE(good.ok()) << good.status();
+    EXPECT_EQ(FromBytes<float>(good->outputs(0)), (Values{6, 7, 2, 3}));
+    ExpectError(models_->Run(call(0, 4)).status(), absl::StatusCode::kInvalidArgument,
+                "node lookup: operator embedding version 1 refused its arguments");
+  }
+  EXPECT_EQ(Describe("lookup", 1).failed(), 20u);
+}
+
+TEST_F(ModelsTest, AModelServesAgainAfterItsEngineEnded) {
+  const Mlp mlp(6);
+  MustLoad("rank", mlp);
+  const Values x = RandomValues(random_, 3 * kIn);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(models_->Run(CallOf("rank", x)).ok());
+    const pid_t engine = daemon_.engine_pid();
+    ASSERT_EQ(kill(engine, SIGKILL), 0);
+    ASSERT_TRUE(daemon_.AwaitAnotherEngine(engine));
+    ASSERT_TRUE(Eventually([&] {
+      const auto result = models_->Run(CallOf("rank", x));
+      if (!result.ok()) {
+        EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << result.status();
+        return false;
+      }
+      EXPECT_TRUE(IsClose(result->outputs(0), mlp.Reference(x)));
+      return true;
+    }));
+  }
+}
+
+TEST_F(ModelsTest, AModelUsesTheOperatorsThatServeNow) {
+  client::Operators operators(*client_);
+  const auto install = [&](const char* formula) {
+    auto installation = client::Installation::Expression("twice", formula);
+    installation.WaitFor(v1::VERSION_STATE_ACTIVE);
+    const auto installed = operators.Install(installation);
+    ASSERT_TRUE(installed.ok()) << installed.status();
+  };
+  install("x * 2");
+  GraphMaker g;
+  g.Input("x", {D(int64_t{4})}).Output("y", {D(int64_t{4})}).Call("twice", {"x", "y"});
+  ASSERT_TRUE(models_->Load(Header("m", g.graph), Weights()).ok());
+  v1::ModelCall call;
+  call.set_model("m");
+  v1::ModelTensor& x = *call.add_inputs();
+  x.set_name("x");
+  x.set_dtype(v1::DTYPE_F32);
+  x.add_shape(4);
+  x.set_data(ToBytes<float>({1, 2, 3, 4}));
+  const auto values = [&]() -> Values {
+    const auto result = models_->Run(call);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? FromBytes<float>(result->outputs(0)) : Values();
+  };
+  EXPECT_EQ(values(), (Values{2, 4, 6, 8}));
+  install("x * 3");
+  EXPECT_EQ(values(), (Values{3, 6, 9, 12}));
+  ASSERT_TRUE(operators.Rollback("twice").ok());
+  EXPECT_EQ(values(), (Values{2, 4, 6, 8}));
+  // The standby version on trial beside the active one does not disturb the model.
+  ASSERT_TRUE(operators.Promote("twice", /*shadow_percent=*/100, /*traffic_percent=*/0).ok());
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(values(), (Values{2, 4, 6, 8}));
+  ASSERT_TRUE(operators.Promote("twice", 0, 0).ok());
+  ASSERT_TRUE(operators.Remove("twice").ok());
+  const absl::Status gone = models_->Run(call).status();
+  EXPECT_FALSE(gone.ok());
+  EXPECT_NE(gone.message().find("twice"), std::string::npos) << gone;
+}
+
+TEST_F(ModelsTest, ARemovedModelFinishesItsRequestsAndFreesItsMemory) {
+  const uint64_t before = daemon_.Device().memory_used_bytes();
+  MustLoadSlow("slow", /*ms=*/300, /*instances=*/1);
+  std::thread running([&] { EXPECT_TRUE(models_->Run(SlowCall("slow")).ok()); });
+  ASSERT_TRUE(Eventually([&] { return daemon_.Device().ring().in_flight() > 0; }));
+  EXPECT_GT(daemon_.Device().memory_used_bytes(), before);
+  ASSERT_TRUE(models_->Remove("slow").ok());
+  ExpectError(models_->Run(SlowCall("slow")).status(), absl::StatusCode::kNotFound, "no model");
+  running.join();
+  EXPECT_TRUE(Eventually([&] { return daemon_.Device().memory_used_bytes() == before; }));
+}
+
+TEST_F(ModelsTest, TheOpenInferenceProtocolServesModels) {
+  const Mlp mlp(7);
+  MustLoad("rank", mlp);
+  const auto stub = inference::GRPCInferenceService::NewStub(daemon_.Connect());
+  {
+    grpc::ClientContext context;
+    inference::ModelMetadataRequest request;
+    request.set_name("rank");
+    inference::ModelMetadataResponse metadata;
+    ASSERT_TRUE(stub->ModelMetadata(&context, request, &metadata).ok());
+    ASSERT_EQ(metadata.inputs_size(), 1);
+    EXPECT_EQ(metadata.inputs(0).name(), "x");
+    EXPECT_EQ(metadata.inputs(0).datatype(), "FP32");
+    EXPECT_EQ(metadata.inputs(0).shape(0), -1);
+    EXPECT_EQ(metadata.outputs_size(), 2);
+    EXPECT_EQ(metadata.versions(0), "1");
+  }
+  const Values x = RandomValues(random_, 2 * kIn);
+  inference::ModelInferRequest request;
+  request.set_model_name("rank");
+  request.set_id("seven");
+  auto& input = *request.add_inputs();
+  input.set_name("x");
+  input.set_datatype("FP32");
+  input.add_shape(2);
+  input.add_shape(kIn);
+  request.add_raw_input_contents(ToBytes(x));
+  (*request.mutable_parameters())["scale"].set_double_param(4);
+  request.add_outputs()->set_name("s");
+  {
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    const grpc::Status status = stub->ModelInfer(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.model_name(), "rank");
+    EXPECT_EQ(response.model_version(), "1");
+    EXPECT_EQ(response.id(), "seven");
+    ASSERT_EQ(response.outputs_size(), 1);
+    EXPECT_EQ(response.outputs(0).name(), "s");
+    EXPECT_EQ(response.outputs(0).datatype(), "FP32");
+    EXPECT_EQ(response.outputs(0).shape(0), 2);
+    EXPECT_TRUE(IsClose(response.raw_output_contents(0), mlp.Reference(x), 4));
+  }
+  {
+    grpc::ClientContext context;
+    const auto stream = stub->ModelStreamInfer(&context);
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(stream->Write(request));
+    stream->WritesDone();
+    inference::ModelStreamInferResponse response;
+    int answers = 0;
+    while (stream->Read(&response)) {
+      EXPECT_EQ(response.error_message(), "");
+      EXPECT_TRUE(IsClose(response.infer_response().raw_output_contents(0), mlp.Reference(x), 4));
+      ++answers;
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    EXPECT_EQ(answers, 20);
+  }
+  request.set_model_name("rank:batch");
+  grpc::ClientContext context;
+  inference::ModelInferResponse response;
+  EXPECT_EQ(stub->ModelInfer(&context, request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+// A model of the graph of a run without a loop: each state becomes an input, which a node copies to
+// an activation in the state's place. The call has what the run binds.
+struct RunAsModel {
+  explicit RunAsModel(const v1::RunGraphRequest& request) : graph(request.graph()) {
+    std::map<std::string, std::string> bound;
+    for (const v1::GraphBinding& each : request.bindings()) bound[each.tensor()] = each.data();
+    call.mutable_scalars()->insert(request.scalars().begin(), request.scalars().end());
+    google::protobuf::RepeatedPtrField<v1::GraphNode> nodes;
+    const int tensors = graph.tensors_size();
+    for (int i = 0; i < tensors; ++i) {
+      v1::GraphTensor& tensor = *graph.mutable_tensors(i);
+      const std::string name = tensor.name();
+      if (tensor.kind() == v1::GraphTensor::KIND_STATE) {
+        tensor.set_kind(v1::GraphTensor::KIND_ACTIVATION);
+        if (!tensor.alias_of().empty()) continue;
+        v1::GraphTensor input = tensor;
+        input.set_name(absl::StrCat("first.", name));
+        input.set_kind(v1::GraphTensor::KIND_INPUT);
+        v1::GraphNode& copy = *nodes.Add();
+        copy.set_operator_("copy");
+        copy.add_arguments()->mutable_tensor()->set_name(input.name());
+        copy.add_arguments()->mutable_tensor()->set_name(name);
+        AddInput(input, bound[name]);
+        *graph.add_tensors() = std::move(input);
+      } else if (tensor.kind() == v1::GraphTensor::KIND_INPUT && tensor.alias_of().empty()) {
+        AddInput(tensor, bound[name]);
+      } else if (bound.contains(name)) {
+        weights[name] = bound[name];
+      }
+    }
+    for (v1::GraphNode& node : *graph.mutable_nodes()) *nodes.Add() = std::move(node);
+    graph.mutable_nodes()->Swap(&nodes);
+  }
+
+  void AddInput(const v1::GraphTensor& tensor, const std::string& data) {
+    v1::ModelTensor& input = *call.add_inputs();
+    input.set_name(tensor.name());
+    input.set_dtype(tensor.dtype());
+    uint64_t bytes = client::SizeOf(tensor.dtype());
+    for (const v1::GraphDim& dim : tensor.shape()) {
+      input.add_shape(static_cast<uint64_t>(dim.size()));
+      bytes *= static_cast<uint64_t>(dim.size());
+    }
+    input.set_data(data.empty() ? std::string(bytes, '\0') : data);
+  }
+
+  v1::Graph graph;
+  v1::ModelCall call;
+  std::map<std::string, std::string> weights;
+};
+
+TEST_F(ModelsTest, RandomGraphsGiveWhatGraphsRunGives) {
+  std::mt19937_64 random(random_());
+  const Client session(daemon_);
+  int compared = 0;
+  for (int i = 0; i < 600 && compared < 60; ++i) {
+    v1::RunGraphRequest request = MakeRunnableGraph(random, /*nodes=*/30);
+    if (request.graph().has_loop()) continue;
+    request.mutable_graph()->set_fuse(false);
+    const GraphOutcome expected = RunGraph(daemon_, session, request);
+    ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
+    RunAsModel model(request);
+    model.call.set_model(absl::StrCat("r", i));
+    const Weights weights(model.weights.begin(), model.weights.end());
+    const auto loaded = models_->Load(Header(model.call.model(), model.graph), weights);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ASSERT_TRUE(loaded->version() != 0) << FindingsText(loaded->report());
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      const auto result = models_->Run(model.call);
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_EQ(result->outputs_size(), expected.result.outputs_size());
+      for (int k = 0; k < result->outputs_size(); ++k) {
+        EXPECT_EQ(result->outputs(k), expected.result.outputs(k).data()) << "output " << k;
+      }
+    }
+    ASSERT_TRUE(models_->Remove(model.call.model()).ok());
+    ++compared;
+  }
+  EXPECT_GE(compared, 20);
+}
+
+class ModelsRestartTest : public ::testing::Test {
+ protected:
+  std::string flag() const { return "--state_dir=" + folder_.path(); }
+
+  const TempFolder folder_{"models"};
+  std::mt19937 random_{std::random_device{}()};
+};
+
+// A daemon is killed and started again in the same folder.
+TEST_F(ModelsRestartTest, ModelsServeAgainAfterAKilledDaemon) {
+  const Mlp first(11), second(12);
+  const std::string w1[] = {ToBytes(first.w1), ToBytes(second.w1)};
+  const std::string b1[] = {ToBytes(first.b1), ToBytes(second.b1)};
+  const std::string w2[] = {ToBytes(first.w2), ToBytes(second.w2)};
+  const Values x = RandomValues(random_, 4 * kIn);
+  uint64_t revision = 0;
+  const auto expect = [&](client::Models& models, uint32_t version, const Mlp& mlp) {
+    const auto result = models.Run(CallOf("rank", x));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->version(), version);
+    EXPECT_TRUE(IsClose(result->outputs(0), mlp.Reference(x)));
+  };
+  {
+    Daemon daemon({flag()});
+    const auto client = client::Client::Connect(daemon.address()).value();
+    client::Models models(*client);
+    for (int i : {0, 1}) {
+      v1::LoadModelHeader header;
+      header.set_name("rank");
+      header.set_activate(true);
+      *header.mutable_graph() = Mlp::Graph().graph;
+      ASSERT_TRUE(models.Load(header, {{"w1", w1[i]}, {"b1", b1[i]}, {"w2", w2[i]}}).ok());
+      header.set_name("gone");
+      ASSERT_TRUE(models.Load(header, {{"w1", w1[i]}, {"b1", b1[i]}, {"w2", w2[i]}}).ok());
+    }
+    ASSERT_TRUE(models.Remove("gone").ok());
+    const auto back = models.Rollback("rank");
+    ASSERT_TRUE(back.ok());
+    revision = back->revision();
+    expect(models, 1, first);
+    daemon.Kill(SIGKILL);
+    ASSERT_TRUE(daemon.Wait().has_value());
+  }
+  {
+    Daemon daemon({flag()});
+    const auto client = client::Client::Connect(daemon.address()).value();
+    client::Models models(*client);
+    const auto list = models.List().value();
+    ASSERT_EQ(list.size(), 1u);
+    EXPECT_EQ(list[0].revision(), revision);
+    ASSERT_EQ(list[0].versions_size(), 2);
+    EXPECT_EQ(list[0].versions(0).state(), v1::ModelVersion::STATE_ACTIVE);
+    EXPECT_EQ(list[0].versions(1).state(), v1::ModelVersion::STATE_PREVIOUS);
+    EXPECT_EQ(list[0].versions(0).unavailable(), "");
+    expect(models, 1, first);
+    EXPECT_EQ(models.Rollback("rank").value().version(), 2u);
+    expect(models, 2, second);
+    daemon.Kill(SIGKILL);
+    ASSERT_TRUE(daemon.Wait().has_value());
+  }
+  Daemon daemon({flag()});
+  const auto client = client::Client::Connect(daemon.address()).value();
+  client::Models models(*client);
+  expect(models, 2, second);
+}
+
+// A version whose operator is not there after a restart says so, and the others serve.
+TEST_F(ModelsRestartTest, AVersionThatDoesNotFitTheOperatorsIsKeptWithItsReason) {
+  {
+    Daemon daemon({flag()});
+    const auto client = client::Client::Connect(daemon.address()).value();
+    client::Models models(*client);
+    client::Operators operators(*client);
+    auto twice = client::Installation::Expression("twice", "x * 2");
+    twice.WaitFor(v1::VERSION_STATE_ACTIVE);
+    ASSERT_TRUE(operators.Install(twice).ok());
+    for (const char* op : {"relu", "twice"}) {
+      GraphMaker g;
+      g.Input("x", {D(int64_t{4})}).Output("y", {D(int64_t{4})}).Call(op, {"x", "y"});
+      v1::LoadModelHeader header;
+      header.set_name("m");
+      header.set_activate(true);
+      *header.mutable_graph() = g.graph;
+      ASSERT_TRUE(models.Load(header, Weights()).ok());
+    }
+    ASSERT_TRUE(operators.Remove("twice").ok());
+    daemon.Kill(SIGKILL);
+    ASSERT_TRUE(daemon.Wait().has_value());
+  }
+  Daemon daemon({flag()});
+  const auto client = client::Client::Connect(daemon.address()).value();
+  client::Models models(*client);
+  v1::ModelCall call;
+  call.set_model("m");
+  v1::ModelTensor& x = *call.add_inputs();
+  x.set_name("x");
+  x.set_dtype(v1::DTYPE_F32);
+  x.add_shape(4);
+  x.set_data(ToBytes<float>({-1, 2, -3, 4}));
+  const auto refused = models.Run(call);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable) << refused.status();
+  EXPECT_NE(refused.status().message().find("twice"), std::string::npos) << refused.status();
+  EXPECT_NE(models.List("m").value()[0].versions(1).unavailable(), "");
+  ASSERT_TRUE(models.Rollback("m").ok());
+  const auto served = models.Run(call);
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(FromBytes<float>(served->outputs(0)), (Values{0, 2, 0, 4}));
+}
+
+class LimitedModelsTest : public ModelsTest {
+ protected:
+  LimitedModelsTest() : ModelsTest({"--max_host_mib=64", "--max_client_host_mib=64"}) {}
+};
+
+TEST_F(LimitedModelsTest, WeightsAreLimitedByTheDaemonsMemory) {
+  GraphMaker g;
+  g.Weight("w", {D(int64_t{5}), D(int64_t{1} << 20)}).Output("y", {D(int64_t{1} << 20)});
+  g.Call("mean", {"w", "y", Named("axes", I(1))});
+  const std::string bytes(uint64_t{20} << 20, '\0');
+  int loaded = 0;
+  absl::Status status;
+  for (; loaded < 10 && status.ok(); ++loaded) {
+    status = models_->Load(Header(absl::StrCat("m", loaded), g.graph), {{"w", bytes}}).status();
+  }
+  ExpectError(status, absl::StatusCode::kResourceExhausted, "daemon's memory");
+  EXPECT_GT(loaded, 1);
+  ASSERT_TRUE(models_->Remove("m0").ok());
+  EXPECT_TRUE(Eventually([&] {
+    return models_->Load(Header("m0", g.graph), {{"w", bytes}}).ok();
+  }));
+}
+
+}  // namespace
+}  // namespace resident::testing
