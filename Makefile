@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test test-python test-torch test-strangers demo bundle deb image wheel bench fmt lint tsan asan fuzz clean setup
+.PHONY: help build test test-python test-torch test-strangers test-onnx demo bundle deb image wheel bench fmt lint tsan asan fuzz clean setup
 
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 60
@@ -31,6 +31,9 @@ test-torch: setup  ## Tests residentd.torch with torch from PyPI; skips without 
 
 test-strangers: build  ## Runs tritonclient, perf_analyzer and KServe's SDK, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run
+
+test-onnx: build  ## Loads the models of the node tests of the package onnx, from PyPI, and checks their results; skips without a registry.
+	@tests/onnx/run
 
 demo: setup  ## Builds, starts a daemon, streams work to it, decodes with a small model, checks the results.
 	@deploy/demo.sh
