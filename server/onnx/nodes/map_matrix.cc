@@ -14,7 +14,7 @@ using absl::StrCat;
 namespace {
 
 // Up to so many rows gemv is faster than gemm, although it reads the weights once for each 16 of
-// them: on an H200, products with 512 x 512 take 49 us and 150 us for 64 rows.
+// them: on an H200, a layer of 512 x 512 with bias and ReLU takes 50 us and 150 us for 64 rows.
 constexpr int64_t kMaxVectors = 64;
 // Of a matrix that is not a weight of the model, and is transposed for each graph.
 constexpr int64_t kMaxComputedBytes = 4 << 20;
