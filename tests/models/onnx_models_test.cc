@@ -281,8 +281,12 @@ TEST_F(OnnxModelsTest, ARowThatASmallBatchDoesNotHaveIsRefused) {
       maker.Node("Gather", {"x", "index"}, {"y"});
     }
     maker.Output("y");
-    const auto loaded = models_->Load(Header("row"), {{"model.onnx", maker.Bytes()}});
-    EXPECT_EQ(loaded.ok() ? loaded->version() : 0u, 0u) << slice;
+    const std::string bytes = maker.Bytes();
+    v1::LoadModelHeader header = Header(absl::StrCat("row", slice));
+    ExpectRefused(header, {{"model.onnx", bytes}}, slice ? "MODEL_E404" : "MODEL_E302", "");
+    // Each request of this one has the row.
+    (*header.mutable_onnx()->mutable_sizes())["batch"] = 2;
+    EXPECT_EQ(models_->Load(header, {{"model.onnx", bytes}})->version(), 1u) << slice;
   }
 }
 
