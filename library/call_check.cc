@@ -220,6 +220,7 @@ absl::StatusOr<const LibraryOperator*> FindLibraryOperator(std::string_view name
     if (op.name == name) return &op;
   }
   std::vector<std::string_view> names;
+  names.reserve(operators.size());
   for (const LibraryOperator& op : operators) names.push_back(op.name);
   return errors::UnknownLibraryOperator(std::string(name), Nearest(name, names));
 }
@@ -264,7 +265,8 @@ absl::Status CheckCall(const LibraryOperator& op, absl::Span<const resident_ops_
     call.arguments[i].scalar_bits = *parameters[i].default_bits;
   }
   call.argument_count = static_cast<uint32_t>(parameters.size());
-  call.chunks = op.split.parameter < 0 ? 1 : op.split.Chunks(tensors[op.split.parameter].shape());
+  call.chunks = op.split.Chunks(
+      [&](int parameter) -> absl::Span<const int64_t> { return tensors[parameter].shape(); });
   return absl::OkStatus();
 }
 

@@ -96,12 +96,19 @@ RESIDENT_HOST_DEVICE void FillNodeArguments(const GraphImage& image, const Graph
 RESIDENT_OUT_OF_LINE u64 CountChunksOf(const ArgumentBlock& block, const GraphOperator& op,
                                        u64 workers) {
   if (op.split_parameter < 0) return 1;
-  const TensorArgument& tensor = block.arguments[op.split_parameter].tensor;
-  const u32 dimensions = op.by_first_dim != 0 && tensor.rank > 1 ? 1 : tensor.rank;
-  u64 items = 1;
+  u64 chunks = 1;
   RESIDENT_UNROLL(1)
-  for (u32 d = 0; d < dimensions; ++d) items *= static_cast<u64>(tensor.shape[d]);
-  return CountChunks(items, op.grain, op.limit, workers);
+  for (bool other = false;; other = true) {
+    const TensorArgument& tensor =
+        block.arguments[other ? op.other_parameter : op.split_parameter].tensor;
+    const u32 dimensions = !other && op.by_first_dim != 0 && tensor.rank > 1 ? 1 : tensor.rank;
+    u64 items = 1;
+    RESIDENT_UNROLL(1)
+    for (u32 d = 0; d < dimensions; ++d) items *= static_cast<u64>(tensor.shape[d]);
+    const u64 count = CountChunks(items, other ? op.other_grain : op.grain, op.limit, workers);
+    if (count > chunks) chunks = count;
+    if (other || op.other_grain == 0) return chunks;
+  }
 }
 
 // The same before they are complete. `workers` as above.
@@ -109,22 +116,32 @@ RESIDENT_HOST_DEVICE u64 CountNodeChunks(const GraphImage& image, const GraphNod
                                          const GraphOperator& op, const double* scalars,
                                          u64 workers) {
   if (op.split_parameter < 0) return 1;
-  const auto parameter = static_cast<u32>(op.split_parameter);
-  const TensorArgument& tensor =
-      ImagePart<Argument>(image, image.arguments_at)[node.first_argument + parameter].tensor;
-  const u32 dimensions = op.by_first_dim != 0 && tensor.rank > 1 ? 1 : tensor.rank;
-  i64 sizes[kMaxRank];
-  for (u32 d = 0; d < dimensions; ++d) sizes[d] = tensor.shape[d];
-  const GraphPatch* const patches = ImagePart<GraphPatch>(image, image.patches_at);
-  for (u32 i = 0; i < node.patches; ++i) {
-    const GraphPatch& patch = patches[node.first_patch + i];
-    if (patch.kind == GraphPatchKind::kSize && patch.argument == parameter) {
-      sizes[patch.dimension] = static_cast<i64>(scalars[patch.scalar]);
+  const auto count_items = [&](i32 index, bool by_first_dim) {
+    const auto parameter = static_cast<u32>(index);
+    const TensorArgument& tensor =
+        ImagePart<Argument>(image, image.arguments_at)[node.first_argument + parameter].tensor;
+    const u32 dimensions = by_first_dim && tensor.rank > 1 ? 1 : tensor.rank;
+    i64 sizes[kMaxRank];
+    for (u32 d = 0; d < dimensions; ++d) sizes[d] = tensor.shape[d];
+    const GraphPatch* const patches = ImagePart<GraphPatch>(image, image.patches_at);
+    for (u32 i = 0; i < node.patches; ++i) {
+      const GraphPatch& patch = patches[node.first_patch + i];
+      if (patch.kind == GraphPatchKind::kSize && patch.argument == parameter) {
+        sizes[patch.dimension] = static_cast<i64>(scalars[patch.scalar]);
+      }
     }
+    u64 items = 1;
+    for (u32 d = 0; d < dimensions; ++d) items *= static_cast<u64>(sizes[d]);
+    return items;
+  };
+  u64 chunks = CountChunks(count_items(op.split_parameter, op.by_first_dim != 0), op.grain,
+                           op.limit, workers);
+  if (op.other_grain != 0) {
+    const u64 others =
+        CountChunks(count_items(op.other_parameter, false), op.other_grain, op.limit, workers);
+    if (others > chunks) chunks = others;
   }
-  u64 items = 1;
-  for (u32 d = 0; d < dimensions; ++d) items *= static_cast<u64>(sizes[d]);
-  return CountChunks(items, op.grain, op.limit, workers);
+  return chunks;
 }
 
 }  // namespace resident

@@ -380,8 +380,9 @@ enum class GraphEnd : u32 {
 inline constexpr u32 kStartsEarly = 1;
 inline constexpr u32 kTakesPages = 2;
 
-// A row of the table of operators, which is resolved for each quantum. `split_parameter` to `limit`
-// are those of a SplitRule (runtime/model/split_rule.h).
+// A row of the table of operators, which is resolved for each quantum. `split_parameter` to
+// `limit`, and `other_parameter` and `other_grain`, are those of a SplitRule
+// (runtime/model/split_rule.h).
 struct GraphOperator {
   u32 slot;
   i32 split_parameter;
@@ -391,19 +392,23 @@ struct GraphOperator {
   u32 starts_early;
   u64 grain;
   u64 limit;
+  i32 other_parameter;
+  u32 other_grain;
   // Set by the engine: its tasks that have ended, and their worker time.
   u64 tasks;
   u64 ns;
 };
-static_assert(sizeof(GraphOperator) == 48, "");
+static_assert(sizeof(GraphOperator) == 56, "");
 static_assert(__builtin_offsetof(GraphOperator, slot) == 0, "");
 static_assert(__builtin_offsetof(GraphOperator, split_parameter) == 4, "");
 static_assert(__builtin_offsetof(GraphOperator, by_first_dim) == 8, "");
 static_assert(__builtin_offsetof(GraphOperator, starts_early) == 12, "");
 static_assert(__builtin_offsetof(GraphOperator, grain) == 16, "");
 static_assert(__builtin_offsetof(GraphOperator, limit) == 24, "");
-static_assert(__builtin_offsetof(GraphOperator, tasks) == 32, "");
-static_assert(__builtin_offsetof(GraphOperator, ns) == 40, "");
+static_assert(__builtin_offsetof(GraphOperator, other_parameter) == 32, "");
+static_assert(__builtin_offsetof(GraphOperator, other_grain) == 36, "");
+static_assert(__builtin_offsetof(GraphOperator, tasks) == 40, "");
+static_assert(__builtin_offsetof(GraphOperator, ns) == 48, "");
 
 // A chunk in the trace of a run. Times are those of the engine's clock, in nanoseconds.
 struct GraphTraceEvent {

@@ -30,6 +30,7 @@ inline constexpr EarlyOperator kEarlyOperators[] = {
     {"gemv_quant_bias", 1u << 1 | 1u << 2 | 1u << 3},
     {"gemv_silu_mul", 1u << 1 | 1u << 2},
     {"kv_append", 0},
+    {"linear", 1u << 1},
     {"rmsnorm", 1u << 1},
     {"rmsnorm_gemv", 1u << 1 | 1u << 2},
     {"rmsnorm_gemv_qkv", 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4},

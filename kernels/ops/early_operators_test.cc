@@ -26,6 +26,7 @@
   X(gemv_quant_bias)                \
   X(gemv_silu_mul)                  \
   X(kv_append)                      \
+  X(linear)                         \
   X(rmsnorm)                        \
   X(rmsnorm_gemv)                   \
   X(rmsnorm_gemv_qkv)               \
@@ -259,6 +260,25 @@ std::deque<EarlyTask> Tasks() {
   add("gemv").In(kF32, {1, 1024}).In(kBF16, {40, 1024}).In(kF32, {40}).Out(kF32, {1, 40});
   add("gemv").In(kF32, {4, 96}).In(kBF16, {40, 96}).In(kF32, {4, 40}).Out(kF32, {4, 40});
   add("gemv").In(kF32, {2, 7}).In(kF32, {5, 7}).In(kF32, {0}).Out(kBF16, {2, 5});
+  for (const i64 depth : {100, 256, 1100}) {
+    add("gemv").In(kF32, {1, depth}).In(kF32, {40, depth}).In(kF32, {40}).Out(kF32, {1, 40});
+    for (const i64 vectors : {1, 3, 20}) {
+      add("linear")
+          .In(kF32, {vectors, depth})
+          .In(kF32, {40, depth})
+          .In(kF32, {40})
+          .In(kF32, {vectors, 40})
+          .Out(kF32, {vectors, 40})
+          .Scalar(i64{1});
+    }
+  }
+  add("linear")
+      .In(kF32, {2, 64})
+      .In(kBF16, {5, 64})
+      .In(kF32, {0})
+      .In(kF32, {0})
+      .Out(kF32, {2, 5})
+      .Scalar(i64{2});
   add("gemv").In(kBF16, {3, 64}).In(kBF16, {32, 64}).In(kF32, {0}).Out(kBF16, {3, 32});
   for (const i64 bits : {8, 4}) {
     add("gemv_quant")

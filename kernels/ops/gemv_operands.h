@@ -22,6 +22,7 @@
 
 extern "C" void resident_operator_gemv(resident::BlockState* state);
 extern "C" void resident_operator_gemv_silu_mul(resident::BlockState* state);
+extern "C" void resident_operator_linear(resident::BlockState* state);
 extern "C" void resident_operator_rmsnorm_gemv(resident::BlockState* state);
 extern "C" void resident_operator_rmsnorm_gemv_qkv(resident::BlockState* state);
 extern "C" void resident_operator_rmsnorm_gemv_silu_mul(resident::BlockState* state);

@@ -43,6 +43,7 @@
 #ifndef RESIDENT_KERNELS_OPS_GEMV_TENSOR_CORES_H_
 #define RESIDENT_KERNELS_OPS_GEMV_TENSOR_CORES_H_
 
+#include "kernels/ops/linear_epilogue.h"
 #include "kernels/ops/matrix_rows.h"
 #include "kernels/ops/numbers.h"
 #include "kernels/ops/tensor_cores.h"
@@ -52,8 +53,11 @@
 
 namespace resident {
 
-// The operands of y = x * w^T + bias, without w.
+// The operands of y = x * w^T + bias, without w, and what is done with y.
 struct VectorProduct {
+  // Of x_step: the vectors follow each other.
+  static constexpr i64 kDense = i64{1} << 62;
+
   u64 x;
   u64 bias;  // 0: none.
   u64 out;
@@ -65,11 +69,39 @@ struct VectorProduct {
   i64 depth;
   // Elements from the bias of a vector to that of the next one; 0: they have the same.
   i64 bias_step = 0;
+  // Elements from a vector to the next one.
+  i64 x_step = kDense;
+  Epilogue epilogue = {};
+
+  // Where a vector begins, in elements.
+  RESIDENT_DEVICE i64 Vector(i64 vector) const {
+    return vector * (x_step == kDense ? depth : x_step);
+  }
 };
 
-RESIDENT_DEVICE void StoreOutput(const VectorProduct& p, i64 vector, i64 row, float sum) {
-  if (p.bias != 0) sum += LoadFloat(p.bias, p.bias_dtype, vector * p.bias_step + row);
+// What is added to a sum before and after the activation.
+struct Addends {
+  float bias;
+  float residual;
+};
+RESIDENT_DEVICE Addends LoadAddends(const VectorProduct& p, i64 vector, i64 row) {
+  Addends addends = {0.0f, 0.0f};
+  if (p.bias != 0) addends.bias = LoadFloat(p.bias, p.bias_dtype, vector * p.bias_step + row);
+  if (p.epilogue.residual != 0) {
+    addends.residual =
+        LoadFloat(p.epilogue.residual, p.epilogue.residual_dtype, vector * p.rows + row);
+  }
+  return addends;
+}
+RESIDENT_DEVICE void StoreWith(const Addends& addends, const VectorProduct& p, i64 vector, i64 row,
+                               float sum) {
+  if (p.bias != 0) sum += addends.bias;
+  sum = Activate(p.epilogue.activation, sum);
+  if (p.epilogue.residual != 0) sum += addends.residual;
   StoreFloat(p.out, p.out_dtype, vector * p.rows + row, sum);
+}
+RESIDENT_DEVICE void StoreOutput(const VectorProduct& p, i64 vector, i64 row, float sum) {
+  StoreWith(LoadAddends(p, vector, row), p, vector, row, sum);
 }
 
 #if RESIDENT_WARPS
@@ -288,7 +320,9 @@ struct TensorTask {
            (product.x | data) % kChunkBytes == 0 && (!kScaled || group % kUnit<kBits> == 0);
     if (!fits) return;
     const bool of_float = product.x_dtype == DType::kF32;
-    x_pitch = depth * static_cast<i64>(of_float ? sizeof(float) : sizeof(Half));
+    x_pitch = product.Vector(1) * static_cast<i64>(of_float ? sizeof(float) : sizeof(Half));
+    fits = product.vectors == 1 || x_pitch % kChunkBytes == 0;
+    if (!fits) return;
     item_vectors = of_float ? kColumns / kPartsOfFloat : kColumns;
     batches = Quotient(product.vectors + (item_vectors - 1), item_vectors);
     share = block.share((product.rows + (kItemRows - 1)) / kItemRows * batches);
@@ -430,6 +464,10 @@ class TensorProduct {
         // Also if it may be out of the range of the output.
         const float largest = task_.product.out_dtype == DType::kF16 ? 65504.0f : 0x1.fep127f;
         if (!(sum <= largest && sum >= -largest)) {
+          // What ReplaceInfinities finds: an activation may make the sum finite.
+          if (task_.product.epilogue.activation != Activation::kNone) {
+            sum = bit_cast<float>(0x7fc00000u);
+          }
           // Other threads may write the same.
 #if RESIDENT_GPU
           task_.not_finite = true;

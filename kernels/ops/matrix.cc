@@ -1,4 +1,5 @@
-// Operators of the family "matrix": products of matrices with vectors. matrix_quant.cc has those
+// Operators of the family "matrix": products of matrices with vectors, of which linear also has an
+// activation. matrix_quant.cc has those
 // whose weights are stored in few bits, gemm.cc products of matrices.
 //
 // rmsnorm_gemv, rmsnorm_gemv_qkv and rmsnorm_gemv_silu_mul normalize x first. gemv_one_vector.h and
@@ -7,8 +8,10 @@
 //
 // The weights are read once, so that a product is as fast as the memory. On a GPU, one vector and
 // long rows of 16 bits have a form of their own (gemv_one_vector.h), and so have a few vectors of
-// float32 with weights of bfloat16 (gemv_several_vectors.h). Tensor cores multiply other vectors of
+// float32 with weights of bfloat16 (gemv_several_vectors.h), and any vectors of float32 with such
+// weights (gemv_floats.h). Tensor cores multiply other vectors of
 // these types, and such of 16-bit elements (gemv_tensor_cores.h). vector_products.h has the others.
+#include "kernels/ops/gemv_floats.h"
 #include "kernels/ops/gemv_one_vector.h"
 #include "kernels/ops/gemv_several_vectors.h"
 #include "kernels/ops/gemv_tensor_cores.h"
@@ -27,6 +30,9 @@ namespace {
 constexpr u16 kBadBias = 1;
 constexpr u16 kMixedWeights = 1;
 constexpr u16 kLongVector = 2;
+constexpr u16 kBadResidual = 2;
+constexpr u16 kScatteredVectors = 3;
+constexpr u16 kBadActivation = 4;
 
 RESIDENT_DEVICE bool HasShape(const Tensor<const Any>& tensor, const Tensor<const Any>& other) {
   bool has = tensor.rank() == other.rank();
@@ -40,12 +46,15 @@ struct DenseArguments {
   u32 bias;
   u32 out;
   u32 eps;
+  // Of linear, whose vectors may have strides.
+  bool linear = false;
 };
 template <bool kNormalized>
 RESIDENT_DEVICE DenseArguments OnlyProduct() {
   constexpr u32 kMatrix = kArgumentOfMatrix<kNormalized>;
   return {kMatrix, kMatrix + 1, kMatrix + 2, kMatrix + 3};
 }
+RESIDENT_DEVICE DenseArguments LinearProduct() { return {1, 2, kLinearOut, 0, /*linear=*/true}; }
 
 // 0, or the detail with which a product is refused.
 template <bool kNormalized>
@@ -55,11 +64,23 @@ RESIDENT_NOINLINE u16 RefuseDense(Args args, DenseArguments of) {
   const bool fits = bias.rank() == 1 ? bias.shape(0) == w.shape(0)
                                      : HasShape(bias, args.tensor<const Any>(of.out));
   if (bias.size() != 0 && !fits) return kBadBias;
+  if (of.linear) {
+    const Tensor<const Any> residual = args.tensor<const Any>(kLinearResidual);
+    if (residual.size() != 0 && !HasShape(residual, args.tensor<const Any>(of.out))) {
+      return kBadResidual;
+    }
+    const i64 activation = args.scalar<i64>(kLinearActivation);
+    if (activation < 0 || activation >= kActivations) return kBadActivation;
+    i64 step;
+    if (args.tensor<const Any>(0).size() != 0 && !FindVectorStep(args.described(0), &step)) {
+      return kScatteredVectors;
+    }
+  }
   return kNormalized && w.shape(1) > kMaxNormalized ? kLongVector : 0;
 }
 
-// gemv, with kNormalized rmsnorm_gemv, or one of the products of rmsnorm_gemv_qkv. It is not
-// refused.
+// gemv, linear, with kNormalized rmsnorm_gemv, or one of the products of rmsnorm_gemv_qkv. It is
+// not refused.
 template <bool kNormalized>
 RESIDENT_NOINLINE void MultiplyDense(Block block, Args args, DenseArguments of) {
   const Tensor<const Any> x = args.tensor<const Any>(0);
@@ -70,16 +91,22 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args, DenseArguments of) 
   const i64 depth = w.shape(1);
   const bool of_vectors = bias.rank() != 1;
   if (out.size() == 0) return;
-  const VectorProduct p = {AddressOf(x),
-                           bias.size() == 0 ? 0 : AddressOf(bias),
-                           AddressOf(out),
-                           x.dtype(),
-                           bias.dtype(),
-                           out.dtype(),
-                           out.size() / rows,
-                           rows,
-                           depth,
-                           of_vectors ? rows : 0};
+  VectorProduct p = {AddressOf(x),
+                     bias.size() == 0 ? 0 : AddressOf(bias),
+                     AddressOf(out),
+                     x.dtype(),
+                     bias.dtype(),
+                     out.dtype(),
+                     out.size() / rows,
+                     rows,
+                     depth,
+                     of_vectors ? rows : 0};
+  if (of.linear) {
+    const Tensor<const Any> residual = args.tensor<const Any>(kLinearResidual);
+    p.epilogue = {ReadActivation(args), residual.dtype(),
+                  residual.size() == 0 ? 0 : AddressOf(residual)};
+    if (x.size() != 0) FindVectorStep(args.described(0), &p.x_step);
+  }
   VisitFloat(w.dtype(), [&](auto element) {
     using T = decltype(element);
     const DenseWeights<T> weights = {ElementAt<const T>(AddressOf(w), 0), depth};
@@ -110,8 +137,8 @@ RESIDENT_NOINLINE void MultiplyDense(Block block, Args args, DenseArguments of) 
 }
 
 template <bool kNormalized>
-RESIDENT_DEVICE void MultiplyUnlessRefused(const Block& block, const Args& args) {
-  const DenseArguments product = OnlyProduct<kNormalized>();
+RESIDENT_DEVICE void MultiplyUnlessRefused(const Block& block, const Args& args,
+                                           const DenseArguments& product) {
   if (const u16 detail = RefuseDense<kNormalized>(args, product); detail != 0) {
     block.fail(CompletionStatus::kInvalidArgument, detail);
     return;
@@ -121,12 +148,14 @@ RESIDENT_DEVICE void MultiplyUnlessRefused(const Block& block, const Args& args)
 
 #if RESIDENT_WARPS
 
-// Reads the arguments of gemv. After a barrier task.fits is false if tensor cores cannot multiply
-// them, or if they are refused.
+// Reads the arguments of gemv or linear. After a barrier task.fits is false if tensor cores cannot
+// multiply them, or if they are refused.
+template <bool kLinear>
 RESIDENT_NOINLINE TensorTask& ReadDense(Block block, Args args) {
-  TensorTask& task = TensorTask::Read<4>(block, args);
+  TensorTask& task = TensorTask::Read < kLinear ? 5 : 4 > (block, args);
   if (block.thread() != 0) return task;
-  const auto& [x, w, bias, out, none] = task.operands;
+  const auto& [x, w, bias, fourth, fifth] = task.operands;
+  const auto& out = kLinear ? fifth : fourth;
   const i64 rows = w.shape[0];
   const bool has_bias = bias.size != 0;
   task.fits = false;
@@ -138,6 +167,12 @@ RESIDENT_NOINLINE TensorTask& ReadDense(Block block, Args args) {
   task.product = {
       x.address, has_bias ? bias.address : 0, out.address, x.dtype,    bias.dtype,
       out.dtype, VectorsOf(out.size, rows),   rows,        w.shape[1], of_vectors ? rows : 0};
+  if constexpr (kLinear) {
+    if (RefuseDense</*kNormalized=*/false>(args, LinearProduct()) != 0) return task;
+    task.product.epilogue = {ReadActivation(args), fourth.dtype,
+                             fourth.size == 0 ? 0 : fourth.address};
+    if (x.size != 0) FindVectorStep(args.described(0), &task.product.x_step);
+  }
   task.data = w.address;
   task.Prepare<16>(block);
   return task;
@@ -151,15 +186,11 @@ RESIDENT_NOINLINE void ReplaceDense(Block block, const TensorTask& task) {
 
 #endif  // RESIDENT_WARPS
 
-}  // namespace
-
-RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
-  if (MultiplyOneVector</*kNormalized=*/false>(block, args) ||
-      MultiplySeveralVectors</*kNormalized=*/false>(block, args) || !block.await_inputs()) {
-    return;
-  }
+// gemv or linear, whose inputs are ready, if it has no other form.
+template <bool kLinear>
+RESIDENT_DEVICE void MultiplyByAnyMeans(const Block& block, const Args& args) {
 #if RESIDENT_WARPS
-  TensorTask& task = ReadDense(block, args);
+  TensorTask& task = ReadDense<kLinear>(block, args);
   block.barrier();
   if (task.fits) {
     if (task.product.x_dtype == DType::kF16) {
@@ -173,7 +204,28 @@ RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
     return;
   }
 #endif
-  MultiplyUnlessRefused</*kNormalized=*/false>(block, args);
+  MultiplyUnlessRefused</*kNormalized=*/false>(
+      block, args, kLinear ? LinearProduct() : OnlyProduct</*kNormalized=*/false>());
+}
+
+}  // namespace
+
+RESIDENT_OPERATOR(gemv)(Block& block, const Args& args) {
+  if (MultiplyOneVector</*kNormalized=*/false>(block, args) ||
+      MultiplySeveralVectors</*kNormalized=*/false>(block, args)) {
+    return;
+  }
+#if RESIDENT_WARPS
+  if (MultiplyFloats</*kLinear=*/false>(block, args)) return;
+#endif
+  if (block.await_inputs()) MultiplyByAnyMeans</*kLinear=*/false>(block, args);
+}
+
+RESIDENT_OPERATOR(linear)(Block& block, const Args& args) {
+#if RESIDENT_WARPS
+  if (MultiplyFloats</*kLinear=*/true>(block, args)) return;
+#endif
+  if (block.await_inputs()) MultiplyByAnyMeans</*kLinear=*/true>(block, args);
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
@@ -181,7 +233,7 @@ RESIDENT_OPERATOR(rmsnorm_gemv)(Block& block, const Args& args) {
       MultiplySeveralVectors</*kNormalized=*/true>(block, args) || !block.await_inputs()) {
     return;
   }
-  MultiplyUnlessRefused</*kNormalized=*/true>(block, args);
+  MultiplyUnlessRefused</*kNormalized=*/true>(block, args, OnlyProduct</*kNormalized=*/true>());
 }
 
 RESIDENT_OPERATOR(rmsnorm_gemv_qkv)(Block& block, const Args& args) {

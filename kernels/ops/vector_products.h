@@ -114,7 +114,7 @@ RESIDENT_NOINLINE void MultiplyByBlocks(Block block, const VectorProduct& p, con
         block.barrier();  // The reads of the previous elements have finished.
         VisitFloat(p.x_dtype, [&](auto element) {
           const auto* const from =
-              ElementAt<const decltype(element)>(p.x, vector * p.depth + begin);
+              ElementAt<const decltype(element)>(p.x, p.Vector(vector) + begin);
           RESIDENT_UNROLL(4)
           for (u32 i = block.thread(); i < static_cast<u32>(end - begin); i += block.threads()) {
             x[i] = from[i];
@@ -171,7 +171,7 @@ RESIDENT_DEVICE void StageRuns(const Block& block, const VectorProduct& p, i64 v
   const i64 runs = (end - begin) / kRun;
   VisitFloat(p.x_dtype, [&](auto element) {
     using T = decltype(element);
-    const T* const from = ElementAt<const T>(p.x, vector * p.depth + begin);
+    const T* const from = ElementAt<const T>(p.x, p.Vector(vector) + begin);
     const bool aligned = reinterpret_cast<u64>(from) % sizeof(Quad<T>) == 0;
     RESIDENT_UNROLL(4)
     for (i32 i = static_cast<i32>(block.thread()); i < static_cast<i32>(end - begin) / 4;
@@ -199,7 +199,7 @@ RESIDENT_NOINLINE float SumOfScaled(const VectorProduct& p, const Weights& weigh
   RESIDENT_UNROLL(1)
   for (i64 k = lane; k < p.depth; k += kWarpThreads) {
     sum +=
-        LoadFloat(p.x, p.x_dtype, vector * p.depth + k) * weights.One(row, k, weights.GroupOf(k));
+        LoadFloat(p.x, p.x_dtype, p.Vector(vector) + k) * weights.One(row, k, weights.GroupOf(k));
   }
   return CombineLanes(sum, [](float a, float b) { return a + b; });
 }

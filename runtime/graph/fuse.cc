@@ -9,6 +9,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/fused_operators.h"
 #include "runtime/graph/calls.h"
 #include "runtime/graph/limits.h"
@@ -22,11 +23,14 @@ namespace {
 // In the order of kNames.
 enum class Op : uint8_t {
   kAdd,
+  kGelu,
   kGemv,
   kGemvQuant,
   kGemvQuantBias,
   kGemvSiluMul,
+  kLinear,
   kMul,
+  kRelu,
   kRmsnorm,
   kRmsnormGemv,
   kRmsnormGemvQkv,
@@ -34,17 +38,22 @@ enum class Op : uint8_t {
   kRmsnormGemvQuantSiluMul,
   kRmsnormGemvSiluMul,
   kRmsnormResidual,
+  kSigmoid,
   kSilu,
   kSiluMul,
+  kTanh,
   kOther
 };
 constexpr std::string_view kNames[] = {
     "add",
+    "gelu",
     "gemv",
     "gemv_quant",
     "gemv_quant_bias",
     "gemv_silu_mul",
+    "linear",
     "mul",
+    "relu",
     "rmsnorm",
     "rmsnorm_gemv",
     "rmsnorm_gemv_qkv",
@@ -52,8 +61,10 @@ constexpr std::string_view kNames[] = {
     "rmsnorm_gemv_quant_silu_mul",
     "rmsnorm_gemv_silu_mul",
     "rmsnorm_residual",
+    "sigmoid",
     "silu",
     "silu_mul",
+    "tanh",
 };
 constexpr size_t kOps = std::size(kNames);
 static_assert(kOps == static_cast<size_t>(Op::kOther));
@@ -63,11 +74,15 @@ static_assert(kOps <= 32, "Fusion::serving has a bit for each");
 //
 //   add x, y, out, alpha     rmsnorm x, w, out, eps                        silu x, out
 //   gemv x, w, bias, out     gemv_quant x, q, scales, zeros, out, group    mul, silu_mul x, y, out
-//   rmsnorm_gemv x, norm, w, bias, out, eps
+//   rmsnorm_gemv x, norm, w, bias, out, eps                                relu, sigmoid, tanh x,
+//   out linear x, w, bias, residual, out, activation                           gelu x, out, tanh
 constexpr uint32_t kAlpha = 3;
 constexpr uint32_t kNormOut = 2;
 constexpr uint32_t kBias = 2;
 constexpr uint32_t kGemvOut = 3;
+constexpr uint32_t kResidual = 3;
+constexpr uint32_t kLinearOut = 4;
+constexpr uint32_t kActivation = 5;
 constexpr uint32_t kZeros = 3;
 constexpr uint32_t kQuantOut = 4;
 constexpr uint32_t kGroup = 5;
@@ -134,7 +149,13 @@ class Fuser {
     constexpr Pattern kPatterns[] = {{Op::kMul, &Fuser::FuseSiluMul},
                                      {Op::kSiluMul, &Fuser::FuseGated},
                                      {Op::kAdd, &Fuser::FuseSum},
+                                     {Op::kRelu, &Fuser::FuseActivation},
+                                     {Op::kGelu, &Fuser::FuseActivation},
+                                     {Op::kSilu, &Fuser::FuseActivation},
+                                     {Op::kSigmoid, &Fuser::FuseActivation},
+                                     {Op::kTanh, &Fuser::FuseActivation},
                                      {Op::kRmsnorm, &Fuser::FuseResidualNorm},
+                                     {Op::kAdd, &Fuser::FuseResidual},
                                      {Op::kSiluMul, &Fuser::FuseQuantizedGated},
                                      {Op::kRmsnorm, &Fuser::FuseNorm},
                                      {Op::kRmsnormGemv, &Fuser::FuseThree}};
@@ -524,6 +545,91 @@ class Fuser {
           quantized ? IsFastQuantized(rewrite.op, of[0], of) : IsFast(rewrite.op, of[0], of[1]);
       if (fast && Apply({rewrite})) return true;
     }
+    return FuseBias(add);
+  }
+
+  // The arguments of linear that compute what a product of float32 does; none: it is another node.
+  Arguments FindLayer(uint32_t node) const {
+    const bool linear = Is(node, Op::kLinear);
+    if (!linear && !Is(node, Op::kGemv)) return {};
+    const auto of = ArgumentsOf(node);
+    if (of[0].view.dtype != DType::kF32 || of[1].view.dtype != DType::kF32) return {};
+    Arguments layer(of.begin(), of.end());
+    if (!linear) layer.insert(layer.begin() + kResidual, Absent());
+    if (layer.size() <= kActivation) layer.push_back(Integer(0));
+    return layer;
+  }
+  // The same for the node that writes an argument, which alone reads it, and may compute it.
+  Arguments FindLayerBefore(const Use& reader, uint32_t* product) {
+    *product = FindWriter(reader);
+    Arguments layer = FindLayer(*product);
+    if (layer.empty() || layer[kResidual].kind != Argument::Kind::kNoTensor) return {};
+    const uint32_t out = Is(*product, Op::kLinear) ? kLinearOut : kGemvOut;
+    if (!IsOnlyReader(*product, out, reader) || !CanReadLater(*product, reader.node)) return {};
+    return layer;
+  }
+  static bool HasNoActivation(absl::Span<const Argument> layer) {
+    return layer[kActivation].kind == Argument::Kind::kInteger && layer[kActivation].integer == 0;
+  }
+
+  // A product of float32 and its bias: one row for all vectors.
+  bool FuseBias(uint32_t add) {
+    for (const uint32_t i : {0u, 1u}) {
+      uint32_t product = kNone;
+      Arguments layer = FindLayerBefore({add, i}, &product);
+      if (layer.empty() || !HasNoActivation(layer)) continue;
+      if (layer[kBias].kind != Argument::Kind::kNoTensor) continue;
+      const auto sum = ArgumentsOf(add);
+      const Argument& added = sum[1 - i];
+      if (added.kind != Argument::Kind::kTensor || added.view.rank != 1) continue;
+      if (LastAxis(added).size != LastAxis(sum[2]).size || LastAxis(added).scalar != kNone)
+        continue;
+      if (!SameAxes(layer[kLinearOut].view, sum[2].view, /*strides=*/false)) continue;
+      layer[kBias] = added;
+      layer[kLinearOut] = sum[2];
+      if (Apply({{add, Op::kLinear, layer, {product}}})) return true;
+    }
+    return false;
+  }
+
+  // activation(x * w + bias).
+  bool FuseActivation(uint32_t node) {
+    uint32_t product = kNone;
+    Arguments layer = FindLayerBefore({node, 0}, &product);
+    if (layer.empty() || !HasNoActivation(layer)) return false;
+    const auto of = ArgumentsOf(node);
+    Activation activation = Activation::kRelu;
+    if (Is(node, Op::kSilu)) activation = Activation::kSilu;
+    if (Is(node, Op::kSigmoid)) activation = Activation::kSigmoid;
+    if (Is(node, Op::kTanh)) activation = Activation::kTanh;
+    if (Is(node, Op::kGelu)) {
+      activation = Activation::kGelu;
+      if (of.size() > 2) {
+        if (of[2].kind != Argument::Kind::kInteger || (of[2].integer | 1) != 1) return false;
+        if (of[2].integer == 1) activation = Activation::kGeluTanh;
+      }
+    }
+    layer[kLinearOut] = of[1];
+    layer[kActivation] = Integer(static_cast<int64_t>(activation));
+    return Apply({{node, Op::kLinear, layer, {product}}});
+  }
+
+  // A layer and what is added to it, for each of its results.
+  bool FuseResidual(uint32_t add) {
+    if (!HasAlphaOne(ArgumentsOf(add))) return false;
+    for (const uint32_t i : {0u, 1u}) {
+      uint32_t product = kNone;
+      Arguments layer = FindLayerBefore({add, i}, &product);
+      if (layer.empty()) continue;
+      const auto sum = ArgumentsOf(add);
+      const Argument& added = sum[1 - i];
+      if (added.kind != Argument::Kind::kTensor) continue;
+      if (!SameAxes(layer[kLinearOut].view, sum[2].view, /*strides=*/false)) continue;
+      if (!SameAxes(added.view, sum[2].view, /*strides=*/false)) continue;
+      layer[kResidual] = added;
+      layer[kLinearOut] = sum[2];
+      if (Apply({{add, Op::kLinear, layer, {product}}})) return true;
+    }
     return false;
   }
   // What is added to a product as a bias. It has the shape of a row, which the only vector's also
@@ -683,6 +789,12 @@ class Fuser {
     return ForEachUser(value, node, later, look) && look(later);
   }
 
+  static Argument Integer(int64_t value) {
+    Argument integer;
+    integer.kind = Argument::Kind::kInteger;
+    integer.integer = value;
+    return integer;
+  }
   static Argument Absent() {
     Argument none;
     none.kind = Argument::Kind::kNoTensor;

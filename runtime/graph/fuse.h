@@ -5,6 +5,8 @@
 //   silu, mul                                            silu_mul
 //   gemv, gemv, silu_mul of one vector                   gemv_silu_mul
 //   gemv or gemv_quant, add of a bias or a residual      gemv or gemv_quant_bias
+//   gemv or linear of float32; add of a bias, or an      linear
+//     activation; add of a residual
 //   add, rmsnorm                                         rmsnorm_residual
 //   rmsnorm, gemv_quant, gemv_quant, silu_mul            rmsnorm_gemv_quant_silu_mul
 //   rmsnorm, gemv or one of its relatives                rmsnorm_gemv or one of its relatives

@@ -41,10 +41,15 @@ uint64_t EstimateChunks(const Graph& graph, const View& view, const SplitRule& s
 }
 uint64_t EstimateChunks(const Graph& graph, const Node& node, uint32_t workers) {
   const SplitRule& split = graph.operators[node.op].split;
-  if (split.parameter < 0) return 1;
-  const Argument& argument = graph.ArgumentsOf(node)[static_cast<size_t>(split.parameter)];
-  if (argument.kind != Argument::Kind::kTensor) return 1;
-  return EstimateChunks(graph, argument.view, split, workers);
+  Shape shape;
+  return split.Chunks(
+      [&](int parameter) -> absl::Span<const int64_t> {
+        const Argument& argument = graph.ArgumentsOf(node)[static_cast<size_t>(parameter)];
+        // Without a tensor, one chunk.
+        shape = argument.kind == Argument::Kind::kTensor ? MaxShape(graph, argument.view) : Shape();
+        return shape;
+      },
+      workers);
 }
 
 // At the declared sizes.

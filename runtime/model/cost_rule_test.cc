@@ -85,7 +85,7 @@ TEST(CostRuleTest, TheBuiltInOperatorsHaveValidOnes) {
   }
   // Those that only copy, and programs.
   EXPECT_THAT(without, UnorderedElementsAre("copy", "fill", "zero", "embedding", "take_token",
-                                            "kv_append", "copy_bytes", "flux.run"));
+                                            "kv_append", "gather", "copy_bytes", "flux.run"));
 }
 
 }  // namespace

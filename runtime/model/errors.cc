@@ -53,9 +53,10 @@ absl::Status BadSignature(const std::string& text, size_t position, const std::s
 }
 
 absl::Status BadSplit(const std::string& text, const std::string& what) {
-  return absl::InvalidArgumentError(StrCat("split ", Quote(text), ": ", what,
-                                           ". Fix: write \"parameter[/1] grain [limit]\" "
-                                           "(docs/operators.md)"));
+  return absl::InvalidArgumentError(
+      StrCat("split ", Quote(text), ": ", what,
+             ". Fix: write \"parameter[/1] grain [limit][, parameter grain]\" "
+             "(docs/operators.md)"));
 }
 
 absl::Status BadCost(const std::string& text, const std::string& what) {

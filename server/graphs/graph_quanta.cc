@@ -203,8 +203,9 @@ absl::Status GraphQuanta::CheckNode(uint32_t index, const EngineInfo& engine,
     }
   }
   const SplitRule& split = version.split;
-  const uint64_t chunks =
-      split.parameter < 0 ? 1 : split.Chunks(shapes[static_cast<size_t>(split.parameter)]);
+  const uint64_t chunks = split.Chunks([&](int parameter) -> absl::Span<const int64_t> {
+    return shapes[static_cast<size_t>(parameter)];
+  });
   absl::Status status = CheckWork(version, CountWork(version, shapes, strides, scalars), chunks,
                                   {device_, engine, sources_.task_time_limit});
   if (!status.ok()) failed_node_ = index;
@@ -300,6 +301,8 @@ absl::StatusOr<std::unique_ptr<QuantumWorkload>> GraphQuanta::Plan(
          .starts_early = op.version->early_reads.has_value() ? kStartsEarly | kTakesPages : 0,
          .grain = split.grain,
          .limit = split.limit,
+         .other_parameter = split.other_parameter,
+         .other_grain = split.other_grain,
          .tasks = 0,
          .ns = 0});
     plan.nodes.slots.push_back(op.version->slot);

@@ -82,11 +82,11 @@ absl::StatusOr<std::shared_ptr<const PreparedCall>> PreparedCall::Prepare(
   for (ArgumentTemplate& argument : call->task_.arguments) argument.buffer = nullptr;
   const WorkLimits limits{sources.device, sources.session->info(), sources.task_time_limit};
   const SplitRule& split = op.version->split;
-  const uint64_t chunks =
-      split.parameter < 0
-          ? 1
-          : split.Chunks(call->task_.arguments[static_cast<size_t>(split.parameter)].shape,
-                         limits.engine.workers);
+  const uint64_t chunks = split.Chunks(
+      [&](int parameter) -> absl::Span<const int64_t> {
+        return call->task_.arguments[static_cast<size_t>(parameter)].shape;
+      },
+      limits.engine.workers);
   if (call->elements_word_ >= 0 && chunks > 1) {
     return errors::LaneElementsDivided(call->max_elements_);
   }
@@ -268,11 +268,11 @@ std::optional<CallTarget> PreparedCall::Resolve(const Registry& registry,
                                "call again"));
   }
   const SplitRule& split = op.version->split;
-  const uint64_t chunks =
-      split.parameter < 0
-          ? 1
-          : split.Chunks(task_.arguments[static_cast<size_t>(split.parameter)].shape,
-                         limits.engine.workers);
+  const uint64_t chunks = split.Chunks(
+      [&](int parameter) -> absl::Span<const int64_t> {
+        return task_.arguments[static_cast<size_t>(parameter)].shape;
+      },
+      limits.engine.workers);
   const absl::Status work = CheckWork(*op.version, CountMaxWork(*op.version), chunks, limits);
   if (!work.ok()) return refuse(kLaneRefusedPrepareAgain, std::string(work.message()));
   if (elements_word_ >= 0 && chunks > 1) {

@@ -13,6 +13,7 @@ FAMILIES = [
     "gemv",
     "gemv_quant",
     "normalization",
+    "pointwise",
     "reduction",
     "training",
 ]

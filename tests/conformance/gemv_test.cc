@@ -2,6 +2,7 @@
 // chunks and special values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -39,6 +40,110 @@ TEST_F(MatrixTest, GemvOfAnyShapesAndDTypes) {
         ExpectNear(out, VectorProduct(x.Values(), w.Values(), bias.Values(), vectors, rows, depth),
                    /*products=*/true);
         if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// --- linear
+
+double Activated(int64_t activation, double x) {
+  switch (activation) {
+    case 1:
+      return std::max(x, 0.0);
+    case 2:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case 3:
+      return GeluTanh(x);
+    case 4:
+      return Silu(x);
+    case 5:
+      return Sigmoid(x);
+    case 6:
+      return std::tanh(x);
+    default:
+      return x;
+  }
+}
+
+class LinearTest : public MatrixTest {
+ protected:
+  struct Layer {
+    int64_t vectors;
+    int64_t rows;
+    int64_t depth;
+    DType x = DType::kF32;
+    DType w = DType::kF32;
+    DType out = DType::kF32;
+    int64_t activation = 0;
+    bool bias = true;
+    bool residual = true;
+    int64_t skipped = 0;  // Elements between two vectors.
+    uint32_t chunks = 1;
+  };
+
+  void Check(const Layer& c) {
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", depth " + std::to_string(c.depth) + ", " +
+                 std::to_string(c.rows) + " rows, " + std::to_string(c.vectors) +
+                 " vectors, activation " + std::to_string(c.activation) + ", " +
+                 std::to_string(c.chunks) + " chunks");
+    const int64_t step = c.depth + c.skipped;
+    const double deviation = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(c.depth, 1)));
+    const TestTensor all = Absolute(Random(c.x, {c.vectors, step}));
+    const TestTensor x = all.View({c.vectors, c.depth}, {step, 1});
+    // Results of one sign.
+    const TestTensor w = Absolute(Random(c.w, {c.rows, c.depth}, deviation));
+    const TestTensor bias = Absolute(Random(AnyFloat(), {c.bias ? c.rows : 0}));
+    const Dims shape = {c.vectors, c.rows};
+    const TestTensor residual = Absolute(Random(AnyFloat(), c.residual ? shape : Dims{0}));
+    const TestTensor out = TestTensor::Output(c.out, shape);
+    ASSERT_EQ(
+        RunOperator("linear", {x, w, bias, residual, out, I64(c.activation)}, c.chunks).status,
+        CompletionStatus::kOk);
+    std::vector<double> expected =
+        VectorProduct(x.Values(), w.Values(), bias.Values(), c.vectors, c.rows, c.depth);
+    const std::vector<double> added = residual.Values();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i] = Activated(c.activation, expected[i]) + (c.residual ? added[i] : 0);
+    }
+    ExpectNear(out, expected, /*products=*/true);
+  }
+};
+
+TEST_F(LinearTest, AnyShapesAndDTypes) {
+  for (const int64_t depth : {0, 1, 4, 33, 128, 132, 256, 516, 1025, 2048}) {
+    for (const int64_t rows : {0, 1, 16, 33, 130}) {
+      for (const int64_t vectors : {0, 1, 3, 16, 35}) {
+        Layer c = {vectors, rows, depth};
+        if (Below(3) == 0) c.x = AnyFloat();
+        if (Below(3) == 0) c.w = AnyFloat();
+        if (Below(3) == 0) c.out = AnyFloat();
+        c.activation = Below(7);
+        c.bias = Below(2) == 0;
+        c.residual = Below(2) == 0;
+        c.skipped = Below(3) == 0 ? 4 * Below(3) + Below(2) : 0;
+        c.chunks = 1 + static_cast<uint32_t>(Below(5));
+        Check(c);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// The bits of a result do not depend on the chunks, nor on the other vectors and rows.
+TEST_F(LinearTest, AnyChunks) {
+  for (const int64_t depth : {128, 300, 512, 640}) {
+    for (const int64_t vectors : {1, 5, 20}) {
+      const TestTensor x = Random(DType::kF32, {vectors, depth});
+      const TestTensor w = Random(DType::kF32, {150, depth});
+      const TestTensor none = Random(DType::kF32, {0});
+      std::vector<double> first;
+      for (const uint32_t chunks : {1u, 2u, 7u, 200u}) {
+        const TestTensor out = TestTensor::Output(DType::kF32, {vectors, 150});
+        ASSERT_EQ(RunOperator("linear", {x, w, none, none, out, I64(1)}, chunks).status,
+                  CompletionStatus::kOk);
+        if (first.empty()) first = out.Values();
+        ExpectEqual(out, first);
       }
     }
   }

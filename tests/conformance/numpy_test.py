@@ -189,6 +189,37 @@ class Elementwise(Conformance):
                 out = self.client.output(shape, self.random.choice(FLOATS), self.layout(shape))
                 self.case(case, shapes, dtypes, out)
 
+    def test_pointwise(self):
+        """a * b + 0.5 if a < b, else -a: kernels/ops/pointwise_program.h."""
+        neg, add, mul, less, select = 1, 35, 37, 44, 63
+        half = int(numpy.float32(0.5).view(numpy.uint32))
+        rows = [(1 | 32 << 8 | 2 << 16, 0)]
+        for op, to, operands, immediate in ((less, 2, (0, 1), 0), (mul, 3, (0, 1), 0), (add, 3, (3, 255), half),
+                                            (neg, 4, (0,), 0), (select, 2, (2, 3, 4), 0)):
+            word = op | to << 8
+            for i, operand in enumerate(operands):
+                word |= operand << 16 + 8 * i
+            rows.append((word, immediate))
+        for shape in ((1,), (257,), (3, 1025), (2, 3, 5, 7)):
+            a, b = self.stored(self.normal(shape), "f32"), self.stored(self.normal(shape[-1:]), "f16")
+            out = self.client.output(shape, "f32", self.layout(shape))
+            program = self.client.tensor(numpy.array(rows), "i64")
+            none = [self.client.tensor(numpy.zeros(0), "f32") for _ in range(4)]
+            self.client.run("pointwise", program, self.input(a, "f32"), self.input(b, "f16"), *none, out)
+            self.check(out, numpy.where(a < b, a * b + 0.5, -a))
+        with self.assertRaises(daemon_client.Failed):
+            program = self.client.tensor(numpy.array(rows[:1]), "i64")
+            self.client.run("pointwise", program, self.input(a, "f32"), self.input(b, "f16"), *none, out)
+
+    def test_gather(self):
+        x, ids = self.numbers.integers(0, 99, (3, 6, 5)), self.numbers.integers(-6, 6, (3, 4, 5))
+        out = self.client.output(ids.shape, "i32", self.layout(ids.shape))
+        self.client.run("gather", self.input(x, "i32"), self.input(ids, "i64"), out, 1)
+        numpy.testing.assert_array_equal(self.client.read(out), numpy.take_along_axis(x, ids, 1))
+        ids[0, 1, 2] = 6
+        with self.assertRaises(daemon_client.Failed):
+            self.client.run("gather", self.input(x, "i32"), self.input(ids, "i64"), out, 1)
+
     def test_sizes(self):
         for case in ELEMENTWISE:
             for size in SIZES:
@@ -428,6 +459,23 @@ class Matrices(Conformance):
             self.client.run("gemv", *(self.client.tensor(*t) for t in
                                       ((x, "f32"), (w, "bf16"), (bias, "f32"))), out)
             self.check(out, x @ w.T + bias, 1e-5)
+
+    def test_linear(self):
+        activations = (lambda v: v, lambda v: numpy.maximum(v, 0), lambda v: v * (1 + ERF(v / numpy.sqrt(2))) / 2,
+                       lambda v: v * (1 + numpy.tanh(numpy.sqrt(2 / numpy.pi) * (v + 0.044715 * v**3))) / 2,
+                       lambda v: v / (1 + numpy.exp(-v)), lambda v: 1 / (1 + numpy.exp(-v)), numpy.tanh)
+        for k, n, leading in self.VECTORS:
+            for dtype in ("f32", "bf16"):
+                for activation, function in enumerate(activations):
+                    # Terms of one sign.
+                    w = self.stored(abs(self.normal((n, k))) / k, dtype)
+                    x = self.stored(abs(self.normal(leading + (k,))), "f32")
+                    bias = self.stored(abs(self.normal((n,))), "f32")
+                    residual = self.stored(abs(self.normal(leading + (n,))), "f32")
+                    out = self.client.output(leading + (n,), "f32")
+                    self.client.run("linear", *(self.client.tensor(*t) for t in (
+                        (x, "f32"), (w, dtype), (bias, "f32"), (residual, "f32"))), out, activation)
+                    self.check(out, function(x @ w.T + bias) + residual, 1e-5)
 
     def test_gemv_silu_mul(self):
         for k, n, leading in self.VECTORS:

@@ -56,6 +56,8 @@ GraphOperator Row(const std::string& name, const SplitRule& split) {
           .starts_early = FindEarlyReads(name).has_value() ? kStartsEarly | kTakesPages : 0,
           .grain = split.grain,
           .limit = split.limit,
+          .other_parameter = split.other_parameter,
+          .other_grain = split.other_grain,
           .tasks = 0,
           .ns = 0};
 }

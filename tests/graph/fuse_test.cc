@@ -257,18 +257,18 @@ TEST_F(FuseTest, NodesAreFusedWhileTheBuiltInVersionsServe) {
     EXPECT_TRUE(graph::StaysFused(checked.fusion, ChangedCatalog({changed})));
     EXPECT_FALSE(graph::StaysFused(checked.fusion, ChangedCatalog()));
   }
-  const graph::CheckedGraph checked = Fused(ChangedCatalog({"relu"}));
+  const graph::CheckedGraph checked = Fused(ChangedCatalog({"neg"}));
   EXPECT_THAT(Operators(checked), ElementsAre("rmsnorm_gemv"));
   EXPECT_TRUE(graph::StaysFused(checked.fusion, ChangedCatalog()));
   EXPECT_FALSE(graph::StaysFused(checked.fusion, ChangedCatalog({"gemv"})));
 }
 
 TEST_F(FuseTest, AGraphWithoutSuchNodesDependsOnNoOperator) {
-  g_.Call("relu", {View("x", {D(1), D(kRows)}), "y"});
+  g_.Call("neg", {View("x", {D(1), D(kRows)}), "y"});
   const graph::CheckedGraph checked = Fused();
   EXPECT_TRUE(graph::StaysFused(checked.fusion, ChangedCatalog({"gemv"})));
   EXPECT_EQ(checked.WrittenIndex(7), 7u);
-  EXPECT_EQ(checked.WrittenName(0), "relu0");
+  EXPECT_EQ(checked.WrittenName(0), "neg0");
 }
 
 TEST_F(FuseTest, ACheckThatHasEndedLeavesTheGraph) {
@@ -406,6 +406,100 @@ TEST_F(FusePatternsTest, SumsThatAreNoBias) {
   g_.node(0).mutable_arguments(2)->mutable_tensor()->set_name("bias");
   g_.Call("add", {"a", "r", "y"});
   EXPECT_THAT(Executed(), ElementsAre("gemv", "add")) << "a product with a bias";
+}
+
+// Layers of float32: x is [R, K], f and h are weights, a, b and c results.
+class FuseLayersTest : public FuseTest {
+ protected:
+  explicit FuseLayersTest(int64_t vectors = 3) {
+    g_ = GraphMaker();
+    g_.Input("x", {vectors, kColumns}).Input("r", {vectors, kRows}).Input("row", {1, kRows});
+    AddWeight("f", {D(kRows), D(kColumns)}, v1::DTYPE_F32);
+    AddWeight("h", {D(kColumns), D(kRows)}, v1::DTYPE_F32);
+    AddWeight("bias", {D(kRows)}, v1::DTYPE_F32);
+    for (const char* const name : {"a", "b", "c"}) g_.Activation(name, {vectors, kRows});
+    g_.State("y", {vectors, kRows}).State("z", {vectors, kRows});  // They need not be written.
+  }
+  // The arguments of the first node: tensors, - for none, and the activation.
+  std::string Layer() {
+    const graph::CheckedGraph checked = Fused();
+    std::string text;
+    for (const graph::Argument& argument : checked.graph.ArgumentsOf(checked.graph.nodes[0])) {
+      if (!text.empty()) text += " ";
+      if (argument.kind == graph::Argument::Kind::kTensor) {
+        text += checked.graph.TensorName(argument.tensor);
+      } else if (argument.kind == graph::Argument::Kind::kInteger) {
+        text += std::to_string(argument.integer);
+      } else {
+        text += "-";
+      }
+    }
+    return Operators(checked).front() + " " + text;
+  }
+};
+
+TEST_F(FuseLayersTest, BiasActivationAndResidual) {
+  g_.Call("gemv", {"x", "f", None(), "a"}).Call("add", {"bias", "a", "b"});
+  g_.Call("gelu", {"b", "c", I(1)}).Call("add", {"r", "c", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("linear"));
+  EXPECT_EQ(Layer(), "linear x f bias r y 3");
+  const graph::CheckedGraph checked = Fused();
+  ASSERT_EQ(checked.fusion.fused.size(), 1u);
+  EXPECT_THAT(Written(checked.fusion.fused[0]), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(Executed(ChangedCatalog({"linear"})), ElementsAre("gemv", "add", "gelu", "add"));
+}
+
+TEST_F(FuseLayersTest, EachActivation) {
+  const GraphMaker none = g_;
+  for (const auto& [name, number] : std::vector<std::pair<const char*, int>>{
+           {"relu", 1}, {"gelu", 2}, {"silu", 4}, {"sigmoid", 5}, {"tanh", 6}}) {
+    g_ = none;
+    g_.Call("gemv", {"x", "f", "bias", "a"}).Call(name, {"a", "y"});
+    EXPECT_EQ(Layer(), "linear x f bias - y " + std::to_string(number));
+  }
+  g_ = none;
+  g_.Call("linear", {"x", "f", None(), None(), "a"}).Call("relu", {"a", "y"});
+  EXPECT_EQ(Layer(), "linear x f - - y 1");
+}
+
+TEST_F(FuseLayersTest, WhatIsAddedBeforeAnActivationIsNoResidual) {
+  g_.Call("gemv", {"x", "f", None(), "a"}).Call("add", {"a", "r", "b"}).Call("relu", {"b", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("linear", "relu"));
+  EXPECT_EQ(Layer(), "linear x f - r b 0");
+}
+
+TEST_F(FuseLayersTest, WhatIsNotFused) {
+  const GraphMaker none = g_;
+  g_.Call("linear", {"x", "f", None(), None(), "a", I(1)}).Call("tanh", {"a", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("linear", "tanh")) << "two activations";
+  g_ = none;
+  g_.Call("linear", {"x", "f", None(), None(), "a", I(1)}).Call("add", {"a", "bias", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("linear", "add")) << "a bias behind an activation";
+  g_ = none;
+  g_.Call("linear", {"x", "f", None(), "r", "a"}).Call("add", {"a", "r", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("linear", "add")) << "two residuals";
+  g_ = none;
+  g_.Call("gemv", {"x", "f", None(), "a"}).Call("add", {"a", "row", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("gemv", "add")) << "a residual of another shape";
+  g_ = none;
+  g_.Call("gemv", {"x", "f", None(), "a"}).Call("add", {"a", "r", "y", F(2)});
+  EXPECT_THAT(Executed(), ElementsAre("gemv", "add")) << "a factor";
+  g_ = none;
+  g_.Call("gemv", {"x", "f", None(), "a"}).Call("relu", {"a", "y"}).Call("tanh", {"a", "z"});
+  EXPECT_THAT(Executed(), ElementsAre("gemv", "relu", "tanh")) << "two readers";
+  g_ = none;
+  AddWeight("w", {D(kRows), D(kColumns)});
+  g_.Call("gemv", {"x", "w", None(), "a"}).Call("relu", {"a", "y"});
+  EXPECT_THAT(Executed(), ElementsAre("gemv", "relu")) << "weights of bfloat16";
+}
+
+// The memory that the product reads is used again for the result: in one node it would be
+// overwritten while others read it.
+TEST_F(FuseLayersTest, AResultInPlaceOfTheInput) {
+  g_.State("s", {3, kRows});
+  AddWeight("square", {D(kRows), D(kRows)}, v1::DTYPE_F32);
+  g_.Call("gemv", {"s", "square", None(), "a"}).Call("relu", {"a", "s"});
+  EXPECT_THAT(Executed(), ElementsAre("gemv", "relu"));
 }
 
 class FuseThreeTest : public FusePatternsTest {

@@ -141,7 +141,7 @@ class RandomChains {
 
   void AddLink() {
     const std::string x = PickInput();
-    switch (Below(7)) {
+    switch (Below(8)) {
       case 0:
         Add("rmsnorm", {x, Pick<std::string>({"norm0", "norm1"})}, {x}, {F(kEps)});
         break;
@@ -186,6 +186,16 @@ class RandomChains {
         const std::string normed = Add("rmsnorm", {x, "norm0"}, {x}, {F(kEps)});
         std::vector<std::string> products;
         for (int i = 0; i < 3; ++i) products.push_back(AddProduct(normed, products));
+        break;
+      }
+      case 6: {
+        // A layer with an activation, and perhaps a residual.
+        const std::string residual = PickDefined();
+        const std::string product = AddProduct(x, {residual});
+        const std::string open = Add(Pick<std::string>({"relu", "tanh", "sigmoid", "silu"}),
+                                     {product}, {product, residual});
+        if (Below(2) == 0) Add("add", {residual, open}, {residual, open});
+        Add("rmsnorm", {last_, "norm1"}, {last_}, {F(kEps)});
         break;
       }
       default:
@@ -256,7 +266,7 @@ TEST_F(FusedRunsTest, RandomGraphsEqualAnInterpreterWithAndWithoutFusion) {
   }
   std::cout << unfused_tasks << " nodes, of which " << tasks_ << " were executed with fusion\n";
   EXPECT_LT(tasks_, unfused_tasks * 19 / 20);
-  for (const char* const name : {"gemv_silu_mul", "rmsnorm_gemv", "rmsnorm_gemv_qkv",
+  for (const char* const name : {"gemv_silu_mul", "linear", "rmsnorm_gemv", "rmsnorm_gemv_qkv",
                                  "rmsnorm_gemv_silu_mul", "rmsnorm_residual", "silu_mul"}) {
     EXPECT_GT(operators_[name], 0) << name;
   }

@@ -145,7 +145,7 @@ class TwoChunks {
     memory_.image.successors_at = memory_.image.roots_at = offsetof(Memory, root);
     memory_.argument.tensor.rank = 1;
     memory_.argument.tensor.shape[0] = 2;
-    memory_.op = {0, 0, 0, 0, 1, kMaxTaskChunks, 0, 0};
+    memory_.op = {0, 0, 0, 0, 1, kMaxTaskChunks, -1, 0, 0, 0};
     memory_.quantum.abort = abort;
     memory_.quantum.fresh = 1;
     memory_.quantum.max_steps = 10;

@@ -178,6 +178,8 @@ class LoweredRun {
                           .starts_early = 0,
                           .grain = split.grain,
                           .limit = split.limit,
+                          .other_parameter = split.other_parameter,
+                          .other_grain = split.other_grain,
                           .tasks = 0,
                           .ns = 0});
   }

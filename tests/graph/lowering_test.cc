@@ -143,6 +143,8 @@ class LoweringTest : public ::testing::Test {
                               .starts_early = 0,
                               .grain = op.split.grain,
                               .limit = op.split.limit,
+                              .other_parameter = op.split.other_parameter,
+                              .other_grain = op.split.other_grain,
                               .tasks = 0,
                               .ns = 0};
       const u64 chunks =

@@ -19,9 +19,9 @@ constexpr u32 kPatches = 4;
 WalkImage::WalkImage(std::mt19937& random, const WalkImageOptions& options)
     // One chunk; one for each element; one for two elements, and at most two. The first and the
     // last one may be started early.
-    : operators_{{10, -1, 0, 1, 1, kMaxTaskChunks, 0, 0},
-                 {11, 0, 0, 0, 1, kMaxTaskChunks, 0, 0},
-                 {12, 0, 0, 1, 2, 2, 0, 0}} {
+    : operators_{{10, -1, 0, 1, 1, kMaxTaskChunks, 0, 0, 0, 0},
+                 {11, 0, 0, 0, 1, kMaxTaskChunks, 0, 0, 0, 0},
+                 {12, 0, 0, 1, 2, 2, 0, 0, 0, 0}} {
   const u32 nodes = 1 + static_cast<u32>(random()) % options.max_nodes;
   predecessors_.resize(nodes);
   u32 dependencies = 0;

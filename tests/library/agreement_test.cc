@@ -101,6 +101,9 @@ std::vector<Case> MakeCases() {
       {"gemv",
        {Whole(kF16, {3, 200}, -5, 5), Whole(kF16, {77, 200}, -5, 5, 2), Whole(kF32, {77}, -5, 5),
         Out(kF32, {3, 77})}},
+      {"linear",
+       {Whole(kF32, {3, 200}, -5, 5), Whole(kF32, {77, 200}, -5, 5, 2), Whole(kF32, {77}, -5, 5),
+        Whole(kF16, {3, 77}, -5, 5), Out(kF32, {3, 77}), int64_t{1}}},
       {"gemv_silu_mul",
        {Whole(kF16, {3, 20}, 0, 5), Whole(kF32, {9, 20}, 10, 19), Whole(kF32, {9, 20}, -5, 5, 2),
         Out(kF32, {3, 9})}},
@@ -238,8 +241,9 @@ class Placed {
   uint32_t chunks() const {
     const SplitRule split = *ParseSplit(FindBuiltin(case_.op).split, signature_);
     if (split.parameter < 0) return 1;
-    return static_cast<uint32_t>(
-        split.Chunks(std::get<Tensor>(case_.arguments[split.parameter]).shape));
+    return static_cast<uint32_t>(split.Chunks([&](int parameter) -> absl::Span<const int64_t> {
+      return std::get<Tensor>(case_.arguments[parameter]).shape;
+    }));
   }
 
   // The contents of all tensors.

@@ -15,9 +15,9 @@
 
 namespace resident::testing {
 
-// The count, times the environment variable RESIDENT_TEST_LANE_SCALE (default 1).
-inline uint64_t Scaled(uint64_t count) {
-  const char* const scale = getenv("RESIDENT_TEST_LANE_SCALE");
+// The count, times the environment variable (default 1).
+inline uint64_t Scaled(uint64_t count, const char* variable = "RESIDENT_TEST_LANE_SCALE") {
+  const char* const scale = getenv(variable);
   return scale == nullptr ? count : count * static_cast<uint64_t>(std::max(1, atoi(scale)));
 }
 

@@ -82,8 +82,9 @@ ExampleRunner::ExampleRunner(const ValidationJob& job, TaskRunner* tasks,
 }
 
 uint64_t ExampleRunner::CountChunks(const Example& example) const {
-  if (job_.split.parameter < 0) return 1;
-  return job_.split.Chunks(example.values[static_cast<size_t>(job_.split.parameter)].shape);
+  return job_.split.Chunks([&](int parameter) -> absl::Span<const int64_t> {
+    return example.values[static_cast<size_t>(parameter)].shape;
+  });
 }
 
 absl::Status ExampleRunner::Run(size_t index, const Example& example, bool generated) {
