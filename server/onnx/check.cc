@@ -16,6 +16,7 @@
 #include "server/onnx/inline_functions.h"
 #include "server/onnx/lowering.h"
 #include "server/onnx/nodes/model_error.h"
+#include "server/onnx/patterns.h"
 #include "server/onnx/structure.h"
 #include "server/onnx/tensor_data.h"
 
@@ -158,6 +159,12 @@ class Checker {
     TakeConstants(&graph);
     RETURN_IF_ERROR(ReadInputs(graph));
     RETURN_IF_ERROR(CheckOptions());
+    ReplacePatterns(
+        [&](const std::string& name) -> const Constant* {
+          const auto found = model_.constants.find(name);
+          return found == model_.constants.end() ? nullptr : &found->second;
+        },
+        &graph);
     auto kept = std::make_shared<GraphProto>();
     kept->Swap(&graph);
     model_.graph = std::move(kept);

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "server/onnx/import.h"
 #include "server/onnx/model_maker_for_test.h"
-#include "server/onnx/nodes/value.h"
+#include "server/onnx/values/value.h"
 
 namespace resident::onnx {
 namespace {

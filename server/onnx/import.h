@@ -50,10 +50,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "resident/v1/graphs.pb.h"
-#include "server/onnx/nodes/constant.h"
-#include "server/onnx/nodes/constant_cache.h"
 #include "server/onnx/nodes/limits.h"
 #include "server/onnx/onnx.pb.h"
+#include "server/onnx/values/constant.h"
+#include "server/onnx/values/constant_cache.h"
 
 namespace resident::onnx {
 

@@ -367,7 +367,9 @@ void Lowering::Run(ImportedModel* imported) {
     const size_t size = CodeText(501).size();  // "MODEL_E501: ...".
     Add({message.substr(0, size), "", "", "", message.substr(size + 2)});
   }
-  if (report_.findings.empty()) writer_.Finish(&imported->graph, &imported->weights);
+  if (report_.findings.empty()) {
+    writer_.Finish(&choices_, &imported->graph, &imported->weights);
+  }
   report_.graph_nodes = static_cast<uint64_t>(imported->graph.nodes_size());
 }
 

@@ -23,8 +23,8 @@
 #include "server/onnx/import.h"
 #include "server/onnx/nodes/graph_writer.h"
 #include "server/onnx/nodes/node_context.h"
-#include "server/onnx/nodes/value.h"
 #include "server/onnx/onnx.pb.h"
+#include "server/onnx/values/value.h"
 
 namespace resident::onnx {
 

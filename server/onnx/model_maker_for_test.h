@@ -16,8 +16,8 @@
 
 #include "absl/strings/numbers.h"
 #include "server/onnx/import.h"
-#include "server/onnx/nodes/constant.h"
 #include "server/onnx/onnx.pb.h"
+#include "server/onnx/values/constant.h"
 
 namespace resident::onnx {
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "server/onnx/import.h"
-#include "server/onnx/nodes/constant.h"
 #include "server/onnx/onnx.pb.h"
+#include "server/onnx/values/constant.h"
 
 namespace resident::onnx {
 

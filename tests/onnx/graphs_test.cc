@@ -50,6 +50,21 @@ const Case kCases[] = {
        m.Node("Mul", {"a", "w"}, {"b"});
        m.Node("Selu", {"b"}, {"y"});
      }},
+    {"ChainOfPointwise",
+     [](ModelMaker& m) {
+       m.Weight("w", {4, 1});
+       m.Node("Erf", {"x"}, {"a"});
+       m.Node("Less", {"a", "w"}, {"b"});
+       m.Node("Where", {"b", "a", "w"}, {"c"});
+       m.Node("Softsign", {"c"}, {"y"});
+     }},
+    {"GatherAndComparison",
+     [](ModelMaker& m) {
+       m.Node("ArgMax", {"x"}, {"i"}, {IntAttribute("axis", 2), IntAttribute("keepdims", 1)});
+       m.Node("GatherElements", {"x", "i"}, {"g"}, {IntAttribute("axis", 2)});
+       m.Node("Equal", {"x", "g"}, {"e"});
+       m.Node("Cast", {"e"}, {"y"}, {IntAttribute("to", 1)});
+     }},
     {"MatMulOfAWeight",
      [](ModelMaker& m) {
        m.Weight("w", {6, 5});

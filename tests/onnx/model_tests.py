@@ -107,11 +107,12 @@ def convolutions():
     return m.model()
 
 
-def encoder(seq=6):
-    """A layer of a transformer as exporters write it: heads by Reshape and Transpose."""
+def encoder(seq=6, integers=False):
+    """A layer of a transformer as exporters write it: heads by Reshape and Transpose. With `integers` the mask has
+    integers, of which bools are made, and Gelu is written with Erf."""
     m = Maker(20)
     ids = m.input("ids", ["batch", seq], TensorProto.INT64)
-    mask = m.input("mask", ["batch", seq])
+    mask = m.input("mask", ["batch", seq], TensorProto.INT64 if integers else TensorProto.FLOAT)
     x = m.node("Gather", m.weight(31, 16), ids)
     x = m.node("Add", x, m.weight(1, 6 if isinstance(seq, int) else 1, 16))
     x = m.node("LayerNormalization", x, m.weight(16), m.weight(16))
@@ -121,12 +122,22 @@ def encoder(seq=6):
         y = m.node("Reshape", y, m.integers(0, 0, 4, 4))
         heads.append(m.node("Transpose", y, perm=order))
     scores = m.node("Div", m.node("MatMul", heads[0], heads[1]), m.constant(np.float32(2)))
-    hidden = m.node("Mul", m.node("Sub", m.constant(np.float32(1)), mask), m.constant(np.float32(-1e4)))
+    if integers:
+        hidden = m.node("Sub", m.constant(np.float32(1)), m.node("Cast", mask, to=TensorProto.FLOAT))
+        hidden = m.node("Where", m.node("Cast", hidden, to=TensorProto.BOOL), m.constant(np.float32(-1e4)), hidden)
+    else:
+        hidden = m.node("Mul", m.node("Sub", m.constant(np.float32(1)), mask), m.constant(np.float32(-1e4)))
     scores = m.node("Add", scores, m.node("Unsqueeze", hidden, m.integers(1, 2)))
     y = m.node("MatMul", m.node("Softmax", scores, axis=-1), heads[2])
     y = m.node("Reshape", m.node("Transpose", y, perm=[0, 2, 1, 3]), m.integers(0, 0, 16))
     x = m.node("Add", x, m.node("MatMul", y, m.weight(16, 16)))
-    y = m.node("Gelu", m.node("MatMul", x, m.weight(16, 32)))
+    y = m.node("MatMul", x, m.weight(16, 32))
+    if integers:
+        half = m.node("Mul", y, m.constant(np.float32(0.5)))
+        y = m.node("Erf", m.node("Div", y, m.constant(np.float32(2**0.5))))
+        y = m.node("Mul", half, m.node("Add", y, m.constant(np.float32(1))))
+    else:
+        y = m.node("Gelu", y)
     x = m.node("Add", x, m.node("MatMul", y, m.weight(32, 16)))
     m.output(x)
     m.output(m.node("ReduceMean", x, m.integers(1), keepdims=0))
@@ -139,10 +150,11 @@ def make_inputs(model, sizes, seed):
     for value in model.graph.input:
         tensor = value.type.tensor_type
         shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]
-        if tensor.elem_type == TensorProto.INT64:
+        if value.name == "mask":
+            kind = np.int64 if tensor.elem_type == TensorProto.INT64 else np.float32
+            inputs[value.name] = (np.arange(shape[1]) < random.integers(1, shape[1] + 1, [shape[0], 1])).astype(kind)
+        elif tensor.elem_type == TensorProto.INT64:
             inputs[value.name] = random.integers(0, 31, shape)
-        elif value.name == "mask":
-            inputs[value.name] = (np.arange(shape[1]) < random.integers(1, shape[1] + 1, [shape[0], 1])).astype(np.float32)
         else:
             inputs[value.name] = random.standard_normal(shape).astype(np.float32)
     return inputs
@@ -173,6 +185,7 @@ class Models(unittest.TestCase):
     def run_dynamic(self, model):
         version = self.runner.load(model, {}, max_batch=MAX_BATCH)
         self.assertTrue(all(tensor.shape[0] == -1 for tensor in version.inputs.values()))
+        self.assertEqual(version.max_batch, MAX_BATCH, version.not_batched)
         for batch in BATCHES:
             self.check(model, {"batch": batch})
 
@@ -192,6 +205,9 @@ class Models(unittest.TestCase):
 
     def test_encoder(self):
         self.check_model(encoder())
+
+    def test_encoder_with_a_mask_of_integers(self):
+        self.check_model(encoder(integers=True))
 
     def test_encoder_with_dynamic_length(self):
         model = encoder("seq")

@@ -32,8 +32,8 @@ from onnx.backend.test.loader import load_model_tests  # noqa: E402
 import daemon as daemons  # noqa: E402
 
 RTOL, ATOL = 1e-3, 1e-5
-# The reference rounds to bfloat16 after each step, which may leave two units of its last place.
-BFLOAT16_RTOL = 2.0**-6
+# The reference rounds to these types after each step, which may leave two units of its last place.
+ROUNDED_RTOL = {np.dtype(ml_dtypes.bfloat16): 2.0**-6, np.dtype(np.float16): 2.0**-9}
 CODE = re.compile(r"^MODEL_E[1-5]\d\d$")
 PASSING = HERE / "passing.txt"
 MAX_FIXED = 8  # Inputs that are fixed one after the other.
@@ -141,7 +141,7 @@ class Runner:
             element = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             if expected.dtype != element:
                 raise Wrong("the data of output {} are {}".format(value.name, expected.dtype))
-            rtol = BFLOAT16_RTOL if expected.dtype == ml_dtypes.bfloat16 else RTOL
+            rtol = ROUNDED_RTOL.get(expected.dtype, RTOL)
             if expected.dtype == ml_dtypes.bfloat16:
                 expected = expected.astype(np.float32)
             expected = sent(expected)

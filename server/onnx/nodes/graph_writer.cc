@@ -190,8 +190,21 @@ void GraphWriter::Call(const char* op, std::vector<Argument> arguments) {
   calls_.push_back({op, node_name_, std::move(arguments)});
 }
 
+void GraphWriter::CallPointwise(Expression expression, std::vector<Argument> inputs, Argument out) {
+  inputs.push_back(std::move(out));
+  const size_t before = calls_.size();
+  Call("pointwise", std::move(inputs));
+  if (calls_.size() > before) calls_.back().expression = std::move(expression);
+}
+
 std::vector<bool> GraphWriter::FindNeededCalls(std::vector<bool>* needed_tensors) const {
   std::vector<bool> calls(calls_.size());
+  needed_tensors->assign(tensors_.size(), false);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const v1::GraphTensor::Kind kind = tensors_[i].kind();
+    (*needed_tensors)[i] =
+        kind == v1::GraphTensor::KIND_INPUT || kind == v1::GraphTensor::KIND_OUTPUT;
+  }
   for (size_t i = calls_.size(); i-- > 0;) {
     const std::vector<Argument>& arguments = calls_[i].arguments;
     calls[i] = std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
@@ -205,12 +218,22 @@ std::vector<bool> GraphWriter::FindNeededCalls(std::vector<bool>* needed_tensors
   return calls;
 }
 
-void GraphWriter::Finish(v1::Graph* graph, std::vector<Weight>* weights) {
-  std::vector<bool> needed(tensors_.size());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const v1::GraphTensor::Kind kind = tensors_[i].kind();
-    needed[i] = kind == v1::GraphTensor::KIND_INPUT || kind == v1::GraphTensor::KIND_OUTPUT;
+void GraphWriter::Finish(MappingChoices* choices, v1::Graph* graph, std::vector<Weight>* weights) {
+  JoinChains(choices);
+  for (Record& call : calls_) {
+    if (!call.expression.has_value()) continue;
+    // The program and absent inputs.
+    std::string bytes = *call.expression->Assemble();
+    Constant program = {ElementType::kInt64,
+                        {static_cast<int64_t>(bytes.size()) / 16, 2},
+                        std::make_shared<const std::string>(std::move(bytes)),
+                        ""};
+    call.arguments.insert(call.arguments.begin(), In(ConstantValue(std::move(program))));
+    const size_t inputs = call.expression->inputs();
+    call.arguments.insert(call.arguments.begin() + static_cast<int64_t>(inputs) + 1,
+                          pointwise::kInputs - inputs, None());
   }
+  std::vector<bool> needed;
   const std::vector<bool> calls = FindNeededCalls(&needed);
   graph->set_format(1);
   for (size_t i = 0; i < tensors_.size(); ++i) {

@@ -13,6 +13,7 @@
 #define RESIDENT_SERVER_ONNX_NODES_GRAPH_WRITER_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,7 +24,9 @@
 #include "absl/status/statusor.h"
 #include "resident/v1/graphs.pb.h"
 #include "server/onnx/nodes/limits.h"
-#include "server/onnx/nodes/value.h"
+#include "server/onnx/nodes/mapping_choices.h"
+#include "server/onnx/values/expression.h"
+#include "server/onnx/values/value.h"
 
 namespace resident::onnx {
 
@@ -65,6 +68,8 @@ class GraphWriter {
   static Argument None();
   // The node's name is that of the model's node.
   void Call(const char* op, std::vector<Argument> arguments);
+  // A call of pointwise: one argument for each input of the expression.
+  void CallPointwise(Expression expression, std::vector<Argument> inputs, Argument out);
   void SetNodeName(const std::string& name) { node_name_ = name; }
 
   v1::GraphTensor::Kind KindOf(const Value& view) const {
@@ -82,14 +87,27 @@ class GraphWriter {
   absl::Status status() const { return status_; }
 
   // The graph, without the calls and tensors that its outputs do not need, and its weights. Inputs
-  // remain.
-  void Finish(v1::Graph* graph, std::vector<Weight>* weights);
+  // remain. Element-wise calls in a row whose values between them no other call reads become one
+  // call of pointwise (graph_chains.cc).
+  void Finish(MappingChoices* choices, v1::Graph* graph, std::vector<Weight>* weights);
 
  private:
   struct Record {
     const char* op;
     std::string name;
     std::vector<Argument> arguments;
+    // Of pointwise, whose arguments are the inputs and the output.
+    std::optional<Expression> expression = {};
+  };
+  // A call as an expression.
+  struct Elementwise {
+    Expression expression;
+    std::vector<Argument> inputs;
+    Argument out;
+  };
+  // How tensors are used by the calls that are needed.
+  struct Uses {
+    std::vector<std::vector<size_t>> readers, writers;  // Calls, by tensor.
   };
 
   // A name that a graph may have and that no tensor has. `name`: as in the model.
@@ -98,7 +116,22 @@ class GraphWriter {
   int NewWeight(const std::string& name, const Constant& constant);
   Value AddTensor(v1::GraphTensor::Kind kind, std::string name, ElementType type,
                   const Sizes64& shape);
+  // Sets which tensors the graph has, and returns the calls.
   std::vector<bool> FindNeededCalls(std::vector<bool>* needed_tensors) const;
+
+  // graph_chains.cc
+  void JoinChains(MappingChoices* choices);
+  std::optional<Elementwise> AsElementwise(const Record& call) const;
+  // The number that a weight of one element has.
+  std::optional<Term> ReadNumber(const Argument& argument, Expression* expression) const;
+  // Adds the call that writes input `i` to those that `root` executes. False: it cannot be.
+  bool Absorb(const Uses& uses, const std::vector<std::optional<Elementwise>>& calls, size_t root,
+              size_t i, MappingChoices* choices, std::vector<bool>* absorbed, Elementwise* whole,
+              std::vector<size_t>* members) const;
+  Sizes64 ShapeOf(const Argument& argument) const;
+  ElementType TypeOf(const Argument& argument) const {
+    return types_[static_cast<size_t>(argument.tensor)];
+  }
 
   const absl::flat_hash_map<std::string, Constant>& constants_;
   absl::Status status_;

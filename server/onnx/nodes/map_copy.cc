@@ -393,6 +393,39 @@ absl::Status MapResize(NodeContext& node) {
 
 namespace {
 
+// Copies of constant indices; more are gathered.
+constexpr size_t kMaxIndexCopies = 8;
+
+// x and indices as views of the shape of the result, in which the last dimension of the indices is
+// the axis.
+absl::Status GatherAlong(NodeContext& node, size_t axis) {
+  const Value& x = node.in(0);
+  Value from = NodeContext::Strided(node.Stored(x));
+  Value indices = NodeContext::Strided(node.Stored(node.in(1)));
+  Sizes64 shape(x.shape.begin(), x.shape.begin() + static_cast<int64_t>(axis));
+  shape.insert(shape.end(), indices.shape.begin(), indices.shape.end());
+  shape.insert(shape.end(), x.shape.begin() + static_cast<int64_t>(axis) + 1, x.shape.end());
+  ASSIGN_OR_RETURN(const Value out, node.NewResult(0, x.type, shape));
+  Value to = out;
+  if (indices.rank() == 0) {
+    // One index: the axis has the size 1.
+    indices.shape = {1};
+    indices.strides = {1};
+    to.shape.insert(to.shape.begin() + static_cast<int64_t>(axis), 1);
+    to.strides = DenseStrides(to.shape);
+  }
+  const size_t added = indices.rank() - 1;
+  const auto at = static_cast<int64_t>(axis);
+  from.shape.insert(from.shape.begin() + at, indices.shape.begin(), indices.shape.end() - 1);
+  from.strides.insert(from.strides.begin() + at, added, 0);
+  indices.shape = to.shape;
+  indices.strides.insert(indices.strides.begin(), axis, 0);
+  indices.strides.resize(indices.shape.size(), 0);
+  node.Call("gather", {node.In(from), node.In(indices), node.Out(to),
+                       node.Integer(static_cast<int64_t>(axis + added))});
+  return absl::OkStatus();
+}
+
 // With constant indices: one view or a few copies.
 absl::Status GatherConstant(NodeContext& node, size_t axis) {
   const Value x = NodeContext::Strided(node.in(0));
@@ -420,9 +453,7 @@ absl::Status GatherConstant(NodeContext& node, size_t axis) {
     node.SetResult(0, std::move(view));
     return absl::OkStatus();
   }
-  if (static_cast<int64_t>(at.size()) > kMaxCopies) {
-    return node.Refuse(302, StrCat("it has ", at.size(), " constant indices"));
-  }
+  if (at.size() > kMaxIndexCopies) return GatherAlong(node, axis);
   ASSIGN_OR_RETURN(const Value out, node.NewResult(0, x.type, shape));
   // The result with one dimension for all indices.
   Sizes64 flat = x.shape;
@@ -439,7 +470,7 @@ absl::Status GatherConstant(NodeContext& node, size_t axis) {
 
 }  // namespace
 
-// Indices that are computed must not be negative: the operator refuses them when it runs.
+// Rows of a table of floats are those of embedding, which refuses negative indices when it runs.
 absl::Status MapGather(NodeContext& node) {
   RETURN_IF_ERROR(node.CheckInputs(2, 2));
   const Value &x = node.in(0), &indices = node.in(1);
@@ -451,41 +482,110 @@ absl::Status MapGather(NodeContext& node) {
   if (x.rank() + indices.rank() > kMaxRank)
     return node.Refuse(103, "its result has too many dimensions");
   if (indices.is_constant()) return GatherConstant(node, axis);
-  RETURN_IF_ERROR(node.CheckFloat(0));
-  // Rows of a table: the axis is moved to the front.
-  std::vector<size_t> order = {axis};
-  Sizes64 rest;
-  for (size_t d = 0; d < x.rank(); ++d) {
-    if (d == axis) continue;
-    order.push_back(d);
-    rest.push_back(x.size(d));
+  if (axis != 0 || x.rank() < 2 || !x.is_constant() || !node.CheckFloat(0).ok()) {
+    return GatherAlong(node, axis);
   }
-  const int64_t columns = *CountElements(rest);
-  ASSIGN_OR_RETURN(Value table, node.Transpose(x, order));
-  ASSIGN_OR_RETURN(table, node.Reshape(table, {x.size(axis), columns}));
-  ASSIGN_OR_RETURN(table, node.Dense(table));
+  const int64_t columns = x.elements() / x.size(0);
+  ASSIGN_OR_RETURN(const Value table, node.Reshape(x, {x.size(0), columns}));
   ASSIGN_OR_RETURN(const Value ids, node.Dense(indices));
   Sizes64 shape = indices.shape;
-  shape.insert(shape.end(), rest.begin(), rest.end());
-  Value rows;
-  if (axis == 0) {
-    ASSIGN_OR_RETURN(rows, node.NewResult(0, x.type, shape));
-  } else {
-    ASSIGN_OR_RETURN(rows, node.NewTemporary(x.type, shape));
-  }
-  Sizes64 flat = indices.shape;
-  flat.push_back(columns);
-  Value out = rows;
-  out.shape = flat;
-  out.strides = DenseStrides(flat);
+  shape.insert(shape.end(), x.shape.begin() + 1, x.shape.end());
+  ASSIGN_OR_RETURN(Value out, node.NewResult(0, x.type, shape));
+  out.shape = indices.shape;
+  out.shape.push_back(columns);
+  out.strides = DenseStrides(out.shape);
   node.Call("embedding", {node.In(ids), node.In(table), node.Out(out)});
-  if (axis == 0) return absl::OkStatus();
-  // From [indices, before, after] to [before, indices, after].
-  std::vector<size_t> back;
-  for (size_t d = 0; d < axis; ++d) back.push_back(indices.rank() + d);
-  for (size_t d = 0; d < indices.rank(); ++d) back.push_back(d);
-  for (size_t d = axis; d < rest.size(); ++d) back.push_back(indices.rank() + d);
-  ASSIGN_OR_RETURN(Value view, node.Transpose(rows, back));
+  return absl::OkStatus();
+}
+
+// The indices may have fewer elements than x in the other dimensions.
+absl::Status MapGatherElements(NodeContext& node) {
+  RETURN_IF_ERROR(node.CheckInputs(2, 2));
+  const Value &x = node.in(0), &indices = node.in(1);
+  if (indices.type != ElementType::kInt64 && indices.type != ElementType::kInt32) {
+    return node.RefuseType(indices.type);
+  }
+  if (x.rank() == 0 || x.rank() != indices.rank()) {
+    return node.Refuse(302, "its inputs have different numbers of dimensions");
+  }
+  ASSIGN_OR_RETURN(const size_t axis, node.Axis(node.Int("axis", 0), x.rank()));
+  Value from = NodeContext::Strided(node.Stored(x));
+  for (size_t d = 0; d < x.rank(); ++d) {
+    if (d == axis) continue;
+    if (indices.size(d) > x.size(d)) {
+      return node.Refuse(302, StrCat("indices of the shape ", ShapeText(indices.shape),
+                                     " do not fit the shape ", ShapeText(x.shape)));
+    }
+    from.shape[d] = indices.size(d);
+  }
+  ASSIGN_OR_RETURN(const Value out, node.NewResult(0, x.type, indices.shape));
+  node.Call("gather", {node.In(from), node.In(indices), node.Out(out),
+                       node.Integer(static_cast<int64_t>(axis))});
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Where the elements of GatherND begin: strides if they are regular, otherwise nullopt. `starts`:
+// by element of the shape, row-major.
+std::optional<Sizes64> FindStrides(const std::vector<int64_t>& starts, const Sizes64& shape) {
+  Sizes64 strides(shape.size(), 0);
+  const Sizes64 dense = DenseStrides(shape);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] > 1) strides[d] = starts[static_cast<size_t>(dense[d])] - starts[0];
+  }
+  for (size_t i = 0; i < starts.size(); ++i) {
+    int64_t rest = static_cast<int64_t>(i), at = starts[0];
+    for (size_t d = shape.size(); d-- > 0;) {
+      at += rest % shape[d] * strides[d];
+      rest /= shape[d];
+    }
+    if (at != starts[i]) return std::nullopt;
+  }
+  return strides;
+}
+
+}  // namespace
+
+// The indices must be constant: a view if they are regular, as those that exporters write for all
+// elements of a mask.
+absl::Status MapGatherNd(NodeContext& node) {
+  RETURN_IF_ERROR(node.CheckInputs(2, 2));
+  const Value &x = node.in(0), &indices = node.in(1);
+  if (node.Int("batch_dims", 0) != 0) return node.Refuse(302, "batch_dims is not 0");
+  ASSIGN_OR_RETURN(const std::vector<int64_t> at, node.RequireIntegers(1, "the indices"));
+  const size_t count = indices.rank() == 0 ? 0 : static_cast<size_t>(indices.shape.back());
+  if (count < 1 || count > x.rank()) {
+    return node.Refuse(302, StrCat("indices of the shape ", ShapeText(indices.shape),
+                                   " do not fit the shape ", ShapeText(x.shape)));
+  }
+  Value view = NodeContext::Strided(x);
+  std::vector<int64_t> starts;  // Of parts, in elements.
+  for (size_t i = 0; i < at.size(); i += count) {
+    int64_t start = 0;
+    for (size_t d = 0; d < count; ++d) {
+      const int64_t index = at[i + d] < 0 ? at[i + d] + x.size(d) : at[i + d];
+      if (index < 0 || index >= x.size(d)) {
+        return node.Refuse(302, StrCat("index ", at[i + d], " is out of range of ", x.size(d)));
+      }
+      start += index * view.strides[d];
+    }
+    starts.push_back(start);
+  }
+  if (starts.empty()) return node.Refuse(404, "it has no indices");
+  const Sizes64 outer(indices.shape.begin(), indices.shape.end() - 1);
+  const std::optional<Sizes64> strides = FindStrides(starts, outer);
+  const auto parts = static_cast<int64_t>(count);
+  if (!node.choices().Choose(strides.has_value())) {
+    return node.Refuse(302, "its indices are not regular");
+  }
+  view.offset += starts[0];
+  view.shape.erase(view.shape.begin(), view.shape.begin() + parts);
+  view.strides.erase(view.strides.begin(), view.strides.begin() + parts);
+  view.shape.insert(view.shape.begin(), outer.begin(), outer.end());
+  const Sizes64 regular = strides.value_or(Sizes64(outer.size(), 0));
+  view.strides.insert(view.strides.begin(), regular.begin(), regular.end());
+  ASSIGN_OR_RETURN(view, node.Settle(std::move(view)));
   node.SetResult(0, std::move(view));
   return absl::OkStatus();
 }

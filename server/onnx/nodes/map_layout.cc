@@ -111,8 +111,8 @@ absl::Status MapSqueeze(NodeContext& node) {
   RETURN_IF_ERROR(node.CheckInputs(1, 2));
   const Value& x = node.in(0);
   ASSIGN_OR_RETURN(const auto axes, node.Axes(1));
-  if (!axes.has_value() && node.choices().keeps_batch) {
-    // A batch of one would lose its dimension.
+  // A batch of one would lose its dimension. The sizes in a constant are what differs otherwise.
+  if (!axes.has_value() && node.choices().keeps_batch && !x.is_constant()) {
     return node.Refuse(302, "it has no axes. Fix: export with the axes that are removed");
   }
   std::vector<bool> removed(x.rank());
@@ -304,6 +304,28 @@ absl::Status MapExpand(NodeContext& node) {
   if (!CountElements(shape).has_value()) return node.Refuse(501, "its result is too large");
   ASSIGN_OR_RETURN(Value view, node.Broadcast(node.in(0), shape));
   node.SetResult(0, std::move(view));
+  return absl::OkStatus();
+}
+
+// A constant, because only the shape of the input matters.
+absl::Status MapEyeLike(NodeContext& node) {
+  RETURN_IF_ERROR(node.CheckInputs(1, 1));
+  const Value& x = node.in(0);
+  if (x.rank() != 2) return node.Refuse(302, "its input has not two dimensions");
+  const auto type = static_cast<ElementType>(node.Int("dtype", static_cast<int64_t>(x.type)));
+  if (DTypeOf(type) == DType::kInvalid) return node.RefuseType(type);
+  RETURN_IF_ERROR(node.Charge(x.elements(), type));
+  const int64_t k = node.Int("k", 0), columns = x.size(1);
+  const size_t size = SizeOf(DTypeOf(type));
+  std::string one, bytes;
+  IsFloatType(type) ? AppendReal(type, 1, &one) : AppendInteger(type, 1, &one);
+  bytes.resize(static_cast<size_t>(x.elements()) * size);
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    if (k < -row || k >= columns - row) continue;
+    bytes.replace(static_cast<size_t>(row * columns + row + k) * size, size, one);
+  }
+  node.SetResult(
+      0, ConstantValue({type, x.shape, std::make_shared<const std::string>(std::move(bytes)), ""}));
   return absl::OkStatus();
 }
 

@@ -203,6 +203,45 @@ absl::StatusOr<Value> NodeContext::ComputeResult(std::optional<size_t> i, const 
   return out;
 }
 
+absl::StatusOr<Value> NodeContext::Pointwise(
+    std::optional<size_t> i, const std::vector<Value>& values,
+    absl::FunctionRef<Term(Expression& e, const std::vector<Term>& x)> build) {
+  Expression expression;
+  std::vector<Sizes64> shapes;
+  std::vector<Argument> inputs;
+  std::vector<Term> terms;
+  for (size_t k = 0; k < values.size(); ++k) {
+    const Value& value = values[k];
+    shapes.push_back(value.shape);
+    if (!Expression::Takes(value.type)) return RefuseType(value.type);
+    // A program has at least one input.
+    const bool has_input = !inputs.empty() || k + 1 < values.size();
+    if (value.is_constant() && value.elements() == 1 && has_input) {
+      terms.push_back(IsFloatType(value.type)
+                          ? expression.Number(value.constant.Real(0), value.type)
+                          : expression.Whole(value.constant.Integer(0), value.type));
+      continue;
+    }
+    terms.push_back(expression.Input(value.type));
+    inputs.push_back(In(value));
+  }
+  const Term result = build(expression, terms);
+  expression.SetResult(result);
+  if (!expression.Assemble().has_value()) {
+    return Refuse(302, StrCat("it has ", inputs.size(), " inputs, and at most ", pointwise::kInputs,
+                              " are supported"));
+  }
+  ASSIGN_OR_RETURN(const Sizes64 shape, BroadcastShape(shapes));
+  Value out;
+  if (i.has_value()) {
+    ASSIGN_OR_RETURN(out, NewResult(*i, result.type, shape));
+  } else {
+    ASSIGN_OR_RETURN(out, NewTemporary(result.type, shape));
+  }
+  writer_.CallPointwise(std::move(expression), std::move(inputs), Out(out));
+  return out;
+}
+
 absl::StatusOr<Value> NodeContext::Convert(const Value& value, ElementType type) {
   if (value.type == type) return value;
   if (DTypeOf(type) == DType::kInvalid) return RefuseType(type);

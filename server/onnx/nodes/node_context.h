@@ -21,13 +21,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/onnx/nodes/constant_cache.h"
 #include "server/onnx/nodes/graph_writer.h"
-#include "server/onnx/nodes/value.h"
+#include "server/onnx/nodes/mapping_choices.h"
 #include "server/onnx/onnx.pb.h"
+#include "server/onnx/values/constant_cache.h"
+#include "server/onnx/values/expression.h"
+#include "server/onnx/values/value.h"
 
 namespace resident::onnx {
 
@@ -37,23 +40,6 @@ struct FoldBudget {
   int64_t elements = kMaxFoldedElements;
   // Of the model; null: none.
   ConstantCache* cache = nullptr;
-};
-
-// How nodes are mapped. The graphs of several batch sizes make the same choices, so that they
-// differ only in sizes (batch.h).
-struct MappingChoices {
-  // Whether the outermost dimension is kept apart from the others.
-  bool keeps_batch = false;
-  // Whether choices are those of an earlier graph, in their order.
-  bool repeats = false;
-  size_t next = 0;
-  std::vector<bool> made;
-
-  // A choice that may depend on sizes.
-  bool Choose(bool choice) {
-    if (!repeats) made.push_back(choice);
-    return next < made.size() ? made[next++] : choice;
-  }
 };
 
 class NodeContext {
@@ -130,6 +116,11 @@ class NodeContext {
   absl::StatusOr<Value> ComputeResult(std::optional<size_t> i, const char* op,
                                       const std::vector<Value>& values,
                                       const std::vector<Argument>& scalars = {});
+  // The same with what `build` computes of one term for each value. A constant of one element is a
+  // number of the program. E201: a type that pointwise does not take; E302: more than six inputs.
+  absl::StatusOr<Value> Pointwise(
+      std::optional<size_t> i, const std::vector<Value>& values,
+      absl::FunctionRef<Term(Expression& e, const std::vector<Term>& x)> build);
   // The value in another type. E201: the daemon cannot convert it.
   absl::StatusOr<Value> Convert(const Value& value, ElementType type);
 

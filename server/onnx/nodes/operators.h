@@ -37,6 +37,12 @@ Refusal FindRefusal(std::string_view op);
 // The functions, by file.
 // map_elementwise.cc
 absl::Status MapUnary(NodeContext& node);
+absl::Status MapFunction(NodeContext& node);
+absl::Status MapMod(NodeContext& node);
+absl::Status MapComparison(NodeContext& node);
+absl::Status MapWhere(NodeContext& node);
+absl::Status MapOneHot(NodeContext& node);
+absl::Status MapTrilu(NodeContext& node);
 absl::Status MapBinary(NodeContext& node);
 absl::Status MapVariadic(NodeContext& node);
 absl::Status MapCast(NodeContext& node);
@@ -55,6 +61,7 @@ absl::Status MapTranspose(NodeContext& node);
 absl::Status MapSlice(NodeContext& node);
 absl::Status MapSplit(NodeContext& node);
 absl::Status MapExpand(NodeContext& node);
+absl::Status MapEyeLike(NodeContext& node);
 // map_copy.cc
 absl::Status MapConcat(NodeContext& node);
 absl::Status MapPad(NodeContext& node);
@@ -62,6 +69,8 @@ absl::Status MapTile(NodeContext& node);
 absl::Status MapDepthAndSpace(NodeContext& node);
 absl::Status MapResize(NodeContext& node);
 absl::Status MapGather(NodeContext& node);
+absl::Status MapGatherElements(NodeContext& node);
+absl::Status MapGatherNd(NodeContext& node);
 // map_matrix.cc
 absl::Status MapMatMul(NodeContext& node);
 absl::Status MapGemm(NodeContext& node);

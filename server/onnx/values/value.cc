@@ -1,4 +1,4 @@
-#include "server/onnx/nodes/value.h"
+#include "server/onnx/values/value.h"
 
 #include <utility>
 

@@ -8,8 +8,8 @@
 //
 //   Constant axes = Constant::Integers({2}, {0, 1});
 //   for (int64_t i = 0; i < axes.elements(); ++i) Use(axes.Integer(i));
-#ifndef RESIDENT_SERVER_ONNX_NODES_CONSTANT_H_
-#define RESIDENT_SERVER_ONNX_NODES_CONSTANT_H_
+#ifndef RESIDENT_SERVER_ONNX_VALUES_CONSTANT_H_
+#define RESIDENT_SERVER_ONNX_VALUES_CONSTANT_H_
 
 #include <cstdint>
 #include <memory>
@@ -103,4 +103,4 @@ void AppendInteger(ElementType type, int64_t value, std::string* bytes);
 
 }  // namespace resident::onnx
 
-#endif  // RESIDENT_SERVER_ONNX_NODES_CONSTANT_H_
+#endif  // RESIDENT_SERVER_ONNX_VALUES_CONSTANT_H_

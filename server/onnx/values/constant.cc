@@ -1,4 +1,4 @@
-#include "server/onnx/nodes/constant.h"
+#include "server/onnx/values/constant.h"
 
 #include <algorithm>
 #include <cmath>

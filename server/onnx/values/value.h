@@ -6,15 +6,15 @@
 //   Value t = x;
 //   std::swap(t.shape[0], t.shape[1]);  // A transposed matrix.
 //   std::swap(t.strides[0], t.strides[1]);
-#ifndef RESIDENT_SERVER_ONNX_NODES_VALUE_H_
-#define RESIDENT_SERVER_ONNX_NODES_VALUE_H_
+#ifndef RESIDENT_SERVER_ONNX_VALUES_VALUE_H_
+#define RESIDENT_SERVER_ONNX_VALUES_VALUE_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "server/onnx/nodes/constant.h"
+#include "server/onnx/values/constant.h"
 
 namespace resident::onnx {
 
@@ -53,4 +53,4 @@ std::optional<Sizes64> StridesForShape(const Value& view, const Sizes64& shape);
 
 }  // namespace resident::onnx
 
-#endif  // RESIDENT_SERVER_ONNX_NODES_VALUE_H_
+#endif  // RESIDENT_SERVER_ONNX_VALUES_VALUE_H_

@@ -4,8 +4,8 @@
 // Thread safety: thread-safe.
 //
 //   const Constant transposed = cache.Get(key, [&] { return Transpose(weight); });
-#ifndef RESIDENT_SERVER_ONNX_NODES_CONSTANT_CACHE_H_
-#define RESIDENT_SERVER_ONNX_NODES_CONSTANT_CACHE_H_
+#ifndef RESIDENT_SERVER_ONNX_VALUES_CONSTANT_CACHE_H_
+#define RESIDENT_SERVER_ONNX_VALUES_CONSTANT_CACHE_H_
 
 #include <string>
 
@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
-#include "server/onnx/nodes/constant.h"
+#include "server/onnx/values/constant.h"
 
 namespace resident::onnx {
 
@@ -39,4 +39,4 @@ class ConstantCache {
 
 }  // namespace resident::onnx
 
-#endif  // RESIDENT_SERVER_ONNX_NODES_CONSTANT_CACHE_H_
+#endif  // RESIDENT_SERVER_ONNX_VALUES_CONSTANT_CACHE_H_
