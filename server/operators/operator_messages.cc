@@ -48,6 +48,8 @@ std::string Shortened(const std::string& log) {
                       log.size() - kMaxInstallLogBytes, " bytes more\n");
 }
 
+}  // namespace
+
 absl::StatusOr<BakeOptions> ParseBake(const v1::BakeOptions& message) {
   if (!v1::BakeOptions::Action_IsValid(message.action())) {
     return errors::UnknownEnum("BakeOptions.action", message.action(),
@@ -75,8 +77,6 @@ absl::StatusOr<BakeOptions> ParseBake(const v1::BakeOptions& message) {
   bake.min_tasks = message.min_tasks();
   return bake;
 }
-
-}  // namespace
 
 void DescribeParameter(const Parameter& parameter, const Signature& signature, v1::Parameter* out) {
   out->set_name(parameter.name);

@@ -32,6 +32,7 @@ void FillProgress(const InstallProgress& progress, v1::InstallResponse* out);
 void FillEvent(const OperatorEvent& event, v1::OperatorEvent* out);
 
 // INVALID_ARGUMENT: a value is out of range. The actor is left empty.
+absl::StatusOr<BakeOptions> ParseBake(const v1::BakeOptions& message);
 absl::StatusOr<SwitchRequest> ParseSwitch(const v1::ActivateRequest& message);
 absl::StatusOr<SwitchRequest> ParseSwitch(const v1::RollbackRequest& message);
 absl::StatusOr<PromoteRequest> ParsePromote(const v1::PromoteRequest& message);
