@@ -105,13 +105,26 @@ absl::StatusOr<std::vector<v1::Model>> Models::List(const std::string& name) {
   return std::vector<v1::Model>(response.models().begin(), response.models().end());
 }
 
-absl::StatusOr<v1::ChangeModelResponse> Models::Activate(
-    const std::string& name, uint32_t version, std::optional<uint64_t> expected_revision) {
+absl::StatusOr<v1::ChangeModelResponse> Models::Activate(const std::string& name, uint32_t version,
+                                                         std::optional<uint64_t> expected_revision,
+                                                         const v1::BakeOptions& bake) {
   v1::ActivateModelRequest request;
   request.set_name(name);
   request.set_version(version);
+  *request.mutable_bake() = bake;
   if (expected_revision.has_value()) request.set_expected_revision(*expected_revision);
   return Call(connection_, &v1::Models::Stub::Activate, request);
+}
+
+absl::StatusOr<v1::ChangeModelResponse> Models::Share(const std::string& name, uint32_t version,
+                                                      double percent,
+                                                      std::optional<uint64_t> expected_revision) {
+  v1::ShareModelRequest request;
+  request.set_name(name);
+  request.set_version(version);
+  request.set_percent(percent);
+  if (expected_revision.has_value()) request.set_expected_revision(*expected_revision);
+  return Call(connection_, &v1::Models::Stub::Share, request);
 }
 
 absl::StatusOr<v1::ChangeModelResponse> Models::Rollback(

@@ -1,4 +1,4 @@
-// Models of a daemon: load, activate, roll back, remove, and requests to them.
+// Models of a daemon: load, activate, share, roll back, remove, and requests to them.
 //
 //   resident::client::Models models(*client);
 //   resident::v1::LoadModelHeader header;
@@ -30,6 +30,7 @@
 #include "client/residentd_client.h"
 #include "resident/v1/executor.pb.h"
 #include "resident/v1/models.pb.h"
+#include "resident/v1/operators.pb.h"
 
 namespace resident::client {
 
@@ -54,9 +55,13 @@ class Models {
 
   // Empty: all.
   absl::StatusOr<std::vector<v1::Model>> List(const std::string& name = "");
-  // `version` 0: the one that was loaded last.
+  // `version` 0: the one that was loaded last. `bake`: how it is compared with the one before.
   absl::StatusOr<v1::ChangeModelResponse> Activate(
       const std::string& name, uint32_t version = 0,
+      std::optional<uint64_t> expected_revision = std::nullopt, const v1::BakeOptions& bake = {});
+  // Lets a version serve a share of the requests that name none; 0 percent: ends the share.
+  absl::StatusOr<v1::ChangeModelResponse> Share(
+      const std::string& name, uint32_t version, double percent,
       std::optional<uint64_t> expected_revision = std::nullopt);
   absl::StatusOr<v1::ChangeModelResponse> Rollback(
       const std::string& name, std::optional<uint64_t> expected_revision = std::nullopt);

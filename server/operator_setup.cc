@@ -133,7 +133,7 @@ absl::Status Operators::Restore(Graphs& graphs, Models& models) {
   for (std::string& warning : graphs.store.Restore(state_.get())) {
     warnings_.push_back(std::move(warning));
   }
-  for (std::string& warning : models.Restore(state_.get())) {
+  for (std::string& warning : models.Restore(state_.get(), bake_)) {
     warnings_.push_back(std::move(warning));
   }
   for (Device* device : core.devices) {

@@ -63,6 +63,7 @@ class Operators {
             std::vector<std::string> warnings)
       : state_(std::move(state)),
         compiler_(std::move(compiler)),
+        bake_(options.bake),
         manager_(options,
                  LiveOperatorManager::Sources{&devices.registry(), state_.get(), compiler_.get(),
                                               devices.started(), devices.engines()}),
@@ -70,6 +71,7 @@ class Operators {
 
   const std::unique_ptr<StateStore> state_;
   const std::unique_ptr<Compiler> compiler_;
+  const BakeOptions bake_;
   LiveOperatorManager manager_;
   std::vector<std::string> warnings_;
 };

@@ -18,6 +18,7 @@
 #include "client/cli/output.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/values.h"
+#include "client/commands/bake_flags.h"
 #include "client/commands/command.h"
 #include "client/commands/graph_commands.h"
 #include "client/models.h"
@@ -39,8 +40,11 @@ struct ModelOptions {
   std::optional<uint32_t> device;
   std::optional<uint64_t> expected_revision;
   uint32_t instances = 0;
+  uint32_t max_combined_rows = 0;
   uint32_t version = 0;
   bool activate = true;
+  BakeFlags bake;
+  PercentFlag share;
   bool fuse = true;
 };
 
@@ -189,6 +193,7 @@ int LoadModel(const std::string& path, const ModelOptions& options) {
   header.set_name(options.name);
   if (options.device.has_value()) header.set_device(*options.device);
   header.set_instances(options.instances);
+  header.set_max_combined_rows(options.max_combined_rows);
   header.set_activate(options.activate);
   const absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
@@ -262,11 +267,20 @@ int DescribeModel(const std::string& name) {
     return kExitOk;
   }
   Print(absl::StrCat(model.name(), ", revision ", model.revision(), "\n"));
+  if (model.share_version() != 0) {
+    Print(absl::StrCat("version ", model.share_version(), " serves ", model.share_percent(),
+                       "% of the requests\n"));
+  }
   for (const v1::ModelVersion& version : model.versions()) {
     Print(absl::StrCat("\nversion ", version.version(), ": ", EnumName(version.state()), ", ",
                        FormatExact(version.nodes()), " nodes, ",
                        FormatBytes(version.weight_bytes()), " of weights, device ",
                        version.device(), ", ", version.content_hash(), "\n"));
+    if (version.unavailable().empty()) {
+      Print(version.max_batch() != 0
+                ? absl::StrCat("requests are combined, up to ", version.max_batch(), " rows\n")
+                : absl::StrCat("requests are not combined: ", version.not_batched(), "\n"));
+    }
     Table table({});
     const auto add = [&](const char* kind, const v1::ModelTensorInfo& tensor) {
       table.Add({kind, tensor.name(), EnumName(tensor.dtype()), ShapeText(tensor)});
@@ -400,11 +414,32 @@ int ChangeModel(const std::string& name, const ModelOptions& options, Change cha
   return PrintChange(name, change(models, name, options));
 }
 
+void AddLoad(Command& model, const std::shared_ptr<ModelOptions>& options) {
+  Command& load = model.Add("load", "load a version of a model");
+  load.Flag("name", &options->name, "name of the model");
+  load.Flag("weights", &options->weights, "safetensors file with the weights of the graph");
+  load.Flag("data", &options->data, "ONNX: files with the external data of the model, F,F");
+  load.Flag("sizes", &options->sizes, "ONNX: sizes of dynamic dimensions, NAME=N,NAME=N");
+  load.Flag("max_batch", &options->max_batch,
+            "ONNX: largest size of the dimension that remains dynamic; 0: 64");
+  load.Flag("fixed", &options->fixed, "ONNX: inputs that become constants, NAME=1,2;NAME=3");
+  load.Flag("instances", &options->instances, "requests that run at the same time at most; 0: 2",
+            {.high = 16});
+  load.Flag(
+      "max_combined_rows", &options->max_combined_rows,
+      "rows of several requests that are computed together at most; 0: as many as one request "
+      "may have; 1: each request by itself");
+  load.Flag("activate", &options->activate, "let the version serve once it is loaded");
+  AddDeviceFlag(load, &options->device);
+  AddFuseFlag(load, &options->fuse);
+  load.Run("FILE", [options](const Words& words) { return LoadModel(words[0], *options); });
+}
+
 }  // namespace
 
 void AddModel(Command& program) {
   Command& model = program.Add(
-      "model", "load, list, run, activate, roll back and remove models",
+      "model", "load, list, run, activate, share, roll back and remove models",
       "A model is a task graph under a name, with versions (docs/models.md). FILE is a model in "
       "the\n"
       "form of ONNX, if it ends with .onnx, or contains a graph as JSON, and --weights names a\n"
@@ -417,20 +452,7 @@ void AddModel(Command& program) {
       "version serve again. VALUE is 1,2,3 or 0.5*1024 or @FILE (raw little-endian elements); an\n"
       "input with a dynamic size has as many rows as the values make.\n");
   auto options = std::make_shared<ModelOptions>();
-  Command& load = model.Add("load", "load a version of a model");
-  load.Flag("name", &options->name, "name of the model");
-  load.Flag("weights", &options->weights, "safetensors file with the weights of the graph");
-  load.Flag("data", &options->data, "ONNX: files with the external data of the model, F,F");
-  load.Flag("sizes", &options->sizes, "ONNX: sizes of dynamic dimensions, NAME=N,NAME=N");
-  load.Flag("max_batch", &options->max_batch,
-            "ONNX: largest size of the dimension that remains dynamic; 0: 64");
-  load.Flag("fixed", &options->fixed, "ONNX: inputs that become constants, NAME=1,2;NAME=3");
-  load.Flag("instances", &options->instances, "requests that run at the same time at most; 0: 2",
-            {.high = 16});
-  load.Flag("activate", &options->activate, "let the version serve once it is loaded");
-  AddDeviceFlag(load, &options->device);
-  AddFuseFlag(load, &options->fuse);
-  load.Run("FILE", [options](const Words& words) { return LoadModel(words[0], *options); });
+  AddLoad(model, options);
   model.Add("list", "list the models, or one of them").Run("[NAME]", [](const Words& words) {
     return ListModels(words.empty() ? std::string() : words[0]);
   });
@@ -447,6 +469,10 @@ void AddModel(Command& program) {
                    std::string(name) == "remove" ? "version; 0: the model with all its versions"
                                                  : "version; 0: the one that was loaded last");
     }
+    if (std::string(name) == "activate") AddBakeFlags(command, /*shadows=*/false, options->bake);
+    if (std::string(name) == "share") {
+      command.Flag("percent", &options->share, "share of the requests that name no version");
+    }
     AddRevisionFlag(command, &options->expected_revision);
     command.Run(words, [options, change](const Words& given) {
       return ChangeModel(given[0], *options, change);
@@ -454,7 +480,11 @@ void AddModel(Command& program) {
   };
   add("activate", "let a version serve", "NAME",
       [](client::Models& models, const std::string& name, const ModelOptions& given) {
-        return models.Activate(name, given.version, given.expected_revision);
+        return models.Activate(name, given.version, given.expected_revision, ToMessage(given.bake));
+      });
+  add("share", "let another version serve a share of the requests; 0%: end it", "NAME",
+      [](client::Models& models, const std::string& name, const ModelOptions& given) {
+        return models.Share(name, given.version, given.share.percent, given.expected_revision);
       });
   add("rollback", "let the previous version serve again", "NAME",
       [](client::Models& models, const std::string& name, const ModelOptions& given) {

@@ -1,39 +1,16 @@
 // ops: lists and changes the daemon's operators. There is one function for each action; install
 // is in ops_install.cc, watch and audit are in ops_watch.cc.
-#include <cmath>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/common_options.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
+#include "client/commands/bake_flags.h"
 #include "client/commands/command.h"
 #include "client/commands/ops_text.h"
 #include "client/operators.h"
 #include "runtime/base/nearest.h"
-#include "runtime/base/share.h"
-
-namespace resident::cli {
-
-// A percentage such as "5%", "5" or "0.5%".
-struct PercentFlag {
-  double percent = 0;
-};
-
-bool AbslParseFlag(absl::string_view text, PercentFlag* flag, std::string* error) {
-  absl::string_view number = text;
-  absl::ConsumeSuffix(&number, "%");
-  if (absl::SimpleAtod(number, &flag->percent) && flag->percent >= 0 && flag->percent <= 100) {
-    return true;
-  }
-  *error = "a percentage is 0% to 100%";
-  return false;
-}
-
-std::string AbslUnparseFlag(const PercentFlag& flag) { return absl::StrCat(flag.percent, "%"); }
-
-}  // namespace resident::cli
 
 namespace resident::cli {
 namespace {
@@ -44,12 +21,7 @@ struct ChangeFlags {
   bool force = false;
   PercentFlag shadow;
   PercentFlag traffic;
-  absl::Duration bake = absl::ZeroDuration();
-  std::string on_regression;
-  Share max_error_rate;
-  double max_latency_ratio = 0;
-  Share max_mismatch_rate;
-  uint64_t min_tasks = 0;
+  BakeFlags bake;
 };
 
 int Show(const std::string& name) {
@@ -119,17 +91,7 @@ client::ChangeOptions ToOptions(const ChangeFlags& flags) {
   client::ChangeOptions options;
   options.expected_revision = flags.revision;
   options.force = flags.force;
-  if (flags.on_regression == "off") options.bake.set_action(v1::BakeOptions::ACTION_OFF);
-  if (flags.on_regression == "warn") options.bake.set_action(v1::BakeOptions::ACTION_WARN);
-  if (flags.on_regression == "roll_back") {
-    options.bake.set_action(v1::BakeOptions::ACTION_ROLL_BACK);
-  }
-  options.bake.set_time_ms(static_cast<uint64_t>(
-      absl::ToInt64Milliseconds(std::min(flags.bake, absl::Hours(24 * 365)))));
-  options.bake.set_max_error_rate(flags.max_error_rate.value);
-  options.bake.set_max_latency_ratio(flags.max_latency_ratio);
-  options.bake.set_max_mismatch_rate(flags.max_mismatch_rate.value);
-  options.bake.set_min_tasks(flags.min_tasks);
+  options.bake = ToMessage(flags.bake);
   return options;
 }
 
@@ -216,27 +178,6 @@ int Change(const Words& words, const ChangeFlags& flags, const Action& action) {
   return action(operators, words[0], options);
 }
 
-void AddBakeFlags(Command& command, ChangeFlags& flags) {
-  command.Flag("bake", &flags.bake,
-               "how long the version is monitored; 0s: the daemon's --bake_time",
-               {.low = absl::ZeroDuration(), .fix = "give 0s or more, e.g. 10m"});
-  command.Flag(
-      "on_regression", &flags.on_regression,
-      "action if the version is worse: off, warn or roll_back; default: the daemon's --bake_action",
-      {.one_of = {"off", "warn", "roll_back"}});
-  command.Flag("max_error_rate", &flags.max_error_rate,
-               "largest accepted share of failed tasks, 1% or 0.01; 0: the daemon's");
-  command.Flag("max_latency_ratio", &flags.max_latency_ratio,
-               "largest accepted p99, as a multiple of the previous version's; 0: the daemon's",
-               {.low = 0,
-                .holds = [](double ratio) { return std::isfinite(ratio); },
-                .fix = "give a number of 0 or more, e.g. 2"});
-  command.Flag("max_mismatch_rate", &flags.max_mismatch_rate,
-               "largest accepted share of shadowed tasks that differ, 1% or 0.01; 0: the daemon's");
-  command.Flag("min_tasks", &flags.min_tasks,
-               "number of tasks before the version is evaluated; 0: the daemon's --bake_min_tasks");
-}
-
 }  // namespace
 
 void AddOps(Command& program) {
@@ -290,7 +231,7 @@ void AddOps(Command& program) {
   activate.Flag(
       "force", &flags->force,
       "allow a quarantined version, and an operator that the set of --operators_dir lists");
-  AddBakeFlags(activate, *flags);
+  AddBakeFlags(activate, /*shadows=*/true, flags->bake);
   add("rollback", "make the previous version serve again", "NAME", Rollback);
   add("remove", "remove an operator", "NAME", Remove)
       .Flag("force", &flags->force, "also one that the set of --operators_dir lists");
@@ -303,7 +244,7 @@ void AddOps(Command& program) {
   promote.Flag("shadow", &flags->shadow,
                "share of the batches that the standby version also runs, for comparison");
   promote.Flag("traffic", &flags->traffic, "share of the batches that the standby version serves");
-  AddBakeFlags(promote, *flags);
+  AddBakeFlags(promote, /*shadows=*/true, flags->bake);
   AddOpsWatch(ops);
 }
 

@@ -219,6 +219,8 @@ bool ReadModel(const std::string& name, const std::string& record, StateModel* s
   model.last_version = stored.last_version();
   model.active = stored.active();
   model.previous = stored.previous();
+  model.share_version = stored.share_version();
+  model.share_percent = stored.share_percent();
   for (const auto& from : stored.versions()) {
     if (!IsSha256(from.content_hash()) || !IsSha256(from.graph_sha256())) return false;
     StoredModel::Version& version = model.versions.emplace_back();
@@ -227,6 +229,7 @@ bool ReadModel(const std::string& name, const std::string& record, StateModel* s
     version.graph_sha256 = from.graph_sha256();
     version.device = from.device();
     version.instances = from.instances();
+    version.max_combined_rows = from.max_combined_rows();
     version.loaded_ms = from.loaded_ms();
     version.loaded_by = from.loaded_by();
     for (const auto& weight : from.weights()) {
@@ -437,6 +440,8 @@ StateRow MakeRow(const StoredModel& model) {
   stored.set_last_version(model.last_version);
   stored.set_active(model.active);
   stored.set_previous(model.previous);
+  stored.set_share_version(model.share_version);
+  stored.set_share_percent(model.share_percent);
   for (const StoredModel::Version& version : model.versions) {
     internal::StoredModel::Version* const added = stored.add_versions();
     added->set_version(version.version);
@@ -444,6 +449,7 @@ StateRow MakeRow(const StoredModel& model) {
     added->set_graph_sha256(version.graph_sha256);
     added->set_device(version.device);
     added->set_instances(version.instances);
+    added->set_max_combined_rows(version.max_combined_rows);
     added->set_loaded_ms(version.loaded_ms);
     added->set_loaded_by(version.loaded_by);
     for (const StoredModel::Weight& weight : version.weights) {

@@ -93,6 +93,7 @@ struct StoredModel {
     std::vector<Weight> weights = {};
     uint32_t device = 0;
     uint32_t instances = 0;
+    uint32_t max_combined_rows = 0;
     int64_t loaded_ms = 0;
     std::string loaded_by = {};
   };
@@ -101,6 +102,9 @@ struct StoredModel {
   uint32_t last_version = 0;  // The last number that a version had.
   uint32_t active = 0;        // 0: none.
   uint32_t previous = 0;      // 0: none.
+  // The version that serves a share of the requests; 0: none.
+  uint32_t share_version = 0;
+  double share_percent = 0;
   std::vector<Version> versions = {};
 };
 

@@ -117,8 +117,8 @@ class StateStore {
   absl::StatusOr<uint64_t> Append(const RegistryChange& change, const Origin& origin);
   // Writes everything that was appended to the disk. INTERNAL: it may not be on disk; see above.
   absl::Status Sync();
-  // Records an event that changes no operator (kRejected, kGeneration, kRegressed), and sets its
-  // revision and time. Returns the revision when the event is on disk.
+  // Records an event that changes no operator (kRejected, kGeneration, kRegressed, or any event of
+  // a model), and sets its revision and time. Returns the revision when the event is on disk.
   absl::StatusOr<uint64_t> AppendEvent(OperatorEvent event);
 
   // Stores the bytes; returns their SHA-256 in hex. Blobs that no installed version refers to are

@@ -181,8 +181,9 @@ absl::Status Admission::TakeHost(const Needs& needs, Ticket& ticket, Resource* l
   return absl::OkStatus();
 }
 
-absl::Status Admission::TakeLoan(const Needs& needs, Ticket& ticket, Resource* lacking) {
-  ASSIGN_OR_RETURN(ticket.loan_, needs.lender->TryBorrow());
+absl::Status Admission::TakeLoan(const Needs& needs, bool shared, Ticket& ticket,
+                                 Resource* lacking) {
+  ASSIGN_OR_RETURN(ticket.loan_, needs.lender->TryBorrow(shared));
   if (ticket.loan_ != nullptr) return absl::OkStatus();
   *lacking = Resource::kLoan;
   return errors::NothingToLend();
@@ -202,7 +203,9 @@ absl::StatusOr<Ticket> Admission::Try(const std::shared_ptr<ClientAccounts>& cli
   if (status.ok() && host_first) status = TakeHost(needs, ticket, lacking);
   if (status.ok()) status = TakeStaging(needs, place, ticket, lacking);
   if (status.ok() && !host_first) status = TakeHost(needs, ticket, lacking);
-  if (status.ok() && needs.lender != nullptr) status = TakeLoan(needs, ticket, lacking);
+  if (status.ok() && needs.lender != nullptr) {
+    status = TakeLoan(needs, /*shared=*/waiting != nullptr, ticket, lacking);
+  }
   if (status.ok()) return ticket;
   ticket.Undo();
   return status;
@@ -333,6 +336,10 @@ bool Admission::TryWaiting(Waiting& waiting, Clock::time_point now,
   }
   auto& lacked = waiting.client->devices_[waiting.needs.device].lacked;
   if (lacked[static_cast<size_t>(waiting.lacking)] == scan_ && !gate_->draining()) return false;
+  if (waiting.lacking == Resource::kLoan && !waiting.needs.lender->MayLend() &&
+      !gate_->draining()) {
+    return false;
+  }
   Resource lacking = Resource::kNone;
   *result = Try(waiting.client, waiting.needs, &waiting, &lacking);
   if (result->ok() || lacking == Resource::kNone) return true;
@@ -356,6 +363,9 @@ void Admission::Serve() {
       if (!TryWaiting(*current, now, &result)) continue;
       Remove(current, &served);
       results.push_back(std::move(result));
+    }
+    for (const Waiting& waiting : served) {
+      if (waiting.needs.lender != nullptr) waiting.needs.lender->Settle();
     }
   }
   auto result = results.begin();

@@ -66,8 +66,15 @@ class Lender {
  public:
   virtual ~Lender() = default;
   // What the ticket gets, and returns when it is destroyed. Null: nothing is free now; Admission
-  // tries again whenever something was released. An error refuses the request.
-  virtual absl::StatusOr<std::shared_ptr<void>> TryBorrow() = 0;
+  // tries again whenever something was released. An error refuses the request. `shared`: other
+  // requests that wait are tried next, which may share it until Settle is called.
+  virtual absl::StatusOr<std::shared_ptr<void>> TryBorrow(bool shared) = 0;
+  // False: TryBorrow would return null now. A cheap check, before anything else is taken for the
+  // request.
+  virtual bool MayLend() const { return true; }
+  // What was lent as shared is shared by no further request. Called after each round of tries in
+  // which the request got something, before its ticket is used.
+  virtual void Settle() {}
 };
 
 // What one client holds of each budget.
@@ -241,7 +248,7 @@ class Admission {
   absl::Status TakeStaging(const Needs& needs, Budget::Place* place, Ticket& ticket,
                            Resource* lacking);
   absl::Status TakeHost(const Needs& needs, Ticket& ticket, Resource* lacking);
-  static absl::Status TakeLoan(const Needs& needs, Ticket& ticket, Resource* lacking);
+  static absl::Status TakeLoan(const Needs& needs, bool shared, Ticket& ticket, Resource* lacking);
 
   // Moves the only request of `one` to the line, unless its wait was cancelled, or none waits any
   // more.

@@ -120,6 +120,63 @@ TEST_F(AdmissionTest, ATicketOwnsAllItsResourcesAndReleasesThem) {
   EXPECT_TRUE(admission_->TryAcquire(client, Tasks(100)).ok());
 }
 
+// Lends one thing at a time, which up to three requests of a round share.
+class FakeLender final : public Lender {
+ public:
+  struct State {
+    std::weak_ptr<int> lent;
+    std::shared_ptr<int> open;  // In a round.
+    int sharing = 0;
+    int settled = 0;
+  };
+  explicit FakeLender(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  absl::StatusOr<std::shared_ptr<void>> TryBorrow(bool shared) override {
+    if (shared && state_->open != nullptr && state_->sharing < 3) {
+      ++state_->sharing;
+      return std::shared_ptr<void>(state_->open);
+    }
+    if (!state_->lent.expired()) return nullptr;
+    const auto lent = std::make_shared<int>();
+    state_->lent = lent;
+    state_->sharing = 1;
+    if (shared) state_->open = lent;
+    return std::shared_ptr<void>(lent);
+  }
+  void Settle() override {
+    state_->open = nullptr;
+    ++state_->settled;
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+};
+
+TEST_F(AdmissionTest, RequestsThatWaitShareALoanUntilTheRoundEnds) {
+  const auto state = std::make_shared<FakeLender::State>();
+  Needs needs = Tasks(1, 10);
+  const auto acquire = [&](const Client& client) {
+    needs.lender = std::make_shared<FakeLender>(state);
+    return Acquire(client, needs);
+  };
+  // The first one has it alone.
+  const Pending first = acquire(NewClient());
+  ASSERT_TRUE(first->done.HasBeenNotified());
+  ASSERT_TRUE(first->ticket.ok()) << first->ticket.status();
+  std::vector<Pending> waiting;
+  for (int i = 0; i < 4; ++i) waiting.push_back(acquire(NewClient()));
+  EXPECT_EQ(identity_->tasks_in_flight(), 1u) << "a request that waits holds nothing";
+  first->ticket->Release();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Served(waiting[i]));
+  EXPECT_EQ(waiting[0]->ticket->loan(), waiting[2]->ticket->loan());
+  EXPECT_EQ(identity_->tasks_in_flight(), 3u) << "each has a ticket of its own";
+  EXPECT_EQ(state->settled, 3);
+  EXPECT_FALSE(waiting[3]->done.HasBeenNotified());
+  for (int i = 0; i < 3; ++i) waiting[i]->ticket->Release();
+  ASSERT_TRUE(Served(waiting[3]));
+  waiting[3]->ticket->Release();
+  ExpectNothingHeld();
+}
+
 TEST_F(AdmissionTest, MemoryForAGraphIsLimitedForEachClientAndForAll) {
   const Client client = NewClient();
   const auto acquire = [&](const Client& of, uint64_t bytes) {

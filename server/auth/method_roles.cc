@@ -133,6 +133,7 @@ constexpr Method kModels[] = {
     {"Load", kInstall, kRunGraph, kUpload, kCharged, kInstalls, kInstallQuota, kStops, kStops},
     {"Remove", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Rollback", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Share", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
 };
 constexpr Method kOperators[] = {
     {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},

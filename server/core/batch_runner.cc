@@ -43,7 +43,7 @@ std::shared_ptr<RequestBatch> BatchRunner::Fill(const std::shared_ptr<Client>& c
 void BatchRunner::SetDone(const std::shared_ptr<Client>& client, Answer answer,
                           RequestBatch& batch) {
   // The client is kept until its batch is answered. This is called once: it moves its captures.
-  batch.done = [this, client, answer = std::move(answer)](Batch& finished) mutable {
+  batch.done = [this, client = client, answer = std::move(answer)](Batch& finished) mutable {
     auto held = static_cast<RequestBatch&>(finished).shared_from_this();
     auto finish = [client = std::move(client), answer = std::move(answer), held] {
       // Before the answer, so that a client that has it can use the queue and the quota again.
@@ -66,6 +66,10 @@ void BatchRunner::SetDone(const std::shared_ptr<Client>& client, Answer answer,
 
 absl::Status BatchRunner::Launch(const std::shared_ptr<RequestBatch>& batch, const Client& client,
                                  std::chrono::nanoseconds inline_time) {
+  if (batch->shared != nullptr) {
+    batch->shared->Join(batch);
+    return absl::OkStatus();
+  }
   const Batch* const before = std::exchange(inline_batch, batch.get());
   const absl::Status taken = Enqueue(batch, client, client.id(), inline_time);
   inline_batch = before;

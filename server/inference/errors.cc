@@ -369,6 +369,23 @@ absl::Status LoadFilesWithoutConfig() {
       "signature");
 }
 
+absl::Status LoadModelConfig(const std::string& what) {
+  return InvalidArgumentError(StrCat(
+      "parameter 'config': ", what,
+      ". Fix: of a model in the form of ONNX, send JSON with max_batch_size, instance_group, "
+      "and parameters sizes.NAME and fixed.NAME, or send none (docs/inference.md)"));
+}
+
+absl::Status LoadModelTwice(const std::string& file, const std::string& other) {
+  return InvalidArgumentError(StrCat("the request has two models, ", Quote(file), " and ",
+                                     Quote(other), ". Fix: send one file that ends with .onnx"));
+}
+
+absl::Status LoadModelRefused(const std::string& findings) {
+  return InvalidArgumentError(
+      StrCat(findings, "\nThe model is not loaded. Fix: see the codes in docs/models.md"));
+}
+
 absl::Status LoadParameter(const std::string& name) {
   return InvalidArgumentError(
       StrCat("parameter ", Quote(name), " is not known. Fix: send config and files, or nothing"));

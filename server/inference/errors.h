@@ -98,6 +98,9 @@ absl::Status LoadConfigTooLarge(size_t bytes, size_t limit);
 absl::Status LoadFileName(const std::string& name);
 absl::Status LoadFileTwice(const std::string& file);
 absl::Status LoadFilesWithoutConfig();
+absl::Status LoadModelConfig(const std::string& what);
+absl::Status LoadModelTwice(const std::string& file, const std::string& other);
+absl::Status LoadModelRefused(const std::string& findings);
 absl::Status LoadParameter(const std::string& name);
 absl::Status InstallRefused(absl::StatusCode code, const std::string& message,
                             const std::string& log);

@@ -22,6 +22,7 @@
 #include "server/inference/loaded_models.h"
 #include "server/inference/model_metadata.h"
 #include "server/inference/repository.h"
+#include "server/models/model_loader.h"
 #include "server/operators/removal_waits.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
@@ -229,7 +230,13 @@ class InferenceService final : public InferenceCallbacks {
       const auto add_loaded = [&](const ModelTable::Model& model, uint32_t only) {
         for (const ModelTable::Version& version : model.versions) {
           if (only != 0 && version.version != only) continue;
-          state_.statistics.Fill(model.name, version.version, response->add_model_stats());
+          inference::ModelStatistics* const stats = response->add_model_stats();
+          state_.statistics.Fill(model.name, version.version, stats);
+          // Of requests over all interfaces, because they share executions.
+          v1::ModelVersion info;
+          version.served->Describe(&info);
+          stats->set_inference_count(info.rows());
+          stats->set_execution_count(info.executions());
         }
       };
       if (!request->name().empty()) {
@@ -282,10 +289,12 @@ class InferenceService final : public InferenceCallbacks {
       ASSIGN_OR_RETURN(LoadRequest load,
                        ParseLoad(*const_cast<inference::RepositoryModelLoadRequest*>(request)));
       ASSIGN_OR_RETURN(const auto caller, IdentifyCaller(*context, core));
+      if (!load.model.empty()) return StartLoad(call, *context, caller, load.model);
       if (!load.install.has_value() && core.models.Has(load.operator_name)) {
         RETURN_IF_ERROR(call.Enter(core.gate));
-        return call.Post(core.pools.changes, [this, name = std::move(load.operator_name)] {
-          return state_.models.Activate(name, /*version=*/0, std::nullopt).status();
+        return call.Post(core.pools.changes, [this, actor, name = std::move(load.operator_name)] {
+          return state_.models.Activate(name, /*version=*/0, std::nullopt, /*bake=*/{}, actor)
+              .status();
         });
       }
       if (!load.install.has_value()) {
@@ -330,8 +339,8 @@ class InferenceService final : public InferenceCallbacks {
       ASSIGN_OR_RETURN(std::string actor, AuthorizeChange(*context, core, model.operator_name));
       RETURN_IF_ERROR(call.Enter(core.gate));
       if (loaded) {
-        return call.Post(core.pools.changes, [this, name = std::move(model.operator_name)] {
-          return state_.models.Remove(name, /*version=*/0, std::nullopt).status();
+        return call.Post(core.pools.changes, [this, actor, name = std::move(model.operator_name)] {
+          return state_.models.Remove(name, /*version=*/0, std::nullopt, actor).status();
         });
       }
       core.pools.changes.Post([this, context, name = std::move(model.operator_name),
@@ -443,6 +452,35 @@ class InferenceService final : public InferenceCallbacks {
   }
 
  private:
+  // Loads a model, with the place, the quota and the threads of an install.
+  absl::Status StartLoad(UnaryCall& call, const CallbackServerContext& context,
+                         const std::shared_ptr<Identity>& caller,
+                         std::vector<v1::LoadModelRequest>& messages) {
+    Core& core = state_.core;
+    Account& account = *caller->account();
+    std::string holder = NameHolder(account, context.peer());
+    const auto slot = std::make_shared<SharedSlots::Ticket>();
+    ASSIGN_OR_RETURN(*slot, state_.installs.install_slots.Take(holder, account.install_quota()));
+    ASSIGN_OR_RETURN(const auto client, FindClient(context, core));
+    const auto loader =
+        std::make_shared<ModelLoader>(state_.models, caller, client, std::move(holder));
+    for (v1::LoadModelRequest& message : messages) RETURN_IF_ERROR(loader->Add(message));
+    RETURN_IF_ERROR(loader->Finish());
+    RETURN_IF_ERROR(call.Enter(core.gate));
+    const std::shared_ptr<UnaryCall> answer = call.Defer();
+    answer->OnCancel([loader] { loader->Withdraw(); });
+    core.pools.installs.Post([&core, loader, slot, answer] {
+      absl::Status done = LoadModel(*loader);
+      if (done.code() == absl::StatusCode::kCancelled && core.gate.draining()) {
+        done = errors::Draining();
+      }
+      // Before the answer, so that the client's next load finds the slot free.
+      slot->Release();
+      answer->Finish(done);
+    });
+    return absl::OkStatus();
+  }
+
   // For regions of both kinds.
   ServerUnaryReactor* Register(CallbackServerContext* context, RegionSpec spec) {
     return Serve(context, [&](UnaryCall& call) -> absl::Status {

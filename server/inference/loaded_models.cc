@@ -1,5 +1,9 @@
 #include "server/inference/loaded_models.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "server/inference/datatypes.h"
@@ -50,11 +54,16 @@ void FillConfig(const LoadedModel& model, inference::ModelConfig* out) {
   out->set_platform(kPlatform);
   out->set_backend(kPlatform);
   out->mutable_model_transaction_policy()->set_decoupled(false);
-  // Requests are not combined: max_batch_size is 0, and `dims` have all dimensions.
-  const auto add = [](const v1::ModelTensorInfo& tensor, auto* to) {
+  // If requests are combined, `dims` leave out the outermost dimension, as the protocol wants it.
+  const bool combined = model.info.max_batch() != 0;
+  if (combined) {
+    const uint64_t largest = std::numeric_limits<int32_t>::max();
+    out->set_max_batch_size(static_cast<int32_t>(std::min(model.info.inputs(0).max(), largest)));
+  }
+  const auto add = [combined](const v1::ModelTensorInfo& tensor, auto* to) {
     to->set_name(tensor.name());
     to->set_data_type(GetDatatype(static_cast<DType>(tensor.dtype())).config);
-    to->mutable_dims()->CopyFrom(tensor.shape());
+    for (int d = combined ? 1 : 0; d < tensor.shape_size(); ++d) to->add_dims(tensor.shape(d));
   };
   for (const v1::ModelTensorInfo& tensor : model.info.inputs()) add(tensor, out->add_input());
   for (const v1::ModelTensorInfo& tensor : model.info.outputs()) add(tensor, out->add_output());
@@ -63,6 +72,7 @@ void FillConfig(const LoadedModel& model, inference::ModelConfig* out) {
   };
   set("content_hash", model.info.content_hash());
   set("instances", absl::StrCat(model.info.max_instances()));
+  if (!combined) set("not_batched", model.info.not_batched());
   for (const v1::GraphScalar& scalar : model.info.scalars()) {
     set("scalar." + scalar.name(),
         absl::StrCat(scalar.least(), " to ", scalar.most(),

@@ -4,6 +4,7 @@
 //   or
 //                              the standby if no version is active; otherwise nothing changes
 //   Load with config, files    installs a version and activates it
+//   Load with an ONNX file     loads a version of a model and activates it
 //
 // Thread safety: functions without state.
 //
@@ -15,12 +16,15 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "inference/open_inference.pb.h"
+#include "resident/v1/models.pb.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/registry/registry.h"
+#include "server/models/model_loader.h"
 
 namespace resident {
 
@@ -28,9 +32,12 @@ namespace resident {
 void FillIndex(const Registry& registry, bool ready_only, bool sees_others,
                inference::RepositoryIndexResponse* out);
 
+// Without `install` and `model`: activate what is loaded.
 struct LoadRequest {
   std::string operator_name;
-  std::optional<InstallRequest> install;  // Absent: activate what is loaded.
+  std::optional<InstallRequest> install;
+  // A model: the messages of a Models.Load. Empty: it is not one.
+  std::vector<v1::LoadModelRequest> model;
 };
 
 // Moves the files out of the message. Errors: NOT_FOUND (another repository), INVALID_ARGUMENT
@@ -45,6 +52,10 @@ absl::Status ActivateLoaded(const Registry& registry, OperatorManager& operators
 // Operators.Install.
 absl::Status InstallAndActivate(OperatorManager& operators, const InstallRequest& request,
                                 const std::function<bool()>& withdrawn);
+
+// Loads and activates; the error of a model that is refused contains the beginning of its findings.
+// REQUIRES: the loader has all messages. Errors: see Models.Load.
+absl::Status LoadModel(ModelLoader& loader);
 
 }  // namespace resident
 

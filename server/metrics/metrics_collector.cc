@@ -439,7 +439,12 @@ void CollectModels(const MetricsSources& sources, std::vector<MetricFamily>& fam
   MetricFamily requests = Family("resident_model_requests_total", MetricType::Counter,
                                  "Requests to models that have ended, by how they ended.");
   MetricFamily device = Family("resident_model_device_seconds_total", MetricType::Counter,
-                               "Time on the device of the requests that did not fail.");
+                               "Time on the device of the executions that did not fail.");
+  MetricFamily rows = Family("resident_model_rows_total", MetricType::Counter,
+                             "Rows of the requests that did not fail.");
+  MetricFamily executions =
+      Family("resident_model_executions_total", MetricType::Counter,
+             "Executions that did not fail; requests that are combined share one.");
   MetricFamily active = Family("resident_model_active", MetricType::Gauge,
                                "1 for the version that serves requests without a version.");
   MetricFamily instances =
@@ -456,12 +461,15 @@ void CollectModels(const MetricsSources& sources, std::vector<MetricFamily>& fam
       AddCounter(requests, ok, static_cast<double>(version.requests() - version.failed()));
       AddCounter(requests, failed, static_cast<double>(version.failed()));
       AddCounter(device, labels, static_cast<double>(version.device_ns()) * 1e-9);
+      AddCounter(rows, labels, static_cast<double>(version.rows()));
+      AddCounter(executions, labels, static_cast<double>(version.executions()));
       AddGauge(active, labels, version.state() == v1::ModelVersion::STATE_ACTIVE ? 1 : 0);
       AddGauge(instances, labels, static_cast<double>(version.instances()));
       AddGauge(weights, labels, static_cast<double>(version.weight_bytes()));
     }
   }
-  for (MetricFamily* const family : {&requests, &device, &active, &instances, &weights}) {
+  for (MetricFamily* const family :
+       {&requests, &device, &rows, &executions, &active, &instances, &weights}) {
     families.push_back(std::move(*family));
   }
 }

@@ -110,6 +110,8 @@ TEST(MetricsCollectorTest, OnlyModelsThatAreLoadedHaveSeries) {
   version->set_requests(10);
   version->set_failed(4);
   version->set_device_ns(2'500'000'000);
+  version->set_rows(60);
+  version->set_executions(5);
   version->set_instances(2);
   version->set_weight_bytes(4096);
   const std::string page = Page(fake);
@@ -118,6 +120,8 @@ TEST(MetricsCollectorTest, OnlyModelsThatAreLoadedHaveSeries) {
   EXPECT_THAT(page,
               HasSubstr("resident_model_requests_total" + labels + R"(,outcome="failed"} 4)"));
   EXPECT_THAT(page, HasSubstr("resident_model_device_seconds_total" + labels + "} 2.5"));
+  EXPECT_THAT(page, HasSubstr("resident_model_rows_total" + labels + "} 60"));
+  EXPECT_THAT(page, HasSubstr("resident_model_executions_total" + labels + "} 5"));
   EXPECT_THAT(page, HasSubstr("resident_model_active" + labels + "} 1"));
   EXPECT_THAT(page, HasSubstr("resident_model_instances" + labels + "} 2"));
   EXPECT_THAT(page, HasSubstr("resident_model_weight_bytes" + labels + "} 4096"));

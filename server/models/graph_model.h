@@ -1,8 +1,6 @@
 // GraphModel: a version of a model: a graph with the contents of its weights. Its requests are
-// batches of one task each (server/workload/workload.h): a quantum that executes all nodes.
-//
-//   Check ──▶ (a ticket, with an instance on loan) ──▶ Prepare: the operators that serve now
-//     ──▶ Fill: inputs to staging memory ──▶ (the quantum ends) ──▶ BuildResult: outputs
+// batches of one task each (model_workload.h): a quantum that executes all nodes, which requests of
+// this version may share (model_run.h).
 //
 // Thread safety: all members may be called from any thread.
 //
@@ -11,8 +9,8 @@
 #ifndef RESIDENT_SERVER_MODELS_GRAPH_MODEL_H_
 #define RESIDENT_SERVER_MODELS_GRAPH_MODEL_H_
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,13 +20,10 @@
 #include "runtime/state/state_model.h"
 #include "server/admission/budget.h"
 #include "server/models/model_instances.h"
+#include "server/models/model_run.h"
 #include "server/models/table/model_table.h"
 
 namespace resident {
-
-// How long the nodes of one request may take together: work of the device's other clients continues
-// meanwhile, but the kernel cannot be parked. Nodes have the limit of tasks (--task_time_limit).
-inline constexpr std::chrono::milliseconds kModelTimeLimit{1000};
 
 class GraphModel final : public ServedModel, public std::enable_shared_from_this<GraphModel> {
  public:
@@ -44,6 +39,7 @@ class GraphModel final : public ServedModel, public std::enable_shared_from_this
 
   const std::string& content_hash() const override { return stored_.content_hash; }
   const StoredModel::Version& stored() const override { return stored_; }
+  Counters CountServed(const DurationHistogram::Counts& earlier) const override;
   std::unique_ptr<Workload> MakeWorkload(const v1::Batch& message, uint32_t version) const override;
   void Describe(v1::ModelVersion* out) const override;
 
@@ -52,14 +48,20 @@ class GraphModel final : public ServedModel, public std::enable_shared_from_this
   const ModelInterface& interface() const { return instances_->parts().interface; }
   const std::shared_ptr<ModelInstances>& instances() const { return instances_; }
 
-  // `device_ns`: the time that it took on the device.
-  void CountRequest(bool ok, uint64_t device_ns) const {
+  ModelLine& line() const { return line_; }
+
+  // A request has ended. `rows`: 0: they are not independent.
+  void CountRequest(bool ok, uint64_t rows) const {
     requests_.fetch_add(1, std::memory_order_relaxed);
-    if (ok) {
-      device_ns_.fetch_add(device_ns, std::memory_order_relaxed);
-    } else {
-      failed_.fetch_add(1, std::memory_order_relaxed);
-    }
+    if (!ok) failed_.fetch_add(1, std::memory_order_relaxed);
+    if (ok) rows_.fetch_add(std::max<uint64_t>(rows, 1), std::memory_order_relaxed);
+  }
+  // A quantum has ended without an error, after this time on the device.
+  void CountRun(uint64_t rows, uint64_t device_ns) const {
+    runs_.fetch_add(1, std::memory_order_relaxed);
+    device_times_.Observe(device_ns);
+    line_.row_limit.store(std::max<uint64_t>(rows * kBatchNs / std::max<uint64_t>(device_ns, 1), 1),
+                          std::memory_order_relaxed);
   }
 
  private:
@@ -70,7 +72,10 @@ class GraphModel final : public ServedModel, public std::enable_shared_from_this
   const Budget::Charge charge_;
   mutable std::atomic<uint64_t> requests_{0};
   mutable std::atomic<uint64_t> failed_{0};
-  mutable std::atomic<uint64_t> device_ns_{0};
+  mutable std::atomic<uint64_t> rows_{0};
+  mutable std::atomic<uint64_t> runs_{0};
+  mutable DurationHistogram device_times_;
+  mutable ModelLine line_;
 };
 
 }  // namespace resident

@@ -39,6 +39,8 @@ struct ModelPort {
   uint64_t BytesAt(uint64_t rows) const {
     return scalar == graph::kNone ? bytes : bytes / static_cast<uint64_t>(shape[0]) * rows;
   }
+  // Bytes before a row of the outermost dimension.
+  uint64_t BytesBefore(uint64_t row) const { return row == 0 ? 0 : BytesAt(row); }
 };
 
 struct ModelInterface {

@@ -89,6 +89,7 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
 
   absl::Status DoAllocate() {
     ASSIGN_OR_RETURN(const Placement place, Place(core_.devices, parts_.device));
+    instance_->independent_rows = FindRows(*instance_->checked, parts_.interface).independent();
     instance_->epoch = place.session->epoch();
     const graph::Graph& graph = instance_->checked->graph;
     instance_->quanta = GraphQuanta::Create(MakeQuantumSources(core_), *instance_->checked,
@@ -277,6 +278,19 @@ uint64_t ModelInstances::weight_bytes() const {
   uint64_t bytes = 0;
   for (const std::string& weight : parts_.weights) bytes += weight.size();
   return bytes;
+}
+
+uint64_t ModelInstances::max_batch() const {
+  if (!rows_.independent()) return 0;
+  const uint64_t max = parts_.max_combined_rows == 0
+                           ? rows_.max
+                           : std::min<uint64_t>(rows_.max, parts_.max_combined_rows);
+  return max > 1 ? max : 0;
+}
+
+bool ModelInstances::AllBusy() const {
+  absl::MutexLock lock(&mu_);
+  return free_.empty() && count_ >= parts_.max_instances;
 }
 
 uint32_t ModelInstances::count() const {

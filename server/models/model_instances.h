@@ -1,4 +1,5 @@
-// The instances of a version of a model, which serve one request at a time each.
+// The instances of a version of a model, which serve one request at a time each, or one batch of
+// requests (model_run.h).
 //
 // An instance is memory that is ready: the graph's image and its activations on the device, and in
 // staging memory the inputs, the outputs and the quantum (server/graphs/graph_quanta.h). A request
@@ -39,6 +40,7 @@
 #include "server/graphs/graph_store.h"
 #include "server/graphs/graphs.h"
 #include "server/models/model_graph.h"
+#include "server/models/model_rows.h"
 
 namespace resident {
 
@@ -48,6 +50,7 @@ using ModelWeights = std::vector<std::string>;
 
 struct ModelInstance {
   LoadedGraph::Checked checked;  // The quanta refer to it.
+  bool independent_rows = false;
   std::unique_ptr<GraphQuanta> quanta;
   uint64_t epoch = 0;  // Of its engine.
   // Staging memory: the quantum, then each input, then each output.
@@ -78,14 +81,22 @@ class ModelInstances : public std::enable_shared_from_this<ModelInstances> {
     uint32_t max_instances = kDefaultInstances;
     // Owns the memory on the device, and its tasks set that memory.
     std::shared_ptr<Client> client;
+    // Rows of a batch of several requests at most; 0: as many as one request may have.
+    uint32_t max_combined_rows = 0;
     // Who loaded the model, for the checker of graphs (NameHolder).
     std::string holder;
   };
 
   // `graphs` must outlive it.
-  ModelInstances(Graphs& graphs, Parts parts) : graphs_(graphs), parts_(std::move(parts)) {}
+  ModelInstances(Graphs& graphs, Parts parts)
+      : graphs_(graphs),
+        parts_(std::move(parts)),
+        rows_(FindRows(*parts_.checked, parts_.interface)) {}
 
   const Parts& parts() const { return parts_; }
+  const ModelRows& rows() const { return rows_; }
+  // Rows of a batch of several requests at most; 0: requests are not combined.
+  uint64_t max_batch() const;
   uint64_t weight_bytes() const;
   uint32_t count() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -94,6 +105,8 @@ class ModelInstances : public std::enable_shared_from_this<ModelInstances> {
   // max_instances. Errors: the last attempt to make one failed, and there is none.
   absl::StatusOr<std::unique_ptr<ModelInstance>> TryTake(const LoadedGraph::Checked& checked,
                                                          uint64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether there are as many instances as there may be, and none is free.
+  bool AllBusy() const ABSL_LOCKS_EXCLUDED(mu_);
   // An instance whose quantum ended within the step is dropped: its next one would continue there.
   void Return(std::unique_ptr<ModelInstance> instance) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the first instance, and calls `done` once, on any thread.
@@ -116,6 +129,7 @@ class ModelInstances : public std::enable_shared_from_this<ModelInstances> {
 
   Graphs& graphs_;
   const Parts parts_;
+  const ModelRows rows_;
 
   mutable absl::Mutex mu_;
   std::vector<std::unique_ptr<ModelInstance>> free_ ABSL_GUARDED_BY(mu_);

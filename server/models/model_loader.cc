@@ -128,7 +128,7 @@ absl::Status ModelLoader::ImportFiles(v1::GraphReport* report) {
                        std::move(import_),
                        [this] {
                          absl::MutexLock lock(&mu_);
-                         return withdrawn_;
+                         return withdrawn_ || core_.gate.draining();
                        },
                        [this](uint64_t bytes) { return TakeMemory(2 * bytes); }));
   report->set_accepted(response.findings().empty());
@@ -281,9 +281,11 @@ absl::StatusOr<std::shared_ptr<GraphModel>> ModelLoader::MakeModel(
   parts.device = place.device;
   parts.max_instances =
       header_.instances() == 0 ? ModelInstances::kDefaultInstances : header_.instances();
+  parts.max_combined_rows = header_.max_combined_rows();
   parts.holder = holder_;
   stored_.device = parts.device;
   stored_.instances = parts.max_instances;
+  stored_.max_combined_rows = parts.max_combined_rows;
   auto instances = std::make_shared<ModelInstances>(models_.graphs, std::move(parts));
   absl::Status made;
   absl::Notification done;
@@ -350,8 +352,9 @@ absl::Status ModelLoader::Load(const Progress& progress) {
   response.set_already_loaded(added.already_loaded);
   progress(response);
   if (!header_.activate()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const ModelTable::Change change,
-                   models_.Activate(name, added.version, std::nullopt));
+  ASSIGN_OR_RETURN(
+      const ModelTable::Change change,
+      models_.Activate(name, added.version, std::nullopt, /*bake=*/{}, identity_->name()));
   response.set_state(v1::LoadModelResponse::STATE_ACTIVE);
   response.set_revision(change.revision);
   progress(std::move(response));

@@ -8,6 +8,7 @@
 #include "runtime/base/status_macros.h"
 #include "server/core/viewer.h"
 #include "server/models/load_model_stream.h"
+#include "server/operators/operator_messages.h"
 #include "server/rpc/call.h"
 #include "server/rpc/grpc_call.h"
 #include "server/rpc/unary_call.h"
@@ -19,9 +20,10 @@ using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
 // Load reads bytes (message_bytes.h).
-using ModelsCallbacks = v1::Models::WithRawCallbackMethod_Load<v1::Models::WithCallbackMethod_List<
-    v1::Models::WithCallbackMethod_Activate<v1::Models::WithCallbackMethod_Rollback<
-        v1::Models::WithCallbackMethod_Remove<v1::Models::Service>>>>>;
+using ModelsCallbacks = v1::Models::WithRawCallbackMethod_Load<
+    v1::Models::WithCallbackMethod_List<v1::Models::WithCallbackMethod_Activate<
+        v1::Models::WithCallbackMethod_Rollback<v1::Models::WithCallbackMethod_Share<
+            v1::Models::WithCallbackMethod_Remove<v1::Models::Service>>>>>>;
 
 v1::ModelVersion::State ToMessage(ModelTable::State state) {
   switch (state) {
@@ -38,6 +40,8 @@ v1::ModelVersion::State ToMessage(ModelTable::State state) {
 void FillModel(const ModelTable::Model& model, const Viewer& viewer, v1::Model* out) {
   out->set_name(model.name);
   out->set_revision(model.revision);
+  out->set_share_version(model.share_version);
+  out->set_share_percent(model.share_percent);
   for (const ModelTable::Version& version : model.versions) {
     v1::ModelVersion* const to = out->add_versions();
     version.served->Describe(to);
@@ -83,35 +87,47 @@ class ModelsService final : public ModelsCallbacks {
   ServerUnaryReactor* Activate(CallbackServerContext* context,
                                const v1::ActivateModelRequest* request,
                                v1::ChangeModelResponse* response) override {
-    return Change(*context, request->name(), response, [this, request] {
-      return models_.Activate(request->name(), request->version(), ExpectedRevision(*request));
+    return Change(*context, *request, response, [this, request](const std::string& actor) -> Done {
+      ASSIGN_OR_RETURN(const BakeOptions bake, ParseBake(request->bake()));
+      return models_.Activate(request->name(), request->version(), ExpectedRevision(*request), bake,
+                              actor);
     });
   }
 
   ServerUnaryReactor* Rollback(CallbackServerContext* context,
                                const v1::RollbackModelRequest* request,
                                v1::ChangeModelResponse* response) override {
-    return Change(*context, request->name(), response, [this, request] {
-      return models_.Rollback(request->name(), ExpectedRevision(*request));
+    return Change(*context, *request, response, [this, request](const std::string& actor) {
+      return models_.Rollback(request->name(), ExpectedRevision(*request), actor);
+    });
+  }
+
+  ServerUnaryReactor* Share(CallbackServerContext* context, const v1::ShareModelRequest* request,
+                            v1::ChangeModelResponse* response) override {
+    return Change(*context, *request, response, [this, request](const std::string& actor) {
+      return models_.Share(request->name(), request->version(), request->percent(),
+                           ExpectedRevision(*request), actor);
     });
   }
 
   ServerUnaryReactor* Remove(CallbackServerContext* context, const v1::RemoveModelRequest* request,
                              v1::ChangeModelResponse* response) override {
-    return Change(*context, request->name(), response, [this, request] {
-      return models_.Remove(request->name(), request->version(), ExpectedRevision(*request));
+    return Change(*context, *request, response, [this, request](const std::string& actor) {
+      return models_.Remove(request->name(), request->version(), ExpectedRevision(*request), actor);
     });
   }
 
  private:
-  template <typename Work>
-  ServerUnaryReactor* Change(CallbackServerContext& context, const std::string& name,
+  using Done = absl::StatusOr<ModelTable::Change>;
+
+  template <typename Request, typename Work>
+  ServerUnaryReactor* Change(CallbackServerContext& context, const Request& request,
                              v1::ChangeModelResponse* response, Work work) {
     return UnaryCall::Serve(context, [&](UnaryCall& call) -> absl::Status {
-      RETURN_IF_ERROR(AuthorizeChange(context, core_, name).status());
+      ASSIGN_OR_RETURN(const std::string actor, AuthorizeChange(context, core_, request.name()));
       RETURN_IF_ERROR(call.Enter(core_.gate));
-      return call.Post(core_.pools.changes, [response, work]() -> absl::Status {
-        ASSIGN_OR_RETURN(const ModelTable::Change change, work());
+      return call.Post(core_.pools.changes, [response, work, actor]() -> absl::Status {
+        ASSIGN_OR_RETURN(const ModelTable::Change change, work(actor));
         response->set_version(change.version);
         response->set_previous_version(change.previous_version);
         response->set_revision(change.revision);

@@ -424,8 +424,8 @@ bool Columns::IsReturned(size_t column) const {
 }
 
 uint64_t Columns::CountChunks(uint32_t workers) const {
-  const SplitRule& split = op_.version->split;
-  return split.parameter < 0 ? 1 : split.Chunks(plans_[split.parameter].shape, workers);
+  return op_.version->split.Chunks(
+      [&](int parameter) -> absl::Span<const int64_t> { return plans_[parameter].shape; }, workers);
 }
 
 // The signature guarantees that the rank does not matter. It remains to check that all tensors are

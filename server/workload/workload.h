@@ -47,6 +47,17 @@ class Workload {
   virtual void BuildResult(const RequestBatch& batch, v1::BatchResult* result) const = 0;
 };
 
+// SharedRun: lets batches of several requests run as one task. Each batch has its own ticket and
+// answer.
+//
+// Thread safety: may be called from any thread.
+class SharedRun {
+ public:
+  virtual ~SharedRun() = default;
+  // The batch may run now. Its outcome is set, and its `done` called, when the task has ended.
+  virtual void Join(std::shared_ptr<RequestBatch> batch) = 0;
+};
+
 // RequestBatch: a client's batch in the runtime, with the data that is needed to answer it.
 //
 // Thread safety: see Batch.
@@ -63,6 +74,9 @@ struct RequestBatch : Batch, std::enable_shared_from_this<RequestBatch> {
   Ticket ticket;
   // Builds the result.
   std::unique_ptr<const Workload> work;
+
+  // If not null, the batch does not enter its client's queue: it joins this run instead.
+  std::shared_ptr<SharedRun> shared;
 
   // If not null, the tasks also run on this version once they have ended
   // (server/core/shadow_runner.h). `shadow_outputs`: the indices of the arguments that are outputs.

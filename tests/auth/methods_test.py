@@ -404,6 +404,7 @@ class Caller:
                 header={"name": "methods.refused", "graph": make_wrong_graph()}),
             "Models/Remove": field(1, "methods.none"),
             "Models/Rollback": field(1, "methods.none"),
+            "Models/Share": field(1, "methods.none"),
             "Operators/Activate": field(1, "methods.none"),
             "Operators/Audit": b"",
             "Operators/Claim": operators_pb2.ClaimRequest(

@@ -94,6 +94,7 @@ class Models(daemons.DaemonTest):
         text = self.ctl("model", "describe", "scorer").out
         self.assertIn("[1-8, 3]", text)
         self.assertIn("factor", text)
+        self.assertIn("requests are combined, up to 8 rows", text)
 
         doubled = [[2 * value for value in row] for row in ROWS]
         self.check(self.load(doubled, "--activate=false"), OK)
@@ -104,6 +105,13 @@ class Models(daemons.DaemonTest):
         self.assertIn("version 2 serves, in place of version 1",
                       self.ctl("model", "activate", "scorer").out)
         self.assertEqual(self.run_model("scorer", "x=1,2,3")["outputs"]["y"]["values"], [14, 6])
+        self.ctl("model", "share", "scorer", "--version=1", "--percent=12.5%")
+        self.assertIn("version 1 serves 12.5% of the requests", self.ctl("model", "describe", "scorer").out)
+        self.ctl("model", "share", "scorer", "--version=2", "--percent=1", code=REFUSED)
+        self.ctl("model", "share", "scorer", "--version=1", "--percent=101", code=USAGE)
+        self.ctl("model", "activate", "scorer", "--bake=1h", "--on_regression=roll_back", "--min_tasks=10")
+        self.assertNotIn("of the requests", self.ctl("model", "describe", "scorer").out)
+        self.ctl("model", "activate", "scorer", "--max_mismatch_rate=1%", code=USAGE)
         self.ctl("model", "rollback", "scorer")
         self.assertEqual(self.states(), {1: "active", 2: "previous"})
         self.ctl("model", "rollback", "scorer", "--revision=1", code=REFUSED)

@@ -153,23 +153,27 @@ class Bench {
 
  private:
   uint32_t Load(const std::string& name, const v1::Graph& graph,
-                const std::map<std::string, std::string_view>& weights, uint32_t instances) {
+                const std::map<std::string, std::string_view>& weights, uint32_t instances,
+                uint32_t max_combined_rows = 0) {
     v1::LoadModelHeader header;
     header.set_name(name);
     *header.mutable_graph() = graph;
     header.set_instances(instances);
+    header.set_max_combined_rows(max_combined_rows);
     header.set_activate(true);
     const auto loaded = Must(models_.Load(header, weights), "load " + name);
     if (loaded.version() == 0) Fail(FindingsText(loaded.report()));
     return loaded.version();
   }
-  uint32_t LoadPerceptron(const Perceptron& model, uint32_t instances) {
+  uint32_t LoadPerceptron(const Perceptron& model, uint32_t instances,
+                          uint32_t max_combined_rows = 0) {
     std::map<std::string, std::string> bytes;
     for (int i = 0; i < kLayers; ++i) {
       bytes[absl::StrCat("w", i)] = ToBytes(model.weights[i]);
       bytes[absl::StrCat("b", i)] = ToBytes(model.biases[i]);
     }
-    return Load("perceptron", Perceptron::Graph(), {bytes.begin(), bytes.end()}, instances);
+    return Load("perceptron", Perceptron::Graph(), {bytes.begin(), bytes.end()}, instances,
+                max_combined_rows);
   }
   static v1::ModelCall PerceptronCall(const Values& x) {
     v1::ModelCall call;
@@ -277,38 +281,49 @@ class Bench {
     }
   }
 
-  // Requests of one row by many clients.
+  // Requests of one row by many clients; per second.
+  double MeasureRate(const Perceptron& model, int clients) {
+    std::atomic<uint64_t> served{0};
+    std::atomic<bool> ended{false};
+    std::vector<std::thread> threads;
+    const auto start = Clock::now();
+    for (int c = 0; c < clients; ++c) {
+      threads.emplace_back([&, seed = random_()] {
+        std::mt19937 random(seed);
+        const Values x = RandomValues(random, kWidth, 1);
+        const v1::ModelCall call = PerceptronCall(x);
+        const auto own = Must(client::Client::Connect(daemon_.address()), "connect");
+        client::Models models(*own);
+        while (!ended) {
+          const auto result = Must(models.Run(call), "perceptron");
+          if (served++ % 997 == 0) CheckRows(model, x, result.outputs(0), 1);
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(absl::GetFlag(FLAGS_quick) ? 200 : 2000));
+    ended = true;
+    for (std::thread& thread : threads) thread.join();
+    return static_cast<double>(served) / UsSince(start) * 1e6;
+  }
+
   void MeasureClients() {
     const Perceptron model(random_());
     for (const uint32_t instances : {1u, 2u, 8u}) {
-      LoadPerceptron(model, instances);
-      double alone = 0;
+      LoadPerceptron(model, instances, /*max_combined_rows=*/1);
+      std::map<int, double> single;
+      for (const int clients : {1, 8, 32}) single[clients] = MeasureRate(model, clients);
+      Must(models_.Remove("perceptron"), "remove");
+      const uint32_t version = LoadPerceptron(model, instances);
       for (const int clients : {1, 8, 32}) {
-        std::atomic<uint64_t> served{0};
-        std::atomic<bool> ended{false};
-        std::vector<std::thread> threads;
-        const auto start = Clock::now();
-        for (int c = 0; c < clients; ++c) {
-          threads.emplace_back([&, seed = random_()] {
-            std::mt19937 random(seed);
-            const Values x = RandomValues(random, kWidth, 1);
-            const v1::ModelCall call = PerceptronCall(x);
-            const auto own = Must(client::Client::Connect(daemon_.address()), "connect");
-            client::Models models(*own);
-            while (!ended) {
-              const auto result = Must(models.Run(call), "perceptron");
-              if (served++ % 997 == 0) CheckRows(model, x, result.outputs(0), 1);
-            }
-          });
-        }
-        std::this_thread::sleep_for(
-            std::chrono::milliseconds(absl::GetFlag(FLAGS_quick) ? 200 : 2000));
-        ended = true;
-        for (std::thread& thread : threads) thread.join();
-        const double rate = static_cast<double>(served) / UsSince(start) * 1e6;
-        if (clients == 1) alone = rate;
-        report_.Add(absl::StrCat(clients, " clients, ", instances, " instances"), rate,
-                    "requests/s", "one client", alone);
+        report_.Add(absl::StrCat(clients, " clients, ", instances, " instances, with batching"),
+                    MeasureRate(model, clients), "requests/s", "without", single[clients]);
+      }
+      const auto list = Must(models_.List("perceptron"), "list");
+      for (const v1::ModelVersion& each : list.at(0).versions()) {
+        if (each.version() != version) continue;
+        report_.Add(absl::StrCat("rows of an execution, ", instances, " instances"),
+                    static_cast<double>(each.rows()) / static_cast<double>(each.executions()),
+                    "rows");
       }
       Must(models_.Remove("perceptron"), "remove");
     }

@@ -4,6 +4,7 @@
 The last line is `N passed, N failed`.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -19,6 +20,7 @@ import numpy  # noqa: E402
 
 import daemon as daemons  # noqa: E402
 import inference_client  # noqa: E402
+import onnx_file  # noqa: E402
 import unittest_main  # noqa: E402
 from inference_client import array, pb, request  # noqa: E402
 
@@ -581,6 +583,62 @@ class Repository(InferenceTest):
         self.client.RepositoryModelLoad(model_name="five")
         self.assertTrue(self.client.ModelReady(name="five").ready)
         numpy.testing.assert_array_equal(array(self.client.infer("five", {"x": X}), "out"), 5 * X)
+
+    def load_model(self, name, files, config=None):
+        message = pb.RepositoryModelLoadRequest(model_name=name)
+        if config is not None:
+            message.parameters["config"].string_param = json.dumps(config)
+        for file, data in files.items():
+            message.parameters["file:1/" + file].bytes_param = data
+        self.client.RepositoryModelLoad(message)
+
+    def test_load_with_an_onnx_file_loads_a_version_of_a_model(self):
+        rows = numpy.array([[1, 2, 3], [-1, 0, -2]], F32)
+        for number in (1, 2):
+            w = [[number, 0, 0], [1, 1, 1]]
+            self.load_model("affine", {"affine.onnx": onnx_file.affine(w, [0, number])})
+            answer = self.client.infer("affine", {"x": rows})
+            self.assertEqual(answer.model_version, str(number))
+            numpy.testing.assert_array_equal(array(answer, "y"), numpy.maximum(rows @ numpy.transpose(w) + [0, number], 0))
+        self.assertEqual(self.versions("affine"), {"1": ("READY", ""), "2": ("READY", "")})
+        # Data in another file, and everything that a configuration may say.
+        files = {"net.onnx": onnx_file.affine(w, [0, 2], location="w.bin"), "w.bin": numpy.array(w, F32).tobytes()}
+        config = {"name": "external", "platform": "onnxruntime_onnx", "backend": "onnxruntime", "max_batch_size": 5,
+                  "instance_group": [{"count": 3}]}
+        self.load_model("external", files, config)
+        numpy.testing.assert_array_equal(array(self.client.infer("external", {"x": rows}), "y"),
+                                         numpy.maximum(rows @ numpy.transpose(w) + [0, 2], 0))
+        with self.invalid("6", "5"):
+            self.client.infer("external", {"x": numpy.ones((6, 3), F32)})
+        (version,) = self.ctl("model", "describe", "external", "--json").json["versions"]
+        self.assertEqual(version["max_instances"], 3)
+        fixed = {"parameters": {"sizes.batch": {"string_value": "2"}}}
+        self.load_model("fixed", {"m.onnx": onnx_file.affine(w, [0, 2])}, fixed)
+        self.assertEqual(list(self.client.ModelMetadata(name="fixed").inputs[0].shape), [2, 3])
+
+    def test_a_model_that_is_refused_changes_nothing(self):
+        good = {"m.onnx": onnx_file.affine([[1, 2]], [0])}
+        self.load_model("kept", good)
+        before = self.client.RepositoryIndex()
+        for words, files, config in (
+                (("MODEL_E101",), {"m.onnx": b"nothing"}, None),
+                (("MODEL_E107", "w.bin"), {"m.onnx": onnx_file.affine([[1, 2]], [0], location="w.bin")}, None),
+                (("two models", "a.onnx", "b.onnx"), {"a.onnx": b"1", "b.onnx": b"2"}, None),
+                (("MODEL_E108", "rows"), good, {"parameters": {"sizes.rows": "3"}}),
+                (("'sizes.batch' is not a number",), good, {"parameters": {"sizes.batch": "-3"}}),
+                (("'seed' is not known",), good, {"parameters": {"seed": "3"}}),
+                (("'version_policy' is not known",), good, {"version_policy": {}}),
+                (("is not the model's name",), good, {"name": "other"}),
+                (("'max_batch_size'",), good, {"max_batch_size": -1}),
+                (("'instance_group'",), good, {"instance_group": [{"count": 1, "kind": "KIND_CPU"}]}),
+                (("17",), good, {"instance_group": [{"count": 17}]}),
+                (("not a JSON object",), good, [])):
+            with self.subTest(words), self.invalid(*words):
+                self.load_model("kept", files, config)
+        self.assertEqual(self.client.RepositoryIndex(), before)
+        # An operator has the name.
+        with self.refused(grpc.StatusCode.ALREADY_EXISTS, "add"):
+            self.load_model("add", good)
 
     def test_a_version_that_was_quarantined_is_listed_with_the_reason(self):
         self.load("faulty", TWICE.format(name="faulty", factor=2))

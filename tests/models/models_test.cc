@@ -1,5 +1,8 @@
 // Models on a real daemon: loads, requests over every interface, changes of versions under load,
 // and what happens to requests when something ends.
+//
+// RESIDENT_TEST_MODEL_SCALE multiplies the requests that are sent while versions change (default 1;
+// 1000: a million).
 #include "client/models.h"
 
 #include <grpcpp/grpcpp.h>
@@ -28,6 +31,7 @@
 #include "tests/graph/graph_runs.h"
 #include "tests/graph/runnable_graph.h"
 #include "tests/support/eventually.h"
+#include "tests/support/lane_tests.h"
 #include "tests/support/temp_folder.h"
 
 namespace resident::testing {
@@ -110,11 +114,12 @@ v1::ModelCall CallOf(const std::string& model, const Values& x, uint32_t version
   return call;
 }
 
-bool IsClose(const std::string& bytes, const std::vector<double>& expected, double factor = 1) {
+bool IsClose(const std::string& bytes, const std::vector<double>& expected, double factor = 1,
+             double error = 1e-4) {
   const Values got = FromBytes<float>(bytes);
   if (got.size() != expected.size()) return false;
   for (size_t i = 0; i < got.size(); ++i) {
-    if (!(std::abs(got[i] - factor * expected[i]) <= 1e-4)) return false;
+    if (!(std::abs(got[i] - factor * expected[i]) <= error)) return false;
   }
   return true;
 }
@@ -351,7 +356,9 @@ TEST_F(ModelsTest, EachAnswerIsThatOfTheVersionItNamesWhileVersionsChange) {
       }
     });
   }
-  for (int i = 0; i < 200; ++i) {
+  const uint64_t wanted = Scaled(1000, "RESIDENT_TEST_MODEL_SCALE");
+  for (int i = 0; i < 200 || served[1] + served[2] < wanted; ++i) {
+    if (HasFailure()) break;
     const auto change = i % 2 == 0 ? models_->Rollback("rank") : models_->Activate("rank", 2);
     ASSERT_TRUE(change.ok()) << change.status();
     EXPECT_EQ(change->version(), i % 2 == 0 ? 1u : 2u);
@@ -366,6 +373,151 @@ TEST_F(ModelsTest, EachAnswerIsThatOfTheVersionItNamesWhileVersionsChange) {
   EXPECT_GT(served[1], 0u);
   EXPECT_GT(served[2], 0u);
   EXPECT_EQ(Describe("rank", 1).failed() + Describe("rank", 2).failed(), 0u);
+}
+
+TEST_F(ModelsTest, AHundredRequestsInFlightAreServedWhileVersionsAndSharesChange) {
+  const std::vector<Mlp> versions = {Mlp(31), Mlp(32), Mlp(33)};
+  for (const Mlp& each : versions) MustLoad("rank", each, /*instances=*/2);
+  std::atomic<bool> ended{false};
+  std::atomic<uint64_t> served[4] = {};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 100; ++t) {
+    threads.emplace_back([&, seed = random_()] {
+      std::mt19937 random(seed);
+      while (!ended) {
+        const Values x = RandomValues(random, kIn * (1 + random() % kRows));
+        const auto result = models_->Run(CallOf("rank", x));
+        ASSERT_TRUE(result.ok()) << result.status();
+        ASSERT_TRUE(result->version() >= 1 && result->version() <= 3);
+        ASSERT_TRUE(IsClose(result->outputs(0), versions[result->version() - 1].Reference(x)))
+            << "version " << result->version();
+        ++served[result->version()];
+      }
+    });
+  }
+  const uint64_t wanted = Scaled(2000, "RESIDENT_TEST_MODEL_SCALE");
+  for (uint32_t i = 0; i < 60 || served[1] + served[2] + served[3] < wanted; ++i) {
+    if (HasFailure()) break;
+    const uint32_t active = 1 + i % 3, shared = 1 + (i + 1) % 3;
+    ASSERT_TRUE(models_->Activate("rank", active).ok());
+    ASSERT_TRUE(models_->Share("rank", shared, 10.0 * (i % 10)).ok());
+    if (i % 4 == 0) {
+      ASSERT_TRUE(models_->Rollback("rank").ok());
+    }
+    const uint64_t before = served[1] + served[2] + served[3];
+    EXPECT_TRUE(Eventually([&] { return served[1] + served[2] + served[3] > before + 20; }));
+  }
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  for (const uint32_t version : {1, 2, 3}) {
+    EXPECT_GT(served[version], 0u);
+    EXPECT_EQ(Describe("rank", version).failed(), 0u);
+  }
+}
+
+TEST_F(ModelsTest, AShareOfTheRequestsGoesToAnotherVersion) {
+  const Mlp first(34), second(35);
+  MustLoad("rank", first);
+  MustLoad("rank", second, /*instances=*/0, /*activate=*/false);
+  const Values x = RandomValues(random_, kIn);
+  const auto count = [&](uint32_t version) {
+    int counted = 0;
+    for (int i = 0; i < 100; ++i) {
+      const auto result = models_->Run(CallOf("rank", x));
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (result.ok() && result->version() == version) ++counted;
+    }
+    return counted;
+  };
+  EXPECT_EQ(count(2), 0);
+  const auto share = models_->Share("rank", 2, 25);
+  ASSERT_TRUE(share.ok()) << share.status();
+  EXPECT_EQ(share->version(), 1u);
+  EXPECT_EQ(count(2), 25);
+  EXPECT_EQ(models_->List("rank")->at(0).share_version(), 2u);
+  EXPECT_EQ(models_->List("rank")->at(0).share_percent(), 25);
+  // A request that names a version gets that one.
+  EXPECT_EQ(models_->Run(CallOf("rank", x, 1))->version(), 1u);
+  ASSERT_TRUE(models_->Share("rank", 2, 0).ok());
+  EXPECT_EQ(count(2), 0);
+  ASSERT_TRUE(models_->Share("rank", 2, 100).ok());
+  EXPECT_EQ(count(2), 100);
+  ASSERT_TRUE(models_->Activate("rank", 2).ok());
+  EXPECT_EQ(models_->List("rank")->at(0).share_version(), 0u) << "the activation ends it";
+  ASSERT_TRUE(models_->Share("rank", 1, 50).ok());
+  ASSERT_TRUE(models_->Remove("rank", 1).ok());
+  EXPECT_EQ(count(2), 100);
+  ExpectError(models_->Share("rank", 2, 50).status(), absl::StatusCode::kFailedPrecondition,
+              "version 2 of model rank is active");
+  ExpectError(models_->Share("rank", 9, 50).status(), absl::StatusCode::kNotFound, "no version 9");
+  ExpectError(models_->Share("rank", 2, 101).status(), absl::StatusCode::kInvalidArgument,
+              "101 percent");
+  ExpectError(models_->Share("rank", 2, std::nan("")).status(), absl::StatusCode::kInvalidArgument,
+              "percent");
+}
+
+// A model of one lookup in a table of this many rows.
+v1::LoadModelHeader LookupHeader(int64_t rows) {
+  GraphMaker g;
+  g.Weight("table", {D(rows), D(int64_t{2})});
+  g.Tensor(v1::GraphTensor::KIND_INPUT, "ids", {D(int64_t{1})}, v1::DTYPE_I64);
+  g.Output("y", {D(int64_t{1}), D(int64_t{2})}).Call("embedding", {"ids", "table", "y"});
+  v1::LoadModelHeader header;
+  header.set_name("lookup");
+  *header.mutable_graph() = g.graph;
+  return header;
+}
+
+TEST_F(ModelsTest, AVersionThatFailsInItsBakeIsRolledBack) {
+  const std::string table(4 * 2 * sizeof(float), '\0');
+  for (const int64_t rows : {4, 2}) {
+    const std::string part = table.substr(0, rows * 2 * sizeof(float));
+    const auto loaded = models_->Load(LookupHeader(rows), {{"table", part}});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+  }
+  ASSERT_TRUE(models_->Activate("lookup", 1).ok());
+  v1::BakeOptions bake;
+  bake.set_max_error_rate(2);
+  ExpectError(models_->Activate("lookup", 2, std::nullopt, bake).status(),
+              absl::StatusCode::kInvalidArgument, "max_error_rate");
+  v1::ModelCall call;
+  call.set_model("lookup");
+  v1::ModelTensor& ids = *call.add_inputs();
+  ids.set_name("ids");
+  ids.set_dtype(v1::DTYPE_I64);
+  ids.add_shape(1);
+  ids.set_data(ToBytes<int64_t>({3}));
+  ASSERT_TRUE(models_->Run(call).ok());
+  bake.set_max_error_rate(0.1);
+  bake.set_min_tasks(20);
+  bake.set_time_ms(3'600'000);
+  bake.set_action(v1::BakeOptions::ACTION_WARN);
+  ASSERT_TRUE(models_->Activate("lookup", 2, std::nullopt, bake).ok());
+  client::Operators operators(*client_);
+  // The newest event of the model.
+  const auto event = [&] {
+    const auto audit = operators.Audit("lookup");
+    EXPECT_TRUE(audit.ok()) << audit.status();
+    v1::OperatorEvent newest;
+    for (const v1::OperatorEvent& each : audit->events()) {
+      if (each.revision() > newest.revision()) newest = each;
+    }
+    return newest;
+  };
+  EXPECT_EQ(event().kind(), v1::OperatorEvent::KIND_ACTIVATED);
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_FALSE(models_->Run(call).ok());
+    return event().kind() == v1::OperatorEvent::KIND_REGRESSED;
+  }));
+  EXPECT_EQ(Describe("lookup", 2).state(), v1::ModelVersion::STATE_ACTIVE) << "only warned";
+  ASSERT_TRUE(models_->Rollback("lookup").ok());
+  bake.set_action(v1::BakeOptions::ACTION_ROLL_BACK);
+  ASSERT_TRUE(models_->Activate("lookup", 2, std::nullopt, bake).ok());
+  EXPECT_TRUE(Eventually([&] { return models_->Run(call).ok(); }));
+  EXPECT_EQ(Describe("lookup", 1).state(), v1::ModelVersion::STATE_ACTIVE);
+  EXPECT_TRUE(Eventually([&] { return event().kind() == v1::OperatorEvent::KIND_ROLLED_BACK; }));
+  EXPECT_NE(event().message().find("rolled back automatically"), std::string::npos)
+      << event().message();
 }
 
 TEST_F(ModelsTest, RequestsWaitForAnInstanceAndAllAreServed) {
@@ -385,6 +537,171 @@ TEST_F(ModelsTest, RequestsWaitForAnInstanceAndAllAreServed) {
   EXPECT_EQ(served, 64);
   EXPECT_LE(Describe("slow", 1).instances(), 2u);
   EXPECT_EQ(Describe("slow", 1).requests(), 64u);
+}
+
+// Sends requests from many threads until some have shared an execution: `send` gets a generator of
+// its thread, and checks one answer.
+class CrowdedModelsTest : public ModelsTest {
+ protected:
+  void SendUntilCombined(const std::string& model,
+                         const std::function<void(std::mt19937& random)>& send) {
+    std::atomic<bool> ended{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 16; ++t) {
+      threads.emplace_back([&, seed = random_()] {
+        std::mt19937 random(seed);
+        while (!ended && !HasFailure()) send(random);
+      });
+    }
+    EXPECT_TRUE(Eventually([&] {
+      const v1::ModelVersion version = Describe(model, 1);
+      return version.requests() > 1000 &&
+             version.executions() + version.failed() + 100 < version.requests();
+    })) << Describe(model, 1).ShortDebugString();
+    ended = true;
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+TEST_F(CrowdedModelsTest, CombinedRequestsGetTheRowsThatTheyGetAlone) {
+  const Mlp mlp(21);
+  MustLoad("rank", mlp, /*instances=*/1);
+  v1::LoadModelHeader header = Header("alone", Mlp::Graph().graph);
+  header.set_max_combined_rows(1);
+  const std::string w1 = ToBytes(mlp.w1), b1 = ToBytes(mlp.b1), w2 = ToBytes(mlp.w2);
+  ASSERT_TRUE(models_->Load(header, {{"w1", w1}, {"b1", b1}, {"w2", w2}}).ok());
+  EXPECT_EQ(Describe("rank", 1).max_batch(), static_cast<uint64_t>(kRows));
+  EXPECT_EQ(Describe("alone", 1).max_batch(), 0u);
+  // A GPU may take another path for more rows.
+  const bool exact = daemon_.Device().engine() != "cuda";
+  struct Case {
+    Values x;
+    v1::BatchResult alone;
+    std::vector<double> expected;
+  };
+  std::vector<Case> cases;
+  for (int i = 0; i < 60; ++i) {
+    const Values x = RandomValues(random_, kIn * (1 + i % 3));
+    const auto alone = models_->Run(CallOf("alone", x));
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    const Values y = FromBytes<float>(alone->outputs(0));
+    cases.push_back({x, *alone, {y.begin(), y.end()}});
+  }
+  std::atomic<uint64_t> rows{0};
+  SendUntilCombined("rank", [&](std::mt19937& random) {
+    const Case& each = cases[random() % cases.size()];
+    v1::ModelCall call = CallOf("rank", each.x);
+    // Requests with another scalar are not combined with those.
+    const bool other = random() % 4 == 0;
+    if (other) (*call.mutable_scalars())["scale"] = -3;
+    const auto result = models_->Run(call);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(!exact || result->outputs(0) == each.alone.outputs(0));
+    EXPECT_TRUE(IsClose(result->outputs(0), each.expected, 1, 1e-5));
+    EXPECT_TRUE(IsClose(result->outputs(1), mlp.Reference(each.x), other ? -3 : 2));
+    EXPECT_EQ(result->output_types(0).shape(0), each.x.size() / kIn);
+    rows += each.x.size() / kIn;
+  });
+  const v1::ModelVersion version = Describe("rank", 1);
+  EXPECT_EQ(version.failed(), 0u);
+  EXPECT_EQ(version.rows(), rows);
+  EXPECT_EQ(Describe("alone", 1).executions(), Describe("alone", 1).requests());
+  // The statistics of the Open Inference Protocol count rows and executions.
+  const auto stub = inference::GRPCInferenceService::NewStub(daemon_.Connect());
+  grpc::ClientContext context;
+  inference::ModelStatisticsRequest request;
+  request.set_name("rank");
+  inference::ModelStatisticsResponse response;
+  ASSERT_TRUE(stub->ModelStatistics(&context, request, &response).ok());
+  ASSERT_EQ(response.model_stats_size(), 1);
+  EXPECT_EQ(response.model_stats(0).inference_count(), version.rows());
+  EXPECT_EQ(response.model_stats(0).execution_count(), version.executions());
+}
+
+TEST_F(CrowdedModelsTest, OfCombinedRequestsOnlyTheGuiltyOneFails) {
+  GraphMaker g;
+  g.Scalar("n", 1, 16).Weight("table", {D(int64_t{4}), D(int64_t{2})});
+  g.Tensor(v1::GraphTensor::KIND_INPUT, "ids", {D("n")}, v1::DTYPE_I64);
+  g.Output("y", {D("n"), D(int64_t{2})}).Call("embedding", {"ids", "table", "y"});
+  g.node(0).set_name("lookup");
+  v1::LoadModelHeader header = Header("lookup", g.graph);
+  header.set_instances(1);
+  const std::string table = ToBytes<float>({0, 1, 2, 3, 4, 5, 6, 7});
+  ASSERT_TRUE(models_->Load(header, {{"table", table}}).ok());
+  std::atomic<uint64_t> guilty{0};
+  SendUntilCombined("lookup", [&](std::mt19937& random) {
+    v1::ModelCall call;
+    call.set_model("lookup");
+    v1::ModelTensor& ids = *call.add_inputs();
+    ids.set_name("ids");
+    ids.set_dtype(v1::DTYPE_I64);
+    const uint64_t rows = 1 + random() % 3;
+    ids.add_shape(rows);
+    std::vector<int64_t> values;
+    Values expected;
+    for (uint64_t i = 0; i < rows; ++i) {
+      values.push_back(static_cast<int64_t>(random() % 4));
+      expected.push_back(static_cast<float>(2 * values[i]));
+      expected.push_back(static_cast<float>(2 * values[i] + 1));
+    }
+    const bool wrong = random() % 20 == 0;
+    if (wrong) values[random() % rows] = 4;
+    ids.set_data(ToBytes(values));
+    const auto result = models_->Run(call);
+    if (wrong) {
+      ++guilty;
+      ExpectError(result.status(), absl::StatusCode::kInvalidArgument,
+                  "node lookup: operator embedding version 1 refused its arguments");
+      return;
+    }
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(FromBytes<float>(result->outputs(0)), expected);
+  });
+  EXPECT_EQ(Describe("lookup", 1).failed(), guilty);
+}
+
+TEST_F(CrowdedModelsTest, RequestsThatEndDoNotDisturbThoseTheyAreCombinedWith) {
+  const Mlp mlp(22);
+  MustLoad("rank", mlp, /*instances=*/1);
+  const auto executor = v1::Executor::NewStub(daemon_.Connect());
+  SendUntilCombined("rank", [&](std::mt19937& random) {
+    const Values x = RandomValues(random, kIn * (1 + random() % 2));
+    const uint32_t kind = random() % 6;
+    if (kind == 0) {
+      // Its deadline passes while it waits, or while it runs, or not at all.
+      const auto late = models_->Run(CallOf("rank", x), absl::Microseconds(random() % 3000));
+      if (late.ok()) return;
+      EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
+    } else if (kind == 1) {
+      grpc::ClientContext context;
+      v1::RunRequest request;
+      *request.mutable_batch()->mutable_model() = CallOf("rank", x);
+      v1::RunResponse response;
+      std::thread cancel([&] { context.TryCancel(); });
+      const grpc::Status status = executor->Run(&context, request, &response);
+      cancel.join();
+      EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED);
+    } else {
+      const auto result = models_->Run(CallOf("rank", x));
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_TRUE(IsClose(result->outputs(0), mlp.Reference(x)));
+    }
+  });
+}
+
+TEST_F(CrowdedModelsTest, AnOperatorThatIsInstalledIsNotCombined) {
+  client::Operators operators(*client_);
+  auto installation = client::Installation::Expression("twice", "x * 2");
+  installation.WaitFor(v1::VERSION_STATE_ACTIVE);
+  ASSERT_TRUE(operators.Install(installation).ok());
+  GraphMaker g;
+  g.Scalar("n", 1, 8).Input("x", {D("n"), D(kIn)}).Output("y", {D("n"), D(kIn)});
+  g.Call("twice", {"x", "y"});
+  g.node(0).set_name("double");
+  ASSERT_TRUE(models_->Load(Header("m", g.graph), Weights()).ok());
+  EXPECT_EQ(Describe("m", 1).max_batch(), 0u);
+  EXPECT_EQ(Describe("m", 1).not_batched(),
+            "node double (twice) is not known to compute each row by itself");
 }
 
 TEST_F(ModelsTest, ARequestThatWaitsEndsAtItsDeadlineOrWhenItIsCancelled) {
@@ -536,6 +853,18 @@ TEST_F(ModelsTest, TheOpenInferenceProtocolServesModels) {
     EXPECT_EQ(metadata.inputs(0).shape(0), -1);
     EXPECT_EQ(metadata.outputs_size(), 2);
     EXPECT_EQ(metadata.versions(0), "1");
+  }
+  {
+    // The config leaves the batch out of the dimensions.
+    grpc::ClientContext context;
+    inference::ModelConfigRequest request;
+    request.set_name("rank");
+    inference::ModelConfigResponse response;
+    ASSERT_TRUE(stub->ModelConfig(&context, request, &response).ok());
+    EXPECT_EQ(response.config().max_batch_size(), kRows);
+    ASSERT_EQ(response.config().input(0).dims_size(), 1);
+    EXPECT_EQ(response.config().input(0).dims(0), kIn);
+    EXPECT_EQ(response.config().output(0).dims_size(), 1);
   }
   const Values x = RandomValues(random_, 2 * kIn);
   inference::ModelInferRequest request;
@@ -723,12 +1052,15 @@ TEST_F(ModelsRestartTest, ModelsServeAgainAfterAKilledDaemon) {
     expect(models, 1, first);
     EXPECT_EQ(models.Rollback("rank").value().version(), 2u);
     expect(models, 2, second);
+    ASSERT_TRUE(models.Share("rank", 1, 100).ok());
     daemon.Kill(SIGKILL);
     ASSERT_TRUE(daemon.Wait().has_value());
   }
   Daemon daemon({flag()});
   const auto client = client::Client::Connect(daemon.address()).value();
   client::Models models(*client);
+  expect(models, 1, first);  // It has a share of all requests.
+  ASSERT_TRUE(models.Share("rank", 1, 0).ok());
   expect(models, 2, second);
 }
 

@@ -163,6 +163,7 @@ TEST_F(OnnxModelsTest, AFileServesRequestsOfEachSize) {
   const v1::ModelVersion version = models_->List("mlp")->at(0).versions(0);
   EXPECT_EQ(version.inputs(0).shape(0), -1);
   EXPECT_EQ(version.inputs(0).max(), 64u);
+  EXPECT_EQ(version.max_batch(), 64u) << version.not_batched();
   EXPECT_EQ(version.outputs(0).name(), "y");
 }
 

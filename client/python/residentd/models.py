@@ -21,6 +21,7 @@ from .descriptors import enum_names, message
 from .errors import InvalidArgument
 from .graph import Graph, GraphRefused, GraphReport
 from .graph_run import merged
+from .operators import Bake
 from .results import check_tasks
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class ModelVersion:
     """A version of a model.
 
     version, state ("loaded", "active", "previous"), content_hash, device, nodes, weight_bytes, instances,
-        max_instances, requests, failed: as in resident.v1.ModelVersion.
+        max_instances, requests, failed, rows, executions, max_batch, not_batched: as in
+        resident.v1.ModelVersion.
     inputs, outputs: ModelTensors by name.
     """
 
@@ -63,6 +65,10 @@ class ModelVersion:
         self.max_instances = int(info.max_instances)
         self.requests = int(info.requests)
         self.failed = int(info.failed)
+        self.rows = int(info.rows)
+        self.executions = int(info.executions)
+        self.max_batch = int(info.max_batch)
+        self.not_batched = str(info.not_batched)
         self.inputs = {each.name: _tensor(each) for each in info.inputs}
         self.outputs = {each.name: _tensor(each) for each in info.outputs}
 
@@ -71,11 +77,16 @@ class ModelVersion:
 
 
 class ModelInfo:
-    """A model: its name, its revision, and its versions by number."""
+    """A model: its name, its revision, and its versions by number.
+
+    share_version, share_percent: the version that serves a share of the requests; 0: none.
+    """
 
     def __init__(self, info: Any) -> None:
         self.name = str(info.name)
         self.revision = int(info.revision)
+        self.share_version = int(info.share_version)
+        self.share_percent = float(info.share_percent)
         self.versions = {int(each.version): ModelVersion(each) for each in info.versions}
 
     @property
@@ -151,8 +162,10 @@ def _load_steps(refused: str, header: Any, device: Optional[int], kind: str, key
 
 
 def load_steps(name: str, graph: Graph, weights: Values, activate: bool, instances: int,
-               device: Optional[int], timeout: Optional[float]) -> Steps[LoadedModel]:
-    header = message("LoadModelHeader")(name=name, activate=activate, instances=instances)
+               max_combined_rows: int, device: Optional[int],
+               timeout: Optional[float]) -> Steps[LoadedModel]:
+    header = message("LoadModelHeader")(name=name, activate=activate, instances=instances,
+                                        max_combined_rows=max_combined_rows)
     header.graph.CopyFrom(graph.message)
     kinds = {each.name: dtypes.BY_NUMBER.get(each.dtype) for each in graph.message.tensors}
     contents: Dict[str, Any] = {}
@@ -167,11 +180,13 @@ def load_steps(name: str, graph: Graph, weights: Values, activate: bool, instanc
 
 def load_onnx_steps(name: str, model: Any, data: Mapping[str, Any], sizes: Mapping[str, int],
                     max_batch: int, fixed_inputs: Mapping[str, str], activate: bool, instances: int,
-                    device: Optional[int], timeout: Optional[float]) -> Steps[LoadedModel]:
+                    max_combined_rows: int, device: Optional[int],
+                    timeout: Optional[float]) -> Steps[LoadedModel]:
     contents = {_ONNX_FILE: model, **data}
     for file, content in contents.items():
         contents[file] = memoryview(content).cast("B")
-    header = message("LoadModelHeader")(name=name, activate=activate, instances=instances)
+    header = message("LoadModelHeader")(name=name, activate=activate, instances=instances,
+                                        max_combined_rows=max_combined_rows)
     header.onnx.CopyFrom(message("OnnxModel")(
         file=_ONNX_FILE, file_bytes=sum(map(len, contents.values())), sizes=sizes, max_batch=max_batch,
         fixed_inputs=fixed_inputs))
@@ -229,24 +244,26 @@ class Models:
         self._client = client
 
     def load(self, name: str, graph: Graph, weights: Values = None, *, activate: bool = True,
-             instances: int = 0, device: Optional[int] = None,
+             instances: int = 0, max_combined_rows: int = 0, device: Optional[int] = None,
              timeout: Optional[float] = None) -> LoadedModel:
         """Loads a version of a model: a graph without loop, streams and states.
 
         weights: the contents of its weights and constants, by name of the tensor: dense arrays.
         activate: whether the version serves from now on.
-        instances: requests that run at the same time at most; 0: 2.
+        instances: executions at the same time at most; 0: 2.
+        max_combined_rows: rows of several requests that are executed together at most. 0: as many as one
+            request may have. 1: requests are not combined.
         timeout: seconds; None: 300.
 
         GraphRefused if the graph has errors. AlreadyExists if an operator has the name.
         """
         return self._client._drive(
-            load_steps(name, graph, weights, activate, instances, device, timeout))
+            load_steps(name, graph, weights, activate, instances, max_combined_rows, device, timeout))
 
     def load_onnx(self, name: str, model: Any, *, data: Optional[Mapping[str, Any]] = None,
                   sizes: Optional[Mapping[str, int]] = None, max_batch: int = 0,
                   fixed_inputs: Optional[Mapping[str, str]] = None, activate: bool = True,
-                  instances: int = 0, device: Optional[int] = None,
+                  instances: int = 0, max_combined_rows: int = 0, device: Optional[int] = None,
                   timeout: Optional[float] = None) -> LoadedModel:
         """Loads a version of a model in the form of ONNX, which the daemon imports.
 
@@ -255,13 +272,13 @@ class Models:
         sizes: the size of each dynamic dimension, by its name in the model. One that only inputs have, as
             their outermost dimension, needs none: it is 1 to max_batch (0: 64) in each request.
         fixed_inputs: inputs that become constants: numbers separated by commas.
-        activate, instances, device, timeout: as in load().
+        activate, instances, max_combined_rows, device, timeout: as in load().
 
         GraphRefused if the model cannot be imported: its report has codes MODEL_Ennn (docs/models.md).
         """
         return self._client._drive(
             load_onnx_steps(name, model, data or {}, sizes or {}, max_batch, fixed_inputs or {}, activate,
-                            instances, device, timeout))
+                            instances, max_combined_rows, device, timeout))
 
     def list(self) -> List[ModelInfo]:
         """All models, by name."""
@@ -271,10 +288,26 @@ class Models:
         """One model and its versions."""
         return self._client._drive(list_steps(name))[0]
 
-    def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None) -> int:
-        """Lets a version serve; 0: the one that was loaded last. Returns the version."""
+    def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
+                 bake: Optional[Bake] = None) -> int:
+        """Lets a version serve; 0: the one that was loaded last. Returns the version.
+
+        bake: how it is compared with the version before; None: as the daemon's --bake_* say.
+        """
         return self._client._drive(change_steps(
-            "Activate", message("ActivateModelRequest")(name=name, version=version), expected_revision))
+            "Activate", message("ActivateModelRequest")(
+                name=name, version=version, bake=None if bake is None else bake.message),
+            expected_revision))
+
+    def share(self, name: str, version: int, percent: float, *,
+              expected_revision: Optional[int] = None) -> None:
+        """Lets a version serve a share of the requests that name none; 0 percent ends it.
+
+        activate() and rollback() end it, too.
+        """
+        self._client._drive(change_steps(
+            "Share", message("ShareModelRequest")(name=name, version=version, percent=percent),
+            expected_revision))
 
     def rollback(self, name: str, *, expected_revision: Optional[int] = None) -> int:
         """Lets the previous version serve again. Returns it."""

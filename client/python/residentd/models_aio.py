@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence
 from .descriptors import message
 from .graph import Graph
 from .graph_run import merged
+from .operators import Bake
 from .models import (LoadedModel, ModelInfo, ModelResult, change_steps, list_steps, load_onnx_steps,
                      load_steps, run_steps)
 
@@ -30,24 +31,26 @@ class Models:
         self._client = client
 
     async def load(self, name: str, graph: Graph, weights: Values = None, *, activate: bool = True,
-                   instances: int = 0, device: Optional[int] = None,
+                   instances: int = 0, max_combined_rows: int = 0, device: Optional[int] = None,
                    timeout: Optional[float] = None) -> LoadedModel:
         """Loads a version of a model: a graph without loop, streams and states.
 
         weights: the contents of its weights and constants, by name of the tensor: dense arrays.
         activate: whether the version serves from now on.
-        instances: requests that run at the same time at most; 0: 2.
+        instances: executions at the same time at most; 0: 2.
+        max_combined_rows: rows of several requests that are executed together at most. 0: as many as one
+            request may have. 1: requests are not combined.
         timeout: seconds; None: 300.
 
         GraphRefused if the graph has errors. AlreadyExists if an operator has the name.
         """
         return await self._client._drive(
-            load_steps(name, graph, weights, activate, instances, device, timeout))
+            load_steps(name, graph, weights, activate, instances, max_combined_rows, device, timeout))
 
     async def load_onnx(self, name: str, model: Any, *, data: Optional[Mapping[str, Any]] = None,
                         sizes: Optional[Mapping[str, int]] = None, max_batch: int = 0,
                         fixed_inputs: Optional[Mapping[str, str]] = None, activate: bool = True,
-                        instances: int = 0, device: Optional[int] = None,
+                        instances: int = 0, max_combined_rows: int = 0, device: Optional[int] = None,
                         timeout: Optional[float] = None) -> LoadedModel:
         """Loads a version of a model in the form of ONNX, which the daemon imports.
 
@@ -56,13 +59,13 @@ class Models:
         sizes: the size of each dynamic dimension, by its name in the model. One that only inputs have, as
             their outermost dimension, needs none: it is 1 to max_batch (0: 64) in each request.
         fixed_inputs: inputs that become constants: numbers separated by commas.
-        activate, instances, device, timeout: as in load().
+        activate, instances, max_combined_rows, device, timeout: as in load().
 
         GraphRefused if the model cannot be imported: its report has codes MODEL_Ennn (docs/models.md).
         """
         return await self._client._drive(
             load_onnx_steps(name, model, data or {}, sizes or {}, max_batch, fixed_inputs or {}, activate,
-                            instances, device, timeout))
+                            instances, max_combined_rows, device, timeout))
 
     async def list(self) -> List[ModelInfo]:
         """All models, by name."""
@@ -72,10 +75,26 @@ class Models:
         """One model and its versions."""
         return await self._client._drive(list_steps(name))[0]
 
-    async def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None) -> int:
-        """Lets a version serve; 0: the one that was loaded last. Returns the version."""
+    async def activate(self, name: str, version: int = 0, *, expected_revision: Optional[int] = None,
+                       bake: Optional[Bake] = None) -> int:
+        """Lets a version serve; 0: the one that was loaded last. Returns the version.
+
+        bake: how it is compared with the version before; None: as the daemon's --bake_* say.
+        """
         return await self._client._drive(change_steps(
-            "Activate", message("ActivateModelRequest")(name=name, version=version), expected_revision))
+            "Activate", message("ActivateModelRequest")(
+                name=name, version=version, bake=None if bake is None else bake.message),
+            expected_revision))
+
+    async def share(self, name: str, version: int, percent: float, *,
+                    expected_revision: Optional[int] = None) -> None:
+        """Lets a version serve a share of the requests that name none; 0 percent ends it.
+
+        activate() and rollback() end it, too.
+        """
+        await self._client._drive(change_steps(
+            "Share", message("ShareModelRequest")(name=name, version=version, percent=percent),
+            expected_revision))
 
     async def rollback(self, name: str, *, expected_revision: Optional[int] = None) -> int:
         """Lets the previous version serve again. Returns it."""

@@ -34,7 +34,6 @@
 #include "absl/synchronization/notification.h"
 #include "runtime/base/limits.h"
 #include "runtime/device/device_control.h"
-#include "runtime/operators/install/bake_watcher.h"
 #include "runtime/operators/install/claim_table.h"
 #include "runtime/operators/install/generation_loader.h"
 #include "runtime/operators/install/native_forms.h"
@@ -43,6 +42,7 @@
 #include "runtime/operators/install/version_validation.h"
 #include "runtime/operators/registry/operator_version.h"
 #include "runtime/operators/registry/registry.h"
+#include "runtime/operators/trial/bake_watcher.h"
 #include "runtime/queue/operator_stats.h"
 #include "runtime/state/state_store.h"
 

@@ -41,6 +41,7 @@
 #include "runtime/model/operator_event.h"
 #include "runtime/model/version_spec.h"
 #include "runtime/model/version_state.h"
+#include "runtime/operators/trial/bake_watcher.h"
 #include "runtime/operators/validation/example.h"
 
 namespace resident {
@@ -84,18 +85,6 @@ struct InstallProgress {
   std::string log = {};
   std::map<std::string, ResourceUse> resources = {};  // By compile target.
   std::string message = {};
-};
-
-enum class BakeAction : uint8_t { kDefault = 0, kOff = 1, kWarn = 2, kRollBack = 3 };
-
-struct BakeOptions {
-  BakeAction action = BakeAction::kDefault;
-  // 0, here and below: the daemon's default.
-  std::chrono::milliseconds time{0};
-  double max_error_rate = 0;
-  double max_latency_ratio = 0;
-  double max_mismatch_rate = 0;
-  uint64_t min_tasks = 0;
 };
 
 // A request to change the active version.

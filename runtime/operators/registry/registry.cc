@@ -12,6 +12,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/model/cost_rule.h"
 #include "runtime/operators/errors.h"
+#include "runtime/operators/trial/traffic_share.h"
 
 namespace resident {
 namespace {
@@ -21,14 +22,6 @@ namespace {
 static_assert(kFirstInstalledSlot + 2 * kMaxInstalledOperators + kSpareSlots + kMaxNativeForms <=
                   kMaxOperatorSlots,
               "two slots for each operator, and spare slots for installs in progress");
-
-// Whether this batch belongs to the share: each batch adds the share to the counter, and is
-// picked when the counter's low half wraps.
-bool IsPicked(std::atomic<uint64_t>& counter, uint64_t share) {
-  if (share == 0) return false;
-  const uint64_t before = counter.fetch_add(share, std::memory_order_relaxed);
-  return ((before & UINT32_MAX) + share) >> 32 != 0;
-}
 
 }  // namespace
 

@@ -1,12 +1,12 @@
 // The registry's changes; registry.cc has the constructors and the readers.
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <utility>
 
 #include "runtime/base/status_macros.h"
 #include "runtime/operators/errors.h"
 #include "runtime/operators/registry/registry.h"
+#include "runtime/operators/trial/traffic_share.h"
 
 namespace resident {
 
@@ -19,12 +19,6 @@ bool IsOperatorName(const std::string& name) {
 }
 
 namespace {
-
-uint64_t ParseShare(double percent) {
-  return static_cast<uint64_t>(std::llround(percent / 100 * 4294967296.0));
-}
-
-bool IsValidPercent(double percent) { return percent >= 0 && percent <= 100; }  // False for NaN.
 
 uint32_t FindNumber(const std::shared_ptr<const OperatorVersion>& version) {
   return version == nullptr ? 0 : version->version;

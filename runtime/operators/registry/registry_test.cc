@@ -101,6 +101,25 @@ TEST(BuiltinOperatorsTest, CountersAreKeptForEachDevice) {
   EXPECT_EQ(add.stats(0)->tasks(0), 0u);
 }
 
+// One chunk for each 64 KiB of weights, and at least one for 256 results.
+TEST(BuiltinOperatorsTest, TwoParametersDecideAboutChunks) {
+  const SplitRule linear = Make(true)->Resolve("linear", 0)->version->split;
+  const auto chunks = [&](int64_t rows, int64_t columns, int64_t vectors, uint64_t workers = 0) {
+    const std::vector<std::vector<int64_t>> shapes = {
+        {vectors, columns}, {rows, columns}, {0}, {0}, {vectors, rows}};
+    return linear.Chunks(
+        [&](int parameter) -> absl::Span<const int64_t> { return shapes[parameter]; }, workers);
+  };
+  EXPECT_EQ(chunks(128, 128, 1), 1u);
+  EXPECT_EQ(chunks(128, 129, 1), 2u);
+  EXPECT_EQ(chunks(512, 512, 1), 16u);
+  EXPECT_EQ(chunks(512, 512, 16), 32u);
+  EXPECT_EQ(chunks(512, 512, 64), 128u);
+  EXPECT_EQ(chunks(512, 512, 4096), 1024u);
+  EXPECT_EQ(chunks(512, 512, 4096, 132), 262u);
+  EXPECT_EQ(chunks(0, 512, 1), 1u);
+}
+
 TEST(BuiltinOperatorsTest, ChunksFollowTheSplitRule) {
   const auto registry = Make(true);
   const SplitRule add = registry->Resolve("add", 0)->version->split;

@@ -30,6 +30,11 @@ absl::Status NoPreviousModelVersion(const std::string& name) {
       "model ", name, " has no previous version. Fix: activate the version that is to serve"));
 }
 
+absl::Status ModelSharePercent(double percent) {
+  return absl::InvalidArgumentError(
+      StrCat("a share of ", percent, " percent is not possible. Fix: give 0 to 100"));
+}
+
 absl::Status ModelVersionIsActive(const std::string& name, uint32_t version) {
   return absl::FailedPreconditionError(
       StrCat("version ", version, " of model ", name,

@@ -17,6 +17,7 @@ absl::Status NoSuchModel(const std::string& name);
 absl::Status NoSuchModelVersion(const std::string& name, uint32_t version, uint32_t active);
 absl::Status NoActiveModelVersion(const std::string& name);
 absl::Status NoPreviousModelVersion(const std::string& name);
+absl::Status ModelSharePercent(double percent);
 absl::Status ModelVersionIsActive(const std::string& name, uint32_t version);
 absl::Status StaleModelRevision(const std::string& name, uint64_t expected, uint64_t revision);
 absl::Status TooManyModels(size_t limit);

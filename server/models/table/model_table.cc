@@ -6,6 +6,7 @@
 
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/operators/trial/traffic_share.h"
 #include "server/models/table/errors.h"
 
 namespace resident {
@@ -52,7 +53,12 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::FindForChange(const std::string& 
 
 ModelTable::Change ModelTable::Switch(Entry& entry, uint32_t to) {
   const uint32_t from = entry.active;
-  if (from == to) return {.version = to, .previous_version = from, .revision = entry.revision};
+  const bool shared = std::exchange(entry.share_version, 0) != 0;
+  entry.share_percent = 0;
+  if (from == to) {
+    if (shared) entry.revision = ++revision_;
+    return {.version = to, .previous_version = from, .revision = entry.revision};
+  }
   const auto set = [&](uint32_t number, State state) {
     if (number != 0) entry.versions[number].state = state;
   };
@@ -84,6 +90,25 @@ absl::StatusOr<ModelTable::Change> ModelTable::Rollback(const std::string& name,
   return Switch(*entry, entry->previous);
 }
 
+absl::StatusOr<ModelTable::Change> ModelTable::Share(const std::string& name, uint32_t version,
+                                                     double percent, Revision expected) {
+  if (!IsValidPercent(percent)) return errors::ModelSharePercent(percent);
+  absl::MutexLock lock(&mu_);
+  ASSIGN_OR_RETURN(Entry* const entry, FindForChange(name, expected));
+  if (version == 0) version = entry->versions.rbegin()->first;
+  if (!entry->versions.contains(version)) {
+    return errors::NoSuchModelVersion(name, version, entry->active);
+  }
+  if (entry->active == 0) return errors::NoActiveModelVersion(name);
+  if (version == entry->active && percent != 0) return errors::ModelVersionIsActive(name, version);
+  entry->share_version = percent == 0 ? 0 : version;
+  entry->share_percent = percent;
+  entry->shared = 0;
+  entry->revision = ++revision_;
+  return Change{
+      .version = entry->active, .previous_version = entry->active, .revision = entry->revision};
+}
+
 absl::StatusOr<ModelTable::Change> ModelTable::Remove(const std::string& name, uint32_t version,
                                                       Revision expected) {
   std::vector<std::shared_ptr<const ServedModel>> removed;  // Destroyed without the lock.
@@ -107,6 +132,7 @@ absl::StatusOr<ModelTable::Change> ModelTable::Remove(const std::string& name, u
   }
   if (version == entry->active) return errors::ModelVersionIsActive(name, version);
   if (version == entry->previous) entry->previous = 0;
+  if (version == entry->share_version) entry->share_version = 0;
   removed.push_back(std::move(found->second.served));
   entry->versions.erase(found);
   change.version = entry->active;
@@ -123,6 +149,8 @@ void ModelTable::Restore(const StoredModel& stored,
   entry.revision = stored.revision;
   entry.active = stored.active;
   entry.previous = stored.previous;
+  entry.share_version = stored.share_version;
+  entry.share_percent = stored.share_percent;
   revision_ = std::max(revision_, stored.revision);
   last_numbers_[stored.name] = stored.last_version;
   for (size_t i = 0; i < versions.size(); ++i) {
@@ -148,6 +176,8 @@ std::optional<StoredModel> ModelTable::Store(const std::string& name) const {
                      .last_version = last_numbers_.at(name),
                      .active = entry.active,
                      .previous = entry.previous,
+                     .share_version = entry.share_version,
+                     .share_percent = entry.share_version == 0 ? 0 : entry.share_percent,
                      .versions = {}};
   for (const auto& [number, version] : entry.versions) {
     StoredModel::Version& to = stored.versions.emplace_back(version.served->stored());
@@ -172,7 +202,12 @@ absl::StatusOr<ModelTable::Found> ModelTable::Find(const std::string& name,
   if (found == models_.end()) return errors::NoSuchModel(name);
   const Entry& entry = found->second;
   if (version == 0 && entry.active == 0) return errors::NoActiveModelVersion(name);
-  const auto chosen = entry.versions.find(version == 0 ? entry.active : version);
+  if (version == 0) {
+    const bool picked =
+        entry.share_version != 0 && IsPicked(entry.shared, ParseShare(entry.share_percent));
+    version = picked ? entry.share_version : entry.active;
+  }
+  const auto chosen = entry.versions.find(version);
   if (chosen == entry.versions.end()) {
     return errors::NoSuchModelVersion(name, version, entry.active);
   }
@@ -185,7 +220,11 @@ bool ModelTable::Has(const std::string& name) const {
 }
 
 ModelTable::Model ModelTable::Describe(const std::string& name, const Entry& entry) {
-  Model model{.name = name, .revision = entry.revision, .versions = {}};
+  Model model{.name = name,
+              .revision = entry.revision,
+              .versions = {},
+              .share_version = entry.share_version,
+              .share_percent = entry.share_version == 0 ? 0 : entry.share_percent};
   for (const auto& [number, version] : entry.versions) model.versions.push_back(version);
   return model;
 }

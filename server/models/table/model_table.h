@@ -6,7 +6,9 @@
 //                                        │  └──────────▶ PREVIOUS   │
 //                                        └──────── Rollback ◀───────┘
 //
-// A version that is neither active nor the previous one stays LOADED until it is removed. The table
+// A version that is neither active nor the previous one stays LOADED until it is removed. One
+// version that is not active may serve a share of the requests that name no version, until the next
+// Activate, Rollback, or its removal. The table
 // knows no graphs and no devices: a version is a ServedModel, which makes the work of one request.
 // What it owns is freed with its last reference, so that a request that was admitted before a
 // change is still served by the version that it found.
@@ -26,6 +28,7 @@
 #ifndef RESIDENT_SERVER_MODELS_TABLE_MODEL_TABLE_H_
 #define RESIDENT_SERVER_MODELS_TABLE_MODEL_TABLE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,6 +41,7 @@
 #include "absl/synchronization/mutex.h"
 #include "resident/v1/executor.pb.h"
 #include "resident/v1/models.pb.h"
+#include "runtime/queue/operator_stats.h"
 #include "runtime/state/state_model.h"
 
 namespace resident {
@@ -56,6 +60,15 @@ class ServedModel {
   // valid until Workload::Fill has returned. `version`: the number of this version.
   virtual std::unique_ptr<Workload> MakeWorkload(const v1::Batch& message,
                                                  uint32_t version) const = 0;
+  // What it has served.
+  struct Counters {
+    uint64_t requests = 0;
+    uint64_t failed = 0;
+    DurationHistogram::Counts device_times{};  // Of executions.
+    // Of the executions that are not in the argument; 0: there are none.
+    uint64_t p99_ns = 0;
+  };
+  virtual Counters CountServed(const DurationHistogram::Counts&) const { return {}; }
   // Sets everything but the version's number, its state, and who loaded it when.
   virtual void Describe(v1::ModelVersion* out) const = 0;
 };
@@ -77,6 +90,9 @@ class ModelTable {
     std::string name;
     uint64_t revision = 0;
     std::vector<Version> versions;  // By number.
+    // The version that serves a share of the requests; 0: none.
+    uint32_t share_version = 0;
+    double share_percent = 0;
   };
 
   struct Added {
@@ -97,13 +113,18 @@ class ModelTable {
     uint64_t revision = 0;
   };
   using Revision = std::optional<uint64_t>;
-  // `version` 0: the one that was loaded last. For these three: NOT_FOUND; ABORTED: the revision is
-  // not `expected`.
+  // `version` 0: the one that was loaded last. For these: NOT_FOUND; ABORTED: the revision is not
+  // `expected`. Activate and Rollback end a share, and Remove that of the version.
   absl::StatusOr<Change> Activate(const std::string& name, uint32_t version, Revision expected)
       ABSL_LOCKS_EXCLUDED(mu_);
   // FAILED_PRECONDITION: there is no previous version.
   absl::StatusOr<Change> Rollback(const std::string& name, Revision expected)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets the version serve this share of the requests that name none, in place of the active one; 0
+  // percent: ends the share. INVALID_ARGUMENT: the percentage. FAILED_PRECONDITION: the version is
+  // active, or none is.
+  absl::StatusOr<Change> Share(const std::string& name, uint32_t version, double percent,
+                               Revision expected) ABSL_LOCKS_EXCLUDED(mu_);
   // `version` 0: the model. FAILED_PRECONDITION: the version is active.
   absl::StatusOr<Change> Remove(const std::string& name, uint32_t version, Revision expected)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -120,7 +141,8 @@ class ModelTable {
     uint32_t version = 0;
     std::shared_ptr<const ServedModel> served;
   };
-  // The version for a request; 0: the active one. NOT_FOUND. UNAVAILABLE: no version is active.
+  // The version for a request; 0: the active one, or the one with a share. NOT_FOUND. UNAVAILABLE:
+  // no version is active.
   absl::StatusOr<Found> Find(const std::string& name, uint32_t version) const
       ABSL_LOCKS_EXCLUDED(mu_);
   bool Has(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -135,6 +157,10 @@ class ModelTable {
     uint32_t active = 0;    // 0: none.
     uint32_t previous = 0;  // 0: none.
     std::map<uint32_t, Version> versions;
+    uint32_t share_version = 0;  // 0: none.
+    double share_percent = 0;
+    // Requests that were counted for the share (IsPicked).
+    mutable std::atomic<uint64_t> shared{0};
   };
 
   // NOT_FOUND, ABORTED.

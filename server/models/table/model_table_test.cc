@@ -74,6 +74,31 @@ TEST_F(ModelTableTest, AVersionServesOnceItIsActive) {
   EXPECT_FALSE(table_.Has("ran"));
 }
 
+TEST_F(ModelTableTest, AShareIsEvenAndEndsWithTheNextChangeOfWhatServes) {
+  for (const char* hash : {"a", "b", "c"}) Add("rank", hash);
+  EXPECT_EQ(Code(table_.Share("rank", 2, 10, std::nullopt)), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(table_.Activate("rank", 1, std::nullopt).ok());
+  EXPECT_EQ(Code(table_.Share("none", 2, 10, std::nullopt)), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Code(table_.Share("rank", 4, 10, std::nullopt)), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Code(table_.Share("rank", 1, 10, std::nullopt)), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Code(table_.Share("rank", 2, -1, std::nullopt)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Code(table_.Share("rank", 2, 10, 77)), absl::StatusCode::kAborted);
+  const auto shared = table_.Share("rank", 3, 25, std::nullopt);
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  EXPECT_EQ(shared->version, 1u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Serving("rank"), i % 4 == 3 ? 3u : 1u);
+  EXPECT_EQ(table_.Store("rank")->share_version, 3u);
+  EXPECT_EQ(table_.Store("rank")->share_percent, 25);
+  // The active version is activated: nothing changes, but the share ends.
+  EXPECT_GT(table_.Activate("rank", 1, std::nullopt)->revision, shared->revision);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(Serving("rank"), 1u);
+  ASSERT_TRUE(table_.Share("rank", 3, 100, std::nullopt).ok());
+  EXPECT_EQ(Serving("rank"), 3u);
+  ASSERT_TRUE(table_.Remove("rank", 3, std::nullopt).ok());
+  EXPECT_EQ(Serving("rank"), 1u);
+  EXPECT_EQ(table_.Describe("rank")->share_version, 0u);
+}
+
 TEST_F(ModelTableTest, ActivateAndRollbackExchangeTwoVersions) {
   for (const char* hash : {"a", "b", "c"}) Add("rank", hash);
   ASSERT_TRUE(table_.Activate("rank", 1, std::nullopt).ok());

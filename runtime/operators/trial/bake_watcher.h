@@ -1,13 +1,12 @@
-// BakeWatcher: evaluates the versions that are in their bake time, and reports which have
-// regressed.
+// BakeWatcher: evaluates the versions of operators, or of models, that are in their bake time, and
+// reports which have regressed. It knows neither of the two: its owner gives it the counters.
 //
-// One version of an operator is watched at a time: a new Watch of the same operator
-// replaces the one before.
+// One version of a name is watched at a time: a new Watch of the same name replaces the one before.
 //
 // Thread safety: all members may be called from any thread. `regressed` is called from the
 // watcher's own thread, without locks.
-#ifndef RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
-#define RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
+#ifndef RESIDENT_RUNTIME_OPERATORS_TRIAL_BAKE_WATCHER_H_
+#define RESIDENT_RUNTIME_OPERATORS_TRIAL_BAKE_WATCHER_H_
 
 #include <chrono>
 #include <cstdint>
@@ -18,9 +17,20 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/operators/install/operator_manager.h"
 
 namespace resident {
+
+enum class BakeAction : uint8_t { kDefault = 0, kOff = 1, kWarn = 2, kRollBack = 3 };
+
+struct BakeOptions {
+  BakeAction action = BakeAction::kDefault;
+  // 0, here and below: the daemon's default.
+  std::chrono::milliseconds time{0};
+  double max_error_rate = 0;
+  double max_latency_ratio = 0;
+  double max_mismatch_rate = 0;
+  uint64_t min_tasks = 0;
+};
 
 // Bake: compares a version that has begun to serve with the version before it.
 //
@@ -106,4 +116,4 @@ class BakeWatcher {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_OPERATORS_INSTALL_BAKE_WATCHER_H_
+#endif  // RESIDENT_RUNTIME_OPERATORS_TRIAL_BAKE_WATCHER_H_

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/operators/install/bake_watcher.h"
+#include "runtime/operators/trial/bake_watcher.h"
 
 namespace resident {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/operators/install/bake_watcher.h"
+#include "runtime/operators/trial/bake_watcher.h"
 
 #include <sys/prctl.h>
 
