@@ -29,7 +29,7 @@ test-python: setup  ## Tests the Python package with the oldest and the newest v
 test-torch: setup  ## Tests residentd.torch with torch from PyPI; skips without a registry.
 	@BAZEL_OPTIONS='$(BAZEL_OPTIONS)' tests/torch/run
 
-test-strangers: build  ## Runs tritonclient, perf_analyzer and KServe's SDK, from PyPI, with the daemon; skips without a registry.
+test-strangers: build  ## Runs tritonclient (a sentence encoder too), perf_analyzer and KServe's SDK, from PyPI, with the daemon; skips without a registry.
 	@tests/strangers/run
 
 test-onnx: build  ## Loads the models of the node tests of the package onnx, from PyPI, and checks their results; skips without a registry.

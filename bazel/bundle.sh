@@ -72,6 +72,7 @@ for script in "${scripts[@]}" tests/cli/daemon.py; do
   install -m 755 "$folder"/*.py "$dist/$folder/"
 done
 install -m 644 tests/onnx/passing.txt "$dist/tests/onnx/"
+install -D -m 644 -t "$dist/tests/strangers" tests/strangers/sentence_encoder.py
 mkdir -p "$dist/deploy" "$dist/tests/flux" "$dist/docs/examples"
 install -m 644 docs/examples/*.cc "$dist/docs/examples/"
 # The tutorials that tests run.

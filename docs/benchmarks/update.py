@@ -26,6 +26,7 @@ LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
 SMALL_TASKS = "bench_small_tasks.json"
 LANES = "bench_lane_h200.json"
 MODELS, ONNX = "bench_models_h200.json", "bench_onnx_h200.json"
+LINEAR, ENCODER = "bench_linear_h200.json", "bench_encoder_h200.json"
 GRAPHS, GRAPHS_BESIDE = "bench_graphs.json", "bench_graphs_beside.json"
 GRAPHS_CPU, LOADED_CPU = "graphs_cpu.json", "graphs_loaded_cpu.json"
 PYTHON_CPU, INFERENCE_CPU = "python_cpu.json", "inference_cpu.json"
@@ -143,6 +144,14 @@ def models():
 
 def onnx_models():
     return figures(ONNX)
+
+
+def linear():
+    return figures(LINEAR)
+
+
+def encoder():
+    return figures(ENCODER)
 
 
 def lanes_short():
@@ -430,7 +439,7 @@ TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": da
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
           "small_tasks": small_tasks, "lanes": lanes, "lanes_short": lanes_short,
-          "models": models, "onnx_models": onnx_models,
+          "models": models, "onnx_models": onnx_models, "linear": linear, "encoder": encoder,
           "graphs": graphs, "graphs_beside": graphs_beside,
           "graph_trace": graph_trace, "graphs_cpu": graphs_cpu,
           "graphs_loaded": graphs_loaded, "graph_prompt": graph_prompt,

@@ -171,6 +171,40 @@ def elementwise(name, scale, function):
     return ("{} of 3 x {} MiB f32".format(name, size * 4 // MIB), 3 * 4 * size, "bytes/s", COPY, {}, case)
 
 
+def chain(name, scale):
+    """-(tanh(x / 2 + 1) * sigmoid(x) + |x|): eight functions, as a program or as an installed expression,
+    whose rates show what it costs to interpret the program (docs/models.md)."""
+    size = MIB // scale
+
+    def case(bench):
+        np = bench.np
+        x, out = bench.normal(size, "f32"), bench.rd.empty(size, "f32")
+        if name == "pointwise":
+            # The form is that of kernels/ops/pointwise_program.h.
+            neg, absolute, tanh, sigmoid, add, mul, immediate = 1, 2, 18, 23, 35, 37, 255
+            half, one = (int(np.float32(value).view(np.uint32)) for value in (0.5, 1))
+            rows = [(1 | 32 << 8 | 1 << 16, 0)] + [
+                (op | to << 8 | a << 16 | b << 24, number) for op, to, a, b, number in (
+                    (mul, 1, 0, immediate, half), (add, 1, 1, immediate, one), (tanh, 1, 1, 0, 0),
+                    (sigmoid, 2, 0, 0, 0), (mul, 1, 1, 2, 0), (absolute, 2, 0, 0, 0), (add, 1, 1, 2, 0),
+                    (neg, 1, 1, 0, 0))]
+            inputs = [bench.rd.upload(np.array(rows, np.int64)), x] + [np.zeros(0, np.float32)] * 5
+        else:
+            bench.rd.operators.install(name, expr="-(tanh(x * 0.5 + 1) * sigmoid(x) + abs(x))", wait="active")
+            inputs = [x]
+        operator = bench.rd.op(name)
+
+        def check():
+            bench.written(out)
+            v = bench.read(x)
+            bench.compare(bench.read(out), -(np.tanh(v / 2 + 1) / (1 + np.exp(-v)) + abs(v)), "f32")
+
+        return [lambda: operator.run(*inputs, out=out).device_ns], [out], check
+
+    return ("{} of 8 functions of 2 x {} MiB f32".format(name, size * 4 / MIB), 2 * 4 * size, "bytes/s", COPY,
+            {"bytes": 4 * size}, case)
+
+
 def rows(name, scale, dtype, columns, function):
     count = 256 * MIB // scale // BYTES[dtype] // columns
 
@@ -378,6 +412,8 @@ def all_cases(scale):
     yield elementwise("add", scale, lambda x, y: x + y)
     yield elementwise("mul", scale, lambda x, y: x * y)
     yield elementwise("silu_mul", scale, lambda x, y: x / (1 + numpy_exp(-x)) * y)
+    yield chain("pointwise", scale)
+    yield chain("chain_expression", scale)
     for dtype in BYTES:
         yield rows("rmsnorm", scale, dtype, 4096, rmsnorm)
         yield rows("softmax", scale, dtype, 4096, softmax)
