@@ -74,8 +74,8 @@ static_assert(kOps <= 32, "Fusion::serving has a bit for each");
 //
 //   add x, y, out, alpha     rmsnorm x, w, out, eps                        silu x, out
 //   gemv x, w, bias, out     gemv_quant x, q, scales, zeros, out, group    mul, silu_mul x, y, out
-//   rmsnorm_gemv x, norm, w, bias, out, eps                                relu, sigmoid, tanh x,
-//   out linear x, w, bias, residual, out, activation                           gelu x, out, tanh
+//   rmsnorm_gemv x, norm, w, bias, out, eps          relu, sigmoid, tanh x, out
+//   linear x, w, bias, residual, out, activation     gelu x, out, tanh
 constexpr uint32_t kAlpha = 3;
 constexpr uint32_t kNormOut = 2;
 constexpr uint32_t kBias = 2;

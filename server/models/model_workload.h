@@ -1,7 +1,7 @@
 // ModelWorkload: the work of a request to a model (server/workload/workload.h).
 //
-//   Check ──▶ (a ticket, with a seat in a run: model_run.h) ──▶ Prepare: the operators that serve
-//   now
+//   Check ──▶ (a ticket, with a seat in a run: model_run.h)
+//     ──▶ Prepare: the operators that serve now
 //     ──▶ Fill: inputs to staging memory ──▶ (the quantum ends) ──▶ BuildResult: outputs
 //
 // Thread safety: as for Workload.
