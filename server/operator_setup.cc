@@ -34,6 +34,18 @@ bool AbslParseFlag(absl::string_view text, FluxNative* native, std::string*) {
 
 std::string AbslUnparseFlag(FluxNative native) { return native.installed ? "installed" : "off"; }
 
+struct DefaultIsolation {
+  Isolation level = kDefaultIsolation;
+  operator Isolation() const { return level; }
+};
+
+bool AbslParseFlag(absl::string_view text, DefaultIsolation* isolation, std::string*) {
+  isolation->level = text == "stoppable" ? Isolation::kStoppable : Isolation::kTrusted;
+  return true;
+}
+
+std::string AbslUnparseFlag(DefaultIsolation isolation) { return IsolationName(isolation.level); }
+
 // For --bake_action, whose rule admits no other texts.
 bool AbslParseFlag(absl::string_view text, BakeAction* action, std::string*) {
   *action = text == "off"    ? BakeAction::kOff
@@ -81,6 +93,10 @@ void AddOperatorFlags(Command& serve, OperatorOptions& options) {
   serve.Flag(
       "allow_objects", &manager.allow_objects,
       "whether operators may be installed as PTX or cubins, which cannot be reviewed as source");
+  serve.FlagAs<DefaultIsolation>(
+      "isolation", &manager.isolation,
+      "level of installs that name none: trusted, or stoppable, for those that pass",
+      {.one_of = {"trusted", "stoppable"}});
   serve.Flag("bake_action", &bake.action,
              "what to do with a version that regresses in its bake time: off, warn, roll_back",
              {.one_of = {"off", "warn", "roll_back"}});

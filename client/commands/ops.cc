@@ -37,6 +37,19 @@ int Show(const std::string& name) {
   return kExitOk;
 }
 
+int Explain(const Words& words) {
+  absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
+  if (!client.ok()) return CallError(client.status());
+  absl::StatusOr<v1::Operator> op = (*client)->DescribeOperator(words[0]);
+  if (!op.ok()) return CallError(op.status());
+  if (Common().json) {
+    PrintJson(ToJson(*op));
+  } else {
+    Print(IsolationText(*op));
+  }
+  return kExitOk;
+}
+
 // `ops NAME`, where NAME may be a mistyped command of `ops`.
 int ShowOrSuggest(const std::string& name, const Command& ops) {
   std::vector<std::string_view> commands;
@@ -224,6 +237,8 @@ void AddOps(Command& program) {
   });
   ops.Add("list", "list the operators").Run("", List);
   ops.Add("show", "show one operator and its versions").Run("NAME", List);
+  ops.Add("explain", "show how each version of an operator is isolated, and why")
+      .Run("NAME", Explain);
   ops.Add("summary", "list the installed versions in the kernel, to compare daemons")
       .Run("", Summary);
   AddOpsInstall(ops);

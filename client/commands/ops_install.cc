@@ -35,6 +35,7 @@ struct InstallFlags {
   uint64_t scratch = 0;
   bool allow_spills = false;
   std::string native = "follows";
+  std::string isolation = "default";
   std::optional<uint64_t> revision;
   bool force = false;
 };
@@ -135,6 +136,10 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   installation.header().set_native(flags.native == "wait"  ? v1::InstallHeader::NATIVE_WAIT
                                    : flags.native == "off" ? v1::InstallHeader::NATIVE_OFF
                                                            : v1::InstallHeader::NATIVE_UNSPECIFIED);
+  installation.header().set_isolation(flags.isolation == "trusted"     ? v1::ISOLATION_TRUSTED
+                                      : flags.isolation == "stoppable" ? v1::ISOLATION_STOPPABLE
+                                      : flags.isolation == "confined"  ? v1::ISOLATION_CONFINED
+                                                                       : v1::ISOLATION_UNSPECIFIED);
   if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
   if (flags.force) installation.Force();
   if (flags.example.empty()) return absl::OkStatus();
@@ -234,6 +239,10 @@ void AddOpsInstall(Command& ops) {
       "native code of a FLUX program: follows (in the background), wait (until it serves), "
       "or off (the interpreter runs it)",
       {.one_of = {"follows", "wait", "off"}});
+  install.Flag("isolation", &flags->isolation,
+               "stoppable (a task that hangs ends alone; refused if the operator does not pass), "
+               "trusted (as the compiler makes it), or default (the daemon's --isolation)",
+               {.one_of = {"default", "trusted", "stoppable", "confined"}});
   install.Flag("force", &flags->force, "also an operator that the set of --operators_dir lists");
   AddRevisionFlag(install, &flags->revision);
   install.Run("NAME [FILE]...", [flags](const Words& words) { return Install(words, *flags); });

@@ -217,6 +217,33 @@ std::string SummaryText(const v1::SummaryResponse& summary) {
   return absl::StrCat(text, "\n", plans.ToString());
 }
 
+std::string IsolationText(const v1::Operator& op) {
+  std::string text;
+  for (const v1::OperatorVersion& version : op.versions()) {
+    const bool known = version.isolation() != v1::ISOLATION_UNSPECIFIED;
+    absl::StrAppend(&text, op.name(), " version ", version.version(), " (", version.state(), "): ",
+                    known               ? EnumName(version.isolation())
+                    : version.builtin() ? "built in"
+                                        : "a program, which its interpreter stops",
+                    "\n");
+    if (!version.isolation_reason().empty()) {
+      absl::StrAppend(&text, "  not stoppable: ", version.isolation_reason(), "\n");
+    }
+    if (version.has_rewrites()) {
+      const v1::Rewrites& rewrites = version.rewrites();
+      absl::StrAppend(&text, "  loops: ", rewrites.loops(), " that count statements, ",
+                      rewrites.counted_loops(), " with a counter, ", rewrites.short_loops(),
+                      " short ones, ", rewrites.endless_loops(), " without an end\n  ",
+                      rewrites.looks(), " looks in long code, ", rewrites.barriers(), " barriers, ",
+                      rewrites.warp_operations(), " tests of warps\n");
+    }
+    if (version.has_resources()) {
+      absl::StrAppend(&text, "  ", ResourcesText(version.resources()), "\n");
+    }
+  }
+  return text;
+}
+
 std::string ProgressText(const v1::InstallResponse& progress) {
   std::vector<std::string> notes;
   if (progress.cached()) notes.push_back("from the cache");

@@ -14,6 +14,9 @@ std::string OperatorsText(const std::vector<v1::Operator>& operators);
 // All information about one operator.
 std::string OperatorText(const v1::Operator& op);
 
+// How far each version of an operator is isolated, why, and what that took.
+std::string IsolationText(const v1::Operator& op);
+
 // A table of the versions in the kernel, and the digest.
 std::string SummaryText(const v1::SummaryResponse& summary);
 

@@ -1,6 +1,7 @@
 // Compiles operators for a GPU as a compile process does (RunCudaJob: NVRTC, inspection,
-// nvJitLink), in the build that serves and in the checked build. An install that is not in the
-// cache waits for both, which run at the same time: for the checked one. Needs no GPU.
+// nvJitLink), in the build that serves, trusted and stoppable, and in the checked build. An install
+// that is not in the cache waits for one that serves and the checked one, which run at the same
+// time: for the latter. Needs no GPU.
 //
 //   bazel run //runtime/compile:compile_benchmark -- --benchmark_repetitions=5
 //       --benchmark_report_aggregates_only
@@ -59,7 +60,8 @@ RESIDENT_OPERATOR(op)(resident::Block& block, const resident::Args& args) {
   });
 })";
 
-void BM_Compile(benchmark::State& state, const std::string& source, bool checked) {
+void BM_Compile(benchmark::State& state, const std::string& source, bool checked,
+                Isolation isolation) {
   if (const auto tools = WarmCudaTools(); !tools.ok()) {
     state.SkipWithError(tools.status().ToString().c_str());
     return;
@@ -72,6 +74,7 @@ void BM_Compile(benchmark::State& state, const std::string& source, bool checked
   job.set_function("op");
   job.set_content_hash(std::string(64, 'a'));
   job.set_checked(checked);
+  job.set_isolation(static_cast<uint32_t>(isolation));
   uint32_t code_bytes = 0;
   for (auto _ : state) {
     const internal::CompileResponse response = RunCudaJob(request);
@@ -86,9 +89,12 @@ void BM_Compile(benchmark::State& state, const std::string& source, bool checked
   state.counters["code_bytes"] = code_bytes;
 }
 
-#define BENCHMARK_OPERATOR(name, source)                                             \
-  BENCHMARK_CAPTURE(BM_Compile, name, source, false)->Unit(benchmark::kMillisecond); \
-  BENCHMARK_CAPTURE(BM_Compile, name##_checked, source, true)->Unit(benchmark::kMillisecond)
+#define BENCHMARK_BUILD(name, ...) \
+  BENCHMARK_CAPTURE(BM_Compile, name, __VA_ARGS__)->Unit(benchmark::kMillisecond)
+#define BENCHMARK_OPERATOR(name, source)                                   \
+  BENCHMARK_BUILD(name, source, false, Isolation::kTrusted);               \
+  BENCHMARK_BUILD(name##_stoppable, source, false, Isolation::kStoppable); \
+  BENCHMARK_BUILD(name##_checked, source, true, Isolation::kTrusted)
 
 BENCHMARK_OPERATOR(small, kSmall);
 BENCHMARK_OPERATOR(reduction, kReduction);

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/isolation.h"
 
 namespace resident {
 
@@ -70,6 +71,9 @@ struct CompileJob {
   bool allow_spills = false;
   // Bytes of Block::scratch() that the version may use; 0: all. The checked build enforces it.
   uint64_t scratch_bytes = 0;
+  // kTrusted; kStoppable: it is refused if it does not pass; kUnspecified: the higher of these two
+  // that it passes. A checked build is always trusted.
+  Isolation isolation = Isolation::kTrusted;
   // Called repeatedly during the compilation, on the calling thread. If it returns true, the
   // result is CANCELLED.
   std::function<bool()> cancelled;
@@ -80,6 +84,8 @@ struct CompileJob {
 struct ObjectJob {
   std::string target;  // The name of a GPU's CompileTarget.
   std::string bytes;
+  // As CompileJob's. A cubin is always trusted.
+  Isolation isolation = Isolation::kTrusted;
   std::function<bool()> cancelled = nullptr;
 };
 
@@ -100,6 +106,10 @@ struct CompileResult {
   // What an engine loads, a shared object or a module: GenerationOperator::object.
   std::shared_ptr<const std::string> object;
   ResourceUse resources;
+  // kTrusted or kStoppable, and why it is not higher than kTrusted if it could be.
+  Isolation isolation = Isolation::kTrusted;
+  std::string isolation_reason;
+  RewriteCounts rewritten;
   // The result came from the cache; no compiler was run.
   bool cached = false;
   CompileSteps steps;

@@ -25,6 +25,7 @@
 #include "runtime/compile/host_compiler.h"
 #include "runtime/compile/object_cache.h"
 #include "runtime/compile/process_pool.h"
+#include "runtime/compile/ptx/ptx_rules.h"
 #include "runtime/compile/unit.h"
 #include "runtime/compile/work_folder.h"
 
@@ -34,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Increase it when compiler options, inspection or the format of an entry change.
-constexpr char kCacheVersion[] = "4";
+constexpr char kCacheVersion[] = "5";
 // Two processes, because the checked and the plain build are compiled at the same time.
 constexpr size_t kAhead = 2;
 
@@ -61,6 +62,15 @@ CompileResult ToResult(internal::CompileResponse response) {
   result.steps = ReadSteps(response);
   result.resources = {response.registers(), response.stack_bytes(), response.shared_bytes(),
                       response.code_bytes()};
+  // 0: a response of a failed job.
+  if (response.isolation() != 0) {
+    result.isolation = static_cast<Isolation>(response.isolation());
+  }
+  result.isolation_reason = response.isolation_reason();
+  const internal::CompileRewrites& rewrites = response.rewrites();
+  result.rewritten = {rewrites.loops(),          rewrites.counted_loops(), rewrites.short_loops(),
+                      rewrites.endless_loops(),  rewrites.looks(),         rewrites.barriers(),
+                      rewrites.warp_operations()};
   result.object = std::make_shared<const std::string>(std::move(*response.mutable_object()));
   return result;
 }
@@ -76,7 +86,14 @@ internal::CompileRequest ToRequest(const CompileJob& job) {
   source->set_checked(job.checked);
   source->set_allow_spills(job.allow_spills);
   source->set_scratch_bytes(job.scratch_bytes);
+  source->set_isolation(static_cast<uint32_t>(job.isolation));
   return request;
+}
+
+// The part of a key that says how the unit is isolated: by which rules, and for which layout.
+std::string IsolationKey(Isolation isolation) {
+  if (isolation == Isolation::kTrusted) return "trusted";
+  return absl::StrCat(static_cast<int>(isolation), " ", PtxRulesHash());
 }
 
 class CompilerImpl : public Compiler {
@@ -234,6 +251,7 @@ CompileResult CompilerImpl::Compile(const CompileJob& job) {
   for (const auto& [name, text] : job.files) hash.Field(name).Field(text);
   hash.Field(job.main_file).Field(job.function).Field(job.content_hash);
   hash.Field(absl::StrCat(job.checked, " ", job.allow_spills, " ", job.scratch_bytes));
+  hash.Field(IsolationKey(job.isolation));
   const std::string key = hash.Hex();
   if (auto found = FromCache(key)) {
     CompileResult result = ToResult(*std::move(found));
@@ -263,6 +281,7 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
                               .Field(absl::StrCat(RESIDENT_SDK_VERSION))
                               .Field(job.target)
                               .Field(*tool)
+                              .Field(IsolationKey(job.isolation))
                               .Field(job.bytes)
                               .Hex();
   if (auto found = FromCache(key)) {
@@ -273,6 +292,7 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
   internal::CompileRequest request;
   request.mutable_object()->set_target(job.target);
   request.mutable_object()->set_object(job.bytes);
+  request.mutable_object()->set_isolation(static_cast<uint32_t>(job.isolation));
   return RunInPool(&cuda_, key, request, job.cancelled);
 }
 

@@ -7,6 +7,7 @@
 #ifndef RESIDENT_RUNTIME_COMPILE_CUDA_TOOLS_H_
 #define RESIDENT_RUNTIME_COMPILE_CUDA_TOOLS_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,18 +34,25 @@ struct NvrtcSource {
   // Everything that may be included: name to text.
   std::map<std::string, std::string> headers;
   std::vector<std::string> options;
+  // Return PTX in place of a cubin; the architecture is virtual ("-arch=compute_90").
+  bool ptx = false;
 };
 
-// Returns a relocatable cubin. INVALID_ARGUMENT: the source does not compile, or the compiler has
-// dropped code (CheckPtxFunctions). Writes the compiler's whole output to `log` in either case.
+// Returns a relocatable cubin or PTX. INVALID_ARGUMENT: the source does not compile, or the
+// compiler has dropped code (CheckPtxFunctions). Writes the compiler's whole output to `log` in
+// either case.
 absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string* log);
 
 // Returns the module of an inspected cubin (runtime/image/link.h).
-// INVALID_ARGUMENT: it cannot be linked; the message has the linker's.
+// INVALID_ARGUMENT: it cannot be linked; the message has the linker's. PTX is compiled for at most
+// `max_registers` registers.
 absl::StatusOr<std::string> LinkModule(const std::string& symbol, const std::string& unit,
-                                       int architecture);
+                                       int architecture, uint32_t max_registers = kMaxRegisters);
 
-// Like InspectCubin, for PTX: links it, inspects the result and stores it in `module`.
+// Checks what the PTX that a client sent declares. Returns the symbol of its operator.
+absl::StatusOr<std::string> CheckPtxObject(const InspectRequest& request);
+// Like InspectCubin, for PTX that was checked: links it, inspects the result and stores it in
+// `module`. REQUIRES: request.symbol is not empty.
 absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module);
 
 // Returns "nvJitLink 13.0", for example.

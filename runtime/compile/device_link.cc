@@ -33,15 +33,15 @@ std::set<std::string> VisibleFunctions(std::string_view ptx) {
 }  // namespace
 
 absl::StatusOr<std::string> LinkModule(const std::string& symbol, const std::string& unit,
-                                       int architecture) {
-  auto module = LinkOperatorModule({symbol}, unit, architecture);
+                                       int architecture, uint32_t max_registers) {
+  auto module = LinkOperatorModule({symbol}, unit, architecture, max_registers);
   if (module.status().code() != absl::StatusCode::kInternal) return module;
   return absl::InvalidArgumentError(
       absl::StrCat("the unit cannot be linked: ", module.status().message(),
                    ". Fix: define or remove the names that the linker's message lists"));
 }
 
-absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module) {
+absl::StatusOr<std::string> CheckPtxObject(const InspectRequest& request) {
   if (request.object.find(".target") == std::string_view::npos ||
       request.object.find('\0') != std::string_view::npos) {
     return absl::InvalidArgumentError(
@@ -64,12 +64,14 @@ absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::str
       }
     }
   }
-  auto linked = LinkModule(symbol, std::string(request.object), request.architecture);
-  if (!linked.ok()) return linked.status();
-  *module = *std::move(linked);
+  return symbol;
+}
+
+absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module) {
+  ASSIGN_OR_RETURN(*module, LinkModule(request.symbol, std::string(request.object),
+                                       request.architecture, request.max_registers));
   InspectRequest inspect = request;
   inspect.object = *module;
-  inspect.symbol = symbol;
   return InspectCubin(inspect, /*linked=*/true);
 }
 

@@ -62,6 +62,11 @@ absl::Status RefuseUndefined(const std::set<std::string>& names);
 // Whether a name that the unit with this symbol exports cannot occur in any other unit.
 bool IsUnitsOwn(const std::string& name, const std::string& symbol);
 absl::Status RefuseForeignName(const std::string& name);
+// Whether a weak function is one of the SDK or of the toolchain, which are equal in all units.
+bool IsSharedFunction(const std::string& name);
+
+// Refuses variables to which code refers, except tables of constants.
+absl::Status CheckVariableNames(const std::set<std::string>& names);
 
 // Refuses a unit with more than kMaxUnitCodeBytes of code.
 absl::Status CheckCodeBytes(uint64_t bytes);

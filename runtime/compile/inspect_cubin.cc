@@ -32,9 +32,6 @@ constexpr int32_t kAddressTaken = -2;
 constexpr int32_t kIndirectCalls = -3;
 constexpr int32_t kTakesAddress = -4;
 
-// The namespace that RESIDENT_CONSTANT puts a table into, mangled.
-constexpr char kConstants[] = "18resident_constants";
-
 class CubinInspection {
  public:
   CubinInspection(const ElfFile& elf, const InspectRequest& request, bool linked)
@@ -108,7 +105,7 @@ absl::Status CubinInspection::CheckNames() {
   if (linked_) {
     // The linker has dropped symbols that nothing refers to, including the mark of the SDK.
     unit_.symbol = request_.symbol;
-    if (functions.count(unit_.symbol) != 0) return absl::OkStatus();
+    if (functions.contains(unit_.symbol)) return absl::OkStatus();
     return DamagedObject("entry is missing");
   }
   ASSIGN_OR_RETURN(const auto entry, FindEntry(request_, functions));
@@ -117,19 +114,14 @@ absl::Status CubinInspection::CheckNames() {
   for (const ElfSymbol& symbol : elf_.symbols()) {
     const std::string name(symbol.name);
     if (!symbol.defined() || !symbol.external() || IsUnitsOwn(name, unit_.symbol)) continue;
-    // Functions of the SDK and of the toolchain, which are equal in all units.
-    if (symbol.bind == STB_WEAK &&
-        (absl::StartsWith(name, "__cuda_") ||
-         (absl::StartsWith(name, "_ZN") && absl::StrContains(name, "8resident")))) {
-      continue;
-    }
+    if (symbol.bind == STB_WEAK && IsSharedFunction(name)) continue;
     return RefuseForeignName(name);
   }
   return absl::OkStatus();
 }
 
-// Refuses variables that code refers to. Other variables are constants that the compiler emits
-// although the code contains their values.
+// Other variables than those that code refers to are constants that the compiler emits although the
+// code contains their values.
 absl::Status CubinInspection::CheckVariables() const {
   std::set<std::string> referred;
   for (const ElfSection& section : elf_.sections()) {
@@ -148,27 +140,16 @@ absl::Status CubinInspection::CheckVariables() const {
       const std::string_view place = elf_.sections()[symbol.section].name;
       if (place != ".nv.global" && place != ".nv.global.init") continue;
       if (symbol.type != kSymbolVariable && symbol.type != STT_SECTION) continue;
-      const std::string name(symbol.name);
-      // Tables of virtual functions are constant, and so are the tables of CUDA's sinf and cosf.
-      if (absl::StartsWith(name, "_ZTV") || absl::StartsWith(name, "__cudart_") ||
-          absl::StrContains(name, kConstants)) {
-        continue;
-      }
-      referred.insert(Demangle(name));
+      referred.emplace(symbol.name);
     }
   }
-  if (referred.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the unit has variables in device memory: ", absl::StrJoin(referred, ", "),
-                   ". They would be shared by all tasks and lost with the next generation. Fix: "
-                   "for a table of constants write RESIDENT_CONSTANT(float, kTable, {...}); "
-                   "pass state as a tensor"));
+  return CheckVariableNames(referred);
 }
 
 absl::Status CubinInspection::ReadFunctions() {
   ASSIGN_OR_RETURN(auto functions, ReadNvInfo(elf_));
   functions_ = std::move(functions);
-  if (functions_.count(unit_.symbol) == 0) return DamagedObject(".nv.info section lacks the entry");
+  if (!functions_.contains(unit_.symbol)) return DamagedObject(".nv.info section lacks the entry");
   return absl::OkStatus();
 }
 
@@ -233,7 +214,9 @@ absl::Status CubinInspection::CheckMemory() {
   uint64_t constant = 0;
   for (const ElfSection& section : elf_.sections()) {
     const absl::string_view name(section.name.data(), section.name.size());
-    if (absl::StartsWith(name, ".text.")) code += section.size;
+    // The kernel of a linked module is never launched.
+    const bool of_unit = !linked_ || name != ".text.resident_reaches";
+    if (absl::StartsWith(name, ".text.") && of_unit) code += section.size;
     if (name == ".nv_debug.shared" || name == ".nv.shared" ||
         (absl::StartsWith(name, ".nv.shared.") && !absl::StartsWith(name, ".nv.shared.reserved"))) {
       shared += section.size;
@@ -250,13 +233,7 @@ absl::Status CubinInspection::CheckMemory() {
         "table write RESIDENT_CONSTANT(float, kTable, {...}); compile objects with -Xptxas "
         "--disable-optimizer-constants"));
   }
-  if (linked_) {
-    for (const ElfSymbol& symbol : elf_.symbols()) {
-      if (symbol.name == unit_.symbol) unit_.resources.code_bytes = symbol.size;
-    }
-  } else {
-    unit_.resources.code_bytes = static_cast<uint32_t>(std::min<uint64_t>(code, UINT32_MAX));
-  }
+  unit_.resources.code_bytes = static_cast<uint32_t>(std::min<uint64_t>(code, UINT32_MAX));
   if (shared != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the unit has ", shared,

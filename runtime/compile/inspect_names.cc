@@ -15,6 +15,8 @@ namespace {
 constexpr char kPlainPrefix[] = "resident_operator_";
 constexpr char kMarkPrefix[] = "resident_sdk_";
 constexpr size_t kMaxNamesListed = 5;
+// The namespace that RESIDENT_CONSTANT puts a table into, mangled.
+constexpr char kConstants[] = "18resident_constants";
 
 absl::Status NoEntry(const InspectRequest& request, const std::set<std::string>& functions) {
   std::vector<std::string> others;
@@ -57,9 +59,9 @@ absl::StatusOr<std::string> FindEntry(const InspectRequest& request,
       symbol = name;
     }
   }
-  if (symbol.empty() || functions.count(symbol) == 0) return NoEntry(request, functions);
+  if (symbol.empty() || !functions.contains(symbol)) return NoEntry(request, functions);
   const std::string id = ParseUnitId(symbol);
-  if (functions.count(absl::StrCat(kMarkPrefix, RESIDENT_SDK_VERSION, "_", id)) != 0) return symbol;
+  if (functions.contains(absl::StrCat(kMarkPrefix, RESIDENT_SDK_VERSION, "_", id))) return symbol;
   for (const std::string& name : functions) {
     if (!absl::StartsWith(name, kMarkPrefix) || !absl::EndsWith(name, absl::StrCat("_", id))) {
       continue;
@@ -106,6 +108,27 @@ absl::Status RefuseForeignName(const std::string& name) {
       "the unit exports '", Demangle(name),
       "', a name that the kernel or another operator may also export. Fix: make it static, without "
       "extern \"C\", and outside of namespace resident"));
+}
+
+bool IsSharedFunction(const std::string& name) {
+  return absl::StartsWith(name, "__cuda_") ||
+         (absl::StartsWith(name, "_ZN") && absl::StrContains(name, "8resident"));
+}
+
+absl::Status CheckVariableNames(const std::set<std::string>& names) {
+  std::set<std::string> variables;
+  for (const std::string& name : names) {
+    // Tables of virtual functions are constant, and so are the tables of CUDA's sinf and cosf.
+    const bool constant = absl::StartsWith(name, "_ZTV") || absl::StartsWith(name, "__cudart_") ||
+                          absl::StrContains(name, kConstants);
+    if (!constant) variables.insert(Demangle(name));
+  }
+  if (variables.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the unit has variables in device memory: ", absl::StrJoin(variables, ", "),
+                   ". They would be shared by all tasks and lost with the next generation. Fix: "
+                   "for a table of constants write RESIDENT_CONSTANT(float, kTable, {...}); "
+                   "pass state as a tensor"));
 }
 
 absl::Status CheckCodeBytes(uint64_t bytes) {

@@ -2,6 +2,7 @@
 #include "runtime/compile/job_runner.h"
 
 #include <chrono>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,10 +11,13 @@
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/process/frames.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/base/utf8.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/cuda_tools.h"
 #include "runtime/compile/inspect.h"
+#include "runtime/compile/ptx/ptx_rewriter.h"
+#include "runtime/compile/ptx/ptx_verifier.h"
 #include "runtime/compile/unit.h"
 
 namespace resident {
@@ -59,6 +63,7 @@ CompileJob ReadJob(const internal::CompileSource& source) {
   job.checked = source.checked();
   job.allow_spills = source.allow_spills();
   job.scratch_bytes = source.scratch_bytes();
+  job.isolation = static_cast<Isolation>(source.isolation());
   return job;
 }
 
@@ -162,6 +167,136 @@ absl::StatusOr<std::string> CompileForCuda(const CompileJob& job, const Unit& un
   return spills ? object : capped;
 }
 
+// PTX in place of a cubin, with the lines of the source.
+NvrtcSource PtxSource(const CompileJob& job, const Unit& unit, int architecture) {
+  NvrtcSource source = CudaSource(job, unit, architecture, /*capped=*/false);
+  for (std::string& option : source.options) {
+    if (absl::StartsWith(option, "-arch=")) option = absl::StrCat("-arch=compute_", architecture);
+  }
+  source.options.push_back("-lineinfo");
+  source.ptx = true;
+  return source;
+}
+
+// The files of a source are in the compiler's folder, as it says.
+absl::Status WithoutWorkingFolder(const absl::Status& status) {
+  std::error_code error;
+  return WithoutFolder(status, std::filesystem::current_path(error).string());
+}
+
+// PTX is compiled within the kernel's registers. That must not spill many values silently.
+absl::Status CheckSpills(const InspectRequest& inspect, const ResourceUse& use) {
+  InspectRequest unlimited = inspect;
+  unlimited.max_registers = kMaxRegistersOfGpu;
+  std::string module;
+  ASSIGN_OR_RETURN(const InspectedUnit unit, InspectPtx(unlimited, &module));
+  if (use.stack_bytes <= unit.resources.stack_bytes + kMaxSilentSpillBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the unit needs ", unit.resources.registers,
+      " registers a thread when it is stoppable; the "
+      "kernel has ",
+      kMaxRegisters,
+      ". Fix: keep fewer values at the same time, allow spills (allow_spills), or install it with "
+      "--isolation=trusted"));
+}
+
+// What a unit exports: see CubinInspection::CheckNames.
+absl::Status CheckExports(const RewrittenPtx& ptx, const InspectRequest& inspect) {
+  RETURN_IF_ERROR(FindEntry(inspect, ptx.functions).status());
+  for (const std::string& name : ptx.functions) {
+    if (!IsUnitsOwn(name, inspect.symbol)) return RefuseForeignName(name);
+  }
+  for (const std::string& name : ptx.weak_functions) {
+    if (!IsUnitsOwn(name, inspect.symbol) && !IsSharedFunction(name)) {
+      return RefuseForeignName(name);
+    }
+  }
+  return CheckVariableNames(ptx.variables);
+}
+
+// Makes the module of PTX that is rewritten so that it stops, and sets the response. Returns why it
+// cannot: then the response has not changed. `object`: whether a client sent the PTX.
+absl::Status MakeStoppable(const std::string& ptx, InspectRequest inspect, bool object,
+                           bool allow_spills, Steps* steps, internal::CompileResponse* response) {
+  if (object) {
+    inspect.object = ptx;
+    ASSIGN_OR_RETURN(inspect.symbol, CheckPtxObject(inspect));
+  }
+  auto rewritten = RewritePtx(ptx, inspect.architecture);
+  if (!rewritten.ok()) return WithoutWorkingFolder(rewritten.status());
+  if (const absl::Status verified = VerifyPtx(rewritten->text, inspect.architecture);
+      !verified.ok()) {
+    SetLog(absl::StrCat(response->log(), rewritten->text), response);
+    return absl::InternalError(absl::StrCat("the verifier refuses what the rewriter made (",
+                                            verified.message(),
+                                            "). Fix: report this with the source and the log, and "
+                                            "install it with --isolation=trusted"));
+  }
+  if (!object) RETURN_IF_ERROR(CheckExports(*rewritten, inspect));
+  steps->End(absl::StrCat("isolate ", "sm_", inspect.architecture));
+  inspect.object = rewritten->text;
+  std::string module;
+  ASSIGN_OR_RETURN(const InspectedUnit unit, InspectPtx(inspect, &module));
+  if (!allow_spills && unit.resources.registers == kMaxRegisters &&
+      unit.resources.stack_bytes > 0) {
+    RETURN_IF_ERROR(CheckSpills(inspect, unit.resources));
+  }
+  SetUnit(unit, response);
+  response->set_object(std::move(module));
+  response->set_isolation(static_cast<uint32_t>(Isolation::kStoppable));
+  const RewriteCounts& counts = rewritten->counts;
+  internal::CompileRewrites* const rewrites = response->mutable_rewrites();
+  rewrites->set_loops(counts.loops);
+  rewrites->set_counted_loops(counts.counted_loops);
+  rewrites->set_short_loops(counts.short_loops);
+  rewrites->set_endless_loops(counts.endless_loops);
+  rewrites->set_looks(counts.looks);
+  rewrites->set_barriers(counts.barriers);
+  rewrites->set_warp_operations(counts.warp_operations);
+  steps->End(absl::StrCat("inspect ", "sm_", inspect.architecture));
+  return absl::OkStatus();
+}
+
+// Whether the job is decided: the unit is stoppable, or has to be. Otherwise it is trusted, for the
+// reason in the response.
+bool IsDecided(const absl::Status& status, Isolation isolation,
+               internal::CompileResponse* response) {
+  if (!status.ok() && isolation == Isolation::kStoppable) {
+    SetStatus(status, response->mutable_inspected());
+  } else if (!status.ok()) {
+    response->set_isolation_reason(ToUtf8(std::string(status.message())));
+  }
+  return status.ok() || isolation == Isolation::kStoppable;
+}
+
+// Returns whether the job is decided.
+bool CompileStoppable(const CompileJob& job, const Unit& unit, const InspectRequest& inspect,
+                      Steps* steps, internal::CompileResponse* response) {
+  std::string log;
+  const auto ptx = NvrtcCompile(PtxSource(job, unit, inspect.architecture), &log);
+  SetStatus(ptx.status(), response->mutable_compiled());
+  SetLog(std::move(log), response);
+  steps->End(absl::StrCat("compile ", job.target));
+  if (!ptx.ok()) return true;
+  return IsDecided(
+      MakeStoppable(*ptx, inspect, /*object=*/false, job.allow_spills, steps, response),
+      job.isolation, response);
+}
+
+bool TakeStoppable(const internal::CompileObject& object, const InspectRequest& inspect,
+                   Steps* steps, internal::CompileResponse* response) {
+  const auto isolation = static_cast<Isolation>(object.isolation());
+  if (isolation == Isolation::kTrusted) return false;
+  const absl::Status status =
+      IsPtx(object.object())
+          ? MakeStoppable(object.object(), inspect, /*object=*/true, /*allow_spills=*/true, steps,
+                          response)
+          : absl::InvalidArgumentError(
+                "a cubin cannot be made stoppable. Fix: send PTX or the source, or install it "
+                "with --isolation=trusted");
+  return IsDecided(status, isolation, response);
+}
+
 }  // namespace
 
 internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::string& folder,
@@ -188,6 +323,9 @@ internal::CompileResponse RunHostJob(const HostCompiler& compiler, const std::st
   inspect.function = job.function;
   inspect.call_graph = compiled.call_graph;
   SetUnit(InspectSharedObject(inspect), &response);
+  // The engine ends a task with a signal, whatever its code is.
+  response.set_isolation(static_cast<uint32_t>(
+      job.isolation == Isolation::kTrusted ? Isolation::kTrusted : Isolation::kStoppable));
   response.set_object(std::move(compiled.object));
   steps.End(absl::StrCat("inspect ", job.target));
   return response;
@@ -219,6 +357,10 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
     inspect.symbol = unit.symbol;
     inspect.function = job.function;
     std::string log;
+    if (job.isolation != Isolation::kTrusted && !job.checked &&
+        CompileStoppable(job, unit, inspect, &steps, &response)) {
+      return response;
+    }
     auto result = CompileForCuda(job, unit, inspect, &log);
     SetLog(std::move(log), &response);
     SetStatus(result.status(), response.mutable_compiled());
@@ -229,7 +371,17 @@ internal::CompileResponse RunCudaJob(const internal::CompileRequest& request) {
   if (!CheckSize(object, &response)) return response;
   inspect.object = object;
   std::string module;
+  if (request.has_object() && TakeStoppable(request.object(), inspect, &steps, &response)) {
+    return response;
+  }
+  response.set_isolation(static_cast<uint32_t>(Isolation::kTrusted));
   if (request.has_object() && IsPtx(object)) {
+    const auto symbol = CheckPtxObject(inspect);
+    if (!symbol.ok()) {
+      SetStatus(symbol.status(), response.mutable_inspected());
+      return response;
+    }
+    inspect.symbol = *symbol;
     SetUnit(InspectPtx(inspect, &module), &response);
     steps.End(absl::StrCat("inspect ", name));
   } else {

@@ -17,9 +17,10 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource&, std::string*) {
   return BuiltWithout();
 }
 
-absl::StatusOr<std::string> LinkModule(const std::string&, const std::string&, int) {
+absl::StatusOr<std::string> LinkModule(const std::string&, const std::string&, int, uint32_t) {
   return BuiltWithout();
 }
+absl::StatusOr<std::string> CheckPtxObject(const InspectRequest&) { return BuiltWithout(); }
 absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest&, std::string*) {
   return BuiltWithout();
 }

@@ -27,7 +27,7 @@ namespace {
   X(nvrtcDestroyProgram)
 
 struct Nvrtc {
-#define DECLARE(call) decltype(&::call) call;
+#define DECLARE(call) decltype(&::call) call;  // NOLINT(bugprone-macro-parentheses)
   RESIDENT_NVRTC_CALLS(DECLARE)
 #undef DECLARE
 };
@@ -115,6 +115,7 @@ absl::StatusOr<std::string> NvrtcCompile(const NvrtcSource& source, std::string*
     result = nvrtc.nvrtcGetPTX(program, ptx.data());
     const absl::Status checked = CheckPtxFunctions(ptx);
     if (result == NVRTC_SUCCESS && !checked.ok()) return checked;
+    if (result == NVRTC_SUCCESS && source.ptx) return ptx;
   }
   if (result == NVRTC_SUCCESS) result = nvrtc.nvrtcGetCUBINSize(program, &size);
   if (result == NVRTC_SUCCESS) {

@@ -68,11 +68,12 @@ absl::StatusOr<std::string> JitLinkVersion() {
   return absl::StrCat("nvJitLink ", major, ".", minor);
 }
 
-absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture) {
+absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture,
+                                      uint32_t max_registers) {
   ASSIGN_OR_RETURN(const auto opened, GetJitLink());
   const JitLink& link = *opened;
   const std::string arch = absl::StrCat("-arch=sm_", architecture);
-  const std::string registers = absl::StrCat("-maxrregcount=", kMaxRegisters);
+  const std::string registers = absl::StrCat("-maxrregcount=", max_registers);
   // nvJitLink's cache would open the driver, which starts a thread.
   const char* options[] = {arch.c_str(), registers.c_str(), "-Xptxas=--disable-optimizer-constants",
                            "-no-cache"};
@@ -121,7 +122,8 @@ bool IsPtx(const std::string& unit) {
 }  // namespace
 
 absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& symbols,
-                                               const std::string& unit, int architecture) {
+                                               const std::string& unit, int architecture,
+                                               uint32_t max_registers) {
   std::string entries = kPtxHeader;
   // The linker keeps what a kernel reaches. If a function is reached through a variable only, the
   // linker drops the functions that it calls, and leaves calls of address 0. Therefore there is a
@@ -137,7 +139,7 @@ absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& s
   }
   absl::StrAppend(&entries, kernel, "  ret;\n}\n");
   return LinkImage({{"unit", unit, IsPtx(unit)}, {"entries", entries, /*is_ptx=*/true}},
-                   architecture);
+                   architecture, max_registers);
 }
 
 }  // namespace resident

@@ -6,11 +6,13 @@
 #ifndef RESIDENT_RUNTIME_IMAGE_LINK_H_
 #define RESIDENT_RUNTIME_IMAGE_LINK_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/resident/kernel_parameters.h"
 
 namespace resident {
 
@@ -24,7 +26,8 @@ struct LinkInput {
 // Returns the cubin for an architecture (90 for sm_90). PTX is compiled like operators: within the
 // kernel's registers and without constant memory. UNAVAILABLE: there is no nvJitLink.
 // INTERNAL: it failed; the message has its log.
-absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture);
+absl::StatusOr<std::string> LinkImage(const std::vector<LinkInput>& inputs, int architecture,
+                                      uint32_t max_registers = kMaxRegisters);
 
 // Returns "nvJitLink 13.0", for example. UNAVAILABLE: see above.
 absl::StatusOr<std::string> JitLinkVersion();
@@ -41,11 +44,14 @@ absl::StatusOr<std::string> JitLinkVersion();
 inline constexpr char kEntrySuffix[] = "_entry";
 // The kernel's table, by slot: kMaxOperatorSlots addresses (resident::kJumpTable).
 inline constexpr char kJumpTableName[] = "_ZN8resident10kJumpTableE";
+// That of the limits of tasks (resident::kTaskLimits).
+inline constexpr char kTaskLimitsName[] = "_ZN8resident11kTaskLimitsE";
 
 // Returns the module of `unit`, a relocatable cubin or PTX that defines the operators `symbols`.
 // Errors: see LinkImage.
 absl::StatusOr<std::string> LinkOperatorModule(const std::vector<std::string>& symbols,
-                                               const std::string& unit, int architecture);
+                                               const std::string& unit, int architecture,
+                                               uint32_t max_registers = kMaxRegisters);
 
 }  // namespace resident
 

@@ -301,10 +301,11 @@ class Reader {
   }
 
   absl::Status ReadOperator(const YAML::Node& node) {
-    ASSIGN_OR_RETURN(const Map map, Map::Of(file_, node, "an operator",
-                                            {"name", "expr", "file", "flux", "include", "signature",
-                                             "split", "summary", "examples", "task_time",
-                                             "scratch_bytes", "allow_spills", "native"}));
+    ASSIGN_OR_RETURN(
+        const Map map,
+        Map::Of(file_, node, "an operator",
+                {"name", "expr", "file", "flux", "include", "signature", "split", "summary",
+                 "examples", "task_time", "scratch_bytes", "allow_spills", "native", "isolation"}));
     SetOperator op;
     RETURN_IF_ERROR(map.Read("name", &op.name));
     if (op.name.empty()) return map.Refuse("name", "is missing", "name the operator");
@@ -340,6 +341,15 @@ class Reader {
     op.spec.task_time_limit = absl::ToChronoMilliseconds(task_time);
     RETURN_IF_ERROR(map.Read("scratch_bytes", &op.spec.scratch_bytes));
     RETURN_IF_ERROR(map.Read("allow_spills", &op.spec.allow_spills));
+    std::string isolation;
+    RETURN_IF_ERROR(map.Read("isolation", &isolation));
+    if (!isolation.empty() && isolation != "trusted" && isolation != "stoppable") {
+      return map.Refuse("isolation", absl::StrCat("is ", Quote(isolation)),
+                        "give trusted or stoppable");
+    }
+    op.spec.isolation = isolation == "trusted"     ? Isolation::kTrusted
+                        : isolation == "stoppable" ? Isolation::kStoppable
+                                                   : Isolation::kUnspecified;
     std::string native = "follows";
     RETURN_IF_ERROR(map.Read("native", &native));
     if (native != "follows" && native != "wait" && native != "off") {
@@ -369,6 +379,9 @@ class Reader {
     }
     if (map.Find("flux") == nullptr && map.Find("native") != nullptr) {
       return map.Refuse("native", "belongs to flux", "leave it out");
+    }
+    if (map.Find("flux") != nullptr && map.Find("isolation") != nullptr) {
+      return map.Refuse("isolation", "belongs to expr and file", "leave it out");
     }
     if (map.Find("expr") != nullptr) return ReadExpression(map, op);
     if (map.Find("flux") != nullptr) return ReadProgram(map, op);

@@ -36,7 +36,8 @@ TEST(OperatorSetTest, ReadsEveryKey) {
       "operators:\n"
       "- {name: swish, expr: x * sigmoid(x)}\n"
       "- {name: rank.hinge, file: hinge.cc, include: [util.h], examples: [hinge.json],\n"
-      "   task_time: 50ms, allow_spills: true, scratch_bytes: 64, summary: a hinge}\n"
+      "   task_time: 50ms, allow_spills: true, scratch_bytes: 64, summary: a hinge,\n"
+      "   isolation: stoppable}\n"
       "- {name: rank.rule, flux: rule.s, native: off}\n"
       "bake: {time: 90s, action: warn, max_error_rate: 1%, max_latency_ratio: 1.5}\n"
       "prune: true\n");
@@ -62,6 +63,7 @@ TEST(OperatorSetTest, ReadsEveryKey) {
   EXPECT_EQ(hinge.spec.task_time_limit, std::chrono::milliseconds(50));
   EXPECT_EQ(hinge.spec.scratch_bytes, 64u);
   EXPECT_TRUE(hinge.spec.allow_spills);
+  EXPECT_EQ(hinge.spec.isolation, Isolation::kStoppable);
   ASSERT_EQ(hinge.examples.size(), 1u);
   EXPECT_EQ(hinge.examples[0].first, "hinge.json");
   const SetOperator& rule = set->operators[2];
@@ -115,6 +117,8 @@ TEST(OperatorSetTest, RefusesWhatASetDoesNotHave) {
       {head + "- {name: a, expr: x}\n- {name: a, expr: x}\n", "f.yaml:5: ", "occurs twice"},
       {head + "- {name: a, expr: x, include: [util.h]}\n", "f.yaml:4: ", "belongs to file"},
       {head + "- {name: a, expr: x, native: off}\n", "f.yaml:4: ", "belongs to flux"},
+      {head + "- {name: a, expr: x, isolation: safe}\n", "f.yaml:4: ", "'safe'"},
+      {head + "- {name: a, flux: rule.s, isolation: trusted}\n", "f.yaml:4: ", "belongs to expr"},
       {head + "- {name: a, expr: x, task_time: 5}\n", "f.yaml:4: ", "'5'"},
       {head + "- {name: a, expr: x, task_time: 0s}\n", "f.yaml:4: ", "'0s'"},
       {head + "- {name: a, expr: x, allow_spills: yes}\n", "f.yaml:4: ", "'yes'"},

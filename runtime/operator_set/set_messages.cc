@@ -29,6 +29,7 @@ absl::StatusOr<SetInstall> MakeInstall(const SetOperator& op, const OperatorSet&
   header.mutable_limits()->set_task_time_ms(static_cast<uint32_t>(op.spec.task_time_limit.count()));
   header.mutable_limits()->set_scratch_bytes(op.spec.scratch_bytes);
   header.set_allow_spills(op.spec.allow_spills);
+  header.set_isolation(static_cast<v1::Isolation>(op.spec.isolation));
   header.set_native(op.native == SetOperator::Native::kWait ? v1::InstallHeader::NATIVE_WAIT
                     : op.native == SetOperator::Native::kOff
                         ? v1::InstallHeader::NATIVE_OFF

@@ -64,6 +64,8 @@ inline std::vector<ScriptStep> MakeScript() {
       spec.signature = "x: in f32[*S], out: out f32[*S]";
       spec.content_hash = absl::StrCat("hash", version);
       spec.task_time_limit = std::chrono::milliseconds(250);
+      spec.isolation = version == 1 ? Isolation::kStoppable : Isolation::kTrusted;
+      spec.isolation_reason = absl::StrCat("reason ", version);
       RegistryChange change = InstallChange("swish", version, active, &spec);
       change.retired = retired;
       change.label = "newest";
@@ -129,7 +131,8 @@ inline std::string Describe(const StateStore& store) {
       absl::StrAppend(&text, "  ", version.version, " ", VersionStateName(version.state),
                       version.in_slot ? " in slot " : " ", version.slot, " ",
                       version.spec.content_hash, " ", version.spec.task_time_limit.count(), " ",
-                      version.quarantine_reason, " label '", version.label, "'");
+                      IsolationName(version.spec.isolation), " ", version.spec.isolation_reason,
+                      " ", version.quarantine_reason, " label '", version.label, "'");
       for (const auto& [name, sha256] : version.content.blobs) {
         const auto blob = store.GetBlob(sha256);
         absl::StrAppend(&text, " ", name, "=", blob.ok() ? *blob : blob.status().ToString());

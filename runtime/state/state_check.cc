@@ -149,10 +149,7 @@ std::set<std::string> CheckModels(Inspection& state, const std::set<std::string>
   std::set<std::string> lost;
   for (const auto& [name, model] : state.model.models) {
     std::set<std::string> blobs;
-    for (const StoredModel::Version& version : model.versions) {
-      blobs.insert(version.graph_sha256);
-      for (const StoredModel::Weight& weight : version.weights) blobs.insert(weight.sha256);
-    }
+    for (const StoredModel::Version& version : model.versions) blobs.merge(version.Blobs());
     for (const std::string& blob : blobs) {
       const std::string path = absl::StrCat(state.folder, "/blobs/", blob);
       if (!damaged.contains(path) && access(path.c_str(), R_OK) == 0) continue;

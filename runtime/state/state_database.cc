@@ -84,6 +84,8 @@ void ToProto(const StoredVersion& version, internal::StoredVersion* stored) {
   stored->set_task_time_limit_ms(spec.task_time_limit.count());
   stored->set_scratch_bytes(spec.scratch_bytes);
   stored->set_allow_spills(spec.allow_spills);
+  stored->set_isolation(static_cast<uint32_t>(spec.isolation));
+  stored->set_isolation_reason(spec.isolation_reason);
   stored->set_native_off(spec.native_off);
   stored->set_label(version.label);
   stored->set_set(spec.set);
@@ -107,6 +109,7 @@ bool IsShare(double percent) { return percent >= 0 && percent <= 100; }
 std::optional<StoredVersion> FromProto(const internal::StoredVersion& stored) {
   if (!IsBetween(stored.state(), VersionState::kSubmitted, VersionState::kRejected) ||
       !IsBetween(stored.kind(), OperatorKind::kSource, OperatorKind::kBytecode) ||
+      !IsBetween(stored.isolation(), Isolation::kUnspecified, Isolation::kConfined) ||
       stored.task_time_limit_ms() < 0 || stored.task_time_limit_ms() > UINT32_MAX) {
     return std::nullopt;
   }
@@ -125,6 +128,8 @@ std::optional<StoredVersion> FromProto(const internal::StoredVersion& stored) {
   version.spec.task_time_limit = std::chrono::milliseconds(stored.task_time_limit_ms());
   version.spec.scratch_bytes = stored.scratch_bytes();
   version.spec.allow_spills = stored.allow_spills();
+  version.spec.isolation = static_cast<Isolation>(stored.isolation());
+  version.spec.isolation_reason = stored.isolation_reason();
   version.spec.native_off = stored.native_off();
   version.content.body = stored.body();
   for (const auto& blob : stored.blobs()) version.content.blobs[blob.name()] = blob.sha256();
@@ -232,6 +237,10 @@ bool ReadModel(const std::string& name, const std::string& record, StateModel* s
     version.max_combined_rows = from.max_combined_rows();
     version.loaded_ms = from.loaded_ms();
     version.loaded_by = from.loaded_by();
+    version.plan_rules = from.plan_rules();
+    version.source_sha256 = from.source_sha256();
+    const bool has_plans = !version.plan_rules.empty();
+    if (has_plans ? !IsSha256(version.source_sha256) : !version.source_sha256.empty()) return false;
     for (const auto& weight : from.weights()) {
       if (!IsSha256(weight.sha256())) return false;
       version.weights.push_back({weight.tensor(), weight.sha256()});
@@ -452,6 +461,8 @@ StateRow MakeRow(const StoredModel& model) {
     added->set_max_combined_rows(version.max_combined_rows);
     added->set_loaded_ms(version.loaded_ms);
     added->set_loaded_by(version.loaded_by);
+    added->set_plan_rules(version.plan_rules);
+    added->set_source_sha256(version.source_sha256);
     for (const StoredModel::Weight& weight : version.weights) {
       internal::StoredModel::Weight* const to = added->add_weights();
       to->set_tensor(weight.tensor);

@@ -74,6 +74,7 @@ TEST_F(StateDatabaseTest, ARecordWithAValueOutOfRangeIsDamage) {
       {"state", op, [&](auto& m) { version(m).state = static_cast<VersionState>(11); }},
       {"no state", op, [&](auto& m) { version(m).state = static_cast<VersionState>(0); }},
       {"kind", op, [&](auto& m) { version(m).spec.kind = static_cast<OperatorKind>(5); }},
+      {"isolation", op, [&](auto& m) { version(m).spec.isolation = static_cast<Isolation>(4); }},
       {"built in", op, [&](auto& m) { version(m).spec.kind = OperatorKind::kBuiltin; }},
       {"time", op,
        [&](auto& m) { version(m).spec.task_time_limit = std::chrono::milliseconds(-1); }},

@@ -173,8 +173,7 @@ std::set<std::string> StateModel::UsedBlobs() const {
   for (const auto& [id, graph] : graphs) used.insert(id);
   for (const auto& [name, stored] : models) {
     for (const StoredModel::Version& version : stored.versions) {
-      used.insert(version.graph_sha256);
-      for (const StoredModel::Weight& weight : version.weights) used.insert(weight.sha256);
+      used.merge(version.Blobs());
     }
   }
   return used;

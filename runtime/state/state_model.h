@@ -96,6 +96,18 @@ struct StoredModel {
     uint32_t max_combined_rows = 0;
     int64_t loaded_ms = 0;
     std::string loaded_by = {};
+    // Of a model with a graph for each size (internal::PlanRules), and the blob of what the graphs
+    // are made of; empty: it has one graph.
+    std::string plan_rules = {};
+    std::string source_sha256 = {};
+
+    // All blobs of the version.
+    std::set<std::string> Blobs() const {
+      std::set<std::string> blobs = {graph_sha256};
+      for (const Weight& weight : weights) blobs.insert(weight.sha256);
+      if (!source_sha256.empty()) blobs.insert(source_sha256);
+      return blobs;
+    }
   };
   std::string name = {};
   uint64_t revision = 0;

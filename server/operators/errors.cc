@@ -79,6 +79,17 @@ absl::Status InstallTooManyExamples(uint64_t limit) {
       StrCat("the install has more than ", limit, " examples, the limit. Fix: send fewer"));
 }
 
+absl::Status InstallConfined() {
+  return absl::UnimplementedError(
+      "this daemon cannot confine the memory accesses of operators. Fix: install it with isolation "
+      "stoppable or trusted");
+}
+
+absl::Status InstallIsolatedBytecode() {
+  return absl::InvalidArgumentError(
+      "a program has no isolation: its interpreter stops it. Fix: leave the isolation out");
+}
+
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range) {
   return absl::InvalidArgumentError(StrCat("BakeOptions.", field, " of ", value,
                                            " is not a valid threshold. Fix: send ", range,

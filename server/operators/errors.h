@@ -26,6 +26,8 @@ absl::Status InstallTooManyFiles(uint64_t limit);
 // `what`: "source" or "object".
 absl::Status InstallTooManyBytes(const std::string& what, uint64_t bytes, uint64_t limit);
 absl::Status InstallTooManyExamples(uint64_t limit);
+absl::Status InstallConfined();
+absl::Status InstallIsolatedBytecode();
 
 absl::Status BakeThreshold(const std::string& field, double value, const std::string& range);
 absl::Status BakeTime(uint64_t time_ms, uint64_t limit_ms);

@@ -95,6 +95,15 @@ absl::Status InstallCollector::AddHeader(v1::InstallHeader& header) {
     return errors::UnknownEnum("InstallHeader.native", header.native(), "NATIVE_WAIT, NATIVE_OFF");
   }
   request_.native = static_cast<InstallRequest::Native>(header.native());
+  if (!v1::Isolation_IsValid(header.isolation())) {
+    return errors::UnknownEnum("InstallHeader.isolation", header.isolation(),
+                               "ISOLATION_TRUSTED, ISOLATION_STOPPABLE");
+  }
+  request_.isolation = static_cast<Isolation>(header.isolation());
+  if (request_.isolation == Isolation::kConfined) return errors::InstallConfined();
+  if (request_.isolation != Isolation::kUnspecified && request_.kind == OperatorKind::kBytecode) {
+    return errors::InstallIsolatedBytecode();
+  }
   if (!header.label().empty() && !IsVersionLabel(header.label())) {
     return errors::BadVersionLabel(header.label());
   }

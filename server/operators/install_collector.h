@@ -38,6 +38,10 @@ class InstallCollector {
     assert(has_header_);
     return request_.name;
   }
+  OperatorKind kind() const {
+    assert(has_header_);
+    return request_.kind;
+  }
 
  private:
   absl::Status AddHeader(v1::InstallHeader& header);

@@ -6,6 +6,7 @@
 #include "resident/v1/operators.pb.h"
 #include "runtime/base/status_macros.h"
 #include "server/operators/operator_messages.h"
+#include "server/rpc/call.h"
 
 namespace resident {
 
@@ -14,7 +15,10 @@ absl::Status InstallStream::Add(grpc::ByteBuffer& bytes) {
   RETURN_IF_ERROR(Parse(bytes, &message));
   RETURN_IF_ERROR(collector_.Add(message));
   if (!message.has_header()) return absl::OkStatus();
-  return identity_->account()->BeginInstall(collector_.name(), absl::Now());
+  Account& account = *identity_->account();
+  const RoleSet roles = IsGenerated(collector_.kind()) ? kInstallRoles : RoleSet(Role::kInstall);
+  RETURN_IF_ERROR(account.BeginInstall(collector_.name(), absl::Now(), roles));
+  return CheckOwnOperator(account, core_, collector_.name());
 }
 
 absl::StatusOr<grpc::ByteBuffer> InstallStream::Finish() {

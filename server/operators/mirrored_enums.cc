@@ -4,6 +4,7 @@
 #include "resident/v1/admin.pb.h"
 #include "resident/v1/operators.pb.h"
 #include "resident/v1/types.pb.h"
+#include "runtime/base/isolation.h"
 #include "runtime/device/device.h"
 #include "runtime/model/operator_event.h"
 #include "runtime/model/signature.h"
@@ -56,6 +57,12 @@ static_assert(Same(VersionState::kRetired, v1::VERSION_STATE_RETIRED));
 static_assert(Same(VersionState::kQuarantined, v1::VERSION_STATE_QUARANTINED));
 static_assert(Same(VersionState::kRejected, v1::VERSION_STATE_REJECTED));
 static_assert(v1::VersionState_ARRAYSIZE == static_cast<int>(VersionState::kRejected) + 1);
+
+static_assert(Same(Isolation::kUnspecified, v1::ISOLATION_UNSPECIFIED));
+static_assert(Same(Isolation::kTrusted, v1::ISOLATION_TRUSTED));
+static_assert(Same(Isolation::kStoppable, v1::ISOLATION_STOPPABLE));
+static_assert(Same(Isolation::kConfined, v1::ISOLATION_CONFINED));
+static_assert(v1::Isolation_ARRAYSIZE == static_cast<int>(Isolation::kConfined) + 1);
 
 static_assert(Same(EventKind::kInstalled, v1::OperatorEvent::KIND_INSTALLED));
 static_assert(Same(EventKind::kRejected, v1::OperatorEvent::KIND_REJECTED));

@@ -13,6 +13,20 @@ uint64_t Milliseconds(std::chrono::nanoseconds time) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
 }
 
+void FillIsolation(const VersionSpec& spec, v1::OperatorVersion* out) {
+  out->set_isolation(static_cast<v1::Isolation>(spec.isolation));
+  out->set_isolation_reason(ToUtf8(spec.isolation_reason));
+  if (spec.isolation != Isolation::kStoppable) return;
+  v1::Rewrites* const rewrites = out->mutable_rewrites();
+  rewrites->set_loops(spec.rewritten.loops);
+  rewrites->set_counted_loops(spec.rewritten.counted_loops);
+  rewrites->set_short_loops(spec.rewritten.short_loops);
+  rewrites->set_endless_loops(spec.rewritten.endless_loops);
+  rewrites->set_looks(spec.rewritten.looks);
+  rewrites->set_barriers(spec.rewritten.barriers);
+  rewrites->set_warp_operations(spec.rewritten.warp_operations);
+}
+
 }  // namespace
 
 std::vector<OperatorResources> CollectResources(const Core& core) {
@@ -58,6 +72,7 @@ void FillOperator(const OperatorView& op, const Core& core,
     v->set_tasks(version.tasks());
     v->set_failed_tasks(version.failed_tasks());
     v->set_kind(OperatorKindName(version.spec.kind));
+    FillIsolation(version.spec, v);
     if (version.native.has_value()) {
       v->mutable_native()->set_state(static_cast<v1::NativeForm::State>(version.native->state));
       v->mutable_native()->set_reason(ToUtf8(version.native->reason));

@@ -239,6 +239,24 @@ TEST_F(OperatorsServiceTest, RefusesBadHeaders) {
   ExpectRefused({header}, {"file name '../x.cc'"});
 }
 
+TEST_F(OperatorsServiceTest, TheIsolationArrivesOrIsRefused) {
+  v1::InstallRequest header = Header();
+  header.mutable_header()->set_isolation(v1::ISOLATION_STOPPABLE);
+  EXPECT_TRUE(Send({header, File("swish.cc", "x")}).ok());
+  ASSERT_EQ(manager_.installs().size(), 1u);
+  EXPECT_EQ(manager_.installs()[0].isolation, Isolation::kStoppable);
+
+  header.mutable_header()->set_isolation(static_cast<v1::Isolation>(4));
+  ExpectRefused({header}, {"InstallHeader.isolation", "4", "ISOLATION_STOPPABLE"});
+  header.mutable_header()->set_isolation(v1::ISOLATION_CONFINED);
+  const grpc::Status confined = Send({header});
+  EXPECT_EQ(confined.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(confined.error_message(), HasSubstr("cannot confine"));
+  header.mutable_header()->set_isolation(v1::ISOLATION_TRUSTED);
+  header.mutable_header()->set_bytecode("program");
+  ExpectRefused({header}, {"a program has no isolation"});
+}
+
 TEST_F(OperatorsServiceTest, RefusesBadFiles) {
   for (const char* name : {"", "/etc/passwd", "../x.h", "a/../../x.h", "a//b", "./a", "a b", "a\\b",
                            "a\nb", "caf\xC3\xA9.h", "kernels/sdk/block.h", "resident/operator.h"}) {

@@ -3,14 +3,16 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
+#include "server/auth/method_roles.h"
 #include "server/operators/errors.h"
 
 namespace resident {
 
 void UploadStream::Open(const grpc::CallbackServerContext& context) {
-  Register(MakeRecheck(context, core_, Role::kInstall, method_));
+  Register(MakeRecheck(context, core_, FindMethodRule(absl::StrCat("/", method_)).roles, method_));
   absl::MutexLock lock(&mu_);
   const absl::Status entered = Enter(context);
   if (!entered.ok()) return Conclude(entered);

@@ -128,6 +128,20 @@ class OpsTest(daemons.DaemonTest):
         revision = self.show("stale")["revision"]
         self.ctl("ops", "remove", "stale", "--revision={}".format(revision))
 
+    def test_isolation(self):
+        for flag, level in (("stoppable", "stoppable"), ("trusted", "trusted"), ("default", "trusted")):
+            name = "isolated_" + flag
+            out = self.ctl("ops", "install", name, self.source(name, 2), "--isolation=" + flag).out
+            self.assertIn("isolation " + level, out)
+            out = self.ctl("ops", "explain", name).out
+            self.assertIn("{} version 1 (loaded): {}\n".format(name, level), out)
+            version = self.show(name)["versions"][0]
+            self.assertEqual(version["isolation"], level)
+        error = self.ctl("ops", "install", "confined", self.source("confined", 2), "--isolation=confined",
+                         "--json", code=REFUSED).error
+        self.assertEqual(error["code"], "UNIMPLEMENTED")
+        self.assertIn("add version 1 (active): built in\n", self.ctl("ops", "explain", "add").out)
+
     def test_validated_keeps_nothing(self):
         out = self.ctl("ops", "install", "tried", self.source("tried", 2), "--wait=validated").out
         self.assertIn("nothing was kept", out)

@@ -121,6 +121,15 @@ class Operators(support.PackageTest):
         self.refused(residentd.InvalidArgument, "native='on'", self.rd.operators.install, "sum3",
                      bytecode=b"\x00", native="on")
 
+    def test_isolation(self):
+        for isolation in ("stoppable", "trusted"):
+            self.rd.operators.install("kept", expr="x + 1", isolation=isolation)
+            described = self.rd.operators.describe("kept")
+            self.assertEqual(described.isolation[max(described.versions)], isolation)
+        self.assertEqual(self.rd.operators.describe("add").isolation, {})
+        self.refused(residentd.InvalidArgument, "isolation='safe'", self.rd.operators.install, "kept",
+                     expr="x + 1", isolation="safe")
+
     def test_watch_yields_changes(self):
         seen = []
         with self.rd.operators.watch("watched") as watch:

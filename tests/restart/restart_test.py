@@ -136,6 +136,18 @@ class Restart(unittest.TestCase):
                       self.ok(daemon.ctl("ops", "install", "gone", "--expr", "x + 2")).out)
         daemon.stop()
 
+    def test_versions_keep_their_isolation(self):
+        daemon = self.start()
+        levels = ("trusted", "stoppable")
+        for level in levels:
+            self.ok(daemon.ctl("ops", "install", level, "--expr", "x + 1", "--isolation=" + level))
+        self.kill(daemon)
+        daemon = self.start()
+        for level in levels:
+            self.assertIn("{0} version 1 (loaded): {0}\n".format(level),
+                          self.ok(daemon.ctl("ops", "explain", level)).out)
+        daemon.stop()
+
     def load(self, daemon, name):
         """Loads a graph of this name that computes relu. Returns the result of the command."""
         shape = [{"size": 3}]

@@ -32,6 +32,8 @@ _STATES = enum_names("resident.v1.VersionState", "VERSION_STATE_")
 _NATIVE_STATES = ("unspecified", "off", "compiling", "serving", "refused", "quarantined", "evicted")
 # InstallHeader.Native.
 _NATIVE = ("follows", "wait", "off")
+# By Isolation; the first one is the daemon's choice.
+_ISOLATION = ("", "trusted", "stoppable", "confined")
 _STATE_NUMBERS = {name.lower(): number for number, name in _STATES.items()}
 _EVENTS = enum_names("resident.v1.OperatorEvent.Kind", "KIND_")
 _ACTIONS = {"": 0, "off": 1, "warn": 2, "roll_back": 3}
@@ -118,6 +120,10 @@ class OperatorInfo:
         self.versions: Dict[int, str] = {v.version: str(v.state) for v in operator.versions}
         # Label to the number of the version that has it.
         self.labels: Dict[str, int] = {str(v.label): v.version for v in operator.versions if v.label}
+        # Number of each version that is compiled to "trusted" or "stoppable".
+        self.isolation: Dict[int, str] = {
+            v.version: _ISOLATION[v.isolation] for v in operator.versions if v.isolation
+        }
         # Number of each version that is bytecode to the state of its native code: "serving", "compiling", ...
         self.native: Dict[int, str] = {
             v.version: _NATIVE_STATES[v.native.state] for v in operator.versions if v.HasField("native")
@@ -212,7 +218,8 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                   files: Optional[Mapping[str, Union[str, bytes]]] = None, signature: str = "",
                   split: str = "", summary: str = "", label: str = "", examples: Sequence[Example] = (),
                   wait: str = "loaded", allow_spills: bool = False, task_time_ms: int = 0,
-                  scratch_bytes: int = 0, native: str = "follows", expected_revision: Optional[int] = None,
+                  scratch_bytes: int = 0, native: str = "follows", isolation: str = "",
+                  expected_revision: Optional[int] = None,
                   force: bool = False, timeout: Optional[float] = None) -> Steps[Installed]:
     """The steps of Operators.install."""
     if [expr, source, bytecode, object_file].count(None) != 3:
@@ -223,6 +230,9 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                               "use 'validated', 'loaded' or 'active'")
     if native not in _NATIVE:
         raise InvalidArgument("native={!r} is unknown".format(native), "use 'follows', 'wait' or 'off'")
+    if isolation not in _ISOLATION:
+        raise InvalidArgument("isolation={!r} is unknown".format(isolation),
+                              "use 'trusted' or 'stoppable', or leave it out")
     for what, value in (("name", name), ("expr", expr), ("source", source), ("signature", signature),
                         ("split", split), ("summary", summary), ("label", label)):
         if value is not None and not isinstance(value, str):
@@ -233,7 +243,8 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                             "pass residentd.Example(values...)")
     header = message("InstallHeader")(name=name, summary=summary, signature=signature, split=split,
                                       allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait],
-                                      native=_NATIVE.index(native), label=label, context=_context(force))
+                                      native=_NATIVE.index(native), label=label, context=_context(force),
+                                      isolation=_ISOLATION.index(isolation))
     header.limits.task_time_ms = task_time_ms
     header.limits.scratch_bytes = scratch_bytes
     if expected_revision is not None:
@@ -368,6 +379,8 @@ class Operators:
         wait: "validated" (nothing is kept), "loaded" (default), "active".
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it
         serves), "off" (the interpreter runs it).
+        isolation: "trusted", "stoppable" (InvalidArgument if the operator does not pass); "": the daemon's
+        --isolation, see OperatorInfo.isolation.
         allow_spills, task_time_ms, scratch_bytes, expected_revision.
         force: also if the set of --operators_dir lists the operator (otherwise FailedPrecondition).
         timeout: seconds; None: 300, because the validation of a version may take minutes.

@@ -44,6 +44,8 @@ class Operators:
         wait: "validated" (nothing is kept), "loaded" (default), "active".
         native: of bytecode: "follows" (native code follows in the background), "wait" (until it
         serves), "off" (the interpreter runs it).
+        isolation: "trusted", "stoppable" (InvalidArgument if the operator does not pass); "": the daemon's
+        --isolation, see OperatorInfo.isolation.
         allow_spills, task_time_ms, scratch_bytes, expected_revision.
         force: also if the set of --operators_dir lists the operator (otherwise FailedPrecondition).
         timeout: seconds; None: 300, because the validation of a version may take minutes.

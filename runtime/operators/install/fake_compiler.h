@@ -14,13 +14,19 @@ namespace resident {
 
 class FakeCompiler final : public Compiler {
  public:
-  CompileResult Compile(const CompileJob& job) override { return Unit(job.cancelled); }
-  CompileResult CompileObject(const ObjectJob& job) override { return Unit(job.cancelled); }
+  // Every unit is stoppable if the job allows it.
+  CompileResult Compile(const CompileJob& job) override {
+    return Unit(job.cancelled, job.checked ? Isolation::kTrusted : job.isolation);
+  }
+  CompileResult CompileObject(const ObjectJob& job) override {
+    return Unit(job.cancelled, job.isolation);
+  }
   Counters counters() const override { return {}; }
 
  private:
-  static CompileResult Unit(const std::function<bool()>& cancelled) {
+  static CompileResult Unit(const std::function<bool()>& cancelled, Isolation isolation) {
     CompileResult result;
+    if (isolation != Isolation::kTrusted) result.isolation = Isolation::kStoppable;
     if (cancelled && cancelled()) result.compiled = absl::CancelledError("cancelled");
     result.symbol = "resident_op_0123456789abcdef";
     result.object = std::make_shared<const std::string>("unit");

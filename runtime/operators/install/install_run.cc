@@ -62,6 +62,7 @@ absl::Status InstallRun::Prepare() {
   spec_.task_time_limit = request_.task_time_limit;
   spec_.scratch_bytes = request_.scratch_bytes;
   spec_.allow_spills = request_.allow_spills;
+  spec_.isolation = request_.isolation;
   spec_.native_off = request_.native == InstallRequest::Native::kOff;
   spec_.installed_by = request_.actor;
   spec_.set = request_.context.set;
@@ -72,6 +73,8 @@ absl::Status InstallRun::Prepare() {
             .main_file = {},
             .files = request_.files,
             .allow_spills = request_.allow_spills,
+            .isolation = request_.isolation,
+            .default_isolation = manager_.options_.isolation,
             .scratch_bytes = request_.scratch_bytes,
             .cancelled = withdrawn_};
   switch (request_.kind) {
@@ -151,6 +154,9 @@ absl::Status InstallRun::Compile() {
   if (built.status().code() == absl::StatusCode::kCancelled) return errors::InstallWithdrawn();
   if (!built.ok()) return built.status();
   built_ = *std::move(built);
+  spec_.isolation = built_.isolation;
+  spec_.isolation_reason = built_.isolation_reason;
+  spec_.rewritten = built_.rewritten;
   Report({.state = VersionState::kCompiled,
           .steps = built_.compile_steps,
           .cached = built_.cached,
@@ -160,6 +166,9 @@ absl::Status InstallRun::Compile() {
   for (const auto& [target, unit] : built_.payload->units) {
     inspected.resources[target] = unit.resources;
   }
+  inspected.message =
+      absl::StrCat("isolation ", IsolationName(spec_.isolation),
+                   spec_.isolation_reason.empty() ? "" : ", because ", spec_.isolation_reason);
   Report(std::move(inspected));
   return absl::OkStatus();
 }

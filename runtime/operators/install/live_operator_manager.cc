@@ -49,8 +49,9 @@ constexpr char kDaemon[] = "residentd";
 std::vector<VersionBuilder::Member> MakeMembers(const GenerationLoader::Versions& versions) {
   std::vector<VersionBuilder::Member> members;
   for (const auto& version : versions) {
-    members.push_back(
-        {version->slot, std::dynamic_pointer_cast<const UnitPayload>(version->payload)});
+    members.push_back({version->slot,
+                       std::dynamic_pointer_cast<const UnitPayload>(version->payload),
+                       version->spec.task_time_limit});
   }
   return members;
 }

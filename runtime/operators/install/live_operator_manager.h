@@ -96,6 +96,8 @@ class LiveOperatorManager final : public OperatorManager {
                      .min_tasks = 100};
     // --allow_objects: PTX and cubins may be installed.
     bool allow_objects = false;
+    // --isolation: the highest level of installs that name none.
+    Isolation isolation = kDefaultIsolation;
     // --flux_native: installed FLUX programs get native code.
     bool flux_native = true;
     // --max_native_forms.

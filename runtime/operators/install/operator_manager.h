@@ -62,6 +62,8 @@ struct InstallRequest {
   std::chrono::milliseconds task_time_limit{0};
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
+  // kUnspecified: the highest that it passes, up to the daemon's --isolation.
+  Isolation isolation = Isolation::kUnspecified;
   // kBytecode: its native form follows the answer, or the answer waits for it, or there is none.
   enum class Native : uint8_t { kFollows, kWait, kOff };
   Native native = Native::kFollows;

@@ -73,6 +73,9 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
                      .main_file = stored.content.body,
                      .files = {},
                      .allow_spills = stored.spec.allow_spills,
+                     // If it does not pass any more, it is left out.
+                     .isolation = stored.spec.isolation,
+                     .default_isolation = Isolation::kTrusted,
                      .scratch_bytes = stored.spec.scratch_bytes};
   for (const auto& [file, hash] : stored.content.blobs) {
     auto blob = sources_.state->GetBlob(hash);
@@ -104,6 +107,8 @@ std::optional<Registry::RestoredVersion> LiveOperatorManager::RestoreVersion(
     *why = std::string(usable.message());
     return std::nullopt;
   }
+  version.spec.isolation = built.isolation;
+  version.spec.rewritten = built.rewritten;
   version.payload = std::move(built.payload);
   return version;
 }

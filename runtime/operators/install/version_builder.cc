@@ -24,11 +24,17 @@ struct Compilation {
   std::string Name() const { return absl::StrCat(target, checked ? " checked" : ""); }
 };
 
+Isolation FindIsolation(const BuildRequest& request) {
+  const bool trusted = request.isolation == Isolation::kUnspecified &&
+                       request.default_isolation == Isolation::kTrusted;
+  return trusted ? Isolation::kTrusted : request.isolation;
+}
+
 CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
                          const Compilation& compilation) {
   if (request.kind == OperatorKind::kObject) {
-    return compiler.CompileObject(
-        {compilation.target, request.files.at(request.main_file), request.cancelled});
+    return compiler.CompileObject({compilation.target, request.files.at(request.main_file),
+                                   FindIsolation(request), request.cancelled});
   }
   CompileJob job;
   job.target = compilation.target;
@@ -38,6 +44,7 @@ CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
   job.content_hash = request.content_hash;
   job.checked = compilation.checked;
   job.allow_spills = request.allow_spills;
+  job.isolation = FindIsolation(request);
   job.scratch_bytes = request.scratch_bytes;
   job.cancelled = request.cancelled;
   return compiler.Compile(job);
@@ -99,9 +106,18 @@ absl::StatusOr<BuiltVersion> VersionBuilder::Build(const BuildRequest& request,
       auto& steps = absl::StartsWith(step, "inspect") ? built.inspect_steps : built.compile_steps;
       steps.emplace_back(absl::StrCat(step, compilation.checked ? " checked" : ""), duration);
     }
+    if (!compilation.checked) {
+      const bool lowest =
+          built.isolation == Isolation::kUnspecified || result.isolation < built.isolation;
+      if (lowest) built.isolation = result.isolation;
+      if (lowest) built.isolation_reason = result.isolation_reason;
+      if (result.resources.registers != 0) built.rewritten = result.rewritten;
+    }
     UnitPayload& of = compilation.checked ? *checked : *payload;
     of.symbol = result.symbol;
-    of.units[compilation.target] = {result.object, result.resources};
+    of.units[compilation.target] = {
+        result.object, result.resources,
+        !compilation.checked && result.isolation == Isolation::kStoppable};
   }
   built.log = *log;
   if (!built.inspected.ok()) return built;
@@ -120,7 +136,11 @@ absl::StatusOr<std::shared_ptr<const Generation>> VersionBuilder::MakeGeneration
       return absl::InternalError(
           absl::StrCat(member.payload->symbol, " was not compiled for ", target));
     }
-    generation->operators.push_back({member.slot, member.payload->symbol, unit->second.object});
+    generation->operators.push_back({.slot = member.slot,
+                                     .symbol = member.payload->symbol,
+                                     .object = unit->second.object,
+                                     .time_limit = member.time_limit,
+                                     .stoppable = unit->second.stoppable});
   }
   return generation;
 }

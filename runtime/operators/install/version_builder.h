@@ -28,6 +28,7 @@ namespace resident {
 struct CompiledUnit {
   std::shared_ptr<const std::string> object;
   ResourceUse resources;
+  bool stoppable = false;  // See GenerationOperator.
 };
 
 struct UnitPayload : VersionPayload {
@@ -49,6 +50,10 @@ struct BuildRequest {
   std::string main_file;  // kObject: the object's file.
   std::map<std::string, std::string> files;
   bool allow_spills = false;
+  // As CompileJob's.
+  Isolation isolation = Isolation::kTrusted;
+  // For kUnspecified: the highest level.
+  Isolation default_isolation = Isolation::kStoppable;
   // Whether the version is also compiled with the SDK's checks. Objects never are.
   bool with_checked = true;
   uint64_t scratch_bytes = 0;
@@ -63,6 +68,10 @@ struct BuiltVersion {
   std::shared_ptr<const UnitPayload> payload;
   // The same with the SDK's checks, for validation; null if the request does not ask for it.
   std::shared_ptr<const UnitPayload> checked;
+  // The lowest of all targets, and why it is not higher; what was rewritten for the first GPU.
+  Isolation isolation = Isolation::kUnspecified;
+  std::string isolation_reason;
+  RewriteCounts rewritten;
   // The output of all compilers.
   std::string log;
   bool cached = false;
@@ -89,6 +98,8 @@ class VersionBuilder {
   struct Member {
     uint32_t slot;
     std::shared_ptr<const UnitPayload> payload;
+    // VersionSpec::task_time_limit.
+    std::chrono::milliseconds time_limit{0};
   };
   static absl::StatusOr<std::shared_ptr<const Generation>> MakeGeneration(
       const std::string& target, uint64_t number, const std::vector<Member>& members);

@@ -61,6 +61,23 @@ TEST_F(VersionBuilderTest, ABuildChecksForCancellation) {
   }
 }
 
+// The checked build, which is always trusted, does not count.
+TEST_F(VersionBuilderTest, AVersionHasTheLevelOfItsUnits) {
+  for (const auto& [wanted, level] : {std::pair{Isolation::kTrusted, Isolation::kTrusted},
+                                      {Isolation::kStoppable, Isolation::kStoppable},
+                                      {Isolation::kUnspecified, Isolation::kStoppable}}) {
+    BuildRequest request;
+    request.operator_name = "times";
+    request.main_file = "times.cc";
+    request.files["times.cc"] = "";
+    request.isolation = wanted;
+    std::string log;
+    const auto built = builder_.Build(request, &log);
+    ASSERT_TRUE(built.ok()) << built.status();
+    EXPECT_EQ(built->isolation, level);
+  }
+}
+
 TEST_F(VersionBuilderTest, OnlyARequestThatWantsItIsCompiledWithChecks) {
   for (const bool with_checked : {true, false}) {
     for (const OperatorKind kind : {OperatorKind::kSource, OperatorKind::kObject}) {

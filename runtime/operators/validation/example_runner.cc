@@ -45,6 +45,8 @@ std::string StatusText(CompletionStatus status) {
       return "no operator in its slot";
     case CompletionStatus::kOutOfBounds:
       return "an access out of bounds";
+    case CompletionStatus::kStopped:
+      return "stopped";
   }
   return absl::StrCat("status ", static_cast<int>(status));
 }
