@@ -110,7 +110,8 @@ extern "C" {
 /* residentd_lane_completion: flags. */
 /* The daemon joined the task with others that waited; `device_ns` is their average. */
 #define RESIDENTD_LANE_JOINED 1
-/* With the status ABORTED or UNAVAILABLE: it may have run. Without it, it did not run. */
+/* With the status ABORTED, UNAVAILABLE, CANCELLED or DEADLINE_EXCEEDED: it may have run, in part.
+ * Without it, it did not run. */
 #define RESIDENTD_LANE_MAY_HAVE_RUN 2
 
 typedef struct residentd_lane residentd_lane;
@@ -211,7 +212,10 @@ int residentd_lane_await(residentd_lane* lane, int64_t sequence, int64_t timeout
 int residentd_lane_call(residentd_lane* lane, uint16_t call, const uint64_t* words, int n,
                         int64_t timeout_ns, residentd_lane_completion* completion);
 
-/* Submissions below `sequence` that have not reached the ring end as CANCELLED. */
+/* Submissions below `sequence` that have not ended end as CANCELLED: those that have not reached
+ * the ring do not run, and those that run are stopped, between their chunks or within an operator
+ * that can be stopped. Submissions that the daemon found at once get their completions together,
+ * when the last of them has ended. */
 void residentd_lane_cancel_below(residentd_lane* lane, int64_t sequence);
 
 /* Tells the library what each task of a prepared call does with word `word`, so that ORDERED

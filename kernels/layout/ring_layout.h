@@ -1,7 +1,8 @@
 // The shared region: the memory that the front end, the engine and the device share.
 // docs/ring.md describes it. Nothing in it is allocated after start.
 //
-//   control | breadcrumbs | submission slots | completion slots | argument blocks | staging
+//   control | breadcrumbs | submission slots | completion slots | argument blocks | stop words |
+//   staging
 //
 // Sequence numbers are 64 bits and start at 0. Task s uses submission slot,
 // completion slot and argument block s % slots, from its reservation until the
@@ -29,8 +30,8 @@
 //      reaches the slot, the slot is skipped, and the next task uses the slot after it
 //      (host_ring.h).
 //   2. The device reads submission slots in sequence order.
-//   3. The host writes submission slots, argument blocks and staging memory; the device
-//      writes completion slots and breadcrumbs.
+//   3. The host writes submission slots, argument blocks, stop words and staging memory; the
+//      device writes completion slots and breadcrumbs.
 #ifndef RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
 #define RESIDENT_KERNELS_LAYOUT_RING_LAYOUT_H_
 
@@ -61,6 +62,17 @@ static_assert(sizeof(TaskCompletion) == kChunksPerSlot * kChunkPayloadBytes, "")
 
 // The stamp of a sequence number. 0 (new memory) is never a stamp of the first lap.
 RESIDENT_HOST_DEVICE constexpr u32 Stamp(u64 sequence) { return static_cast<u32>(sequence) + 1; }
+
+// A stop word, one for each submission slot: the task in flight with this token is to stop. A word
+// of another task means nothing, so that none is ever cleared.
+RESIDENT_HOST_DEVICE constexpr u64 StopWord(u32 token, StopReason reason) {
+  return u64{Stamp(token)} << 32 | static_cast<u32>(reason);
+}
+RESIDENT_HOST_DEVICE constexpr StopReason StopOf(u64 word, u32 token) {
+  return static_cast<u32>(word >> 32) == Stamp(token)
+             ? static_cast<StopReason>(static_cast<u32>(word))
+             : StopReason::kNone;
+}
 
 // The current task of a worker block: written by the device when it takes a task, read by
 // the front end when an engine faults or a task runs too long.
@@ -102,6 +114,10 @@ struct alignas(64) ControlBlock {
   alignas(64) u32 completion_event;
   u32 completion_waiters;
 
+  // CPU engine: the thread that stops tasks sleeps on `stop_event` (futex). The front end
+  // increments it after it has written a stop word, and wakes the thread.
+  alignas(64) u32 stop_event;
+
   // Sequence number at which the next kernel starts: every task before it has
   // completed. Written by the kernel when it leaves.
   alignas(64) u64 resume_sequence;
@@ -121,7 +137,7 @@ struct alignas(64) ControlBlock {
   // because of a fault. Empty if it was killed.
   alignas(64) char exit_reason[kExitReasonBytes];
 };
-static_assert(sizeof(ControlBlock) == 7 * 64 + kExitReasonBytes, "");
+static_assert(sizeof(ControlBlock) == 8 * 64 + kExitReasonBytes, "");
 static_assert(__builtin_offsetof(ControlBlock, magic) == 0, "");
 static_assert(__builtin_offsetof(ControlBlock, layout_hash) == 8, "");
 static_assert(__builtin_offsetof(ControlBlock, slots) == 16, "");
@@ -132,13 +148,14 @@ static_assert(__builtin_offsetof(ControlBlock, doorbell) == 128, "");
 static_assert(__builtin_offsetof(ControlBlock, sleepers) == 132, "");
 static_assert(__builtin_offsetof(ControlBlock, completion_event) == 192, "");
 static_assert(__builtin_offsetof(ControlBlock, completion_waiters) == 196, "");
-static_assert(__builtin_offsetof(ControlBlock, resume_sequence) == 256, "");
-static_assert(__builtin_offsetof(ControlBlock, switch_armed) == 320, "");
-static_assert(__builtin_offsetof(ControlBlock, switch_ended) == 328, "");
-static_assert(__builtin_offsetof(ControlBlock, generation) == 336, "");
-static_assert(__builtin_offsetof(ControlBlock, switch_held) == 384, "");
-static_assert(__builtin_offsetof(ControlBlock, switch_withdrawn) == 392, "");
-static_assert(__builtin_offsetof(ControlBlock, exit_reason) == 448, "");
+static_assert(__builtin_offsetof(ControlBlock, stop_event) == 256, "");
+static_assert(__builtin_offsetof(ControlBlock, resume_sequence) == 320, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_armed) == 384, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_ended) == 392, "");
+static_assert(__builtin_offsetof(ControlBlock, generation) == 400, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_held) == 448, "");
+static_assert(__builtin_offsetof(ControlBlock, switch_withdrawn) == 456, "");
+static_assert(__builtin_offsetof(ControlBlock, exit_reason) == 512, "");
 
 inline constexpr u64 kRegionMagic = 0x31676e6952736552;  // "ResRing1", little-endian.
 
@@ -149,6 +166,7 @@ struct RegionLayout {
   u64 submissions;
   u64 completions;
   u64 argument_blocks;
+  u64 stop_words;
   u64 staging;
   u64 staging_bytes;
   u64 total_bytes;
@@ -163,7 +181,8 @@ RESIDENT_HOST_DEVICE constexpr RegionLayout LayOutRegion(u32 slots, u64 staging_
   layout.submissions = layout.breadcrumbs + kMaxWorkers * sizeof(Breadcrumb);
   layout.completions = layout.submissions + u64{slots} * sizeof(RingSlot);
   layout.argument_blocks = layout.completions + u64{slots} * sizeof(RingSlot);
-  const u64 staging = layout.argument_blocks + u64{slots} * sizeof(ArgumentBlock);
+  layout.stop_words = layout.argument_blocks + u64{slots} * sizeof(ArgumentBlock);
+  const u64 staging = layout.stop_words + u64{slots} * sizeof(u64);
   layout.staging = (staging + 4095) / 4096 * 4096;
   layout.staging_bytes = staging_bytes;
   layout.total_bytes = layout.staging + staging_bytes;
@@ -176,14 +195,15 @@ static_assert(LayOutRegion(8192, u64{256} << 20).breadcrumbs == 4096, "");
 static_assert(LayOutRegion(8192, u64{256} << 20).submissions == 36864, "");
 static_assert(LayOutRegion(8192, u64{256} << 20).completions == 561152, "");
 static_assert(LayOutRegion(8192, u64{256} << 20).argument_blocks == 1085440, "");
-static_assert(LayOutRegion(8192, u64{256} << 20).staging == 17862656, "");
-static_assert(LayOutRegion(8192, u64{256} << 20).total_bytes == 286298112, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).stop_words == 17862656, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).staging == 17928192, "");
+static_assert(LayOutRegion(8192, u64{256} << 20).total_bytes == 286363648, "");
 
 // A hash of the region's layout. It differs if two builds could interpret the region
 // differently. The engine compares it with that of the front end when it starts.
 RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
   constexpr u64 kFields[] = {
-      6,  // Version: increment it if the meaning of a field changes, but no size and no offset.
+      7,  // Version: increment it if the meaning of a field changes, but no size and no offset.
       sizeof(RingSlot),
       sizeof(TaskDescriptor),
       sizeof(TensorArgument),
@@ -239,6 +259,7 @@ RESIDENT_HOST_DEVICE constexpr u64 LayoutHash() {
       __builtin_offsetof(ControlBlock, sleepers),
       __builtin_offsetof(ControlBlock, completion_event),
       __builtin_offsetof(ControlBlock, completion_waiters),
+      __builtin_offsetof(ControlBlock, stop_event),
       __builtin_offsetof(ControlBlock, resume_sequence),
       __builtin_offsetof(ControlBlock, switch_armed),
       __builtin_offsetof(ControlBlock, switch_ended),

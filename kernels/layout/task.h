@@ -86,6 +86,10 @@ enum TaskFlags : u8 {
   // The payload is a RangeDescriptor.
   kTaskRange = 16,
   // 32 is kTaskGraph (kernels/graph/graph_task.h).
+  // Not a task: the task in flight whose token is the first word is to stop, for the StopReason in
+  // the second one. It has no completion, and none is expected of a task
+  // that has ended.
+  kTaskStop = 64,
   // Of a task in compact form: when it is completed, a client process has to see that in a local
   // lane before it submits the next task, which takes longer than an answer by the host's own
   // thread. The poller of a GPU waits accordingly before it looks for that task; the flag has no
@@ -260,7 +264,29 @@ enum class CompletionStatus : u16 {
   // The checked build of an operator refused an access (kernels/sdk/checks.h). The
   // detail is the ViolationKind in the low byte and the argument in the high byte.
   kOutOfBounds = 4,
+  // The task was stopped, or stands behind one that was. The detail is the StopReason. What it has
+  // written is incomplete.
+  kStopped = 5,
 };
+
+// Why a task was stopped; the detail of CompletionStatus::kStopped.
+enum class StopReason : u32 {
+  kNone = 0,
+  // It ran longer than its operator may.
+  kTimeLimit = 1,
+  // The deadline of its batch passed.
+  kDeadline = 2,
+  // Its batch was cancelled.
+  kCancelled = 3,
+  // Lanes of a warp waited at different operations, each for the others.
+  kLanesApart = 4,
+};
+inline constexpr u32 kStopReasons = 5;
+
+// CompletionStatus | detail << 16 of a task that was stopped.
+RESIDENT_HOST_DEVICE constexpr u32 PackStopped(StopReason reason) {
+  return static_cast<u32>(CompletionStatus::kStopped) | static_cast<u32>(reason) << 16;
+}
 
 inline constexpr u32 kResultBytes = 32;
 

@@ -38,6 +38,9 @@ inline constexpr unsigned kBuiltinOperatorCount =
     sizeof(kBuiltinOperators) / sizeof(kBuiltinOperators[0]);
 inline constexpr unsigned kTestOperatorCount = sizeof(kTestOperators) / sizeof(kTestOperators[0]);
 
+// A test operator that can be stopped while it runs, as others cannot.
+inline constexpr char kStoppableTestOperator[] = "test.until_stopped";
+
 // The first slot of installed operators, after the two slots of each built-in and test operator.
 inline constexpr unsigned kFirstInstalledSlot = 2 * (kBuiltinOperatorCount + kTestOperatorCount);
 

@@ -1,5 +1,6 @@
 // Operators for tests, which fail in different ways or count runs. Loaded only with
 // --test_operators.
+#include "kernels/layout/confine.h"
 #include "kernels/sdk/operator.h"
 
 #if !RESIDENT_GPU
@@ -32,6 +33,27 @@ RESIDENT_OPERATOR(test_bad_store)(Block& block, const Args& args) {
 RESIDENT_OPERATOR(test_never_returns)(Block& block, const Args& args) {
   volatile float* out = args.tensor<float>(0).data();
   while (true) out[0] = out[0] + 1.0f;
+}
+
+RESIDENT_OPERATOR(test_until_stopped)(Block& block, const Args& args) {
+  volatile float* out = args.tensor<float>(0).data();
+  u32 stop = 0;
+  while (stop == 0) {
+    out[0] = out[0] + 1.0f;
+#if defined(__CUDA_ARCH__)
+    constexpr u32 kStopWord =
+        ConfineAddress(__CUDA_ARCH__ / 10) + static_cast<u32>(__builtin_offsetof(Confine, stop));
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(stop) : "r"(kStopWord) : "memory");
+#endif
+  }
+}
+
+RESIDENT_OPERATOR(test_stray_stores)(Block& block, const Args& args) {
+  constexpr u32 kBytes = static_cast<u32>(sizeof(BlockState));
+  volatile unsigned char* const state =
+      block.memory<unsigned char>() - __builtin_offsetof(BlockState, memory);
+  block.barrier();  // The others have read what they need.
+  for (u32 i = block.thread(); i < kBytes; i += block.threads()) state[i] = 0xa5;
 }
 
 RESIDENT_OPERATOR(test_spin)(Block& block, const Args& args) {

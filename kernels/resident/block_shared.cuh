@@ -3,8 +3,10 @@
 #ifndef RESIDENT_KERNELS_RESIDENT_BLOCK_SHARED_CUH_
 #define RESIDENT_KERNELS_RESIDENT_BLOCK_SHARED_CUH_
 
+#include "kernels/layout/confine.h"
 #include "kernels/resident/launch_parameters.h"
 #include "kernels/resident/memory_access.cuh"
+#include "kernels/resident/phase_barrier.cuh"
 #include "kernels/sdk/operator.h"
 
 namespace resident {
@@ -12,6 +14,8 @@ namespace resident {
 // The function in each operator slot; null for empty slots. Defined by the jump table that
 // is linked into this image.
 extern __constant__ OperatorFunction kJumpTable[kMaxOperatorSlots];
+// Their limits (kernel_parameters.h).
+extern __constant__ u32 kTaskLimits[kMaxOperatorSlots];
 
 namespace {
 
@@ -26,18 +30,38 @@ enum LoneState : u32 {
   kFencing = 2,
 };
 
-// Data that control and compute warps of a block exchange.
+// Data that control and compute warps of a block exchange, and what the kernel needs of a task
+// after its operator has returned: the operator may have overwritten anything in its BlockState.
 struct Handover {
-  u32 leave;
-  u32 wide;            // The block runs one chunk of a wide task.
-  volatile u32 state;  // Block 0: a LoneState.
-  u32 reserved;
+  // Of the block's task.
+  u32 token;
+  u32 operator_slot;
+  u32 flags;
+  u32 wide;  // The block runs one chunk of a wide task.
   u64 start_ns;
+  u32 leave;
+  volatile u32 state;  // Block 0: a LoneState.
+  // A worker: a phase ends when the compute warps have executed a task that is watched.
+  u64 finished;
+  u32 executed;  // Phases that the control warp has waited for.
+  // Threads of the block, and those of them that run operators.
+  volatile u32 block_threads;
+  volatile u32 operator_threads;
+  // By warp that runs operators: not 0: the task is watched.
+  volatile u32 watched[kConfinedWarps];
+  unsigned char* scratch;  // The block's.
   Breadcrumb* breadcrumb;  // The block's.
 };
 
-__shared__ BlockState block_state;
-__shared__ Handover handover;
+// The shared memory of a block that both kernels have.
+struct BlockShared {
+  Confine confine;
+  Handover handover;
+  // What operators read and write.
+  BlockState state;
+};
+
+__shared__ BlockShared own;
 
 // A block that reads a slot with this flag leaves: a worker in the device ring, and a graph worker
 // in its mailbox.
@@ -48,27 +72,95 @@ __device__ __forceinline__ u32 LaneId() { return threadIdx.x % kWarp; }
 // (all threads) The beginning of a block. `worker`: its number among those of both kernels.
 __device__ __forceinline__ void InitializeBlock(const LaunchParameters& p, u32 worker) {
   if (threadIdx.x == 0) {
-    handover = Handover{};
-    handover.breadcrumb = p.breadcrumbs + worker;
-    block_state.scratch = p.scratch + worker * kScratchBytes;
-    block_state.inputs = InputState::kReady;
-    block_state.task_memory = nullptr;
+#if defined(__CUDA_ARCH__)
+    if (SharedAddress(&own.confine) != ConfineAddress(__CUDA_ARCH__ / 10)) __trap();
+#endif
+    own.handover = Handover{};
+    own.handover.block_threads = blockDim.x;
+    own.handover.operator_threads = Block(&own.state).threads();
+    own.handover.breadcrumb = p.breadcrumbs + worker;
+    own.handover.scratch = p.scratch + worker * kScratchBytes;
+    own.confine = Confine{};
+    InitializePhases(SharedAddress(&own.handover.finished), 1);
   }
-  if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[threadIdx.x] = 0;
+  if (threadIdx.x < kResultBytes / 4) reinterpret_cast<u32*>(own.state.result)[threadIdx.x] = 0;
   __syncthreads();
 }
 
+// The limits of the operator in a slot, and whether it can be stopped while it runs, so that the
+// control warp watches it.
+__device__ __forceinline__ u32 LimitsOf(u32 slot) {
+  return slot < kMaxOperatorSlots ? kTaskLimits[slot] : 0;
+}
+__device__ __forceinline__ bool IsWatched(u32 slot) {
+  return (LimitsOf(slot) & kCanBeStopped) != 0;
+}
+
+// (compute warps) Waits until all threads have returned from an operator that can be stopped. Its
+// own barriers have a false operand, so that threads that have returned do not end here before the
+// others, however many barriers they have left out. The lanes of a warp may have come apart, and a
+// barrier counts any of them as the whole warp: they arrive together.
+__device__ __forceinline__ void AwaitReturnOfAll(u32 threads) {
+  __syncwarp();
+  u32 all_returned;
+  do {
+    asm volatile(
+        "{\n.reg .pred returned, all;\n"
+        "setp.eq.u32 returned, 0, 0;\n"
+        "barrier.cta.red.and.pred all, 1, %1, returned;\n"
+        "selp.u32 %0, 1, 0, all;\n}"
+        : "=r"(all_returned)
+        : "r"(threads)
+        : "memory");
+  } while (all_returned == 0);
+}
+
 // (compute warps) Calls the operator of the block's task, and waits until all threads have
-// returned.
-__device__ __forceinline__ void RunBlockOperator() {
-  const u32 slot = block_state.descriptor.operator_slot;
+// returned. Returns whether the task is watched.
+//
+// Nothing that is needed behind the call is kept on the stack: it would be read from the L2 cache,
+// because fences of the control warp empty the L1 cache, which takes 0.3 us.
+__device__ __forceinline__ bool RunBlockOperator() {
+  const u32 slot = own.handover.operator_slot;
   const OperatorFunction function = slot < kMaxOperatorSlots ? kJumpTable[slot] : nullptr;
+  own.handover.watched[threadIdx.x / kWarp] = LimitsOf(slot) & kCanBeStopped;
   if (function != nullptr) {
-    RESIDENT_OPERATOR_ABI function(&block_state);
+    RESIDENT_OPERATOR_ABI function(&own.state);
   } else {
-    Block(&block_state).fail(CompletionStatus::kNoOperator);
+    Block(&own.state).fail(CompletionStatus::kNoOperator);
   }
-  Block(&block_state).barrier();
+  const u32 threads = own.handover.operator_threads;
+  const bool watched = own.handover.watched[threadIdx.x / kWarp] != 0;
+  if (watched) {
+    AwaitReturnOfAll(threads);
+  } else {
+    asm volatile("barrier.sync 1, %0;" ::"r"(threads) : "memory");
+  }
+  return watched;
+}
+
+// Why the operator was told to return, if it was.
+__device__ __forceinline__ StopReason ReadStop() {
+  return static_cast<StopReason>(*static_cast<volatile u32*>(&own.confine.stop));
+}
+
+// CompletionStatus | detail << 16 of an operator that has returned. Only one that is watched was
+// told to.
+__device__ __forceinline__ u32 ReadOutcome(bool watched) {
+  if (watched) {
+    const StopReason stop = ReadStop();
+    if (stop != StopReason::kNone) return PackStopped(stop);
+  }
+  return own.state.status_and_detail;
+}
+
+// (warp) Before another operator is called than one that was watched, and has returned.
+__device__ __noinline__ void ClearStop() {
+  if (ReadStop() == StopReason::kNone) return;
+  __syncwarp();  // All lanes have read it.
+  if (LaneId() < kConfinedWarps) own.confine.meetings[LaneId()] = MeetingWords{};
+  if (LaneId() == 0) own.confine.stop = 0;
+  __syncwarp();
 }
 
 // Payload words of a descriptor: chunk c has words 3c to 3c + 2. Word 0 is the token,
@@ -79,31 +171,69 @@ __device__ __forceinline__ u32 OperatorSlotOf(u32 word1) { return word1 & 0xffff
 // Makes a slot the block's task. Lanes 0 to 3 have its chunks.
 __device__ __forceinline__ void TakeDescriptor(const StampedChunk& chunk) {
   if (LaneId() < kChunksPerSlot) {
-    u32* to = reinterpret_cast<u32*>(&block_state.descriptor) + 3 * LaneId();
+    u32* to = reinterpret_cast<u32*>(&own.state.descriptor) + 3 * LaneId();
     to[0] = chunk.payload[0];
     to[1] = chunk.payload[1];
     to[2] = chunk.payload[2];
   }
+  if (LaneId() == 0) {
+    own.handover.token = chunk.payload[0];
+    own.handover.operator_slot = OperatorSlotOf(chunk.payload[1]);
+    own.handover.flags = FlagsOf(chunk.payload[1]);
+  }
   __syncwarp();
 }
 
-// (warp) Clears the results of the previous operator.
-__device__ __forceinline__ void ClearOutcome() {
-  if (LaneId() < kResultBytes / 4) reinterpret_cast<u32*>(block_state.result)[LaneId()] = 0;
-  if (LaneId() == 0) {
-    block_state.status_and_detail = 0;
-    block_state.barrier_arrivals = 0;
+// (warp) Sets what an operator finds in the block's state besides its arguments and memory,
+// whatever the one before has stored there: a block task without results. Each lane has a word of
+// it.
+class StateReset {
+ public:
+  __device__ StateReset() {
+    const u32 lane = LaneId();
+    u64* const words[] = {&own.state.chunk,
+                          &own.state.chunk_count,
+                          reinterpret_cast<u64*>(&own.state.scratch),
+                          reinterpret_cast<u64*>(&own.state.status_and_detail),
+                          reinterpret_cast<u64*>(&own.state.inputs),
+                          reinterpret_cast<u64*>(&own.state.task_memory)};
+    constexpr u32 kWords = sizeof(words) / sizeof(words[0]);
+    at_ = 0;
+#pragma unroll
+    for (u32 w = 0; w < kWords; ++w) {
+      if (lane == w) at_ = SharedAddress(words[w]);
+    }
+    if (lane >= kWords && lane < kWords + kResultBytes / sizeof(u64)) {
+      at_ = SharedAddress(reinterpret_cast<u64*>(own.state.result) + lane - kWords);
+    }
+    value_ = lane == 1 ? 1 : lane == 2 ? reinterpret_cast<u64>(own.handover.scratch) : 0;
   }
-}
+  __device__ __forceinline__ void operator()() const {
+    if (at_ != 0) asm volatile("st.shared.u64 [%0], %1;" ::"r"(at_), "l"(value_) : "memory");
+  }
+
+ private:
+  u32 at_;  // In shared memory; 0: none.
+  u64 value_;
+};
+static_assert(__builtin_offsetof(BlockState, barrier_arrivals) ==
+                      __builtin_offsetof(BlockState, status_and_detail) + sizeof(u32) &&
+                  __builtin_offsetof(BlockState, status_and_detail) % sizeof(u64) == 0,
+              "both are one word");
+static_assert(__builtin_offsetof(BlockState, task_memory) ==
+                      __builtin_offsetof(BlockState, inputs) + sizeof(u64) &&
+                  static_cast<u32>(InputState::kReady) == 0,
+              "the state of the inputs is a word of its own");
 
 // The token whose stamp is 0: no task.
 constexpr u32 kNoToken = ~0u;
 
 // (lane 0) Writes the block's current task for the host; `task`: its index, if it is of a range.
 __device__ __forceinline__ void WriteBreadcrumb(u32 token, u32 operator_slot, u32 task = 0) {
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(handover.breadcrumb),
-               "r"(Stamp(token)), "r"(operator_slot), "r"(0u), "r"(task)
-               : "memory");
+  asm volatile(
+      "st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(own.handover.breadcrumb),
+      "r"(Stamp(token)), "r"(operator_slot), "r"(0u), "r"(task)
+      : "memory");
 }
 
 // Before a worker's completion, on which the host may rely. With outputs in device memory only, the
@@ -122,7 +252,7 @@ __device__ __forceinline__ void StoreCompletion(const LaunchParameters& p, u32 t
   const u64 elapsed = NanosecondClock() - start_ns;
   const u32 lane = LaneId();
   if (lane >= kChunksPerSlot) return;
-  const u32* result = reinterpret_cast<const u32*>(block_state.result);
+  const u32* result = reinterpret_cast<const u32*>(own.state.result);
   StampedChunk chunk;
   chunk.stamp = Stamp(token);
   // Words 0-1 start, 2 duration, 3 status and detail, 4-11 result.

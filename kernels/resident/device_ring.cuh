@@ -5,18 +5,28 @@
 #include "kernels/resident/block_shared.cuh"
 #include "kernels/resident/launch_parameters.h"
 #include "kernels/resident/memory_access.cuh"
+#include "kernels/resident/task_stop.cuh"
 
 namespace resident {
 namespace {
 
 static_assert((kDeviceRingSlots & (kDeviceRingSlots - 1)) == 0, "");
 constexpr u32 kQuarterSlots = kDeviceRingSlots / kDeviceRingQuarters;
+// Looks at a quarter that is not free, about 50 us, after which the poller copies the stop words.
+constexpr u32 kLooksToCopy = 128;
 
 // The lane whose chunk of a slot has the number of a copy, as its second word: words[4] of the
 // descriptor, which a task with arguments does not use otherwise.
 constexpr u32 kCopyNumberPart = 3;
 __device__ __forceinline__ u32 NumberOfCopy(const TaskDescriptor& task) {
   return static_cast<u32>(task.words[4]);
+}
+
+// (warp) Waits until so many slots of a quarter have been read.
+__device__ __noinline__ void AwaitTaken(const LaunchParameters& p, const u64* taken, u64 wanted) {
+  for (u32 looks = 1; LoadDevice(taken) < wanted; ++looks) {
+    if (looks % kLooksToCopy == 0) CopyStopWords(p);
+  }
 }
 
 // (warp) Fills device-ring slots. Lane l passes chunk l % 4 of the (l / 4)-th of up to 8
@@ -26,10 +36,15 @@ class DeviceRingWriter {
   __device__ explicit DeviceRingWriter(const LaunchParameters& p)
       : p_(p), filled_(p.state->filled) {}
 
-  __device__ __forceinline__ void Write(StampedChunk chunk, u32 count) {
+  // Waits until `count` slots may be written, which are fewer than a quarter.
+  __device__ __forceinline__ void AwaitRoom(u32 count) {
     const u64 last = filled_ + count - 1;
     if (filled_ % kQuarterSlots == 0) AwaitQuarter(filled_);
     if (last / kQuarterSlots != filled_ / kQuarterSlots) AwaitQuarter(last);
+  }
+
+  // REQUIRES: room for them.
+  __device__ __forceinline__ void Write(StampedChunk chunk, u32 count) {
     const u64 index = filled_ + LaneId() / kChunksPerSlot;
     if (LaneId() < count * kChunksPerSlot) {
       chunk.stamp = Stamp(index);
@@ -68,8 +83,7 @@ class DeviceRingWriter {
   __device__ void AwaitQuarter(u64 index) {
     const u64 lap = index / kDeviceRingSlots;
     const u64* taken = &p_.state->taken[index / kQuarterSlots % kDeviceRingQuarters];
-    while (LoadDevice(taken) < lap * kQuarterSlots) {
-    }
+    if (LoadDevice(taken) < lap * kQuarterSlots) AwaitTaken(p_, taken, lap * kQuarterSlots);
   }
 
   const LaunchParameters& p_;

@@ -35,6 +35,7 @@
 #include "kernels/resident/memory_access.cuh"
 #include "kernels/resident/stream_product.cuh"
 #include "kernels/resident/stream_ring.cuh"
+#include "kernels/resident/task_stop.cuh"
 
 namespace resident {
 namespace {
@@ -76,6 +77,7 @@ struct GangMember {
   bool idle = false;
   // The place of the turn that was posted last.
   u32 turn = 0;
+  const StateReset reset = {};
 
   __device__ __forceinline__ static u32 Lane() { return LaneId(); }
   __device__ __forceinline__ static void Sync() { __syncwarp(); }
@@ -141,8 +143,7 @@ using Walk = GangWalk<GangMember<kStreams>>;
 // (lane 0) Notes for the host that the block runs the node that was prepared.
 template <bool kStreams>
 __device__ __forceinline__ void NoteNode(const Walk<kStreams>& walk) {
-  // The descriptor has the quantum's token also while a node is the block's task.
-  WriteBreadcrumb(block_state.descriptor.token, walk.operator_slot(),
+  WriteBreadcrumb(own.handover.token, walk.operator_slot(),
                   PackGraphTask(walk.node(), walk.step()));
 }
 
@@ -159,10 +160,15 @@ __device__ __forceinline__ u32 Post(CommandKind kind) {
   __syncwarp();
   return number;
 }
-// (warp) Waits until the command has been executed.
+// (warp) Waits until the command has been executed. AwaitOperator: it runs an operator, which is
+// stopped if it has to and can be.
 __device__ __forceinline__ void AwaitCommand(u32 number) {
   AwaitPhase(SharedAddress(commands.done + number % 2), number / 2 & 1);
   __syncwarp();
+}
+__device__ __forceinline__ void AwaitOperator(const LaunchParameters& p, u32 number, bool watched) {
+  if (!watched) return AwaitCommand(number);
+  AwaitWatched(p, SharedAddress(commands.done + number % 2), number / 2 & 1, /*since_ns=*/0);
 }
 
 // A node that the block executes.
@@ -183,24 +189,25 @@ struct RunningNode {
 // (warp) Makes the node that was prepared the block's task, and starts its operator with the
 // member's first chunk, if it has one. One that awaits its inputs is noted later.
 template <InputState kInputs, bool kStreams>
-__device__ __forceinline__ RunningNode StartOperator(const Walk<kStreams>& walk) {
+__device__ __forceinline__ RunningNode StartOperator(const Walk<kStreams>& walk,
+                                                     const StateReset& reset) {
   if (kInputs != InputState::kReady) __syncwarp();  // All lanes have read the former outcome.
   const u32 lane = LaneId();
   constexpr u32 kPiecesPerArgument = sizeof(Argument) / sizeof(StampedChunk);
   const u32 pieces = walk.arguments() * kPiecesPerArgument;
   const auto* const from = reinterpret_cast<const StampedChunk*>(&gang_memory.arguments);
-  auto* const to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
+  auto* const to = reinterpret_cast<StampedChunk*>(&own.state.arguments);
 #pragma unroll 1
   for (u32 i = lane; i < pieces; i += kWarp) to[i] = from[i];
-  ClearOutcome();
+  reset();
+  __syncwarp();
   if (lane == 0) {
-    TaskDescriptor& task = block_state.descriptor;
-    task.operator_slot = static_cast<u16>(walk.operator_slot());
+    TaskDescriptor& task = own.state.descriptor;
+    own.handover.operator_slot = task.operator_slot = static_cast<u16>(walk.operator_slot());
     task.set_argument_count(walk.arguments());
-    block_state.chunk = walk.first_chunk();
-    block_state.chunk_count = walk.chunks();
-    // Otherwise it is so already.
-    if (kInputs != InputState::kReady) block_state.inputs = kInputs;
+    own.state.chunk = walk.first_chunk();
+    own.state.chunk_count = walk.chunks();
+    if (kInputs != InputState::kReady) own.state.inputs = kInputs;
     if (kInputs == InputState::kReady) NoteNode<kStreams>(walk);
   }
   __syncwarp();
@@ -260,11 +267,12 @@ __device__ __forceinline__ RunningNode StartTurn(const Walk<true>& walk) {
 }
 
 template <bool kStreams>
-__device__ __forceinline__ RunningNode StartEarly(const Walk<kStreams>& walk) {
+__device__ __forceinline__ RunningNode StartEarly(const Walk<kStreams>& walk,
+                                                  const StateReset& reset) {
   if constexpr (kStreams) {
     if (walk.has_turn()) return StartTurn(walk);
   }
-  return StartOperator<InputState::kAwaited, kStreams>(walk);
+  return StartOperator<InputState::kAwaited, kStreams>(walk, reset);
 }
 
 // (warp) Tells an operator that was started early how its wait for inputs ends. If they are
@@ -272,44 +280,54 @@ __device__ __forceinline__ RunningNode StartEarly(const Walk<kStreams>& walk) {
 __device__ __forceinline__ void EndWaitForInputs(const RunningNode& node, bool ready) {
   if (!node.turn) {
     if (LaneId() == 0) {
-      ReleaseBlock(&block_state.inputs, ready ? InputState::kReady : InputState::kCancelled);
+      ReleaseBlock(&own.state.inputs, ready ? InputState::kReady : InputState::kCancelled);
     }
     __syncwarp();
   }
   if (ready) return;
   AwaitCommand(node.command);
-  if (LaneId() == 0) block_state.inputs = InputState::kReady;
+  if (LaneId() == 0) own.state.inputs = InputState::kReady;
   __syncwarp();
 }
 
 // (warp) Waits for the node, and executes the block's further chunks. Returns the status and
 // detail.
-__device__ __forceinline__ u32 EndNode(const RunningNode& node) {
+__device__ __forceinline__ u32 EndNode(const LaunchParameters& p, const RunningNode& node) {
   if (!node.started) return 0;
-  AwaitCommand(node.command);
-  if (node.turn) return 0;
+  if (node.turn) {
+    AwaitCommand(node.command);
+    return 0;
+  }
+  const bool watched = IsWatched(own.handover.operator_slot);
+  AwaitOperator(p, node.command, watched);
   for (u32 chunk = node.chunk + node.stride; chunk < node.chunks; chunk += node.stride) {
+    if (watched && ReadStop() != StopReason::kNone) break;
     if (LaneId() == 0) {
-      block_state.chunk = chunk;
-      block_state.barrier_arrivals = 0;
+      own.state.chunk = chunk;
+      own.state.barrier_arrivals = 0;
     }
     __syncwarp();
-    AwaitCommand(Post(kRunOperator));
+    AwaitOperator(p, Post(kRunOperator), watched);
   }
-  return block_state.status_and_detail;
+  const u32 outcome = ReadOutcome(watched);
+  if (watched) {
+    __syncwarp();  // All lanes have read it.
+    ClearStop();
+  }
+  return outcome;
 }
 
 // (warp) Executes the quantum whose GraphDescriptor is the block's descriptor.
 template <bool kStreams>
 __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
-  const GraphDescriptor quantum = reinterpret_cast<const GraphDescriptor&>(block_state.descriptor);
+  const GraphDescriptor quantum = reinterpret_cast<const GraphDescriptor&>(own.state.descriptor);
   __syncwarp();  // All lanes have read it.
   const u32 rank = quantum.rank;
   WideProgress* const wide = p.wide + (quantum.token & p.slot_mask);
   GangMember<kStreams> member{p};
   Walk<kStreams> walk(member, quantum, rank, p.workers, &gang_memory);
   if (LaneId() == 0) {
-    TaskDescriptor& task = block_state.descriptor;
+    TaskDescriptor& task = own.state.descriptor;
     task.flags = 0;
     for (u32 w = 0; w < kTaskWords; ++w) task.words[w] = 0;
   }
@@ -345,14 +363,14 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
         // Behind one that cannot fail, or whose failure withdraws it, and with other memory.
         started = kStreams && early && node.IsLastCommand() &&
                   (node.turn || (walk.has_turn() && walk.AwaitsNodeBefore()));
-        if (started) next = StartEarly<kStreams>(walk);
-        const u32 status_and_detail = EndNode(node);
+        if (started) next = StartEarly<kStreams>(walk, member.reset);
+        const u32 status_and_detail = EndNode(p, node);
         const u64 end_ns = NanosecondClock();
         early = started || (early && status_and_detail == 0);
-        if (early && !started) next = StartEarly<kStreams>(walk);
+        if (early && !started) next = StartEarly<kStreams>(walk, member.reset);
         walk.Finish(status_and_detail, begin_ns, end_ns);
       } else if (early) {
-        next = StartEarly<kStreams>(walk);
+        next = StartEarly<kStreams>(walk, member.reset);
       }
       if (early) {
         // After the stores of the node before have been released: one that faults is still seen as
@@ -368,7 +386,7 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
       }
       if (runs) {
         begin_ns = NanosecondClock();
-        node = early ? next : StartOperator<InputState::kReady, kStreams>(walk);
+        node = early ? next : StartOperator<InputState::kReady, kStreams>(walk, member.reset);
       } else if (walk.leaves()) {
         break;
       }
@@ -383,7 +401,7 @@ __device__ __noinline__ void RunQuantum(const LaunchParameters& p) {
   if (!last) return;
   const u32 status_and_detail = ready == kQuantumOpen ? walk.Conclude() : walk.Refuse();
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
-  ClearOutcome();
+  member.reset();
   __syncwarp();
   if (LaneId() == 0) *wide = WideProgress{};
   FenceSystem();
@@ -406,7 +424,7 @@ __device__ __forceinline__ void RunNodes() {
         RunTurn(place);
       } else {
         // A turn before it may still have results in the block's memory.
-        Block(&block_state).barrier();
+        Block(&own.state).barrier();
         RunBlockOperator();
       }
     } else {
@@ -436,10 +454,10 @@ __device__ __forceinline__ void ServeMailbox(const LaunchParameters& p) {
     } while (!__all_sync(kAllLanes, chunk.stamp == Stamp(read)));
     FenceDevice();
     TakeDescriptor(chunk);
-    if (block_state.descriptor.flags & kLeave) break;
+    if (own.handover.flags & kLeave) break;
     RunQuantum<kStreams>(p);
   }
-  if (LaneId() == 0) handover.leave = 1;
+  if (LaneId() == 0) own.handover.leave = 1;
   __syncwarp();
   if constexpr (kStreams) EndLoader();
   Post(kLeaveNodes);

@@ -39,6 +39,11 @@ inline constexpr u32 kRingPages = 6;
 inline constexpr u32 kRingAlignment = 1024;
 inline constexpr u32 kRingBytes = kRingPages * 16384 + kRingAlignment;
 
+// An entry of kTaskLimits: how long a task may run, in microseconds, 0: any time; and whether the
+// operator can be stopped while it runs.
+inline constexpr u32 kMaxTaskLimit = 0x7fffffff;
+inline constexpr u32 kCanBeStopped = 0x80000000;
+
 // Slots of the device ring: a power of two. There are more than tasks can be in flight, because
 // a wide task uses one for each block that works on it.
 inline constexpr u32 kDeviceRingSlots = 16384;

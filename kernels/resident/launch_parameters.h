@@ -65,6 +65,7 @@ struct LaunchParameters {
   const RingSlot* submissions;
   RingSlot* completions;
   const ArgumentBlock* argument_blocks;
+  const u64* host_stop_words;
   // In device memory.
   KernelState* state;
   RingSlot* device_ring;          // kDeviceRingSlots.
@@ -73,6 +74,7 @@ struct LaunchParameters {
   TaskMemory* task_memories;      // One for each submission slot; for wide tasks.
   unsigned char* scratch;         // kScratchBytes for each block of either kernel.
   Mailboxes* mailboxes;
+  u64* stop_words;  // One for each submission slot: StopWord.
   u64 first_sequence;
   u32 slot_mask;  // Submission slots - 1.
   // Blocks of the graph kernel, at most kMaxGraphWorkers; 0: it is not there.

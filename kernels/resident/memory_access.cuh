@@ -97,6 +97,10 @@ __device__ __forceinline__ void StoreDevice(u32* to, u32 value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void StoreDevice(u64* to, u64 value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 __device__ __forceinline__ u32 AcquireDevice(const u32* from) {
   u32 value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
@@ -148,12 +152,12 @@ inline constexpr int kHandOverBarrier = 2;
 inline constexpr int kFinishedBarrier = 3;
 
 template <int kBarrier>
-__device__ __forceinline__ void BarrierSync() {
-  asm volatile("barrier.sync %0, %1;" ::"n"(kBarrier), "r"(blockDim.x) : "memory");
+__device__ __forceinline__ void BarrierSync(u32 block_threads = blockDim.x) {
+  asm volatile("barrier.sync %0, %1;" ::"n"(kBarrier), "r"(block_threads) : "memory");
 }
 template <int kBarrier>
-__device__ __forceinline__ void BarrierArrive() {
-  asm volatile("barrier.arrive %0, %1;" ::"n"(kBarrier), "r"(blockDim.x) : "memory");
+__device__ __forceinline__ void BarrierArrive(u32 block_threads) {
+  asm volatile("barrier.arrive %0, %1;" ::"n"(kBarrier), "r"(block_threads) : "memory");
 }
 
 }  // namespace resident

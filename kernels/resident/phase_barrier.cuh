@@ -41,6 +41,27 @@ __device__ __forceinline__ bool TestPhase(u32 barrier, u32 parity) {
       : "memory");
   return ended != 0;
 }
+// The same, and the thread is suspended for about `ns` nanoseconds unless it ends before.
+__device__ __forceinline__ bool TestPhaseFor(u32 barrier, u32 parity, u32 ns) {
+#if __CUDA_ARCH__ >= 900
+  u32 ended;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared.b64 p, [%1], %2, %3;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity), "r"(ns)
+      : "memory");
+  return ended != 0;
+#else
+  constexpr u32 kPauseNs = 64;
+  for (u32 waited = 0; waited < ns; waited += kPauseNs) {
+    if (TestPhase(barrier, parity)) return true;
+    __nanosleep(kPauseNs);
+  }
+  return TestPhase(barrier, parity);
+#endif
+}
 // A short wait.
 __device__ __forceinline__ void AwaitPhase(u32 barrier, u32 parity) {
   asm volatile(

@@ -49,6 +49,7 @@
 #include "kernels/resident/launch_parameters.h"
 #include "kernels/resident/mailboxes.cuh"
 #include "kernels/resident/memory_access.cuh"
+#include "kernels/resident/task_stop.cuh"
 #include "kernels/sdk/operator.h"
 
 namespace resident {
@@ -75,6 +76,11 @@ constexpr long long kSlowAnswerCycles = 1900;
 // While the graph kernel is there, the poller looks after so many polls, or lone tasks, whether
 // there has been no quantum for kGraphsIdleNs.
 constexpr u32 kPollsToLook = 1u << 16;
+// While a lone task runs, it looks after so many polls, about 50 us, whether the task has to stop.
+constexpr u32 kPollsToWatch = 64;
+constexpr long long kWatchCycles = 100'000;
+// Chunks of a wide task that a block runs before it looks whether the task has run too long.
+constexpr u32 kChunksToLook = 32;
 // A worker that runs a range notes its current task for the host at least this often (1 ms), but
 // not within a task.
 constexpr long long kNoteCycles = 2'000'000;
@@ -94,9 +100,10 @@ __device__ __forceinline__ bool IsCompactTask(u32 flags) {
   return (flags & ~(kTaskDeviceOutputs | kTaskSlowAnswer)) == kTaskCompact;
 }
 
-// Number of chunks of the arguments of the block's task.
+// Number of chunks of the arguments of the block's task. REQUIRES: no operator was called since it
+// was taken.
 __device__ __forceinline__ u32 ArgumentChunks() {
-  const u64 count = block_state.descriptor.argument_count();
+  const u64 count = own.state.descriptor.argument_count();
   return static_cast<u32>(min(count, u64{kMaxArguments}) * sizeof(Argument) / sizeof(StampedChunk));
 }
 
@@ -123,9 +130,9 @@ __device__ __forceinline__ void CopyArguments(u32 chunks, Load load, Store store
 
 // (warp) Fetches `chunks` chunks of the arguments of the block's task from host memory.
 __device__ __forceinline__ void FetchArguments(const LaunchParameters& p, u32 chunks) {
-  const auto* from = reinterpret_cast<const StampedChunk*>(
-      p.argument_blocks + (block_state.descriptor.token & p.slot_mask));
-  auto* to = reinterpret_cast<StampedChunk*>(&block_state.arguments);
+  const auto* from =
+      reinterpret_cast<const StampedChunk*>(p.argument_blocks + (own.handover.token & p.slot_mask));
+  auto* to = reinterpret_cast<StampedChunk*>(&own.state.arguments);
   CopyArguments(
       chunks, [&](u32 i) { return LoadChunkSystem(from + i); },
       [&](u32 i, const StampedChunk& chunk) { to[i] = chunk; });
@@ -134,46 +141,61 @@ __device__ __forceinline__ void FetchArguments(const LaunchParameters& p, u32 ch
 // ---------------------------------------------------------------- compute warps ----
 
 // (warp 0 of block 0) Completes the block's task; see "Memory ordering" above.
-__device__ __forceinline__ void FinishLoneTask(const LaunchParameters& p) {
-  const bool device_outputs = block_state.descriptor.flags & kTaskDeviceOutputs;
+__device__ __forceinline__ void FinishLoneTask(const LaunchParameters& p, bool watched) {
+  const bool device_outputs = own.handover.flags & kTaskDeviceOutputs;
   if (!device_outputs) FenceSystem();
-  if (threadIdx.x == 0) handover.state = kFencing;
+  if (threadIdx.x == 0) own.handover.state = kFencing;
   FenceBlock();  // The poller sees kFencing before the host can see the completion.
-  StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
-                  handover.start_ns);
+  StoreCompletion(p, own.handover.token, ReadOutcome(watched), own.handover.start_ns);
   if (device_outputs) FenceDevice();
   __syncwarp();
-  if (threadIdx.x == 0) handover.state = kIdle;
+  if (threadIdx.x == 0) own.handover.state = kIdle;
 }
 
 __device__ void RunOperators(const LaunchParameters& p, bool is_poller) {
   while (true) {
-    BarrierSync<kHandOverBarrier>();
-    if (handover.leave) return;
-    RunBlockOperator();
+    BarrierSync<kHandOverBarrier>(own.handover.block_threads);
+    if (own.handover.leave) return;
+    const bool watched = RunBlockOperator();
     if (threadIdx.x < kWarp) {
       if (is_poller) {
-        FinishLoneTask(p);
-      } else if (!handover.wide) {
-        FenceOutputs(block_state.descriptor.flags & kTaskDeviceOutputs);
-        StoreCompletion(p, block_state.descriptor.token, block_state.status_and_detail,
-                        handover.start_ns);
+        FinishLoneTask(p, watched);
+      } else if (!own.handover.wide) {
+        FenceOutputs(own.handover.flags & kTaskDeviceOutputs);
+        StoreCompletion(p, own.handover.token, ReadOutcome(watched), own.handover.start_ns);
         __syncwarp();  // All lanes have read the state, so it may be overwritten.
       }
     }
-    if (!is_poller) BarrierArrive<kFinishedBarrier>();
+    if (is_poller) continue;
+    if (!watched) {
+      BarrierArrive<kFinishedBarrier>(own.handover.block_threads);
+    } else if (threadIdx.x == 0) {
+      // The barrier behind the operator ordered what all threads wrote before this.
+      ArriveAtPhase(SharedAddress(&own.handover.finished));
+    }
   }
 }
 
 // ------------------------------------------------------- control warp of a worker ----
+
+// (warp) Waits until the compute warps have executed what was handed over to them; if the task is
+// watched, stops it if it has to. `since_ns`: see AwaitWatched.
+template <bool kWatched>
+__device__ __forceinline__ void AwaitFinished(const LaunchParameters& p, u64 since_ns = 0) {
+  if (!kWatched) return BarrierSync<kFinishedBarrier>();
+  const u32 executed = own.handover.executed;
+  AwaitWatched(p, SharedAddress(&own.handover.finished), executed & 1, since_ns);
+  if (LaneId() == 0) own.handover.executed = executed + 1;
+  __syncwarp();
+}
 
 // (warp) Fetches the arguments of a wide task: one block, the leader, reads them from host
 // memory and stores a copy in device memory for the others. If each block read them from host
 // memory, the reads would delay each other: 260 blocks took 200 us (docs/benchmarks, "wide add").
 __device__ __forceinline__ void ShareArguments(const LaunchParameters& p, WideProgress* wide,
                                                bool leader, u32 chunks) {
-  const u32 token = block_state.descriptor.token;
-  auto* shared = reinterpret_cast<StampedChunk*>(&block_state.arguments);
+  const u32 token = own.handover.token;
+  auto* shared = reinterpret_cast<StampedChunk*>(&own.state.arguments);
   auto* device = reinterpret_cast<StampedChunk*>(p.wide_arguments + (token & p.slot_mask));
   if (leader) {
     FetchArguments(p, chunks);
@@ -193,8 +215,9 @@ __device__ __forceinline__ void ShareArguments(const LaunchParameters& p, WidePr
 
 // (warp) Runs chunks of the block's wide task until none is left; completes it if this
 // block is the last to finish.
-__device__ void RunWideTask(const LaunchParameters& p) {
-  const TaskDescriptor& task = block_state.descriptor;
+template <bool kWatched>
+__device__ __noinline__ void RunWideTask(const LaunchParameters& p) {
+  const TaskDescriptor& task = own.state.descriptor;
   const u32 token = task.token;
   const u32 chunks = static_cast<u32>(task.chunks());
   const u32 max_blocks = static_cast<u32>(task.max_blocks());
@@ -212,30 +235,41 @@ __device__ void RunWideTask(const LaunchParameters& p) {
   if (!numbered) claim();
   if (chunk == 0 && LaneId() == 0) wide->start_ns = NanosecondClock();
   if (chunk < chunks) ShareArguments(p, wide, /*leader=*/chunk == 0, ArgumentChunks());
+  u32 outcome = 0;
+  const u64 since_ns = NanosecondClock();
+  u32 ran = 0;
   while (chunk < chunks) {
     if (LaneId() == 0) {
-      block_state.chunk = chunk;
-      block_state.chunk_count = chunks;
-      block_state.task_memory = task_memory;
-      handover.wide = 1;
+      own.state.chunk = chunk;
+      own.state.chunk_count = chunks;
+      own.state.scratch = own.handover.scratch;
+      own.state.task_memory = task_memory;
+      own.handover.wide = 1;
     }
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
+    const u64 word = LoadStopWord(p, token);
     // The next chunk is claimed while this one runs. One of the last is not, because a block that
     // has not begun yet may start it earlier. If this one waits for chunks with lower numbers,
     // these do not wait behind it: what is claimed behind a chunk has a higher number.
     const bool ahead = chunk + 2 * blocks < chunks;
     if (ahead) claim();
-    BarrierSync<kFinishedBarrier>();
+    AwaitFinished<kWatched>(p, since_ns);
+    if (outcome == 0) outcome = ReadOutcome(kWatched);
     if (numbered) break;
+    StopReason stop = kWatched ? ReadStop() : StopReason::kNone;
+    if (stop == StopReason::kNone) stop = StopOf(word, token);
+    if (stop == StopReason::kNone && ++ran % kChunksToLook == 0) stop = LookForStop(p, since_ns);
+    if (stop != StopReason::kNone) {
+      // What was claimed before is executed, because chunks with higher numbers may wait for it.
+      if (LaneId() == 0) atomicMax(&wide->next_chunk, chunks);
+      if (kWatched) StopOperator(stop);
+      outcome = PackStopped(stop);
+    }
     if (!ahead) claim();
   }
-  if (LaneId() == 0) {
-    block_state.task_memory = nullptr;
-    if (block_state.status_and_detail != 0) {
-      atomicCAS(&wide->status_and_detail, 0, block_state.status_and_detail);
-    }
-  }
+  if (kWatched) ClearStop();
+  if (LaneId() == 0 && outcome != 0) atomicCAS(&wide->status_and_detail, 0, outcome);
   if (!IsLastToFinish(wide, blocks)) return;
   const u32 status_and_detail = *reinterpret_cast<volatile u32*>(&wide->status_and_detail);
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
@@ -258,7 +292,7 @@ __device__ __forceinline__ u32 BlocksOfRange(u32 count, u32 claim, u32 max_block
 // claim_values.
 __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range, u32 first,
                                                    u32 count) {
-  const RangeColumn* const columns = ColumnsOf(&block_state.arguments, range.arguments);
+  const RangeColumn* const columns = ColumnsOf(&own.state.arguments, range.arguments);
   const u64 task = u64{first} + LaneId();
   if (LaneId() < count) {
 #pragma unroll 1
@@ -277,11 +311,19 @@ __device__ __forceinline__ void ComputeClaimValues(const RangeDescriptor& range,
   __syncwarp();
 }
 
+// (one lane) The outcome of a task of a range that is not run.
+__device__ __forceinline__ void WriteStopped(const RangeDescriptor& range, u32 task,
+                                             StopReason reason) {
+  StoreSystem(reinterpret_cast<RangeOutcome*>(range.outcomes) + task, {PackStopped(reason), 0});
+}
+
 // (warp) Runs tasks of the block's range until none is left; completes the range if this block is
 // the last to finish. It is a function of its own because the compiler otherwise stores values that
 // the loop needs to memory: ranges are then 4 % slower.
+template <bool kWatched>
 __device__ __noinline__ void RunRange(const LaunchParameters& p) {
-  const RangeDescriptor range = reinterpret_cast<const RangeDescriptor&>(block_state.descriptor);
+  const StateReset reset;
+  const RangeDescriptor range = reinterpret_cast<const RangeDescriptor&>(own.state.descriptor);
   __syncwarp();  // All lanes have read it.
   const u32 lane = LaneId();
   const bool compact = range.flags & kTaskCompact;
@@ -290,14 +332,12 @@ __device__ __noinline__ void RunRange(const LaunchParameters& p) {
   const u32 blocks = BlocksOfRange(range.count, range.claim, range.max_blocks);
   WideProgress* const wide = p.wide + (range.token & p.slot_mask);
   // What all tasks have in common.
-  TaskDescriptor& task = block_state.descriptor;
+  TaskDescriptor& task = own.state.descriptor;
   if (lane == 0) {
     task.flags = compact ? kTaskCompact : 0;
     task.words[0] = compact ? range.elements : range.arguments;
     for (u32 w = 1; w < kTaskWords; ++w) task.words[w] = 0;
-    block_state.chunk = 0;
-    block_state.chunk_count = 1;
-    handover.wide = 1;
+    own.handover.wide = 1;
   }
   u32 claim = 0;
   const auto take = [&] {
@@ -310,11 +350,23 @@ __device__ __noinline__ void RunRange(const LaunchParameters& p) {
     ShareArguments(p, wide, /*leader=*/claim == 0, RangeArgumentChunks(range.arguments));
   }
   u32 failed = 0;
+  // Why the tasks that have not begun do not run.
+  StopReason stop = StopReason::kNone;
   while (claim < claims) {
     const u32 begin = claim * range.claim;
     const u32 count = min(range.claim, range.count - begin);
     const u32 first = range.first + begin;
-    ComputeClaimValues(range, first, count);
+    const u64 word = LoadStopWord(p, range.token);
+    if (stop == StopReason::kNone) {
+      ComputeClaimValues(range, first, count);
+      stop = StopOf(word, range.token);
+    }
+    if (stop != StopReason::kNone) {
+      if (lane < count) WriteStopped(range, first + lane, stop);
+      failed += count;
+      take();
+      continue;
+    }
     long long noted = 0;
     for (u32 t = 0; t < count; ++t) {
       // The host must see how long a task runs, and not how long the claim does.
@@ -323,18 +375,17 @@ __device__ __noinline__ void RunRange(const LaunchParameters& p) {
         noted = clock64();
       }
       if (lane < range.arguments) {
-        u64& to =
-            compact ? task.words[1 + lane] : block_state.arguments.arguments[lane].scalar_bits;
+        u64& to = compact ? task.words[1 + lane] : own.state.arguments.arguments[lane].scalar_bits;
         to = claim_values[lane][t];
       }
-      if (lane == 0) block_state.status_and_detail = block_state.barrier_arrivals = 0;
+      reset();
       const u64 start_ns = times ? NanosecondClock() : 0;
       __syncwarp();
       BarrierSync<kHandOverBarrier>();
       // The next claim is taken while the last task of this one runs.
       if (t + 1 == count) take();
-      BarrierSync<kFinishedBarrier>();
-      const u32 status_and_detail = block_state.status_and_detail;
+      AwaitFinished<kWatched>(p);
+      const u32 status_and_detail = ReadOutcome(kWatched);
       failed += status_and_detail != 0;
       if (lane == 0 && (times || status_and_detail != 0)) {
         const u64 elapsed = times ? NanosecondClock() - start_ns : 0;
@@ -343,6 +394,17 @@ __device__ __noinline__ void RunRange(const LaunchParameters& p) {
             {status_and_detail, static_cast<u32>(elapsed < 0xffffffffu ? elapsed : 0xffffffffu)});
       }
       __syncwarp();  // All lanes have read the status.
+      if (!kWatched) continue;
+      const StopReason own_stop = ReadStop();
+      __syncwarp();  // All lanes have read it.
+      ClearStop();
+      // The time limit is that of a task, so that the tasks behind it run.
+      if (own_stop != StopReason::kDeadline && own_stop != StopReason::kCancelled) continue;
+      stop = own_stop;
+      if (t + 1 + lane < count) WriteStopped(range, first + t + 1 + lane, stop);
+      failed += count - t - 1;
+      if (t + 1 != count) take();
+      break;
     }
   }
   if (lane == 0 && failed != 0) atomicAdd(&wide->failed, failed);
@@ -353,10 +415,10 @@ __device__ __noinline__ void RunRange(const LaunchParameters& p) {
   if (!last) return;
   failed = *reinterpret_cast<volatile u32*>(&wide->failed);
   const u64 start_ns = *reinterpret_cast<volatile u64*>(&wide->start_ns);
-  ClearOutcome();
+  reset();
   __syncwarp();
   if (lane == 0) {
-    *reinterpret_cast<u32*>(block_state.result) = failed;
+    *reinterpret_cast<u32*>(own.state.result) = failed;
     *wide = WideProgress{};
   }
   FenceSystem();
@@ -365,8 +427,15 @@ __device__ __noinline__ void RunRange(const LaunchParameters& p) {
   __syncwarp();  // All lanes have read the result.
 }
 
+// (warp) Waits for a block task that is watched.
+__device__ __noinline__ void EndWatched(const LaunchParameters& p) {
+  AwaitFinished</*kWatched=*/true>(p);
+  ClearStop();
+}
+
 __device__ void ServeDeviceRing(const LaunchParameters& p) {
   const u32 lane = LaneId();
+  const StateReset reset;
   while (true) {
     u64 ticket = 0;
     if (lane == 0) ticket = atomicAdd(&p.state->next_ticket, 1ULL);
@@ -378,15 +447,20 @@ __device__ void ServeDeviceRing(const LaunchParameters& p) {
     } while (!__all_sync(kAllLanes, chunk.stamp == Stamp(ticket)));
     if (lane == 0) AddDevice(&p.state->taken[ticket / kQuarterSlots % kDeviceRingQuarters], 1);
     FenceDevice();
+    reset();
     TakeDescriptor(chunk);
-    const TaskDescriptor& task = block_state.descriptor;
+    const TaskDescriptor& task = own.state.descriptor;
     if (task.flags & kLeave) break;
+    const bool watched = IsWatched(task.operator_slot);
     if (task.flags & kTaskRange) {
-      RunRange(p);
+      if (watched) {
+        RunRange</*kWatched=*/true>(p);
+      } else {
+        RunRange</*kWatched=*/false>(p);
+      }
       continue;
     }
     if (lane == 0) WriteBreadcrumb(task.token, task.operator_slot);
-    ClearOutcome();
     if (!(task.flags & kTaskCompact)) {
       if (task.chunks() > kMaxTaskChunks) {
         __syncwarp();  // Other lanes have cleared the outcome.
@@ -396,22 +470,28 @@ __device__ void ServeDeviceRing(const LaunchParameters& p) {
         continue;
       }
       if (task.chunks() > 1) {
-        RunWideTask(p);
+        if (watched) {
+          RunWideTask</*kWatched=*/true>(p);
+        } else {
+          RunWideTask</*kWatched=*/false>(p);
+        }
         continue;
       }
       FetchArguments(p, ArgumentChunks());
     }
     if (lane == 0) {
-      block_state.chunk = 0;
-      block_state.chunk_count = 1;
-      handover.wide = 0;
-      handover.start_ns = NanosecondClock();
+      own.handover.wide = 0;
+      own.handover.start_ns = NanosecondClock();
     }
     __syncwarp();
     BarrierSync<kHandOverBarrier>();
-    BarrierSync<kFinishedBarrier>();
+    if (watched) {
+      EndWatched(p);
+    } else {
+      AwaitFinished</*kWatched=*/false>(p);
+    }
   }
-  if (lane == 0) handover.leave = 1;
+  if (lane == 0) own.handover.leave = 1;
   __syncwarp();
   BarrierSync<kHandOverBarrier>();
 }
@@ -443,6 +523,7 @@ class Poller {
   __device__ void Run() {
     while (leave_ == LeaveReason::kNone) {
       const Found found = Look();
+      Watch();
       if (found == Found::kLoneTask) {
         AwaitAnswer();
         if (++lone_tasks_ % kPollsToLook != 0) continue;
@@ -459,8 +540,7 @@ class Poller {
     StampedChunk leave{};
     if (LaneId() % kChunksPerSlot == 0) leave.payload[1] = kLeave << 16;
     ring_.WriteCopies(leave, gridDim.x - 1);
-    while (handover.state != kIdle) {
-    }
+    while (own.handover.state != kIdle) Watch();
     const u64 mail_idle_ns = MailIdleNs();
     if (LaneId() == 0) {
       p_.state->filled = ring_.filled();
@@ -468,7 +548,7 @@ class Poller {
       p_.report->mail_idle_ns = mail_idle_ns;
       p_.report->kind = kind_;
       p_.report->reason = leave_;
-      handover.leave = 1;
+      own.handover.leave = 1;
       FenceSystem();
     }
     __syncwarp();
@@ -483,8 +563,17 @@ class Poller {
   // A task that was read may depend on the last lone task, so its fence must be complete: see
   // "Memory ordering".
   __device__ __forceinline__ void AwaitFence() const {
-    while (handover.state == kFencing) {
+    while (own.handover.state == kFencing) {
     }
+  }
+
+  // Looks now and then whether the lone task has to stop, if it is long.
+  __device__ __forceinline__ void Watch() {
+    if (!watches_ || own.handover.state != kRunning) return;
+    const long long now = clock64();
+    if (now - watched_ < kWatchCycles) return;
+    watched_ = now;
+    WatchLoneTask(p_);
   }
 
   // Waits until the lone task has ended and the host can have responded to its completion, so that
@@ -492,9 +581,9 @@ class Poller {
   // poll has to wait for the whole PCIe latency of the next one.
   __device__ __forceinline__ void AwaitAnswer() const {
     const long long begin = clock64();
-    while (handover.state == kRunning && clock64() - begin < kLoneTaskCycles) {
+    while (own.handover.state == kRunning && clock64() - begin < kLoneTaskCycles) {
     }
-    const bool slow = block_state.descriptor.flags & kTaskSlowAnswer;
+    const bool slow = own.handover.flags & kTaskSlowAnswer;
     const long long answer_cycles = slow ? kSlowAnswerCycles : kAnswerCycles;
     const long long end = clock64();
     while (clock64() - end < answer_cycles) {
@@ -513,24 +602,24 @@ class Poller {
     StampedChunk chunk;
     u32 ready;
     u32 polls = 0;
+    const u32 max_polls = watches_ ? kPollsToWatch : kPollsToLook;
     do {
       chunk = AcquireChunkSystem(from);
       ready = __ballot_sync(kAllLanes, chunk.stamp == stamp);
-    } while ((ready & 0xf) != 0xf && ++polls < kPollsToLook);
+    } while ((ready & 0xf) != 0xf && ++polls < max_polls);
     if ((ready & 0xf) != 0xf) return Found::kNothing;
     const u32 word1 = __shfl_sync(kAllLanes, chunk.payload[1], 0);
     const u32 flags = FlagsOf(word1);
     if ((ready >> 4 & 0xf) == 0xf || !IsCompactTask(flags)) return Found::kOther;
     AwaitFence();
-    if (handover.state != kIdle) return Found::kOther;
+    if (own.handover.state != kIdle) return Found::kOther;
+    if (watches_) ClearStop();
     TakeDescriptor(chunk);
-    ClearOutcome();
+    reset_();
     if (LaneId() == 0) {
-      block_state.chunk = 0;
-      block_state.chunk_count = 1;
-      handover.wide = 0;
-      handover.state = kRunning;
-      handover.start_ns = NanosecondClock();
+      own.handover.wide = 0;
+      own.handover.state = kRunning;
+      own.handover.start_ns = NanosecondClock();
     }
     // For an operator that may fault, the breadcrumb is written first, because the host needs it
     // after a fault. Otherwise it is written later, so that it does not delay the round trip.
@@ -540,6 +629,7 @@ class Poller {
     BarrierSync<kHandOverBarrier>();
     if (!may_fault && LaneId() == 0)
       WriteBreadcrumb(static_cast<u32>(next_), OperatorSlotOf(word1));
+    watches_ = IsWatched(OperatorSlotOf(word1));
     ++next_;
     return Found::kLoneTask;
   }
@@ -558,12 +648,14 @@ class Poller {
   __device__ void ForwardBulk() {
     StampedChunk bulk[kChunksPerLane];
     while (leave_ == LeaveReason::kNone) {
+      ring_.AwaitRoom(kBulkSlots);
       Read(next_, bulk);
       const u32 count = CountReady(next_, bulk);
       if (count == 0) return;
       AwaitFence();
       FenceSystem();
       next_ += HandOn(bulk, count);
+      Watch();
     }
   }
 
@@ -621,6 +713,13 @@ class Poller {
       const StampedChunk chunk = Pick(bulk, i);
       const u32 flags = FlagsOf(__shfl_sync(kAllLanes, chunk.payload[1], 0));
       if (flags & kTaskSkip) continue;
+      if (flags & kTaskStop) {
+        // words[0] starts at payload word 2, words[1] at 4.
+        const u32 token = __shfl_sync(kAllLanes, chunk.payload[2], 0);
+        const u32 reason = __shfl_sync(kAllLanes, chunk.payload[1], 1);
+        TakeStop(p_, token, static_cast<StopReason>(reason));
+        continue;
+      }
       if (flags & kTaskPark) {
         leave_ = LeaveReason::kPark;
         return i + 1;
@@ -668,6 +767,10 @@ class Poller {
   LaunchKind kind_ = LaunchKind::kTasks;
   // Lone tasks so far: see kPollsToLook.
   u32 lone_tasks_ = 0;
+  const StateReset reset_;
+  // Whether the last lone task can be stopped while it runs, and when Watch last looked.
+  bool watches_ = false;
+  long long watched_ = 0;
 };
 
 }  // namespace

@@ -267,7 +267,7 @@ __device__ __forceinline__ void MultiplyPages(u32 place) {
   static_assert(kRows * (kWide ? kStreamWideColumns : kStreamColumns) * 2 == kStreamPageBytes, "");
   const u32 t = threadIdx.x, warp = t / kWarp, lane = t % kWarp, g = lane >> 2, tq = lane & 3,
             odd = g & 1;
-  auto& memory = *reinterpret_cast<ProductMemory*>(block_state.memory);
+  auto& memory = *reinterpret_cast<ProductMemory*>(own.state.memory);
   StreamTurn& posted = turns[place];
   const u32 count = posted.count;
   PageReader reader(posted.sequence);

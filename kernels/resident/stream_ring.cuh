@@ -185,7 +185,7 @@ __device__ __forceinline__ void LoaderBarrier() {
 __device__ __forceinline__ void RunLoader() {
   while (true) {
     LoaderBarrier();
-    if (handover.leave) return;
+    if (own.handover.leave) return;
     if (LaneId() == 0) {
       FollowStreams();
       ClearRing(/*again=*/true);
@@ -217,7 +217,7 @@ __device__ __forceinline__ void StopLoader() {
   LoaderBarrier();
 }
 
-// (control warp) Lets the loader leave with the block; handover.leave is set.
+// (control warp) Lets the loader leave with the block; own.handover.leave is set.
 __device__ __forceinline__ void EndLoader() { LoaderBarrier(); }
 
 }  // namespace

@@ -49,8 +49,11 @@ struct DeviceOptions {
   DeviceQueue::Options queue;
   // --park_after: idle time after which the kernel is parked. 0: never.
   std::chrono::milliseconds park_after{10'000};
-  // --task_time_limit: if a task runs longer, its engine is terminated. 0: no limit.
+  // --task_time_limit: if a task runs longer, the engine stops it; and if it has not ended
+  // `stop_grace` later, the engine is terminated. 0: no limit.
   std::chrono::milliseconds task_time_limit{10'000};
+  // Longer than an engine needs to stop a task on a busy machine.
+  std::chrono::milliseconds stop_grace{100};
   // Returns the limit for the operator in a slot; 0: task_time_limit. Called from the
   // supervisor's thread. Default: task_time_limit for all.
   std::function<std::chrono::milliseconds(uint32_t)> slot_time_limit;

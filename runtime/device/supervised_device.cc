@@ -140,6 +140,7 @@ void SupervisedDevice::BeginNext() {
   if (stop_ || next_ != nullptr) return;
   options.engine.generation = generation_;
   options.engine.beat_every = IdleTick();
+  options.engine.task_time_limit = options_.task_time_limit;
   options.engine.start_parked = true;
   if (options.engine.memory_bytes == 0) {
     options.engine.memory_bytes = options.limits.device_memory_mib << 20;
@@ -335,8 +336,10 @@ std::optional<EngineEnd> SupervisedDevice::Tick(Watched& watched) {
                      {}};
   }
   if (queue_.counters().in_flight == 0) return std::nullopt;
-  const std::vector<OverdueTask> overdue =
-      queue_.FindOverdue([this](uint32_t slot) { return FindTimeLimit(slot); });
+  const std::vector<OverdueTask> overdue = queue_.FindOverdue([this](uint32_t slot) {
+    const nanoseconds limit = FindTimeLimit(slot);
+    return limit == nanoseconds::max() ? limit : limit + options_.stop_grace;
+  });
   if (overdue.empty()) return std::nullopt;
   const uint32_t slot = overdue.front().operator_slot;
   const int64_t limit = std::chrono::duration_cast<milliseconds>(FindTimeLimit(slot)).count();

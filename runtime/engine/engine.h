@@ -66,6 +66,9 @@ struct EngineOptions {
   uint32_t max_blocks = 0;
   // Start() does not launch the kernel: the first Switch or Resume launches it.
   bool start_parked = false;
+  // How long a task may run before it is stopped, where its operator has no limit of its own; 0:
+  // any time.
+  std::chrono::milliseconds task_time_limit{0};
   // The longest interval of the process's heartbeat.
   std::chrono::milliseconds beat_every{500};
   // The generation that Start() loads; null: only the built-in operators.

@@ -20,6 +20,7 @@
 #ifndef RESIDENT_RUNTIME_ENGINE_GENERATION_H_
 #define RESIDENT_RUNTIME_ENGINE_GENERATION_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,6 +36,11 @@ struct GenerationOperator {
   std::string symbol;
   // Operators of one unit may share it.
   std::shared_ptr<const std::string> object;
+  // How long a task may run; 0: EngineOptions::task_time_limit.
+  std::chrono::milliseconds time_limit{0};
+  // Whether it can be stopped while it runs, and not only between its chunks, tasks or nodes: on a
+  // GPU its code looks whether it has to return.
+  bool stoppable = false;
 };
 
 struct Generation {

@@ -43,6 +43,13 @@ enum class TaskStatus : uint8_t {
   kInternal = 6,
 };
 
+// Whether a task in the ring that ended so may have run in part: it was stopped, or its engine
+// ended.
+inline bool MayHaveRunInPart(TaskStatus status) {
+  return status == TaskStatus::kAborted || status == TaskStatus::kUnavailable ||
+         status == TaskStatus::kCancelled || status == TaskStatus::kDeadlineExceeded;
+}
+
 // Objects that must exist as long as something that refers to them. The few of most batches need no
 // allocation.
 using KeptAlive = absl::InlinedVector<std::shared_ptr<const void>, 4>;
@@ -85,8 +92,10 @@ struct Batch {
 
   // --- Any thread may set this at any time ------------------------------------
 
-  // Tasks not yet in the ring are skipped from now on.
+  // Tasks not yet in the ring are skipped from now on, and those that run are stopped.
   std::atomic<bool> cancelled{false};
+  // If not null, tells whether this task was cancelled by itself. Called from any thread.
+  bool (*task_cancelled)(const Batch&, uint32_t index) = nullptr;
 
   // --- Filled in by the queue -------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cassert>
 #include <thread>
@@ -280,6 +281,9 @@ class DeviceQueue::Impl {
     counters.in_flight = in_flight_.load(std::memory_order_relaxed);
     counters.next_sequence = next_sequence_.load(std::memory_order_relaxed);
     counters.ring_slots = ring_slots_.load(std::memory_order_relaxed);
+    for (size_t reason = 0; reason < stopped_.size(); ++reason) {
+      counters.stopped[reason] = stopped_[reason].load(std::memory_order_relaxed);
+    }
     absl::MutexLock lock(&mu_);
     counters.queued_tasks = queues_.queued_tasks();
     counters.completed_tasks = completed_tasks_;
@@ -357,6 +361,9 @@ class DeviceQueue::Impl {
       Deliver(&finished);
       const Clock::time_point now = time_.Now();
       CheckDeadlines(now);
+      if (now.time_since_epoch().count() >= next_stop_.load(std::memory_order_relaxed)) {
+        progress |= StopExpired(now);
+      }
       const bool hot = hot_lanes_.load(std::memory_order_relaxed) > 0;
       CountLanePolling(now, hot && !progress);
       if (progress) {
@@ -384,7 +391,11 @@ class DeviceQueue::Impl {
       if (alarm.is_set() && in_flight_.load(std::memory_order_relaxed) > 0) {
         sleeping_.store(true, std::memory_order_seq_cst);
         // Work that arrived before `sleeping_` was set did not raise the alarm.
-        if (!work_arrived_.load(std::memory_order_seq_cst)) alarm.Await(poll_backoff);
+        if (!work_arrived_.load(std::memory_order_seq_cst)) {
+          const auto stop =
+              Clock::time_point(Clock::duration(next_stop_.load(std::memory_order_relaxed)));
+          alarm.Await(std::clamp<nanoseconds>(stop - now, kMinPollBackoff, poll_backoff));
+        }
         sleeping_.store(false, std::memory_order_relaxed);
         poll_backoff = std::min(poll_backoff * 2, kMaxPollBackoff);
         continue;
@@ -455,6 +466,23 @@ class DeviceQueue::Impl {
     wake_dispatcher_ = true;  // The next iteration follows without a sleep.
   }
 
+  // Returns whether the device was asked to stop a task.
+  bool StopExpired(Clock::time_point now) ABSL_LOCKS_EXCLUDED(dispatch_mu_) {
+    absl::MutexLock lock(&dispatch_mu_);
+    const bool asked = tasks_.StopExpired(now);
+    NoteStops();
+    return asked;
+  }
+  // Copies what others read without dispatch_mu_.
+  void NoteStops() ABSL_EXCLUSIVE_LOCKS_REQUIRED(dispatch_mu_) {
+    next_stop_.store(tasks_.next_stop().time_since_epoch().count(), std::memory_order_relaxed);
+    if (!tasks_.TakeStopsChanged()) return;
+    for (size_t reason = 0; reason < stopped_.size(); ++reason) {
+      stopped_[reason].store(tasks_.stopped(static_cast<StopReason>(reason)),
+                             std::memory_order_relaxed);
+    }
+  }
+
   // Makes the dispatcher look for work, whatever it is waiting for.
   void WakeDispatcher() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     wake_dispatcher_ = true;
@@ -500,6 +528,7 @@ class DeviceQueue::Impl {
     if (!lanes_.empty()) progress |= VisitLanes(finished);
     progress |= SubmitTasks(finished);
     in_flight_.store(tasks_.in_flight(), std::memory_order_relaxed);
+    NoteStops();
     if (const HostRing* const ring = tasks_.ring().get()) {
       next_sequence_.store(ring->next_sequence(), std::memory_order_relaxed);
       ring_slots_.store(ring->slots(), std::memory_order_relaxed);
@@ -587,11 +616,15 @@ class DeviceQueue::Impl {
       for (auto& batch : tasks_.TakeReady()) {
         queues_.PushReady(std::move(batch), &finished->batches);
       }
-      if (std::exchange(drop_expired_, false)) queues_.DropExpired(&finished->batches);
+      if (std::exchange(drop_expired_, false)) {
+        queues_.DropExpired(&finished->batches);
+        // It ends soon: the dispatch loop looks for it without a pause.
+        progress = tasks_.StopExpired(time_.Now());
+      }
       if (!parked_) {
         const size_t finished_before = finished->batches.size();
         published = queues_.ServeAll(options_.quantum_tasks, &tasks_, &finished->batches);
-        progress = published || finished->batches.size() != finished_before;
+        progress |= published || finished->batches.size() != finished_before;
         served_room_version_ = tasks_.room_version();
       } else if ((!queues_.empty() || lanes_wait_) && !called_for_resume_ &&
                  on_work_while_parked_) {
@@ -693,6 +726,8 @@ class DeviceQueue::Impl {
   // Copies for readers without dispatch_mu_.
   std::atomic<uint32_t> hot_lanes_{0};
   std::atomic<uint32_t> in_flight_{0};
+  std::atomic<Clock::rep> next_stop_{Clock::time_point::max().time_since_epoch().count()};
+  std::array<std::atomic<uint64_t>, kStopReasons> stopped_{};
   std::atomic<uint64_t> next_sequence_{0};
   std::atomic<uint32_t> ring_slots_{0};
 

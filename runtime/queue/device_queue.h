@@ -22,6 +22,11 @@
 //
 // Thread safety: all members may be called from any thread.
 //
+// A task in the ring that runs when its batch is cancelled, or when its deadline passes, is
+// stopped: between its chunks, or within the operator if that can be stopped there (task.h,
+// StopReason). It ends as CANCELLED or DEADLINE_EXCEEDED, and as ABORTED when it exceeds its
+// operator's time limit.
+//
 // Lanes (lane_source.h) are further sources of tasks, which the dispatch loop reads itself: no call
 // of Enqueue announces them. An iteration takes at most `quantum_tasks` of all lanes together, in
 // turn, and gives them to the queue of the lane's client. While a lane is hot the dispatch loop
@@ -34,6 +39,7 @@
 #ifndef RESIDENT_RUNTIME_QUEUE_DEVICE_QUEUE_H_
 #define RESIDENT_RUNTIME_QUEUE_DEVICE_QUEUE_H_
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -113,6 +119,8 @@ class DeviceQueue {
     uint32_t ring_slots = 0;
     // Time in which at least one task was queued or in flight, since the queue was created.
     std::chrono::nanoseconds busy{0};
+    // Tasks that were stopped while they ran, or behind one that was, by StopReason.
+    std::array<uint64_t, kStopReasons> stopped{};
     // How often a sleeping lane was woken, and the time of polling lanes without a result.
     uint64_t lane_wakeups = 0;
     std::chrono::nanoseconds lane_polling{0};
@@ -140,7 +148,7 @@ class DeviceQueue {
                        std::chrono::nanoseconds inline_time = std::chrono::nanoseconds(0));
 
   // Call it after batch->cancelled was set: the queue then skips its tasks now, and not only
-  // when it would submit them.
+  // when it would submit them, and asks the device to stop those that run.
   void NoteCancelled();
 
   // Adds a lane of a client; it is hot at first. REQUIRES: it was not added before.

@@ -34,7 +34,7 @@ constexpr uint32_t kClaimsPerWorker = 4;
 // Until a piece of a batch has ended, its pieces have at most so many tasks for each worker.
 constexpr uint32_t kFirstTasksOfWorker = 16;
 
-TaskStatus ToTaskStatus(CompletionStatus status) {
+TaskStatus ToTaskStatus(CompletionStatus status, uint16_t detail) {
   switch (status) {
     case CompletionStatus::kOk:
       return TaskStatus::kOk;
@@ -44,6 +44,15 @@ TaskStatus ToTaskStatus(CompletionStatus status) {
     case CompletionStatus::kNoOperator:
     case CompletionStatus::kOutOfBounds:
       return TaskStatus::kInternal;
+    case CompletionStatus::kStopped:
+      switch (static_cast<StopReason>(detail)) {
+        case StopReason::kDeadline:
+          return TaskStatus::kDeadlineExceeded;
+        case StopReason::kCancelled:
+          return TaskStatus::kCancelled;
+        default:
+          return TaskStatus::kAborted;
+      }
   }
   return TaskStatus::kInternal;
 }
@@ -57,6 +66,7 @@ void RingTasks::SetRing(std::shared_ptr<HostRing> ring) {
   backlog_.Start(ring->worker_count());
   ring_ = std::move(ring);
   held_ = park_due_ = park_published_ = false;
+  next_stop_ = Clock::time_point::max();
   ++room_version_;
 }
 
@@ -140,6 +150,7 @@ std::optional<uint64_t> RingTasks::Admit(const Entry& entry) {
   if (ring_->in_flight() == 1) busy_since_ = Clock::now();
   assert(this->entry(*sequence).batch == nullptr);
   this->entry(*sequence) = entry;
+  next_stop_ = std::min(next_stop_, entry.batch->deadline);
   backlog_.Add(estimate);
   return sequence;
 }
@@ -221,7 +232,7 @@ bool RingTasks::Consume(bool full_scan, FinishedBatches* finished) {
 void RingTasks::FinishTask(Entry& entry, const TaskCompletion& completion,
                            FinishedBatches* finished) {
   Batch& batch = *entry.batch;
-  const TaskStatus status = ToTaskStatus(completion.status);
+  const TaskStatus status = NoteStatus(completion.status, completion.detail);
   batch.status[entry.index] = status;
   batch.device_ns[entry.index] = completion.duration_ns;
   batch.detail[entry.index] = completion.detail;
@@ -229,15 +240,15 @@ void RingTasks::FinishTask(Entry& entry, const TaskCompletion& completion,
     std::memcpy(batch.results[entry.index].data(), completion.result, kResultBytes);
   }
   if (status != TaskStatus::kOk) ++batch.failed;
-  Close(entry, status, finished);
+  Close(entry, /*lost=*/false, finished);
 }
 
 void RingTasks::FinishPiece(Entry& entry, const TaskCompletion& completion,
                             FinishedBatches* finished) {
   Batch& batch = *entry.batch;
   if (completion.status != CompletionStatus::kOk) {  // No task of the piece ran.
-    EndWith(entry, ToTaskStatus(completion.status), finished);
-    return;
+    EndWith(entry, NoteStatus(completion.status, completion.detail));
+    return Close(entry, /*lost=*/false, finished);
   }
   const uint32_t end = entry.index + entry.count;
   const RangeOutcome* const outcomes = batch.range->outcomes;
@@ -251,35 +262,80 @@ void RingTasks::FinishPiece(Entry& entry, const TaskCompletion& completion,
     for (uint32_t i = entry.index; i < end; ++i) {
       const uint32_t packed = outcomes[i].status_and_detail;
       if (packed == 0) continue;
-      batch.status[i] = ToTaskStatus(static_cast<CompletionStatus>(packed & 0xffff));
       batch.detail[i] = static_cast<uint16_t>(packed >> 16);
+      batch.status[i] = NoteStatus(static_cast<CompletionStatus>(packed & 0xffff), batch.detail[i]);
       ++batch.failed;
     }
   }
-  Close(entry, TaskStatus::kOk, finished);
+  Close(entry, /*lost=*/false, finished);
 }
 
-void RingTasks::EndWith(Entry& entry, TaskStatus status, FinishedBatches* finished) {
+TaskStatus RingTasks::NoteStatus(CompletionStatus status, uint16_t detail) {
+  if (status == CompletionStatus::kStopped && detail < stopped_.size()) {
+    ++stopped_[detail];
+    stops_changed_ = true;
+  }
+  return ToTaskStatus(status, detail);
+}
+
+void RingTasks::EndWith(Entry& entry, TaskStatus status) {
   Batch& batch = *entry.batch;
   PrepareFailures(batch);
   std::fill_n(batch.status.begin() + entry.index, entry.count, status);
   batch.failed += entry.count;
-  Close(entry, status, finished);
 }
 
-void RingTasks::Close(Entry& entry, TaskStatus status, FinishedBatches* finished) {
+void RingTasks::Close(Entry& entry, bool lost, FinishedBatches* finished) {
   Batch& batch = *entry.batch;
   batch.finished += entry.count;
   const bool more = batch.submitted < batch.count();
   if (batch.finished == batch.count()) {
     finished->push_back(std::move(entry.batch));
-  } else if (batch.in_order && more && status != TaskStatus::kAborted &&
-             status != TaskStatus::kUnavailable) {
+  } else if (batch.in_order && more && !lost) {
     ready_.push_back(std::move(entry.batch));
   } else if (batch.in_order && more) {
     SkipRest(entry.batch, TaskStatus::kUnavailable, batch.cause, finished);
   }
   entry.batch.reset();
+}
+
+StopReason RingTasks::ReasonToStop(const Entry& entry, Clock::time_point now) {
+  const Batch& batch = *entry.batch;
+  if (batch.cancelled.load(std::memory_order_relaxed)) return StopReason::kCancelled;
+  if (batch.task_cancelled != nullptr &&
+      batch.task_cancelled(batch, entry.index + entry.count - 1)) {
+    return StopReason::kCancelled;
+  }
+  return now >= batch.deadline ? StopReason::kDeadline : StopReason::kNone;
+}
+
+bool RingTasks::StopExpired(Clock::time_point now) {
+  next_stop_ = Clock::time_point::max();
+  if (ring_ == nullptr || ring_->in_flight() == 0) return false;
+  bool expired = false;
+  ring_->ForEachInFlight([&](uint64_t sequence) {
+    const Entry& entry = this->entry(sequence);
+    if (ReasonToStop(entry, now) != StopReason::kNone) {
+      expired = true;
+    } else {
+      next_stop_ = std::min(next_stop_, entry.batch->deadline);
+    }
+  });
+  if (!expired) return false;
+  // Only what runs: the other tasks of the batches may be many, and most of them are short.
+  bool published = false;
+  for (uint32_t w = 0; w < seen_.size(); ++w) {
+    const auto sequence = ring_->InFlightWithStamp(ReadBreadcrumb(w).stamp);
+    if (!sequence) continue;
+    Entry& running = entry(*sequence);
+    const StopReason reason = ReasonToStop(running, now);
+    if (reason == StopReason::kNone || running.stop != StopReason::kNone) continue;
+    published = true;
+    if (ring_->PublishStop(*sequence, reason)) running.stop = reason;
+  }
+  if (published) RingDoorbell();
+  next_stop_ = std::min(next_stop_, now + kStopInterval);
+  return published;
 }
 
 void RingTasks::CancelInOrder(ClientId client) {
@@ -304,7 +360,8 @@ void RingTasks::LoseRing(const std::string& cause, const std::vector<uint32_t>& 
                           : absl::StrCat(cause,
                                          "; the task may have run. Fix: send it again if "
                                          "that is safe");
-    EndWith(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable, finished);
+    EndWith(entry, suspect ? TaskStatus::kAborted : TaskStatus::kUnavailable);
+    Close(entry, /*lost=*/true, finished);
   });
   backlog_.Clear();
   ring_.reset();

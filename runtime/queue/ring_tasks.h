@@ -19,6 +19,7 @@
 #ifndef RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 #define RESIDENT_RUNTIME_QUEUE_RING_TASKS_H_
 
+#include <array>
 #include <cassert>
 #include <chrono>
 #include <cstdint>
@@ -65,6 +66,16 @@ class RingTasks {
   bool has_ready() const { return !ready_.empty(); }
   std::vector<std::shared_ptr<Batch>> TakeReady() { return std::exchange(ready_, {}); }
 
+  // Asks the device to stop the tasks that workers run of batches that were cancelled, or whose
+  // deadline has passed at `now`; returns whether there were any. Call it at next_stop(), and when
+  // a batch was cancelled.
+  bool StopExpired(Clock::time_point now);
+  // When there may be a task to stop; max(): no task in the ring has a deadline, or was cancelled.
+  Clock::time_point next_stop() const { return next_stop_; }
+  // Tasks that were stopped, and whether there are more than when this was called last.
+  uint64_t stopped(StopReason reason) const { return stopped_[static_cast<size_t>(reason)]; }
+  bool TakeStopsChanged() { return std::exchange(stops_changed_, false); }
+
   // Cancels the in-order batches of a client that have a task in the ring.
   void CancelInOrder(ClientId client);
 
@@ -107,6 +118,8 @@ class RingTasks {
     uint32_t index = 0;
     uint32_t count = 1;
     uint32_t claim = 1;  // Tasks that a block takes at a time.
+    // Why the device was asked to stop it, if it was.
+    StopReason stop = StopReason::kNone;
   };
 
   // The task that a worker was seen running, and since when, measured by `time_`.
@@ -115,6 +128,8 @@ class RingTasks {
     uint32_t task = 0;  // Breadcrumb::task.
     std::chrono::nanoseconds since{0};
   };
+  // Between two looks for tasks of an expired batch that have begun meanwhile.
+  static constexpr std::chrono::microseconds kStopInterval{200};
   // Limit on the time that counts between two calls of FindOverdue.
   static constexpr std::chrono::milliseconds kMaxPerCheck{200};
 
@@ -130,9 +145,13 @@ class RingTasks {
   void FinishTask(Entry& entry, const TaskCompletion& completion, FinishedBatches* finished);
   void FinishPiece(Entry& entry, const TaskCompletion& completion, FinishedBatches* finished);
   // Records this outcome for all tasks of the entry.
-  void EndWith(Entry& entry, TaskStatus status, FinishedBatches* finished);
-  // Empties the entry: its tasks have outcomes, the last of which is `status`.
-  void Close(Entry& entry, TaskStatus status, FinishedBatches* finished);
+  void EndWith(Entry& entry, TaskStatus status);
+  // Empties the entry: its tasks have outcomes. `lost`: they ended with the engine.
+  void Close(Entry& entry, bool lost, FinishedBatches* finished);
+  // Counts a task that was stopped. Returns its status.
+  TaskStatus NoteStatus(CompletionStatus status, uint16_t detail);
+  // Why the tasks of an entry are to stop at `now`.
+  static StopReason ReasonToStop(const Entry& entry, Clock::time_point now);
   // Whether one of the operators in `suspects` was running in the entry; sets Batch::suspect.
   bool IsSuspect(uint64_t sequence, Entry& entry, const std::vector<uint32_t>& suspects) const;
   Breadcrumb ReadBreadcrumb(uint32_t worker) const;
@@ -146,6 +165,9 @@ class RingTasks {
   bool held_ = false;
   bool park_due_ = false;  // The marker waits for room.
   bool park_published_ = false;
+  Clock::time_point next_stop_ = Clock::time_point::max();
+  std::array<uint64_t, kStopReasons> stopped_{};
+  bool stops_changed_ = false;
   Clock::time_point last_completion_ = Clock::now();
   Clock::time_point busy_since_ = Clock::now();
   Clock::time_point last_full_scan_;

@@ -1,9 +1,11 @@
 #include "runtime/ring/host_ring.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
 #include "kernels/graph/graph_task.h"
+#include "runtime/base/futex.h"
 #include "runtime/ring/doorbell.h"
 #include "runtime/ring/slot_codec.h"
 
@@ -13,6 +15,7 @@ HostRing::HostRing(std::shared_ptr<const SharedRegion> region, uint32_t worker_c
     : region_(std::move(region)),
       mask_(region_->layout().slots - 1),
       worker_count_(worker_count),
+      stop_slots_(std::min(kMaxStopSlots, slots() / 512)),
       head_(region_->layout().slots),
       next_sequence_(region_->control()->resume_sequence),
       read_(next_sequence_),
@@ -52,6 +55,24 @@ void HostRing::Publish(uint64_t sequence, const TaskDescriptor& task) {
     // A GPU's engine may have to launch a kernel that executes it.
     Doorbell::ForWorkers(region_->control()).RingForAll();
   }
+}
+
+bool HostRing::PublishStop(uint64_t sequence, StopReason reason) {
+  assert(sequence_[sequence & mask_] == sequence);  // It is in flight.
+  const u64 word = StopWord(static_cast<u32>(sequence), reason);
+  std::atomic_ref<u64>(region_->stop_words()[sequence & mask_]).store(word);
+  u32* const event = &region_->control()->stop_event;
+  std::atomic_ref<u32>(*event).fetch_add(1);
+  FutexWake(event);
+  // Nothing may be published behind a park marker.
+  if (parked_ || !SubmissionSlotRead()) return false;
+  TaskDescriptor stop{};
+  stop.flags = kTaskStop;
+  stop.words[0] = static_cast<u32>(sequence);
+  stop.words[1] = static_cast<u32>(reason);
+  Write(region_->submissions()[next_sequence_ & mask_], stop, next_sequence_);
+  ++next_sequence_;
+  return true;
 }
 
 bool HostRing::PublishPark() {

@@ -58,6 +58,11 @@ class HostRing {
   // Makes a reserved task visible to the device. Fills in the token.
   void Publish(uint64_t sequence, const TaskDescriptor& task);
 
+  // Asks the device to stop a task in flight, for a reason that is not kNone. What is asked later
+  // for the same task replaces it. False: the device may find out late, because the ring is full;
+  // ask again.
+  bool PublishStop(uint64_t sequence, StopReason reason);
+
   // Publishes a park marker; false when the ring is full. Nothing may be reserved or
   // published behind it until the kernel has left.
   bool PublishPark();
@@ -91,7 +96,7 @@ class HostRing {
   uint32_t in_flight() const { return in_flight_; }
   // Whether Reserve() would return nullopt now. Markers take slots too, so a ring can
   // be full with fewer than slots() tasks in flight.
-  bool full() const { return in_flight_ == slots() || !SubmissionSlotRead(); }
+  bool full() const { return in_flight_ == slots() || !SubmissionSlotRead(stop_slots_); }
   uint32_t slots() const { return mask_ + 1; }
   uint32_t worker_count() const { return worker_count_; }
   uint64_t next_sequence() const { return next_sequence_; }
@@ -100,14 +105,20 @@ class HostRing {
  private:
   static constexpr uint64_t kFree = ~uint64_t{0};
 
-  // Whether the submission slot of next_sequence_ may be written.
-  bool SubmissionSlotRead() const { return next_sequence_ < read_ + slots(); }
+  // Submission slots that tasks leave to stops; a very small ring leaves none.
+  static constexpr uint32_t kMaxStopSlots = 8;
+
+  // Whether the submission slot of next_sequence_, and those of `more` behind it, may be written.
+  bool SubmissionSlotRead(uint32_t more = 0) const {
+    return next_sequence_ + more < read_ + slots();
+  }
   void Write(RingSlot& slot, const TaskDescriptor& task, uint64_t sequence);
   void Unlink(uint32_t slot);
 
   const std::shared_ptr<const SharedRegion> region_;
   const uint32_t mask_;
   const uint32_t worker_count_;
+  const uint32_t stop_slots_;
   const uint32_t head_;  // Sentinel of the in-flight list: index slots().
 
   uint64_t next_sequence_;

@@ -41,6 +41,7 @@ class SharedRegion {
   RingSlot* submissions() const { return At<RingSlot>(layout_.submissions); }
   RingSlot* completions() const { return At<RingSlot>(layout_.completions); }
   ArgumentBlock* argument_blocks() const { return At<ArgumentBlock>(layout_.argument_blocks); }
+  u64* stop_words() const { return At<u64>(layout_.stop_words); }
   uint8_t* staging() const { return base_ + layout_.staging; }
 
  private:

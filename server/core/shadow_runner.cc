@@ -176,11 +176,9 @@ bool ShadowRunner::StartComparison(const std::shared_ptr<Trial>& trial) {
   for (size_t k = 0; k < trial->tasks.size(); ++k) {
     // A twin that was lost with its engine, or that came too late, is no evidence against the
     // version here. If the version caused the loss, it is quarantined separately.
-    if (twin.status[k] == TaskStatus::kUnavailable || twin.status[k] == TaskStatus::kAborted ||
-        twin.status[k] == TaskStatus::kDeadlineExceeded ||
-        twin.status[k] == TaskStatus::kCancelled) {
-      return false;
-    }
+    // One that exceeded its time limit, and was stopped, is.
+    const bool too_slow = twin.status[k] == TaskStatus::kAborted && twin.detail[k] != 0;
+    if (MayHaveRunInPart(twin.status[k]) && !too_slow) return false;
     if (twin.status[k] != TaskStatus::kOk) continue;
     for (const uint32_t output : batch.shadow_outputs) {
       TaskDescriptor task{};

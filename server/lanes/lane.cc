@@ -173,6 +173,7 @@ void Lane::Close() {
     absl::MutexLock lock(&mu_);
     if (pending_ != nullptr) pending_->cancelled = true;
     pending_.reset();
+    cancel_below_ = UINT64_MAX;
     fill = std::move(fill_);
     targets.swap(targets_);
     forbidden_.clear();
@@ -209,6 +210,10 @@ void Lane::RejectUnread(const Copy& copy) {
 }
 
 bool Lane::Ready() const {
+  // A cancellation may be of tasks that are in the ring.
+  if (LoadRelaxed(&client_->cancel_below) != cancel_below_.load(std::memory_order_relaxed)) {
+    return !closed_.load(std::memory_order_relaxed);
+  }
   const uint64_t next = next_.load(std::memory_order_relaxed);
   const uint64_t head = __atomic_load_n(&slot(next)->head, __ATOMIC_ACQUIRE);
   return lane_head_stamp(head) == lane_stamp(next) && !closed_.load(std::memory_order_relaxed) &&
@@ -305,10 +310,12 @@ LaneSource::Visit Lane::TakeLocked(uint32_t max_tasks, uint64_t epoch) {
   block_.store(Block::kNone, std::memory_order_relaxed);
   epoch_.store(epoch, std::memory_order_relaxed);
   if (closed_.load()) return visit;
-  cancel_below_ = LoadRelaxed(&client_->cancel_below);
+  const uint64_t cancel_below = LoadRelaxed(&client_->cancel_below);
+  // Tasks in the ring are stopped.
+  visit.cancelled = cancel_below_.exchange(cancel_below, std::memory_order_relaxed) != cancel_below;
   if (pending_ != nullptr) {
     if (pending_->submitted < pending_->count()) {
-      if (pending_->first + pending_->submissions() <= cancel_below_ && !pending_->cancelled) {
+      if (pending_->first + pending_->submissions() <= cancel_below && !pending_->cancelled) {
         pending_->cancelled = true;
         visit.cancelled = true;
       }
@@ -424,7 +431,8 @@ Lane::Step Lane::Handle(const Copy& copy, Taking& taking) {
   const uint8_t kind = lane_head_kind(copy.head);
   // The submissions of a batch follow each other: what ends at once, or is a batch of its own,
   // waits for the next one.
-  const bool cancelled = copy.sequence < cancel_below_ && kind != kLaneSignal;
+  const bool cancelled =
+      copy.sequence < cancel_below_.load(std::memory_order_relaxed) && kind != kLaneSignal;
   if (taking.batch != nullptr && (cancelled || kind != kLaneTask || taking.batch->whole)) {
     return Step::kStop;
   }
@@ -562,6 +570,11 @@ std::shared_ptr<LaneBatch> Lane::NewBatch(const Copy& copy, const CallTarget& ta
   batch->cancelled = false;
   batch->submitted = batch->finished = batch->failed = batch->skipped = batch->range_ran = 0;
   batch->range_ns = 0;
+  batch->task_cancelled = [](const Batch& queued, uint32_t index) {
+    const auto& of_lane = static_cast<const LaneBatch&>(queued);
+    const uint64_t submission = of_lane.first + (of_lane.whole ? 0 : index);
+    return submission < of_lane.lane->cancel_below_.load(std::memory_order_relaxed);
+  };
   batch->lane = shared_from_this();
   batch->bindings = bindings_;
   batch->version = target.version;
@@ -643,8 +656,7 @@ uint64_t Lane::WriteEnds(const LaneBatch& batch, uint32_t version) {
     }
     cancelled += status == TaskStatus::kCancelled;
     const bool ran = i < count - batch.skipped;
-    const bool unsure =
-        ran && (status == TaskStatus::kAborted || status == TaskStatus::kUnavailable);
+    const bool unsure = ran && MayHaveRunInPart(status);
     const uint64_t ns = joined ? (ran ? average : 0) : batch.device_ns[i];
     WriteCompletion(batch.first + i, static_cast<uint8_t>(status),
                     static_cast<uint8_t>(joined_flag | (unsure ? kLaneMayHaveRun : 0)),

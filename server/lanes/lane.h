@@ -359,7 +359,7 @@ class Lane final : public LaneSource, public std::enable_shared_from_this<Lane> 
   std::vector<Ticket> tickets_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LaneBatch> pending_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Fill> fill_ ABSL_GUARDED_BY(mu_);  // Of submission next_.
-  uint64_t cancel_below_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<uint64_t> cancel_below_{0};
   // For the limits of refusals and faults: the present second, and how many it has had.
   Clock::time_point second_ ABSL_GUARDED_BY(mu_);
   uint32_t refused_in_second_ ABSL_GUARDED_BY(mu_) = 0;

@@ -275,8 +275,7 @@ uint8_t Lane::WriteRangeEnd(const LaneBatch& batch, uint32_t version) {
   if (batch.failed != 0) {
     while (first < count && batch.status[first] == TaskStatus::kOk) ++first;
     for (uint32_t i = first; i < count - batch.skipped; ++i) {
-      unsure |=
-          batch.status[i] == TaskStatus::kAborted || batch.status[i] == TaskStatus::kUnavailable;
+      unsure |= MayHaveRunInPart(batch.status[i]);
     }
     NoteFailed(batch.first, batch.failed);
   } else if (batch.quiet[0]) {

@@ -179,6 +179,13 @@ class DeviceFamilies {
     AddCounter(lane_wakeups_, labels, static_cast<double>(snapshot.queue.lane_wakeups));
     AddCounter(lane_polling_, labels,
                std::chrono::duration<double>(snapshot.queue.lane_polling).count());
+    for (const auto& [reason, name] : {std::pair(StopReason::kTimeLimit, "time_limit"),
+                                       std::pair(StopReason::kDeadline, "deadline"),
+                                       std::pair(StopReason::kCancelled, "cancelled"),
+                                       std::pair(StopReason::kLanesApart, "lanes_apart")}) {
+      AddCounter(stopped_, With(labels, "reason", name),
+                 static_cast<double>(snapshot.queue.stopped[static_cast<size_t>(reason)]));
+    }
 
     if (const auto engine = ReadProcess(snapshot.engine_pid)) {
       AddCounter(engine_cpu_, labels, engine->cpu_seconds);
@@ -193,7 +200,7 @@ class DeviceFamilies {
           &parks_,       &resumes_,       &park_,         &resume_,       &restarts_,
           &memory_,      &memory_used_,   &buffers_,      &staging_used_, &staging_waiting_,
           &engine_cpu_,  &engine_memory_, &spare_,        &last_restart_, &lanes_,
-          &submissions_, &lane_joined_,   &lane_wakeups_, &lane_polling_}) {
+          &submissions_, &lane_joined_,   &lane_wakeups_, &lane_polling_, &stopped_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -265,6 +272,10 @@ class DeviceFamilies {
                                       "Local lanes that were asleep and were polled again.");
   MetricFamily lane_polling_ = Family("resident_lane_poll_seconds_total", MetricType::Counter,
                                       "Time in which local lanes were polled without a result.");
+  MetricFamily stopped_ =
+      Family("resident_tasks_stopped_total", MetricType::Counter,
+             "Tasks that were stopped while they ran, or behind one of their range, by reason: "
+             "time_limit, deadline, cancelled, lanes_apart.");
   MetricFamily engine_cpu_ =
       Family("resident_engine_cpu_seconds_total", MetricType::Counter,
              "Processor time of the device's engine process; restarts at 0 with each engine.");
@@ -451,6 +462,9 @@ void CollectModels(const MetricsSources& sources, std::vector<MetricFamily>& fam
       Family("resident_model_instances", MetricType::Gauge, "Instances that exist.");
   MetricFamily weights = Family("resident_model_weight_bytes", MetricType::Gauge,
                                 "Bytes of the weights, in the daemon's memory and on the device.");
+  MetricFamily misses = Family("resident_model_plan_misses_total", MetricType::Counter,
+                               "Requests that waited until their plan was made.");
+  MetricFamily plans = Family("resident_model_plans", MetricType::Gauge, "Plans that exist.");
   for (const v1::Model& model : models) {
     for (const v1::ModelVersion& version : model.versions()) {
       const Labels labels = {{"model", model.name()},
@@ -466,12 +480,18 @@ void CollectModels(const MetricsSources& sources, std::vector<MetricFamily>& fam
       AddGauge(active, labels, version.state() == v1::ModelVersion::STATE_ACTIVE ? 1 : 0);
       AddGauge(instances, labels, static_cast<double>(version.instances()));
       AddGauge(weights, labels, static_cast<double>(version.weight_bytes()));
+      if (version.dimensions().empty()) continue;
+      AddCounter(misses, labels, static_cast<double>(version.plan_misses()));
+      AddGauge(plans, labels, static_cast<double>(version.plans_size()));
     }
   }
   for (MetricFamily* const family :
        {&requests, &device, &rows, &executions, &active, &instances, &weights}) {
     families.push_back(std::move(*family));
   }
+  if (plans.metric.empty()) return;
+  families.push_back(std::move(misses));
+  families.push_back(std::move(plans));
 }
 
 void CollectProcess(std::vector<MetricFamily>& families) {

@@ -125,6 +125,13 @@ TEST(MetricsCollectorTest, OnlyModelsThatAreLoadedHaveSeries) {
   EXPECT_THAT(page, HasSubstr("resident_model_active" + labels + "} 1"));
   EXPECT_THAT(page, HasSubstr("resident_model_instances" + labels + "} 2"));
   EXPECT_THAT(page, HasSubstr("resident_model_weight_bytes" + labels + "} 4096"));
+  // Only those with plans for several sizes have these.
+  EXPECT_THAT(page, testing::Not(HasSubstr("resident_model_plan")));
+  version->add_dimensions()->set_name("seq");
+  version->add_plans();
+  version->set_plan_misses(7);
+  EXPECT_THAT(Page(fake), HasSubstr("resident_model_plans" + labels + "} 1"));
+  EXPECT_THAT(Page(fake), HasSubstr("resident_model_plan_misses_total" + labels + "} 7"));
 }
 
 TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {

@@ -19,12 +19,34 @@ std::string DescribeFailure(const RequestBatch& batch, TaskStatus status, uint16
                           " refused its arguments on the device: ",
                           errors::DetailText(batch.operator_name, detail));
     case TaskStatus::kDeadlineExceeded:
+      if (detail != 0) {
+        return "the deadline passed while the task was in the ring, and it was stopped; it may "
+               "have "
+               "run in part. Fix: allow more time";
+      }
       return "the deadline passed before the task reached the device; it did not run. Fix: allow "
              "more time or send smaller batches";
     case TaskStatus::kCancelled:
+      if (detail != 0) {
+        return "the call was cancelled while the task was in the ring, and it was stopped; it may "
+               "have run in part. Fix: none needed if that was intended";
+      }
       return "the call was cancelled before the task reached the device; it did not run. Fix: none "
              "needed if that was intended";
     case TaskStatus::kAborted:
+      if (detail == static_cast<uint16_t>(StopReason::kLanesApart)) {
+        return absl::StrCat(
+            "threads of operator ", batch.operator_name, " version ", batch.version,
+            " waited at different operations, each for the others, and the task was "
+            "stopped; its outputs are incomplete. Fix: let all threads of a warp "
+            "call the same warp operation");
+      }
+      if (detail != 0) {
+        return absl::StrCat("the task was stopped because it ran longer than operator ",
+                            batch.operator_name, " version ", batch.version,
+                            " may (the limit of its install, or --task_time_limit); its outputs "
+                            "are incomplete. Fix: send smaller tasks, or raise the limit");
+      }
       return absl::StrCat("the task's operator may have caused the end of the engine (",
                           batch.cause, "); the task may have run in part. Fix: check operator ",
                           batch.operator_name, " before sending it again");

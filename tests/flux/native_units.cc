@@ -43,6 +43,7 @@ absl::StatusOr<GenerationOperator> MakeOperator(size_t number, const std::string
   job->set_content_hash(absl::StrFormat("%016x%048x", number, 0));
   // As native forms of a daemon are compiled.
   job->set_allow_spills(true);
+  job->set_isolation(static_cast<uint32_t>(resident::Isolation::kTrusted));
   ASSIGN_OR_RETURN(const internal::CompileResponse response, Compile(request));
   absl::Status status = GetStatus(response.compiled());
   if (status.ok()) status = GetStatus(response.inspected());

@@ -13,11 +13,13 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/device/device_control.h"
 #include "runtime/device/device_harness.h"
 #include "tests/support/bench_report.h"
 
 ABSL_FLAG(int, kills, 10, "kills with a spare engine, and as many without");
+ABSL_FLAG(int, stop_count, 10000, "tasks that are stopped");
 
 namespace resident {
 namespace {
@@ -68,6 +70,13 @@ class LoneClient {
   // The longest time between two answers.
   double LongestGapMs() const { return static_cast<double>(longest_ns_.load()) / 1e6; }
   void ForgetGaps() { longest_ns_ = 0; }
+  // The times between answers from now on are kept; and those that were.
+  void KeepTimes() { keeps_ = true; }
+  std::vector<double> TakeTimesUs() {
+    keeps_ = false;
+    absl::MutexLock lock(&mu_);
+    return std::move(times_us_);
+  }
 
  private:
   void RunUntilStopped() {
@@ -81,6 +90,10 @@ class LoneClient {
       const auto now = Clock::now();
       const int64_t gap = std::chrono::nanoseconds(now - std::exchange(last, now)).count();
       if (gap > longest_ns_) longest_ns_ = gap;
+      if (keeps_) {
+        absl::MutexLock lock(&mu_);
+        times_us_.push_back(static_cast<double>(gap) / 1e3);
+      }
       ++answers_;
     }
   }
@@ -89,6 +102,9 @@ class LoneClient {
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> answers_{0}, failed_{0};
   std::atomic<int64_t> longest_ns_{0};
+  std::atomic<bool> keeps_{false};
+  absl::Mutex mu_;
+  std::vector<double> times_us_;
   std::thread thread_;  // Last: it uses the members above.
 };
 
@@ -162,7 +178,89 @@ void KillOnce(bool spare, Figures* figures, EngineInfo* info) {
   for (const auto& [name, ms] : phases) figures->phase_ms[name].push_back(ms);
 }
 
+// Starts a task that loops until it is stopped, and waits until it runs.
+Submission StartHang(DeviceHarness& harness, const Floats& out) {
+  out.host()[0] = 0;
+  auto batch = harness.MakeBatch({DeviceHarness::Task("test.until_stopped", 1, {out.address()})});
+  batch->keep_alive.push_back(out.memory);
+  Submission hang = harness.Submit(std::move(batch));
+  while (out.host()[0] == 0) {
+  }
+  return hang;
+}
+
+// From the cancellation until the task has ended, in microseconds.
+double CancelOnce(DeviceHarness& harness, const Floats& out) {
+  const Submission hang = StartHang(harness, out);
+  const auto begin = Clock::now();
+  hang.batch->cancelled = true;
+  harness.device().queue().NoteCancelled();
+  while (*hang.done == 0) {
+  }
+  const auto end = Clock::now();
+  if (hang.batch->status[0] != TaskStatus::kCancelled) Fail("the task was not cancelled");
+  return std::chrono::duration<double, std::micro>(end - begin).count();
+}
+
 }  // namespace
+
+int BenchStops(const std::string& out_file) {
+  constexpr std::chrono::milliseconds kLimitOfTasks{2};
+  constexpr int kBeside = 1000;
+  std::vector<double> cancel_us, limit_us, alone_us, beside_us;
+  EngineInfo info;
+  {
+    DeviceHarness harness;
+    info = harness.device().snapshot().info;
+    const Floats out = harness.MakeFloats(1);
+    const pid_t engine = harness.engine_pid();
+    for (int i = 0; i < absl::GetFlag(FLAGS_stop_count); ++i) {
+      cancel_us.push_back(CancelOnce(harness, out));
+    }
+    LoneClient client(&harness.device());
+    // In turn, so that both see the same machine.
+    for (int round = 0; round < 10; ++round) {
+      Await("answers", [&, before = client.answers()] { return client.answers() > before + 1000; });
+      client.KeepTimes();
+      Await("answers", [&, before = client.answers()] { return client.answers() > before + 5000; });
+      const std::vector<double> alone = client.TakeTimesUs();
+      alone_us.insert(alone_us.end(), alone.begin(), alone.end());
+      client.KeepTimes();
+      for (int i = 0; i < kBeside / 10; ++i) CancelOnce(harness, out);
+      const std::vector<double> beside = client.TakeTimesUs();
+      beside_us.insert(beside_us.end(), beside.begin(), beside.end());
+    }
+    if (client.failed() != 0) Fail("another client's task failed");
+    if (harness.engine_pid() != engine) Fail("the engine was replaced");
+  }
+  {
+    DeviceOptions options = DeviceHarness::Options();
+    options.task_time_limit = kLimitOfTasks;
+    DeviceHarness harness(options);
+    const Floats out = harness.MakeFloats(1);
+    const pid_t engine = harness.engine_pid();
+    for (int i = 0; i < absl::GetFlag(FLAGS_stop_count) / 10; ++i) {
+      const Submission hang = StartHang(harness, out);
+      const auto begin = Clock::now();
+      while (*hang.done == 0) {
+      }
+      if (hang.batch->status[0] != TaskStatus::kAborted) Fail("the task was not stopped");
+      const std::chrono::duration<double, std::micro> ran = Clock::now() - begin;
+      limit_us.push_back((ran - kLimitOfTasks).count());
+    }
+    if (harness.engine_pid() != engine) Fail("the engine was replaced");
+  }
+  std::printf("%s; %s\n", info.name.c_str(), info.detail.c_str());
+  BenchReport report;
+  report.AddPercentiles("from a cancellation to the end of the task", cancel_us);
+  report.AddPercentiles("from the time limit of 2 ms to the end of the task", limit_us);
+  for (const auto& [name, p] : {std::pair{"p50", 0.5}, std::pair{"p99", 0.99}}) {
+    report.Add(absl::StrCat("another client's lone task during 1,000 stops, ", name),
+               Percentile(beside_us, p), "us", "without stops", Percentile(alone_us, p));
+  }
+  report.Write(out_file, {{"device", info.name}, {"detail", info.detail}});
+  return 0;
+}
 
 int BenchRecovery(const std::string& out) {
   Figures with, without;

@@ -4,6 +4,7 @@
 //   bench_resident --graphs --out=FILE.json       task graphs instead (bench_graphs.h)
 //   bench_resident --generation --out=FILE.json   changes of generation (bench_generation.h)
 //   bench_resident --recovery --out=FILE.json     kills of the engine (bench_recovery.h)
+//   bench_resident --stops --out=FILE.json        stops of tasks (bench_recovery.h)
 //
 // Prints a table of our figure, the baseline's and their ratio, and writes the raw figures
 // as JSON. Every result is compared with a float64 reference on new random inputs, with
@@ -45,6 +46,7 @@ ABSL_FLAG(uint32_t, blocks_per_sm, 0, "the daemon's flag");
 ABSL_FLAG(bool, graphs, false, "measure task graphs");
 ABSL_FLAG(bool, generation, false, "measure changes of generation");
 ABSL_FLAG(bool, recovery, false, "measure kills of the engine");
+ABSL_FLAG(bool, stops, false, "measure stops of tasks");
 ABSL_FLAG(bool, cpu, false, "with --graphs: the CPU engine and a small model, for a trial");
 ABSL_FLAG(std::string, only, "",
           "parts to run: lone, burst, sustained, ranges, small, sides, wide, flux; with --graphs: "
@@ -459,6 +461,7 @@ int main(int argc, char** argv) {
   const std::string out = absl::GetFlag(FLAGS_out);
   if (absl::GetFlag(FLAGS_generation)) return resident::BenchGeneration(out);
   if (absl::GetFlag(FLAGS_recovery)) return resident::BenchRecovery(out);
+  if (absl::GetFlag(FLAGS_stops)) return resident::BenchStops(out);
   if (absl::GetFlag(FLAGS_graphs)) {
     resident::testing::BenchGraphs({.out = out,
                                     .only = absl::GetFlag(FLAGS_only),

@@ -646,6 +646,45 @@ TEST_F(LaneClientTest, TwoLanesAndAGrpcClientGetEqualShares) {
   }
 }
 
+// A task in the ring is stopped, alone.
+TEST_F(LaneClientTest, ACancellationAndTheEndOfALaneStopTasksThatRun) {
+  const Daemon daemon(Flags());
+  const pid_t engine = daemon.engine_pid();
+  const auto client = Connect(daemon);
+  Shared out(*client, kN);
+  auto lane = Must(client->OpenLane({}));
+  client::TaskBatch hang("test.until_stopped");
+  hang.Use(out.buffer, {.shape = {1}});
+  LaneCall call = Must(lane->Prepare(hang, {Varying::Place(0)}));
+  const auto runs = [&](uint64_t at) {
+    return Eventually([&] { return static_cast<volatile float*>(out.data())[at] > 0; });
+  };
+
+  // One after the other: submissions that the daemon finds at once end together.
+  const int64_t first = Must(call.Submit(0, PlaceIn{out.buffer, 0}));
+  EXPECT_TRUE(runs(0));
+  const int64_t second = Must(call.Submit(0, PlaceIn{out.buffer, sizeof(float)}));
+  EXPECT_TRUE(runs(1));
+  residentd_lane_cancel_below(lane->handle(), second);
+  residentd_lane_completion ended;
+  ASSERT_EQ(residentd_lane_await(lane->handle(), first, -1, &ended), RESIDENTD_LANE_OK);
+  EXPECT_EQ(ended.status, RESIDENTD_LANE_STATUS_CANCELLED);
+  EXPECT_NE(ended.flags & RESIDENTD_LANE_MAY_HAVE_RUN, 0);
+  // The other one still runs.
+  EXPECT_EQ(residentd_lane_await(lane->handle(), second, 0, &ended), RESIDENTD_LANE_TIMEOUT);
+  residentd_lane_cancel_below(lane->handle(), second + 1);
+  ASSERT_EQ(residentd_lane_await(lane->handle(), second, -1, &ended), RESIDENTD_LANE_OK);
+  EXPECT_EQ(ended.status, RESIDENTD_LANE_STATUS_CANCELLED);
+
+  // A lane that closes stops what it has in the ring.
+  out.data()[2] = 0;
+  Must(call.Submit(0, PlaceIn{out.buffer, 2 * sizeof(float)}));
+  EXPECT_TRUE(runs(2));
+  lane.reset();
+  EXPECT_TRUE(Eventually([&] { return daemon.Device().ring().in_flight() == 0; }));
+  EXPECT_EQ(daemon.engine_pid(), engine);
+}
+
 // The engine ends while tasks are in flight: each submission gets one status, and the lane goes on
 // with the next engine.
 TEST_F(LaneClientTest, TheEngineIsKilled) {

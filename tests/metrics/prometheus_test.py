@@ -363,10 +363,10 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(checked, 20)
 
     def test_documented_metrics_match_the_page(self):
-        with tempfile.TemporaryDirectory() as folder:  # The metrics of models need one.
+        with tempfile.TemporaryDirectory() as folder:  # The metrics of models need one, those of plans one with bounds.
             path = pathlib.Path(folder) / "model.onnx"
-            path.write_bytes(onnx_file.affine([[1, 2]], [3]))
-            loaded = self.daemon.ctl("model", "load", path, "--name=metrics")
+            path.write_bytes(onnx_file.tokens([[1, 2]]))
+            loaded = self.daemon.ctl("model", "load", path, "--name=metrics", "--max=seq=4")
             self.assertEqual(loaded.code, daemons.OK, loaded)
         families, names = page_metrics(self.page())
         self.assertEqual(self.daemon.ctl("model", "remove", "metrics").code, daemons.OK)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .graph_tensor import GraphScalar, GraphTensor
     from .graphs import GraphRun, Graphs, GraphSession, LoadedGraph
     from .lane import Lane, LaneCall
-    from .models import LoadedModel, ModelInfo, ModelResult, Models, ModelTensor, ModelVersion
+    from .models import LoadedModel, ModelInfo, ModelPlan, ModelResult, Models, ModelTensor, ModelVersion
 else:
     # Task graphs and lanes are imported when they are used for the first time.
     _LAZY = {
@@ -44,7 +44,7 @@ else:
         "GraphScalar": "graph_tensor", "GraphSession": "graphs", "GraphSessionInfo": "graph_calls",
         "GraphTensor": "graph_tensor", "GraphVersion": "graph_run", "Graphs": "graphs",
         "Lane": "lane", "LaneCall": "lane", "LoadedGraph": "graphs",
-        "LoadedModel": "models", "ModelInfo": "models", "ModelResult": "models", "ModelTensor": "models", "ModelVersion": "models",
+        "LoadedModel": "models", "ModelInfo": "models", "ModelPlan": "models", "ModelResult": "models", "ModelTensor": "models", "ModelVersion": "models",
         "Models": "models",
     }
 
@@ -67,7 +67,7 @@ __all__ = [
     "GraphBuilder", "GraphDependency", "GraphFinding", "GraphFusion", "GraphInfo", "GraphRecord",
     "GraphRefused", "GraphReport", "GraphResult", "GraphRun", "GraphScalar", "GraphSession", "GraphSessionInfo",
     "GraphTensor", "GraphVersion", "Graphs", "InOut", "Installed", "Internal", "InvalidArgument",
-    "Lane", "LaneCall", "LoadedGraph", "LoadedModel", "ModelInfo", "ModelResult", "ModelTensor", "ModelVersion", "Models",
+    "Lane", "LaneCall", "LoadedGraph", "LoadedModel", "ModelInfo", "ModelPlan", "ModelResult", "ModelTensor", "ModelVersion", "Models",
     "NoAttribute", "NodeFailed", "NotFound", "Operator", "OperatorInfo", "Operators",
     "OutOfRange", "Output", "PermissionDenied", "ResourceExhausted", "Result", "Status", "Stream",
     "TaskError", "TaskFailed", "TaskTimedOut", "Unauthenticated", "Unavailable", "Unimplemented", "Watch",

@@ -218,7 +218,8 @@ _NOT_CONNECTED = ("failed to connect to all addresses", "connections to all back
                   "DNS resolution failed")
 _ANSWER_TOO_LARGE = "Received message larger than max"
 
-# A task that was refused on the device, or that did not reach it, has not changed anything.
+# A task that was refused on the device, or that did not reach it, has not changed anything. One that
+# was stopped there has, and its message says so; such tasks are the first of their batch.
 NEVER_RAN = {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "CANCELLED"}
 _MAY_HAVE_RUN = "may have run"
 
@@ -245,14 +246,14 @@ class TaskFailed(Error):
         self.result = result
         # A task that succeeded has run.
         self.may_have_run = failed < count or any(
-            error.status not in NEVER_RAN and
-            (error.status != "UNAVAILABLE" or _MAY_HAVE_RUN in error.message) for error in errors)
+            error.status not in NEVER_RAN | {"UNAVAILABLE"} or _MAY_HAVE_RUN in error.message
+            for error in errors)
         self.passes = (failed == count == len(errors) and not self.may_have_run and
                        all(error.status == "UNAVAILABLE" for error in errors))
 
 
 class TaskTimedOut(TaskFailed, DeadlineExceeded):
-    """Tasks that did not reach the device before the timeout."""
+    """Tasks that did not reach the device before the timeout, or were stopped there."""
 
 
 _NODE_FAILED = "NODE_FAILED"

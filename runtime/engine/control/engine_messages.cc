@@ -16,6 +16,7 @@ internal::StartRequest ToMessage(const EngineOptions& options) {
   message.set_max_blocks(options.max_blocks);
   message.set_start_parked(options.start_parked);
   message.set_beat_every_ms(static_cast<uint32_t>(options.beat_every.count()));
+  message.set_task_time_limit_ms(static_cast<uint64_t>(options.task_time_limit.count()));
   message.set_memory_wait_ms(static_cast<uint32_t>(options.memory_wait.count()));
   return message;
 }
@@ -31,6 +32,7 @@ EngineOptions FromMessage(const internal::StartRequest& message) {
   options.max_blocks = message.max_blocks();
   options.start_parked = message.start_parked();
   options.beat_every = std::chrono::milliseconds(message.beat_every_ms());
+  options.task_time_limit = std::chrono::milliseconds(message.task_time_limit_ms());
   options.memory_wait = std::chrono::milliseconds(message.memory_wait_ms());
   return options;
 }

@@ -56,6 +56,8 @@ absl::StatusOr<UniqueFd> PackGeneration(const Generation& generation,
     internal::Generation::Operator* const sent = message->add_operators();
     sent->set_slot(added.slot);
     sent->set_symbol(added.symbol);
+    sent->set_time_limit_ms(static_cast<uint64_t>(added.time_limit.count()));
+    sent->set_stoppable(added.stoppable);
     if (added.object == nullptr) continue;
     const auto found = std::find(objects.begin(), objects.end(), added.object.get());
     sent->set_object(static_cast<uint32_t>(found - objects.begin()) + 1);
@@ -110,7 +112,11 @@ absl::StatusOr<std::shared_ptr<const Generation>> UnpackGeneration(
           absl::StrCat("generation ", message.number(), " has no object number ", sent.object()));
     }
     generation->operators.push_back(
-        {sent.slot(), sent.symbol(), sent.object() == 0 ? nullptr : objects[sent.object() - 1]});
+        {.slot = sent.slot(),
+         .symbol = sent.symbol(),
+         .object = sent.object() == 0 ? nullptr : objects[sent.object() - 1],
+         .time_limit = std::chrono::milliseconds(sent.time_limit_ms()),
+         .stoppable = sent.stoppable()});
   }
   return generation;
 }

@@ -75,7 +75,7 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   ASSIGN_OR_RETURN(
       auto generation,
       CpuGeneration::Load(options_.generation != nullptr ? *options_.generation : builtin,
-                          options_.test_operators, nullptr));
+                          options_.test_operators, options_.task_time_limit, nullptr));
   generation_ = std::move(generation);
   timer.Mark("load the generation");
   memory_bytes_ = options_.memory_bytes != 0 ? options_.memory_bytes : kDefaultMemoryBytes;
@@ -95,6 +95,8 @@ absl::StatusOr<EngineInfo> CpuEngine::Start(const EngineOptions& options) {
   control->worker_count = count;
   next_ = control->resume_sequence;
   InstallFaultHandler(region);
+  stopper_.Start(region, count);
+  stopper_.SetMinTimeLimit(generation_->min_time_limit());
   if (!options_.start_parked) Launch();
   timer.Mark("start");
 
@@ -160,8 +162,8 @@ absl::Status CpuEngine::Resume() {
 absl::StatusOr<std::vector<OperatorResources>> CpuEngine::Preload(
     std::shared_ptr<const Generation> generation) {
   std::shared_ptr<const CpuGeneration> replaced;  // Closed after the lock is released.
-  ASSIGN_OR_RETURN(auto loaded,
-                   CpuGeneration::Load(*generation, options_.test_operators, generation_.get()));
+  ASSIGN_OR_RETURN(auto loaded, CpuGeneration::Load(*generation, options_.test_operators,
+                                                    options_.task_time_limit, generation_.get()));
   absl::MutexLock lock(&preloaded_mu_);
   replaced = std::exchange(preloaded_, std::move(loaded));
   return std::vector<OperatorResources>();
@@ -201,6 +203,7 @@ absl::StatusOr<SwitchTimes> CpuEngine::Switch(uint64_t change, bool launch,
     if (preloaded_ == next) preloaded_ = nullptr;
   }
   const std::shared_ptr<const CpuGeneration> former = std::exchange(generation_, next);
+  stopper_.SetMinTimeLimit(generation_->min_time_limit());
   const auto loaded = Clock::now();
   times.load = loaded - parked;
   if (resident || launch) Launch();
@@ -244,7 +247,6 @@ absl::Status CpuEngine::UnmapShared(uint64_t address) {
 void CpuEngine::Work(uint32_t worker) {
   pthread_setname_np(pthread_self(), absl::StrCat("worker-", worker).c_str());
   auto state = std::make_unique<BlockState>();
-  state->scratch = memory_ + memory_bytes_ + uint64_t{worker} * kScratchBytes;
   auto looked_since = std::chrono::steady_clock::now();
   int looks = 0;
   uint64_t graph_turn_ns = 0;
@@ -299,7 +301,8 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   ReadSlotShared(slot, &state.descriptor);
   if (!next_.compare_exchange_strong(sequence, sequence + 1, std::memory_order_acq_rel))
     return true;
-  if (state.descriptor.flags & kTaskSkip) return true;
+  // A stop has its word in memory, too, which is looked at.
+  if (state.descriptor.flags & (kTaskSkip | kTaskStop)) return true;
   if (state.descriptor.flags & kTaskPark) {
     leaving_.store(true, std::memory_order_release);
     WakeSleepers();
@@ -325,14 +328,12 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
   const uint64_t start_ns = NowNs();
   state.chunk = 0;
   state.chunk_count = 1;
-  state.status_and_detail = 0;
   std::memset(state.result, 0, kResultBytes);
-  if (chunks > kMaxTaskChunks) {
-    Block(&state).fail(CompletionStatus::kInvalidArgument);
-  } else {
-    Call(state);
+  auto outcome = static_cast<uint32_t>(CompletionStatus::kInvalidArgument);
+  if (chunks <= kMaxTaskChunks) {
+    outcome = Call(worker, static_cast<uint32_t>(sequence), state);
   }
-  Complete(sequence, start_ns, state);
+  WriteCompletion(sequence, start_ns, outcome, state.result);
   return true;
 }
 
@@ -354,6 +355,7 @@ void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, Blo
   Wide& wide = *wide_[worker];
   wide.task = state.descriptor;
   wide.sequence = sequence;
+  wide.start_ns = start_ns;
   wide.chunks = chunks;
   wide.next_chunk = 0;
   wide.status_and_detail = 0;
@@ -364,13 +366,12 @@ void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, Blo
   RunChunks(wide, worker, state);
   wide.open.store(false, std::memory_order_seq_cst);
   while (wide.helpers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
-  state.status_and_detail = wide.status_and_detail.load();
   if (wide.task.flags & kTaskRange) {
     const uint32_t failed = wide.failed.load();
     std::memset(state.result, 0, kResultBytes);
     std::memcpy(state.result, &failed, sizeof(failed));
   }
-  Complete(sequence, start_ns, state);
+  WriteCompletion(sequence, start_ns, wide.status_and_detail.load(), state.result);
 }
 
 bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
@@ -396,27 +397,29 @@ bool CpuEngine::HelpWithWideTask(uint32_t worker, BlockState& state) {
 }
 
 void CpuEngine::RunChunks(Wide& wide, uint32_t worker, BlockState& state) {
-  state.chunk_count = wide.chunks;
-  if (!(wide.task.flags & kTaskRange)) state.task_memory = &wide.memory;
+  const bool range = wide.task.flags & kTaskRange;
   // The chunks start in the order of their numbers.
   while (true) {
     const uint64_t chunk = wide.next_chunk.fetch_add(1, std::memory_order_acq_rel);
     if (chunk >= wide.chunks) break;
-    if (wide.task.flags & kTaskRange) {
+    if (range) {
       wide.failed += RunClaim(std::bit_cast<RangeDescriptor>(wide.task), chunk, worker, state);
       continue;
     }
     state.chunk = chunk;
-    state.status_and_detail = 0;
-    Call(state);
-    uint32_t none = 0;
-    if (state.status_and_detail != 0) {
-      wide.status_and_detail.compare_exchange_strong(none, state.status_and_detail);
+    state.chunk_count = wide.chunks;
+    uint32_t outcome = Call(worker, wide.task.token, state, &wide.memory);
+    if (const StopReason stop = ReasonToStop(wide.task, wide.start_ns); stop != StopReason::kNone) {
+      // What other workers have taken is executed, because chunks with higher numbers may wait for
+      // it.
+      wide.next_chunk.store(wide.chunks, std::memory_order_release);
+      outcome = PackStopped(stop);
     }
+    uint32_t none = 0;
+    if (outcome != 0) wide.status_and_detail.compare_exchange_strong(none, outcome);
   }
-  state.task_memory = nullptr;
   // Other workers may need longer for their tasks of the range.
-  if (wide.task.flags & kTaskRange) WriteBreadcrumb(worker, GraphTable::kNoToken, 0);
+  if (range) WriteBreadcrumb(worker, GraphTable::kNoToken, 0);
 }
 
 uint32_t CpuEngine::RunClaim(const RangeDescriptor& range, uint64_t claim, uint32_t worker,
@@ -453,27 +456,41 @@ uint32_t CpuEngine::RunClaim(const RangeDescriptor& range, uint64_t claim, uint3
         state.arguments.arguments[a].scalar_bits = value;
       }
     }
-    state.status_and_detail = 0;
     const uint64_t start_ns = times ? NowNs() : 0;
-    Call(state);
-    if (state.status_and_detail != 0) ++failed;
-    if (times || state.status_and_detail != 0) {
+    // Tasks behind one that exceeds its limit run.
+    const StopReason stop = stopper_.Asked(range.token);
+    const uint32_t outcome =
+        stop == StopReason::kNone ? Call(worker, range.token, state) : PackStopped(stop);
+    if (outcome != 0) ++failed;
+    if (times || outcome != 0) {
       const uint64_t elapsed = times ? NowNs() - start_ns : 0;
-      outcomes[i] = {state.status_and_detail,
-                     static_cast<u32>(std::min<uint64_t>(elapsed, UINT32_MAX))};
+      outcomes[i] = {outcome, static_cast<u32>(std::min<uint64_t>(elapsed, UINT32_MAX))};
     }
   }
   return failed;
 }
 
-void CpuEngine::Call(BlockState& state) const {
-  const OperatorFunction function = generation_->function(state.descriptor.operator_slot);
-  if (function == nullptr) {
-    Block(&state).fail(CompletionStatus::kNoOperator);
-    return;
-  }
+uint32_t CpuEngine::Call(uint32_t worker, uint32_t token, BlockState& state, TaskMemory* memory) {
+  const CpuGeneration::Slot& slot = generation_->slot(state.descriptor.operator_slot);
+  if (slot.function == nullptr) return static_cast<uint32_t>(CompletionStatus::kNoOperator);
+  state.scratch = memory_ + memory_bytes_ + uint64_t{worker} * kScratchBytes;
+  state.task_memory = memory;
+  state.status_and_detail = 0;
   (void)mappings_.load(std::memory_order_acquire);
-  function(&state);
+  if (!slot.stoppable) {
+    slot.function(&state);
+    return state.status_and_detail;
+  }
+  const StopReason stop = stopper_.Call(worker, token, slot, &state);
+  return stop == StopReason::kNone ? state.status_and_detail : PackStopped(stop);
+}
+
+StopReason CpuEngine::ReasonToStop(const TaskDescriptor& task, uint64_t start_ns) const {
+  const StopReason asked = stopper_.Asked(task.token);
+  if (asked != StopReason::kNone) return asked;
+  const auto limit =
+      static_cast<uint64_t>(generation_->slot(task.operator_slot).time_limit.count());
+  return limit != 0 && NowNs() - start_ns > limit ? StopReason::kTimeLimit : StopReason::kNone;
 }
 
 void CpuEngine::WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot,
@@ -484,10 +501,6 @@ void CpuEngine::WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operat
       .store(operator_slot, std::memory_order_relaxed);
   std::atomic_ref<uint32_t>(breadcrumb.stamp).store(Stamp(token), std::memory_order_release);
   NoteFaultContext(&breadcrumb);
-}
-
-void CpuEngine::Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state) {
-  WriteCompletion(sequence, start_ns, state.status_and_detail, state.result);
 }
 
 void CpuEngine::CompleteGraph(uint64_t sequence, uint64_t start_ns, uint32_t status_and_detail) {

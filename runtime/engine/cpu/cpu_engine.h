@@ -27,6 +27,7 @@
 #include "kernels/sdk/operator.h"
 #include "runtime/engine/cpu/cpu_generation.h"
 #include "runtime/engine/cpu/graph_table.h"
+#include "runtime/engine/cpu/task_stopper.h"
 #include "runtime/engine/engine.h"
 #include "runtime/ring/shared_region.h"
 
@@ -68,6 +69,7 @@ class CpuEngine : public Engine, private GraphTable::Engine {
     uint64_t chunks = 0;              // Of a range: claims.
     TaskDescriptor task;
     uint64_t sequence = 0;
+    uint64_t start_ns = 0;
     TaskMemory memory;  // Not of a range.
   };
 
@@ -91,14 +93,19 @@ class CpuEngine : public Engine, private GraphTable::Engine {
                     BlockState& state);
   // Copies the arguments of the task from its argument block.
   void LoadArguments(uint64_t sequence, const TaskDescriptor& task, BlockState& state) const;
-  void Call(BlockState& state) const;
+  // Calls the operator of the state's task, and clears what the one before may have written to the
+  // state. Returns CompletionStatus | detail << 16. `memory`: what the chunks of the task share.
+  uint32_t Call(uint32_t worker, uint32_t token, BlockState& state, TaskMemory* memory = nullptr);
+  // Why no further chunk of a wide task that began at `start_ns` is to run, if so.
+  StopReason ReasonToStop(const TaskDescriptor& task, uint64_t start_ns) const;
   // `task`: its index, if it is of a range.
   void WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot, uint32_t task = 0);
-  void Complete(uint64_t sequence, uint64_t start_ns, const BlockState& state);
   void WriteCompletion(uint64_t sequence, uint64_t start_ns, uint32_t status_and_detail,
                        const u8* result);
 
-  void CallOperator(BlockState& state) const override { Call(state); }
+  uint32_t CallOperator(uint32_t worker, uint32_t token, BlockState& state) override {
+    return Call(worker, token, state);
+  }
   void NoteGraphTask(uint32_t worker, uint32_t token, uint32_t operator_slot,
                      uint32_t task) override {
     WriteBreadcrumb(worker, token, operator_slot, task);
@@ -123,6 +130,8 @@ class CpuEngine : public Engine, private GraphTable::Engine {
   std::atomic<bool> leaving_{false};
   std::atomic<uint32_t> running_{0};  // Workers that have not exited.
   bool resident_ = false;             // Launched and not yet joined.
+
+  TaskStopper stopper_;
 
   // The current generation. Changed only while no worker runs, so workers read it without a lock.
   std::shared_ptr<const CpuGeneration> generation_;

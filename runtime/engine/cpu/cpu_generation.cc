@@ -6,11 +6,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/builtin.h"
 #include "kernels/ops/jump_table.h"
 #include "runtime/base/status_macros.h"
 
@@ -69,15 +71,22 @@ class CpuGeneration::LoadedObject {
 };
 
 absl::StatusOr<std::shared_ptr<const CpuGeneration>> CpuGeneration::Load(
-    const Generation& generation, bool test_operators, const CpuGeneration* former) {
+    const Generation& generation, bool test_operators, std::chrono::nanoseconds time_limit,
+    const CpuGeneration* former) {
   RETURN_IF_ERROR(CheckGeneration(generation));
   auto loaded = std::make_shared<CpuGeneration>();
   loaded->number_ = generation.number;
   for (u32 slot = 0; slot < kMaxOperatorSlots; ++slot) {
-    loaded->table_[slot] = FindBuiltinFunction(slot, test_operators);
+    loaded->table_[slot] = {FindBuiltinFunction(slot, test_operators), time_limit};
   }
+  loaded->table_[*FindBuiltinSlot(kStoppableTestOperator)].stoppable = test_operators;
   for (const GenerationOperator& added : generation.operators) {
     RETURN_IF_ERROR(loaded->Add(added, former));
+  }
+  for (const Slot& slot : loaded->table_) {
+    if (!slot.stoppable || slot.time_limit.count() == 0) continue;
+    std::chrono::nanoseconds& min = loaded->min_time_limit_;
+    min = min.count() == 0 ? slot.time_limit : std::min(min, slot.time_limit);
   }
   return loaded;
 }
@@ -107,7 +116,10 @@ absl::Status CpuGeneration::Add(const GenerationOperator& added, const CpuGenera
                                                    " does not define ", added.symbol,
                                                    ". Fix: name the function that it exports"));
   }
-  table_[added.slot] = function;
+  Slot& slot = table_[added.slot];
+  slot.function = function;
+  if (added.time_limit.count() != 0) slot.time_limit = added.time_limit;
+  slot.stoppable = added.stoppable;
   if (!held) objects_.push_back(std::move(object));
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #define RESIDENT_RUNTIME_ENGINE_CPU_CPU_GENERATION_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,17 +26,24 @@ namespace resident {
 class CpuGeneration {
  public:
   // INVALID_ARGUMENT: an object cannot be opened, or lacks its symbol. Shares objects with
-  // `former`, which may be null.
-  static absl::StatusOr<std::shared_ptr<const CpuGeneration>> Load(const Generation& generation,
-                                                                   bool test_operators,
-                                                                   const CpuGeneration* former);
+  // `former`, which may be null. `time_limit`: of operators without a limit of their own; 0: none.
+  static absl::StatusOr<std::shared_ptr<const CpuGeneration>> Load(
+      const Generation& generation, bool test_operators, std::chrono::nanoseconds time_limit,
+      const CpuGeneration* former);
 
   uint64_t number() const { return number_; }
 
-  // Returns the function of `slot`; null for an empty slot.
-  OperatorFunction function(u32 slot) const {
-    return slot < kMaxOperatorSlots ? table_[slot] : nullptr;
+  struct Slot {
+    OperatorFunction function = nullptr;  // Null: an empty slot.
+    // See GenerationOperator.
+    std::chrono::nanoseconds time_limit{0};
+    bool stoppable = false;
+  };
+  const Slot& slot(u32 slot) const {
+    return table_[slot < kMaxOperatorSlots ? slot : kMaxOperatorSlots];
   }
+  // The shortest limit of an operator that can be stopped while it runs; 0: there is none.
+  std::chrono::nanoseconds min_time_limit() const { return min_time_limit_; }
 
  private:
   class LoadedObject;
@@ -43,7 +51,8 @@ class CpuGeneration {
   absl::Status Add(const GenerationOperator& added, const CpuGeneration* former);
 
   uint64_t number_ = 0;
-  std::array<OperatorFunction, kMaxOperatorSlots> table_{};
+  std::array<Slot, kMaxOperatorSlots + 1> table_{};  // The last one is empty.
+  std::chrono::nanoseconds min_time_limit_{0};
   std::vector<std::shared_ptr<const LoadedObject>> objects_;
 };
 

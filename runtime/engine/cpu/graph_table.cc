@@ -145,14 +145,13 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
     walk.FillArguments(chunk, &state.arguments);
     state.chunk = chunk.chunk;
     state.chunk_count = chunk.chunks;
-    state.status_and_detail = 0;
     const uint64_t called = traced ? NowNs() : 0;
-    engine_.CallOperator(state);
+    const uint32_t outcome = engine_.CallOperator(worker, token, state);
 
     const uint64_t now = NowNs();
     GraphChunk next;
     bool more_ready = false;
-    const bool ended = walk.Finish(chunk, state.status_and_detail, &next, &more_ready);
+    const bool ended = walk.Finish(chunk, outcome, &next, &more_ready);
     counter.Add(&op, now - before, ended);
     before = now;
     if (traced) {

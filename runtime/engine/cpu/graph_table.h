@@ -44,8 +44,9 @@ class GraphTable {
   // What the engine does for the table.
   class Engine {
    public:
-    // Calls the operator of the block's descriptor.
-    virtual void CallOperator(BlockState& state) const = 0;
+    // Calls the operator of the block's descriptor for the quantum with this token. Returns
+    // CompletionStatus | detail << 16.
+    virtual uint32_t CallOperator(uint32_t worker, uint32_t token, BlockState& state) = 0;
     // The worker executes a task of this slot now; kNoToken: none.
     virtual void NoteGraphTask(uint32_t worker, uint32_t token, uint32_t operator_slot,
                                uint32_t task) = 0;

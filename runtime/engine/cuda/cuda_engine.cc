@@ -66,6 +66,11 @@ std::string UuidText(const CUuuid& uuid) {
                       "-", group(20, 12));
 }
 
+// An entry of the kernel's kTaskLimits.
+u32 ToLimit(std::chrono::microseconds limit) {
+  return static_cast<u32>(std::min<int64_t>(limit.count(), kMaxTaskLimit));
+}
+
 #define RETURN_IF_CUDA_ERROR(call_name, ...)                                          \
   do {                                                                                \
     absl::Status status_ = driver_.Check(driver_.call_name(__VA_ARGS__), #call_name); \
@@ -190,6 +195,12 @@ absl::Status CudaEngine::LoadKernel() {
     return absl::InternalError(
         absl::StrCat("the kernel's jump table has ", table_bytes, " bytes. Fix: build it again"));
   }
+  size_t limits_bytes = 0;
+  RETURN_IF_CUDA_ERROR(cuModuleGetGlobal, &limits_, &limits_bytes, module, kTaskLimitsName);
+  if (limits_bytes != kMaxOperatorSlots * sizeof(u32)) {
+    return absl::InternalError(
+        absl::StrCat("the kernel's limits have ", limits_bytes, " bytes. Fix: build it again"));
+  }
   builtin_table_.resize(kMaxOperatorSlots);
   RETURN_IF_CUDA_ERROR(cuMemcpyDtoH, builtin_table_.data(), table_, table_bytes);
   return absl::OkStatus();
@@ -259,7 +270,11 @@ absl::Status CudaEngine::LoadModules(const Generation& generation, Modules* adde
 
 absl::Status CudaEngine::WriteTable(const Generation& generation, Modules* added) {
   std::vector<uint64_t> table = builtin_table_;
+  std::vector<u32> limits(kMaxOperatorSlots, ToLimit(options_.task_time_limit));
+  if (options_.test_operators) limits[*FindBuiltinSlot(kStoppableTestOperator)] |= kCanBeStopped;
   for (const GenerationOperator& op : generation.operators) {
+    if (op.time_limit.count() != 0) limits[op.slot] = ToLimit(op.time_limit);
+    if (op.stoppable) limits[op.slot] |= kCanBeStopped;
     const auto present = modules_.find(op.object.get());
     Module& module = present != modules_.end() ? present->second : added->at(op.object.get());
     const auto entry = ReadEntry(&module, op.symbol);
@@ -269,6 +284,8 @@ absl::Status CudaEngine::WriteTable(const Generation& generation, Modules* added
   // On the kernel's stream, so that the next launch runs after it. The table has been read when
   // the call returns.
   RETURN_IF_CUDA_ERROR(cuMemcpyHtoDAsync, table_, table.data(), table.size() * sizeof(uint64_t),
+                       stream_);
+  RETURN_IF_CUDA_ERROR(cuMemcpyHtoDAsync, limits_, limits.data(), limits.size() * sizeof(u32),
                        stream_);
   return absl::OkStatus();
 }
@@ -445,6 +462,7 @@ absl::Status CudaEngine::PinRegion(const SharedRegion& region) {
   parameters_.submissions = static_cast<RingSlot*>(at(layout.submissions));
   parameters_.completions = static_cast<RingSlot*>(at(layout.completions));
   parameters_.argument_blocks = static_cast<ArgumentBlock*>(at(layout.argument_blocks));
+  parameters_.host_stop_words = static_cast<u64*>(at(layout.stop_words));
   parameters_.slot_mask = layout.slots - 1;
   return absl::OkStatus();
 }
@@ -460,8 +478,9 @@ absl::Status CudaEngine::AllocateState() {
       AllocateZeroed(layout.slots * sizeof(TaskMemory), "what the chunks of wide tasks share");
   const auto scratch = AllocateZeroed(blocks_ * kScratchBytes, "the blocks' scratch memory");
   const auto mailboxes = AllocateZeroed(sizeof(Mailboxes), "mailboxes of graph workers");
+  const auto stop_words = AllocateZeroed(layout.slots * sizeof(u64), "stops of tasks");
   for (const auto* allocated :
-       {&state, &ring, &wide, &wide_arguments, &task_memories, &scratch, &mailboxes})
+       {&state, &ring, &wide, &wide_arguments, &task_memories, &scratch, &mailboxes, &stop_words})
     RETURN_IF_ERROR(allocated->status());
   parameters_.state = reinterpret_cast<KernelState*>(*state);
   parameters_.device_ring = reinterpret_cast<RingSlot*>(*ring);
@@ -470,6 +489,7 @@ absl::Status CudaEngine::AllocateState() {
   parameters_.task_memories = reinterpret_cast<TaskMemory*>(*task_memories);
   parameters_.scratch = reinterpret_cast<unsigned char*>(*scratch);
   parameters_.mailboxes = reinterpret_cast<Mailboxes*>(*mailboxes);
+  parameters_.stop_words = reinterpret_cast<u64*>(*stop_words);
   parameters_.workers = blocks_;
   void* report = nullptr;
   RETURN_IF_CUDA_ERROR(cuMemHostAlloc, &report, sizeof(LeaveReport), CU_MEMHOSTALLOC_DEVICEMAP);

@@ -170,6 +170,7 @@ class CudaEngine : public Engine {
   GraphKernel graph_kernel_;
   GraphKernel stream_kernel_;               // For graphs that have streams.
   CUdeviceptr table_ = 0;                   // The kernel's jump table.
+  CUdeviceptr limits_ = 0;                  // The kernel's kTaskLimits.
   std::vector<uint64_t> builtin_table_;     // The table without installed operators.
   std::vector<OperatorResources> builtin_;  // What the built-in operators need.
   uint32_t registers_ = 0;                  // Registers of a thread that an operator may use.
