@@ -48,13 +48,19 @@ absl::Status Account::MaySubmit(const std::string& operator_name) const {
   return errors::LacksOperator(name_, "submit", operator_name);
 }
 
-absl::Status Account::MayInstall(const std::string& operator_name) const {
+absl::Status Account::MayInstall(const std::string& operator_name, RoleSet any_of) const {
   absl::ReaderMutexLock lock(&mu_);
-  if (!rights_.roles.Intersects(Role::kInstall)) {
-    return errors::LacksRole(name_, RoleNames(Role::kInstall), "changing " + operator_name);
+  if (!rights_.roles.Intersects(any_of)) {
+    return errors::LacksRole(name_, RoleNames(any_of), "changing " + operator_name);
   }
   if (HasPrefix(rights_.install_prefixes, operator_name)) return absl::OkStatus();
   return errors::LacksOperator(name_, "install", operator_name);
+}
+
+bool Account::only_confined() const {
+  absl::ReaderMutexLock lock(&mu_);
+  return rights_.roles.Intersects(Role::kInstallConfined) &&
+         !rights_.roles.Intersects(Role::kInstall);
 }
 
 absl::Status Account::BeginTasks(uint64_t tasks) {
@@ -86,8 +92,9 @@ absl::StatusOr<std::shared_ptr<const void>> Account::ReserveBufferBytes(uint64_t
                                      });
 }
 
-absl::Status Account::BeginInstall(const std::string& operator_name, absl::Time now) {
-  RETURN_IF_ERROR(MayInstall(operator_name));
+absl::Status Account::BeginInstall(const std::string& operator_name, absl::Time now,
+                                   RoleSet any_of) {
+  RETURN_IF_ERROR(MayInstall(operator_name, any_of));
   absl::MutexLock lock(&mu_);
   while (!installs_.empty() && installs_.front() <= now - kInstallWindow) installs_.pop_front();
   const std::optional<uint32_t> max = rights_.installs_per_minute;

@@ -71,9 +71,12 @@ class Account : public std::enable_shared_from_this<Account> {
   // them, for messages, e.g. "/resident.v1.Executor/Run".
   absl::Status Has(RoleSet any_of, const std::string& call) const;
 
-  // PERMISSION_DENIED: the account may not run, or change, operators of this name.
+  // PERMISSION_DENIED: the account may not run, or change, operators of this name. `any_of`: the
+  // roles that suffice for a change.
   absl::Status MaySubmit(const std::string& operator_name) const;
-  absl::Status MayInstall(const std::string& operator_name) const;
+  absl::Status MayInstall(const std::string& operator_name, RoleSet any_of = Role::kInstall) const;
+  // Whether it may change only operators that it installed itself (role.h).
+  bool only_confined() const;
 
   // Tasks in flight. RESOURCE_EXHAUSTED: over the quota; then EndTasks must not be called.
   absl::Status BeginTasks(uint64_t tasks);
@@ -84,7 +87,8 @@ class Account : public std::enable_shared_from_this<Account> {
 
   // Counts the start of an install, with any result. PERMISSION_DENIED: see MayInstall.
   // RESOURCE_EXHAUSTED: too many within the last minute.
-  absl::Status BeginInstall(const std::string& operator_name, absl::Time now);
+  absl::Status BeginInstall(const std::string& operator_name, absl::Time now,
+                            RoleSet any_of = Role::kInstall);
 
   // Quotas of concurrent sessions, watches and installs; absent: no quota.
   std::optional<uint32_t> session_quota() const { return ReadQuota(&Rights::sessions); }

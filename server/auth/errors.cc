@@ -73,6 +73,14 @@ absl::Status LacksRole(const std::string& identity, const std::string& roles,
                                             "(--policy), or call with an identity that has it"));
 }
 
+absl::Status NotOwnOperator(const std::string& identity, const std::string& operator_name,
+                            const std::string& why) {
+  return absl::PermissionDeniedError(
+      StrCat("identity ", Quote(identity), " may not change operator ", Quote(operator_name),
+             " with the role 'install_confined': ", why,
+             ". Fix: use another name, or call with an identity that has the role 'install'"));
+}
+
 absl::Status LacksOperator(const std::string& identity, const std::string& role,
                            const std::string& operator_name) {
   return absl::PermissionDeniedError(StrCat(

@@ -24,6 +24,10 @@ absl::Status CommonNameLikeUri(const std::string& name);
 // `roles`: "'submit' or 'admin'"; `call`: the call that needs one of them.
 absl::Status LacksRole(const std::string& identity, const std::string& roles,
                        const std::string& call);
+// The role 'install_confined' does not suffice for an operator: `why`.
+absl::Status NotOwnOperator(const std::string& identity, const std::string& operator_name,
+                            const std::string& why);
+
 // `role`: "submit" or "install". Its list of prefixes has none for the operator.
 absl::Status LacksOperator(const std::string& identity, const std::string& role,
                            const std::string& operator_name);

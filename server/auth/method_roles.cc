@@ -136,16 +136,16 @@ constexpr Method kModels[] = {
     {"Share", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
 };
 constexpr Method kOperators[] = {
-    {"Activate", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Activate", kInstallRoles, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Audit", kAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Claim", kInstall, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Describe", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
-    {"Install", kInstall, kFew, kUpload, kCharged, kInstalls, kInstallQuota, kStops, kStops},
+    {"Install", kInstallRoles, kFew, kUpload, kCharged, kInstalls, kInstallQuota, kStops, kStops},
     {"List", kAnyRole, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
-    {"Promote", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Promote", kInstallRoles, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Release", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
-    {"Remove", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
-    {"Rollback", kInstall, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
+    {"Remove", kInstallRoles, kFew, kHeld, kTiny, kNone, kNoQuota, kStops, kStops},
+    {"Rollback", kInstallRoles, kFew, kHeld, kTiny, kNone, kNoQuota, kSoon, kSoon},
     {"Summary", kInstallOrAdmin, kFew, kHeld, kCharged, kNone, kNoQuota, kSoon, kSoon},
     {"Watch", kAnyRole, kFew, kHeld, kCharged, kWatches, kWatchQuota, kStops, kStops},
 };

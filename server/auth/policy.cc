@@ -183,7 +183,7 @@ absl::StatusOr<Rights> ReadRights(const Json& json, const std::string& path) {
     if (!role.has_value()) {
       return BadField(absl::StrCat(path, ".roles"),
                       absl::StrCat("unknown role ", errors::Quote(word)),
-                      "the roles are submit, install and admin");
+                      "the roles are submit, install, install_confined and admin");
     }
     rights.roles = rights.roles | *role;
   }

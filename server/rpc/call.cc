@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/errors/reason.h"
 #include "runtime/base/status_macros.h"
+#include "server/auth/errors.h"
 #include "server/auth/method_roles.h"
 #include "server/auth/presented.h"
 
@@ -54,10 +56,31 @@ absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
 }
 
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
-                                            const Core& core, const std::string& operator_name) {
+                                            const Core& core, const std::string& operator_name,
+                                            RoleSet any_of) {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));
-  RETURN_IF_ERROR(identity->account()->MayInstall(operator_name));
+  RETURN_IF_ERROR(identity->account()->MayInstall(operator_name, any_of));
+  RETURN_IF_ERROR(CheckOwnOperator(*identity->account(), core, operator_name));
   return identity->name();
+}
+
+absl::Status CheckOwnOperator(const Account& account, const Core& core,
+                              const std::string& operator_name) {
+  if (!account.only_confined()) return absl::OkStatus();
+  const absl::StatusOr<OperatorView> found = core.registry.Describe(operator_name);
+  if (!found.ok()) return absl::OkStatus();  // There is none yet, or the change reports it.
+  for (const VersionView& version : found->versions) {
+    const std::string name = absl::StrCat("version ", version.version);
+    if (!IsGenerated(version.spec.kind)) {
+      return errors::NotOwnOperator(account.name(), operator_name,
+                                    absl::StrCat(name, " is neither an expression nor bytecode"));
+    }
+    if (version.spec.installed_by != account.name()) {
+      return errors::NotOwnOperator(account.name(), operator_name,
+                                    absl::StrCat(name, " was installed by another identity"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 MessageLimits FindMessageLimits(const Core& core, std::string_view method) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "runtime/queue/batch.h"
+#include "server/auth/role.h"
 #include "server/core/core.h"
 #include "server/rpc/message_bytes.h"
 
@@ -38,9 +39,14 @@ absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
     const grpc::CallbackServerContext& context, Core& core);
 
 // The name of the caller that changes the operator, for the audit log; "anonymous" if callers have
-// no identities. PERMISSION_DENIED: the caller may not change it.
+// no identities. `any_of`: the roles that suffice. PERMISSION_DENIED: the caller may not change it.
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
-                                            const Core& core, const std::string& operator_name);
+                                            const Core& core, const std::string& operator_name,
+                                            RoleSet any_of = Role::kInstall);
+// PERMISSION_DENIED: the account has only the role install_confined, and a version of the operator
+// was installed by another one, or from a source or an object.
+absl::Status CheckOwnOperator(const Account& account, const Core& core,
+                              const std::string& operator_name);
 
 // The limits of a message of `method` ("/package.Service/Method"): the objects that the table of
 // methods allows, and the memory of one client.

@@ -301,6 +301,53 @@ TEST_F(PolicyTest, AnInstallerInstallsWithinPrefixAndQuota) {
   EXPECT_THAT(std::string(third.message()), HasSubstr("installs_per_minute"));
 }
 
+// The role install_confined: expressions and bytecode, and only operators of its own.
+TEST_F(PolicyTest, AConfinedInstallerChangesOnlyItsOwnGeneratedOperators) {
+  SetPolicy(R"({"identities": {
+      "installer": {"roles": ["install_confined"], "operators": {"install": ["rank."]}},
+      "admin": {"roles": ["install", "admin"]}}})");
+  const auto connect = [&](const char* token) {
+    client::Options options;
+    options.session = false;
+    options.credentials.token = token;
+    auto client = client::Client::Connect(daemon_.address(), options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  };
+  const auto confined_client = connect(kInstallToken);
+  const auto other_client = connect(kAdminToken);
+  client::Operators confined(*confined_client), other(*other_client);
+  const std::string halt(1, '\0');
+  const auto bytecode = [&](const std::string& name) {
+    return client::Installation::Bytecode(name, halt);
+  };
+  const auto refusal = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    return std::string(status.message());
+  };
+
+  EXPECT_TRUE(confined.Install(bytecode("rank.own")).ok());
+  EXPECT_TRUE(confined.Activate("rank.own").ok());
+  EXPECT_THAT(refusal(confined.Install(bytecode("other")).status()),
+              HasSubstr("may not change operator 'other'"));
+  client::Installation source = client::Installation::Source(
+      "rank.source", "rank.cc", {{"rank.cc", "not compiled, because it is refused"}});
+  EXPECT_THAT(refusal(confined.Install(source).status()),
+              HasSubstr("does not have the role 'install'"));
+
+  ASSERT_TRUE(other.Install(bytecode("rank.others")).ok());
+  EXPECT_THAT(refusal(confined.Install(bytecode("rank.others")).status()),
+              HasSubstr("version 1 was installed by another identity"));
+  for (const absl::Status& change : std::vector<absl::Status>{
+           confined.Activate("rank.others").status(), confined.Remove("rank.others").status()}) {
+    EXPECT_THAT(refusal(change), HasSubstr("version 1 was installed by another identity"));
+  }
+  // Nor one of which it installed only the first version.
+  ASSERT_TRUE(other.Install(client::Installation::Bytecode("rank.own", halt + halt)).ok());
+  EXPECT_THAT(refusal(confined.Rollback("rank.own").status()),
+              HasSubstr("version 2 was installed by another identity"));
+}
+
 TEST_F(PolicyTest, AClaimNeedsThePermissionsOfAnInstall) {
   SetPolicy(R"({"identities": {"installer": {"roles": ["install"],
       "operators": {"install": ["rank."]}}, "admin": {"roles": ["install", "admin"]}}})");
