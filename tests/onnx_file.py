@@ -67,3 +67,10 @@ def affine(w, b, location=None):
         [tensor("w", [len(w), columns], [number for row in w for number in row], location),
          tensor("b", [len(b)], b)],
         [node("Gemm", "x w b", "h", transB=1), node("Relu", "h", "y")], ["y"])
+
+
+def tokens(w):
+    """y = relu(x w) for float inputs x of the shape [batch, seq, columns]; w: rows, one for each column of x."""
+    return model([value("x", ["batch", "seq", len(w)])],
+                 [tensor("w", [len(w), len(w[0])], [number for row in w for number in row])],
+                 [node("MatMul", "x w", "h"), node("Relu", "h", "y")], ["y"])

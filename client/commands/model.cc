@@ -35,6 +35,8 @@ struct ModelOptions {
   std::string weights;
   std::vector<std::string> data;
   std::vector<std::string> sizes;
+  std::vector<std::string> max;
+  std::string warmup;
   std::string fixed;
   uint64_t max_batch = 0;
   std::optional<uint32_t> device;
@@ -48,11 +50,12 @@ struct ModelOptions {
   bool fuse = true;
 };
 
-// "[8 at most, 64]".
+// "[1-8, 64]".
 std::string ShapeText(const v1::ModelTensorInfo& tensor) {
   std::vector<std::string> sizes;
-  for (const int64_t size : tensor.shape()) {
-    sizes.push_back(size < 0 ? absl::StrCat("1-", tensor.max()) : absl::StrCat(size));
+  for (int d = 0; d < tensor.shape_size(); ++d) {
+    const uint64_t most = d < tensor.most_size() ? tensor.most(d) : tensor.max();
+    sizes.push_back(tensor.shape(d) < 0 ? absl::StrCat("1-", most) : absl::StrCat(tensor.shape(d)));
   }
   return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]");
 }
@@ -130,22 +133,58 @@ absl::StatusOr<std::pair<std::string, std::string>> ParsePair(const std::string&
   return std::pair(text.substr(0, equals), text.substr(equals + 1));
 }
 
+// NAME=N of each.
+absl::Status ReadSizes(const std::vector<std::string>& texts, const char* flag,
+                       google::protobuf::Map<std::string, uint64_t>* sizes) {
+  for (const std::string& each : texts) {
+    ASSIGN_OR_RETURN(const auto pair, ParsePair(each, flag));
+    uint64_t size = 0;
+    if (!absl::SimpleAtoi(pair.second, &size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, " needs numbers, and not '", each, "'"));
+    }
+    if (!sizes->insert({pair.first, size}).second) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, " has '", pair.first, "' twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// "ids=1x32,1x128;lengths=1,1": the first shapes of all inputs are those of the first plan.
+absl::Status ReadWarmup(const std::string& text, v1::OnnxModel* model) {
+  if (text.empty()) return absl::OkStatus();
+  const std::vector<std::string> inputs = absl::StrSplit(text, ';');
+  for (const std::string& each : inputs) {
+    ASSIGN_OR_RETURN(const auto pair, ParsePair(each, "warmup"));
+    const std::vector<std::string> shapes = absl::StrSplit(pair.second, ',');
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      if (static_cast<int>(i) == model->warmup_size()) model->add_warmup();
+      v1::ModelShape shape;
+      for (const absl::string_view number : absl::StrSplit(shapes[i], 'x')) {
+        uint64_t size = 0;
+        if (!absl::SimpleAtoi(number, &size)) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "--warmup needs shapes such as ", pair.first, "=1x32,1x128, and not '", each, "'"));
+        }
+        shape.add_sizes(size);
+      }
+      auto& of_plan = *model->mutable_warmup(static_cast<int>(i))->mutable_inputs();
+      if (!of_plan.insert({pair.first, shape}).second) {
+        return absl::InvalidArgumentError(absl::StrCat("--warmup has '", pair.first, "' twice"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadOnnx(const std::string& path, const ModelOptions& options, v1::OnnxModel* model,
                       Parts* parts) {
   ASSIGN_OR_RETURN(*model->mutable_file(), parts->AddFile(path));
   for (const std::string& data : options.data) RETURN_IF_ERROR(parts->AddFile(data).status());
   model->set_max_batch(options.max_batch);
-  for (const std::string& each : options.sizes) {
-    ASSIGN_OR_RETURN(const auto pair, ParsePair(each, "sizes"));
-    uint64_t size = 0;
-    if (!absl::SimpleAtoi(pair.second, &size)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--sizes needs numbers, and not '", each, "'"));
-    }
-    if (!model->mutable_sizes()->insert({pair.first, size}).second) {
-      return absl::InvalidArgumentError(absl::StrCat("--sizes has '", pair.first, "' twice"));
-    }
-  }
+  RETURN_IF_ERROR(ReadSizes(options.sizes, "sizes", model->mutable_sizes()));
+  RETURN_IF_ERROR(ReadSizes(options.max, "max", model->mutable_max_sizes()));
+  RETURN_IF_ERROR(ReadWarmup(options.warmup, model));
   if (options.fixed.empty()) return absl::OkStatus();
   const std::vector<std::string> fixed = absl::StrSplit(options.fixed, ';');
   for (const std::string& each : fixed) {
@@ -168,12 +207,12 @@ absl::Status ReadModel(const std::string& path, const ModelOptions& options,
     }
     return ReadOnnx(path, options, header->mutable_onnx(), parts);
   }
-  if (!options.data.empty() || !options.sizes.empty() || !options.fixed.empty() ||
-      options.max_batch != 0) {
+  if (!options.data.empty() || !options.sizes.empty() || !options.max.empty() ||
+      !options.warmup.empty() || !options.fixed.empty() || options.max_batch != 0) {
     return absl::InvalidArgumentError(
-        "--data, --sizes, --fixed and --max_batch are for models in the form of ONNX, and the name "
-        "of "
-        "the file does not end with .onnx. Fix: leave them out, or rename the file");
+        "--data, --sizes, --max, --warmup, --fixed and --max_batch are for models in the form of "
+        "ONNX, and the name of the file does not end with .onnx. Fix: leave them out, or rename "
+        "the file");
   }
   std::string text;
   RETURN_IF_ERROR(ReadFile(path, &text));
@@ -256,6 +295,24 @@ const v1::ModelVersion* FindVersion(const v1::Model& model, uint32_t number) {
   return found;
 }
 
+void PrintPlans(const v1::ModelVersion& version) {
+  if (version.dimensions().empty()) return;
+  Print(absl::StrCat(FormatExact(version.plan_misses()), " requests waited for a plan\n"));
+  if (version.plans().empty()) return;
+  Table table({"PLAN", "NODES", "INSTANCES", "MEMORY", "EXECUTIONS"},
+              {Table::kLeft, Table::kRight, Table::kRight, Table::kRight, Table::kRight});
+  for (const v1::ModelPlan& plan : version.plans()) {
+    std::vector<std::string> sizes;
+    for (int i = 0; i < plan.sizes_size() && i < version.dimensions_size(); ++i) {
+      sizes.push_back(absl::StrCat(version.dimensions(i).name(), "=", plan.sizes(i)));
+    }
+    table.Add({absl::StrJoin(sizes, ","), FormatExact(plan.nodes()),
+               absl::StrCat(plan.instances(), "/", version.max_instances()),
+               FormatBytes(plan.memory_bytes()), FormatExact(plan.executions())});
+  }
+  Print(table.ToString());
+}
+
 int DescribeModel(const std::string& name) {
   const absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
@@ -287,11 +344,15 @@ int DescribeModel(const std::string& name) {
     };
     for (const v1::ModelTensorInfo& tensor : version.inputs()) add("input", tensor);
     for (const v1::ModelTensorInfo& tensor : version.outputs()) add("output", tensor);
+    for (const v1::ModelDimension& dimension : version.dimensions()) {
+      table.Add({"size", dimension.name(), "", absl::StrCat("1-", dimension.most())});
+    }
     for (const v1::GraphScalar& scalar : version.scalars()) {
       table.Add({"scalar", scalar.name(), EnumName(scalar.dtype()),
                  absl::StrCat(scalar.least(), " to ", scalar.most())});
     }
     Print(table.ToString());
+    PrintPlans(version);
   }
   return kExitOk;
 }
@@ -316,9 +377,23 @@ absl::Status AddInput(const v1::ModelTensorInfo& info, const RunArgument& argume
           absl::StrCat(info.name(), " has no values. Fix: give ", info.name(), "=1,2,3 or =@FILE"));
   }
   uint64_t row = client::SizeOf(info.dtype());
-  for (const int64_t size : info.shape()) row *= size < 0 ? 1 : static_cast<uint64_t>(size);
+  int dynamic = 0;
   for (const int64_t size : info.shape()) {
-    tensor.add_shape(size < 0 ? tensor.data().size() / row : static_cast<uint64_t>(size));
+    dynamic += size < 0 ? 1 : 0;
+    row *= size < 0 ? 1 : static_cast<uint64_t>(size);
+  }
+  const uint64_t rows = tensor.data().size() / row;
+  for (int d = 0; d < info.shape_size(); ++d) {
+    const int64_t size = info.shape(d);
+    // With another dynamic dimension, the values are one row.
+    const bool one_row = d == 0 && dynamic == 2;
+    tensor.add_shape(size >= 0 ? static_cast<uint64_t>(size) : one_row ? 1 : rows);
+  }
+  if (dynamic > 2 || (dynamic == 2 && info.shape(0) >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(info.name(),
+                     " has several dynamic dimensions, so that its values do not give its shape. "
+                     "Fix: send the request with a client library"));
   }
   return absl::OkStatus();
 }
@@ -420,6 +495,11 @@ void AddLoad(Command& model, const std::shared_ptr<ModelOptions>& options) {
   load.Flag("weights", &options->weights, "safetensors file with the weights of the graph");
   load.Flag("data", &options->data, "ONNX: files with the external data of the model, F,F");
   load.Flag("sizes", &options->sizes, "ONNX: sizes of dynamic dimensions, NAME=N,NAME=N");
+  load.Flag("max", &options->max,
+            "ONNX: largest sizes of dimensions that have a size of their own in each request, "
+            "NAME=N,NAME=N; each set of sizes has a plan");
+  load.Flag("warmup", &options->warmup,
+            "ONNX: shapes of inputs whose plans the load makes, INPUT=1x32,1x128;INPUT=...");
   load.Flag("max_batch", &options->max_batch,
             "ONNX: largest size of the dimension that remains dynamic; 0: 64");
   load.Flag("fixed", &options->fixed, "ONNX: inputs that become constants, NAME=1,2;NAME=3");
@@ -450,7 +530,8 @@ void AddModel(Command& program) {
       "load makes a version and lets it serve, unless --activate=false. rollback lets the "
       "previous\n"
       "version serve again. VALUE is 1,2,3 or 0.5*1024 or @FILE (raw little-endian elements); an\n"
-      "input with a dynamic size has as many rows as the values make.\n");
+      "input with a dynamic size has as many rows as the values make, and one with two is one\n"
+      "row.\n");
   auto options = std::make_shared<ModelOptions>();
   AddLoad(model, options);
   model.Add("list", "list the models, or one of them").Run("[NAME]", [](const Words& words) {

@@ -13,6 +13,8 @@ std::string ContentHash(std::string_view name, std::string_view body,
   hash.Field(spec.signature).Field(spec.split);
   hash.Field(
       absl::StrCat(spec.task_time_limit.count(), " ", spec.scratch_bytes, " ", spec.allow_spills));
+  // Versions that were installed before there was a choice keep their hash.
+  if (spec.isolation != Isolation::kUnspecified) hash.Field(IsolationName(spec.isolation));
   return hash.Hex();
 }
 

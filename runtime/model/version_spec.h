@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/isolation.h"
 #include "runtime/base/limits.h"
 
 namespace resident {
@@ -46,6 +47,12 @@ constexpr const char* OperatorKindName(OperatorKind kind) {
   return "unknown";
 }
 
+// Whether the daemon generates the code of such a version, which therefore accesses nothing but the
+// elements of its tensors.
+constexpr bool IsGenerated(OperatorKind kind) {
+  return kind == OperatorKind::kExpression || kind == OperatorKind::kBytecode;
+}
+
 struct VersionSpec {
   OperatorKind kind = OperatorKind::kSource;
   std::string summary = {};
@@ -60,6 +67,11 @@ struct VersionSpec {
   std::chrono::milliseconds task_time_limit{0};
   uint64_t scratch_bytes = 0;
   bool allow_spills = false;
+  // What the install asked for; once the version is compiled, the level that it has and why that is
+  // not higher. What was rewritten is known while it is in the kernel.
+  Isolation isolation = Isolation::kUnspecified;
+  std::string isolation_reason = {};
+  RewriteCounts rewritten = {};
   // Bytecode: the interpreter always runs it.
   bool native_off = false;
   // ChangeContext::set of the install; empty: none.
@@ -71,7 +83,7 @@ struct VersionSpec {
 // The content hash of what is installed as operator `name`: `body` is the name of the main file,
 // the expression or the program. Everything that decides what the version computes is hashed: also
 // the spec's kind, signature, split, limits and allow_spills, which for an expression are the
-// generated ones.
+// generated ones, and the isolation that the install asked for.
 std::string ContentHash(std::string_view name, std::string_view body,
                         const std::map<std::string, std::string>& files, const VersionSpec& spec);
 

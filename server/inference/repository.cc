@@ -25,8 +25,10 @@ using inference::ModelRepositoryParameter;
 
 constexpr std::string_view kFilePrefix = "file:";
 constexpr std::string_view kModelSuffix = ".onnx";
-// Parameters of a model's configuration: the size of a dynamic dimension, a fixed input.
+// Parameters of a model's configuration: the size or the bound of a dynamic dimension, a fixed
+// input.
 constexpr std::string_view kSizePrefix = "sizes.";
+constexpr std::string_view kMaxPrefix = "max.";
 constexpr std::string_view kFixedPrefix = "fixed.";
 // Files are in the folder of a version; its number has no meaning here.
 constexpr char kVersionFolder = '/';
@@ -102,8 +104,10 @@ absl::Status ReadModelParameters(const nlohmann::json& parameters, v1::OnnxModel
   if (!parameters.is_object()) return errors::LoadModelConfig("'parameters' is not an object");
   for (const auto& [name, value] : parameters.items()) {
     ASSIGN_OR_RETURN(const std::string content, ReadParameter(name, value));
-    if (name.starts_with(kSizePrefix)) {
-      uint64_t& number = (*model->mutable_sizes())[name.substr(kSizePrefix.size())];
+    const bool bound = name.starts_with(kMaxPrefix);
+    if (bound || name.starts_with(kSizePrefix)) {
+      auto& sizes = bound ? *model->mutable_max_sizes() : *model->mutable_sizes();
+      uint64_t& number = sizes[name.substr((bound ? kMaxPrefix : kSizePrefix).size())];
       if (absl::SimpleAtoi(content, &number)) continue;
       return errors::LoadModelConfig(absl::StrCat("the size ", Quoted(name), " is not a number"));
     }

@@ -133,6 +133,36 @@ absl::Status ImportTooSlow(std::chrono::seconds limit) {
              " s. Fix: simplify the model, for example fold its constants"));
 }
 
+absl::Status ModelPlanDiffers(const std::string& why) {
+  return InvalidArgumentError(
+      StrCat("the graph of these sizes cannot serve the model: ", why,
+             ". Fix: load a model for these sizes, with --sizes in place of --max"));
+}
+
+absl::Status ModelPlanFailed(const std::string& sizes, const absl::Status& why) {
+  return absl::Status(why.code(), StrCat("the plan of the model for ", sizes, ": ", why.message()));
+}
+
+absl::Status ModelWarmupCount(int limit) {
+  return InvalidArgumentError(StrCat("the load makes more than ", limit,
+                                     " plans, and a model keeps ", limit,
+                                     ". Fix: name fewer shapes in `warmup`"));
+}
+
+absl::Status ModelWarmup(const std::string& why) {
+  return InvalidArgumentError(
+      StrCat("the shapes in `warmup` do not fit: ", why,
+             ". Fix: give shapes of inputs that have all dimensions of `max_sizes`"));
+}
+
+absl::Status ModelSizeAboveBound(const std::string& model, const std::string& tensor,
+                                 const std::string& dimension, uint64_t got, uint64_t most) {
+  return InvalidArgumentError(StrCat("input ", Quote(tensor), " of model ", model, ": ", dimension,
+                                     " is ", got, ", the model was loaded for ", most,
+                                     ". Fix: send 1 to ", most, ", or load the model with --max ",
+                                     dimension, "=", got));
+}
+
 absl::Status StoredModelDamaged(const std::string& name, uint32_t version) {
   return absl::DataLossError(StrCat("the stored contents of version ", version, " of model ", name,
                                     " are not complete. Fix: load it again"));

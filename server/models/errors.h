@@ -39,6 +39,17 @@ absl::Status ImportNotStarted(const std::string& why);
 absl::Status ImportFailed(const std::string& how);
 absl::Status ImportTooSlow(std::chrono::seconds limit);
 
+// Plans.
+// `why`: how the graph differs from that of the largest sizes.
+absl::Status ModelPlanDiffers(const std::string& why);
+// `sizes`: "sequence=12".
+absl::Status ModelPlanFailed(const std::string& sizes, const absl::Status& why);
+absl::Status ModelWarmupCount(int limit);
+absl::Status ModelWarmup(const std::string& why);
+// `most`: the bound of the dimension.
+absl::Status ModelSizeAboveBound(const std::string& model, const std::string& tensor,
+                                 const std::string& dimension, uint64_t got, uint64_t most);
+
 // A version that a restart restores.
 absl::Status StoredModelDamaged(const std::string& name, uint32_t version);
 absl::Status ModelDeviceGone(const std::string& name, uint32_t version, uint32_t device);

@@ -11,10 +11,12 @@ namespace {
 void FillPort(const ModelPort& port, v1::ModelTensorInfo* out) {
   out->set_name(port.name);
   out->set_dtype(static_cast<v1::DType>(port.dtype));
-  for (const int64_t size : port.shape) out->add_shape(size);
-  if (port.scalar == graph::kNone) return;
-  out->set_max(static_cast<uint64_t>(port.shape[0]));
-  out->set_shape(0, -1);
+  for (size_t d = 0; d < port.shape.size(); ++d) {
+    const bool of_scalar = d == 0 && port.scalar != graph::kNone;
+    if (of_scalar) out->set_max(static_cast<uint64_t>(port.shape[0]));
+    out->add_shape(of_scalar || port.AxisOf(d) != ModelPort::kFixedAxis ? -1 : port.shape[d]);
+    out->add_most(static_cast<uint64_t>(port.shape[d]));
+  }
 }
 
 }  // namespace
@@ -35,12 +37,12 @@ ServedModel::Counters GraphModel::CountServed(const DurationHistogram::Counts& e
 }
 
 void GraphModel::Describe(v1::ModelVersion* out) const {
-  const ModelInstances::Parts& parts = instances_->parts();
+  const ModelParts& parts = plans_->parts();
   out->set_content_hash(content_hash());
   out->set_device(parts.device);
-  out->set_nodes(parts.graph->nodes());
-  out->set_weight_bytes(instances_->weight_bytes());
-  out->set_instances(instances_->count());
+  out->set_nodes(parts.largest->graph->nodes());
+  out->set_weight_bytes(parts.weights->bytes());
+  out->set_instances(plans_->count());
   out->set_max_instances(parts.max_instances);
   for (const ModelPort& port : interface().inputs) FillPort(port, out->add_inputs());
   for (const ModelPort& port : interface().outputs) FillPort(port, out->add_outputs());
@@ -62,9 +64,22 @@ void GraphModel::Describe(v1::ModelVersion* out) const {
   out->set_failed(failed_.load(std::memory_order_relaxed));
   out->set_rows(rows_.load(std::memory_order_relaxed));
   out->set_executions(runs_.load(std::memory_order_relaxed));
-  out->set_max_batch(instances_->max_batch());
+  for (const ModelDimension& dimension : interface().dimensions) {
+    v1::ModelDimension* const to = out->add_dimensions();
+    to->set_name(dimension.name);
+    to->set_most(static_cast<uint64_t>(dimension.most));
+  }
+  if (parts.source != nullptr) {
+    for (const auto& plan : plans_->List()) {
+      v1::ModelPlan* const to = out->add_plans();
+      plan->Describe(to);
+      to->set_executions(plan->line().runs.load(std::memory_order_relaxed));
+    }
+  }
+  out->set_plan_misses(plans_->misses.load(std::memory_order_relaxed));
+  out->set_max_batch(plans_->max_batch());
   if (out->max_batch() != 0) return;
-  const ModelRows& rows = instances_->rows();
+  const ModelRows& rows = plans_->rows();
   out->set_not_batched(!rows.independent() ? rows.reason
                        : rows.max == 1     ? "a request has one row"
                                            : "the load has turned it off");

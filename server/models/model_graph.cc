@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/errors/quote.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/utf8.h"
 #include "runtime/graph/limits.h"
 #include "runtime/graph/region.h"
 #include "runtime/graph/values.h"
@@ -254,6 +256,68 @@ absl::StatusOr<ModelInterface> ReadInterface(const graph::Graph& graph) {
   }
   RETURN_IF_ERROR(CheckViews(graph));
   return interface;
+}
+
+absl::Status SetDimensions(const internal::PlanRules& rules, ModelInterface* interface) {
+  for (const internal::PlanRules::Dimension& dimension : rules.dimensions()) {
+    interface->dimensions.push_back({ToUtf8(dimension.name()), dimension.most()});
+  }
+  if (interface->dimensions.empty()) return absl::OkStatus();
+  const auto wrong = [](const std::string& tensor) {
+    return absl::InternalError(
+        absl::StrCat("the plans of the model do not fit its tensor ", errors::Quote(tensor)));
+  };
+  for (auto* const ports : {&interface->inputs, &interface->outputs}) {
+    for (ModelPort& port : *ports) {
+      for (const internal::PlanRules::Port& rule : rules.ports()) {
+        if (rule.tensor() == port.name) port.axes.assign(rule.axes().begin(), rule.axes().end());
+      }
+      if (port.axes.size() != port.shape.size()) return wrong(port.name);
+      for (size_t d = 0; d < port.axes.size(); ++d) {
+        const int32_t axis = port.axes[d];
+        const bool of_scalar = d == 0 && port.scalar != graph::kNone;
+        if (axis < ModelPort::kComputedAxis || axis >= rules.dimensions_size() ||
+            (axis != ModelPort::kFixedAxis && of_scalar) ||
+            (axis >= 0 && interface->dimensions[axis].most != port.shape[d])) {
+          return wrong(port.name);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SortPorts(const ModelInterface& version, const std::vector<int64_t>& sizes,
+                       ModelInterface* plan) {
+  if (version.scalar_names != plan->scalar_names) {
+    return errors::ModelPlanDiffers("its scalars are not those of the largest sizes");
+  }
+  const auto sort = [&](const std::vector<ModelPort>& wanted,
+                        std::vector<ModelPort>* ports) -> absl::Status {
+    std::vector<ModelPort> sorted;
+    for (const ModelPort& port : wanted) {
+      const auto found = std::ranges::find(*ports, port.name, &ModelPort::name);
+      bool fits = found != ports->end() && found->dtype == port.dtype &&
+                  found->scalar == port.scalar && found->shape.size() == port.shape.size() &&
+                  found->bytes <= port.bytes;
+      for (size_t d = 0; fits && d < port.shape.size(); ++d) {
+        fits = port.AxisOf(d) < 0 || found->shape[d] == sizes[port.AxisOf(d)];
+      }
+      if (!fits) {
+        return errors::ModelPlanDiffers(
+            absl::StrCat("tensor ", errors::Quote(port.name),
+                         " has another form than with the largest sizes, or is larger"));
+      }
+      sorted.push_back(std::move(*found));
+    }
+    if (sorted.size() != ports->size()) {
+      return errors::ModelPlanDiffers("it has other tensors than with the largest sizes");
+    }
+    *ports = std::move(sorted);
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(sort(version.inputs, &plan->inputs));
+  return sort(version.outputs, &plan->outputs);
 }
 
 }  // namespace resident

@@ -17,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "resident/internal/model_import.pb.h"
 #include "resident/v1/graphs.pb.h"
 #include "runtime/graph/graph.h"
 
@@ -34,7 +36,13 @@ struct ModelPort {
   uint32_t scalar = graph::kNone;
   // With the largest size.
   uint64_t bytes = 0;
+  // For each dimension the index in ModelInterface::dimensions, or one of the numbers below; empty:
+  // all are equal in all plans.
+  std::vector<int32_t> axes = {};
 
+  static constexpr int32_t kFixedAxis = -1;
+  static constexpr int32_t kComputedAxis = -2;  // From several sizes.
+  int32_t AxisOf(size_t d) const { return axes.empty() ? kFixedAxis : axes[d]; }
   // Bytes if the outermost dimension has `rows` elements.
   uint64_t BytesAt(uint64_t rows) const {
     return scalar == graph::kNone ? bytes : bytes / static_cast<uint64_t>(shape[0]) * rows;
@@ -43,6 +51,13 @@ struct ModelPort {
   uint64_t BytesBefore(uint64_t row) const { return row == 0 ? 0 : BytesAt(row); }
 };
 
+// A dimension that has a size of its own in each plan (model_plan.h).
+struct ModelDimension {
+  std::string name;
+  int64_t most = 0;
+};
+
+// Of the graph of one plan; of a version: of the graph of the largest sizes.
 struct ModelInterface {
   std::vector<ModelPort> inputs;
   std::vector<ModelPort> outputs;
@@ -50,6 +65,8 @@ struct ModelInterface {
   std::vector<uint32_t> weights;
   // By index in the graph.
   std::vector<std::string> scalar_names;
+  // Of a version with plans.
+  std::vector<ModelDimension> dimensions = {};
 };
 
 // The graph with the copies that the file's comment describes. An explicit order leaves no room for
@@ -61,6 +78,16 @@ v1::Graph AddDeviceCopies(v1::Graph graph);
 // an input or output that is not dense, or is dynamic in another dimension than the outermost one,
 // or a view that lies within its tensor only if a dynamic size is not the least one.
 absl::StatusOr<ModelInterface> ReadInterface(const graph::Graph& graph);
+
+// Sets the dimensions that have a size of their own in each plan. INTERNAL: the rules are not those
+// of this graph.
+absl::Status SetDimensions(const internal::PlanRules& rules, ModelInterface* interface);
+
+// Sorts the inputs and outputs of the plan for these sizes, by index in `dimensions`, as those of
+// its version. INVALID_ARGUMENT: an output has other sizes, or is larger than with the largest
+// ones, or the plan has other tensors.
+absl::Status SortPorts(const ModelInterface& version, const std::vector<int64_t>& sizes,
+                       ModelInterface* plan);
 
 }  // namespace resident
 

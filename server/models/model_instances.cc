@@ -11,6 +11,7 @@
 #include "server/core/task_chain.h"
 #include "server/graphs/graph_memory.h"
 #include "server/models/errors.h"
+#include "server/models/model_rows.h"
 #include "server/workload/copy_workload.h"
 
 namespace resident {
@@ -27,16 +28,20 @@ constexpr uint64_t kStagingAlignment = 64;
 
 }  // namespace
 
-// Maker: makes one instance. It checks the graph if that is necessary, allocates, and then lets
-// tasks write the weights, unless another instance has them, and the image.
+// Maker: makes one instance. It makes the plan and checks its graph if that is necessary,
+// allocates, and then lets tasks write the weights, unless another instance has them, and the
+// image.
 class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
  public:
-  explicit Maker(std::shared_ptr<ModelInstances> owner)
+  // `plan`: null: it is to be made.
+  Maker(std::shared_ptr<ModelInstances> owner, std::shared_ptr<const ModelPlan> plan)
       : owner_(std::move(owner)),
         graphs_(owner_->graphs_),
         core_(graphs_.core),
-        parts_(owner_->parts_),
-        instance_(std::make_unique<ModelInstance>()) {}
+        parts_(*owner_->parts_),
+        instance_(std::make_unique<ModelInstance>()) {
+    instance_->plan = std::move(plan);
+  }
 
   // Any thread.
   void Cancel() {
@@ -50,27 +55,68 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
   }
 
   void Start() {
-    absl::StatusOr<LoadedGraph::Checked> found = parts_.graph->FindChecked(core_.registry);
-    if (!found.ok()) return End(found.status());
-    instance_->checked = *std::move(found);
-    if (instance_->checked != nullptr) return Allocate();
+    if (instance_->plan != nullptr) {
+      absl::StatusOr<LoadedGraph::Checked> found =
+          instance_->plan->graph->FindChecked(core_.registry);
+      if (!found.ok()) return End(found.status());
+      instance_->checked = *std::move(found);
+    }
+    if (instance_->checked != nullptr) return Enter();
     const auto posted = graphs_.checker.Post(
         {.holder = parts_.holder, .runs = true},
-        [self = shared_from_this()](graph::CheckBudget& budget) -> absl::Status {
-          ASSIGN_OR_RETURN(self->instance_->checked,
-                           self->parts_.graph->Check(self->core_.registry, budget));
-          return absl::OkStatus();
-        },
+        [self = shared_from_this()](graph::CheckBudget& budget) { return self->Check(budget); },
         [self = shared_from_this()](const absl::Status& status) {
           if (!status.ok()) return self->End(status);
-          self->core_.runner.Post([self] { self->Allocate(); });
+          self->core_.runner.Post([self] { self->Enter(); });
         });
     if (!posted.ok()) End(posted.status());
   }
 
  private:
+  absl::Status Check(graph::CheckBudget& budget) {
+    if (instance_->plan == nullptr) {
+      auto plan = Make(budget);
+      // Plans that no request uses give way.
+      while (absl::IsResourceExhausted(plan.status()) && DropOther()) plan = Make(budget);
+      if (!plan.ok()) {
+        return errors::ModelPlanFailed(SizesText(parts_.interface(), owner_->sizes_),
+                                       plan.status());
+      }
+      instance_->plan = *std::move(plan);
+      ASSIGN_OR_RETURN(instance_->checked, instance_->plan->graph->FindChecked(core_.registry));
+      if (instance_->checked != nullptr) return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(instance_->checked, instance_->plan->graph->Check(core_.registry, budget));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<const ModelPlan>> Make(graph::CheckBudget& budget) {
+    return MakePlan(parts_, owner_->sizes_, core_.registry, budget, [this] {
+      absl::MutexLock lock(&mu_);
+      return cancelled_ || core_.gate.draining() || owner_->keeper_.expired();
+    });
+  }
+
+  // For a plan that has no instance.
+  bool DropOther() const {
+    const auto keeper = owner_->keeper_.lock();
+    return keeper != nullptr && owner_->count() == 0 && keeper->DropOther(*owner_);
+  }
+
+  // Waits for its turn among those who make instances of the version.
+  void Enter() {
+    keeper_ = owner_->keeper_.lock();
+    if (keeper_ == nullptr) return End(errors::Cancelled());  // The version is gone.
+    keeper_->Enter([self = shared_from_this()] { self->Allocate(); });
+  }
+
   void Allocate() {
-    const absl::Status allocated = DoAllocate();
+    absl::Status allocated = DoAllocate();
+    while (absl::IsResourceExhausted(allocated)) {
+      Undo();
+      if (!DropOther()) break;
+      allocated = DoAllocate();
+    }
     if (!allocated.ok()) return End(allocated);
     next_ = copies_.begin();
     const auto chain = std::make_shared<TaskChain>(
@@ -87,9 +133,20 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     chain->Start();
   }
 
+  // Frees what was allocated.
+  void Undo() {
+    auto fresh = std::make_unique<ModelInstance>();
+    fresh->plan = std::move(instance_->plan);
+    fresh->checked = std::move(instance_->checked);
+    instance_ = std::move(fresh);
+    image_ = nullptr;
+    copies_.clear();
+  }
+
   absl::Status DoAllocate() {
     ASSIGN_OR_RETURN(const Placement place, Place(core_.devices, parts_.device));
-    instance_->independent_rows = FindRows(*instance_->checked, parts_.interface).independent();
+    instance_->independent_rows =
+        FindRows(*instance_->checked, instance_->interface()).independent();
     instance_->epoch = place.session->epoch();
     const graph::Graph& graph = instance_->checked->graph;
     instance_->quanta = GraphQuanta::Create(MakeQuantumSources(core_), *instance_->checked,
@@ -97,10 +154,19 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     if (instance_->quanta == nullptr) return errors::ModelNeedsGraphsInEngine(parts_.device);
     RETURN_IF_ERROR(CheckNeeds(graph));
     std::vector<uint64_t> addresses(graph.tensors.size());
-    RETURN_IF_ERROR(AllocateWeights(addresses));
+    RETURN_IF_ERROR(AllocateWeights(*parts_.weights, &instance_->weights));
+    const std::shared_ptr<WeightSet>& own = instance_->plan->weights;
+    if (own != nullptr) RETURN_IF_ERROR(AllocateWeights(*own, &instance_->own_weights));
+    for (const uint32_t tensor : instance_->interface().weights) {
+      const std::string name = graph.TensorName(tensor);
+      const auto shared = parts_.weights->addresses.find(name);
+      addresses[tensor] =
+          shared != parts_.weights->addresses.end() ? shared->second : own->addresses.at(name);
+    }
     RETURN_IF_ERROR(AllocateActivations(graph, addresses));
     RETURN_IF_ERROR(AllocateStaging(place, addresses));
     ASSIGN_OR_RETURN(image_, AllocateBytes(instance_->quanta->device_bytes()));
+    instance_->memory_bytes += instance_->quanta->device_bytes();
     Keep(image_, instance_->activations);
     return instance_->quanta->PlaceAt(addresses, image_);
   }
@@ -139,29 +205,28 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
         });
   }
 
-  absl::Status AllocateWeights(std::vector<uint64_t>& addresses) {
-    const std::vector<uint32_t>& tensors = parts_.interface.weights;
-    DeviceWeights& shared = owner_->device_weights_;
-    instance_->weights = shared.memory.lock();
-    if (instance_->weights == nullptr || shared.epoch != instance_->epoch) {
-      shared = {.epoch = instance_->epoch, .memory = {}, .addresses = {}};
-      uint64_t bytes = 0;
-      for (const std::string& weight : parts_.weights) {
-        shared.addresses.push_back(bytes);
-        bytes += RoundUp(weight.size(), kDeviceAlignment);
-      }
-      instance_->weights = nullptr;
-      if (bytes > 0) {
-        ASSIGN_OR_RETURN(const auto buffer, AllocateBytes(bytes));
-        Keep(buffer, instance_->weights);
-        shared.memory = instance_->weights;
-        for (size_t i = 0; i < tensors.size(); ++i) {
-          copies_.push_back({buffer, shared.addresses[i], &parts_.weights[i]});
-          shared.addresses[i] += buffer->memory->address;
-        }
-      }
+  // Sets what frees the weights on the device, which are there unless no instance has them.
+  absl::Status AllocateWeights(WeightSet& set, std::shared_ptr<const void>* hold) {
+    *hold = set.memory.lock();
+    // It points to nothing, and only counts.
+    if (hold->use_count() > 0 && set.epoch == instance_->epoch) return absl::OkStatus();
+    set.kept = nullptr;
+    set.addresses.clear();
+    set.epoch = instance_->epoch;
+    *hold = nullptr;
+    uint64_t bytes = 0;
+    for (const auto& [tensor, content] : set.contents) {
+      set.addresses[tensor] = bytes;
+      bytes += RoundUp(content.size(), kDeviceAlignment);
     }
-    for (size_t i = 0; i < tensors.size(); ++i) addresses[tensors[i]] = shared.addresses[i];
+    if (bytes == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const auto buffer, AllocateBytes(bytes));
+    Keep(buffer, *hold);
+    set.memory = *hold;
+    for (const auto& [tensor, content] : set.contents) {
+      copies_.push_back({buffer, set.addresses[tensor], &content});
+      set.addresses[tensor] += buffer->memory->address;
+    }
     return absl::OkStatus();
   }
 
@@ -175,6 +240,7 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     }
     if (total == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const auto buffer, AllocateBytes(total));
+    instance_->memory_bytes += total;
     Keep(buffer, instance_->activations);
     for (uint32_t i = 0; i < graph.tensors.size(); ++i) {
       if (graph.tensors[i].root != i || graph.tensors[i].kind != TensorKind::kActivation) continue;
@@ -191,8 +257,8 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
         bytes += RoundUp(port.bytes, kStagingAlignment);
       }
     };
-    add(parts_.interface.inputs, instance_->inputs);
-    add(parts_.interface.outputs, instance_->outputs);
+    add(instance_->interface().inputs, instance_->inputs);
+    add(instance_->interface().outputs, instance_->outputs);
     Needs needs;
     needs.device = parts_.device;
     needs.session = place.session;
@@ -205,12 +271,13 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
                  : ticket.status();
     }
     instance_->staging = *std::move(ticket);
+    instance_->memory_bytes += bytes;
     const uint64_t base = instance_->staging.staging()->address;
     for (size_t i = 0; i < instance_->inputs.size(); ++i) {
-      addresses[parts_.interface.inputs[i].tensor] = base + instance_->inputs[i];
+      addresses[instance_->interface().inputs[i].tensor] = base + instance_->inputs[i];
     }
     for (size_t i = 0; i < instance_->outputs.size(); ++i) {
-      addresses[parts_.interface.outputs[i].tensor] = base + instance_->outputs[i];
+      addresses[instance_->interface().outputs[i].tensor] = base + instance_->outputs[i];
     }
     return absl::OkStatus();
   }
@@ -247,9 +314,14 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     }
     image_ = nullptr;
     copies_.clear();
-    if (status.ok()) return owner_->OnMade(std::move(instance_));
-    instance_ = nullptr;
-    owner_->OnMade(status);
+    // With plans that come and go, the weights stay.
+    if (status.ok() && parts_.source != nullptr) parts_.weights->kept = instance_->weights;
+    std::unique_ptr<ModelInstance> made = std::move(instance_);
+    if (!status.ok()) made = nullptr;
+    const auto keeper = std::move(keeper_);
+    if (keeper != nullptr) keeper->Leave();
+    if (!status.ok()) return owner_->OnMade(status);
+    owner_->OnMade(std::move(made));
   }
 
   struct Copy {
@@ -261,8 +333,9 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
   const std::shared_ptr<ModelInstances> owner_;
   Graphs& graphs_;
   Core& core_;
-  const Parts& parts_;
+  const ModelParts& parts_;
   std::unique_ptr<ModelInstance> instance_;
+  std::shared_ptr<PlanKeeper> keeper_;  // Once it waits for its turn, or has it.
   std::shared_ptr<const Buffer> image_;
   std::vector<Copy> copies_;
   std::vector<Copy>::iterator next_;
@@ -274,23 +347,9 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
   std::shared_ptr<TaskChain> chain_ ABSL_GUARDED_BY(mu_);  // While its tasks run.
 };
 
-uint64_t ModelInstances::weight_bytes() const {
-  uint64_t bytes = 0;
-  for (const std::string& weight : parts_.weights) bytes += weight.size();
-  return bytes;
-}
-
-uint64_t ModelInstances::max_batch() const {
-  if (!rows_.independent()) return 0;
-  const uint64_t max = parts_.max_combined_rows == 0
-                           ? rows_.max
-                           : std::min<uint64_t>(rows_.max, parts_.max_combined_rows);
-  return max > 1 ? max : 0;
-}
-
 bool ModelInstances::AllBusy() const {
   absl::MutexLock lock(&mu_);
-  return free_.empty() && count_ >= parts_.max_instances;
+  return free_.empty() && count_ >= parts_->max_instances;
 }
 
 uint32_t ModelInstances::count() const {
@@ -298,13 +357,42 @@ uint32_t ModelInstances::count() const {
   return count_;
 }
 
-absl::StatusOr<std::unique_ptr<ModelInstance>> ModelInstances::TryTake(
-    const LoadedGraph::Checked& checked, uint64_t epoch) {
-  std::vector<std::unique_ptr<ModelInstance>> unfit;
+uint64_t ModelInstances::memory_bytes() const {
+  absl::MutexLock lock(&mu_);
+  return memory_bytes_;
+}
+
+bool ModelInstances::ready() const {
+  absl::MutexLock lock(&mu_);
+  return plan_ != nullptr;
+}
+
+bool ModelInstances::present() const {
+  absl::MutexLock lock(&mu_);
+  return plan_ != nullptr || making_;
+}
+
+void ModelInstances::Describe(v1::ModelPlan* out) const {
+  absl::MutexLock lock(&mu_);
+  for (const int64_t size : sizes_) out->add_sizes(static_cast<uint64_t>(size));
+  out->set_instances(count_);
+  out->set_memory_bytes(memory_bytes_);
+  if (plan_ == nullptr) return;
+  out->set_nodes(plan_->graph->nodes());
+  if (plan_->weights != nullptr) out->set_memory_bytes(memory_bytes_ + plan_->weights->bytes());
+}
+
+absl::StatusOr<std::unique_ptr<ModelInstance>> ModelInstances::TryTake(uint64_t epoch) {
+  DroppedInstances unfit;
   std::unique_ptr<ModelInstance> taken;
   absl::Status failed;
+  bool wants_more = false;
   {
     absl::MutexLock lock(&mu_);
+    LoadedGraph::Checked checked;
+    if (plan_ != nullptr) {
+      ASSIGN_OR_RETURN(checked, plan_->graph->FindChecked(graphs_.core.registry));
+    }
     while (taken == nullptr && !free_.empty()) {
       std::unique_ptr<ModelInstance> instance = std::move(free_.back());
       free_.pop_back();
@@ -312,22 +400,26 @@ absl::StatusOr<std::unique_ptr<ModelInstance>> ModelInstances::TryTake(
         taken = std::move(instance);
       } else {
         --count_;
+        memory_bytes_ -= instance->memory_bytes;
         unfit.push_back(std::move(instance));
       }
     }
     if (taken == nullptr && !making_) {
       const bool recent = !failed_.ok() && Clock::now() - failed_at_ < kRetryAfter;
       if (recent && count_ == 0) failed = failed_;
-      if (!recent && count_ < parts_.max_instances) StartMaking();
+      wants_more = !recent && count_ < parts_->max_instances;
     }
   }
-  if (!unfit.empty()) Drop(std::move(unfit));
+  if (const auto keeper = keeper_.lock(); wants_more && keeper != nullptr) {
+    keeper->Admit(*this, &unfit);
+  }
+  if (!unfit.empty()) DestroyLater(std::move(unfit));
   RETURN_IF_ERROR(failed);
   return taken;
 }
 
 void ModelInstances::Return(std::unique_ptr<ModelInstance> instance) {
-  std::vector<std::unique_ptr<ModelInstance>> unfit;
+  DroppedInstances unfit;
   {
     absl::MutexLock lock(&mu_);
     if (!instance->quanta->in_step()) {
@@ -335,9 +427,10 @@ void ModelInstances::Return(std::unique_ptr<ModelInstance> instance) {
       return;
     }
     --count_;
+    memory_bytes_ -= instance->memory_bytes;
     unfit.push_back(std::move(instance));
   }
-  Drop(std::move(unfit));
+  DestroyLater(std::move(unfit));
 }
 
 void ModelInstances::MakeFirst(std::function<void(const absl::Status& status)> done) {
@@ -345,6 +438,11 @@ void ModelInstances::MakeFirst(std::function<void(const absl::Status& status)> d
   assert(!making_ && count_ == 0);
   first_ = std::move(done);
   StartMaking();
+}
+
+void ModelInstances::MakeAnother() {
+  absl::MutexLock lock(&mu_);
+  if (!making_ && count_ < parts_->max_instances) StartMaking();
 }
 
 void ModelInstances::CancelMaking() {
@@ -356,9 +454,21 @@ void ModelInstances::CancelMaking() {
   if (maker != nullptr) maker->Cancel();
 }
 
+bool ModelInstances::Drop(DroppedInstances* dropped) {
+  std::shared_ptr<const ModelPlan> plan;  // Destroyed without the lock.
+  absl::MutexLock lock(&mu_);
+  if (fixed_ || making_ || count_ > free_.size()) return false;
+  for (std::unique_ptr<ModelInstance>& instance : free_) dropped->push_back(std::move(instance));
+  free_.clear();
+  count_ = 0;
+  memory_bytes_ = 0;
+  plan = std::move(plan_);
+  return true;
+}
+
 void ModelInstances::StartMaking() {
   making_ = true;
-  maker_ = std::make_shared<Maker>(shared_from_this());
+  maker_ = std::make_shared<Maker>(shared_from_this(), plan_);
   graphs_.core.runner.Post([maker = maker_] { maker->Start(); });
 }
 
@@ -374,6 +484,8 @@ void ModelInstances::OnMade(absl::StatusOr<std::unique_ptr<ModelInstance>> made)
     failed_at_ = Clock::now();
     if (made.ok()) {
       ++count_;
+      memory_bytes_ += (*made)->memory_bytes;
+      plan_ = (*made)->plan;
       free_.push_back(*std::move(made));
     }
     first = std::exchange(first_, nullptr);
@@ -382,10 +494,9 @@ void ModelInstances::OnMade(absl::StatusOr<std::unique_ptr<ModelInstance>> made)
   if (first != nullptr) first(status);
 }
 
-void ModelInstances::Drop(std::vector<std::unique_ptr<ModelInstance>> instances) {
+void ModelInstances::DestroyLater(DroppedInstances instances) {
   // A function object can be copied, and instances cannot.
-  const auto held =
-      std::make_shared<std::vector<std::unique_ptr<ModelInstance>>>(std::move(instances));
+  const auto held = std::make_shared<DroppedInstances>(std::move(instances));
   graphs_.core.runner.Post([held, self = shared_from_this()] { held->clear(); });
 }
 

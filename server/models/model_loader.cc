@@ -1,5 +1,6 @@
 #include "server/models/model_loader.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "runtime/base/errors/daemon_errors.h"
+#include "runtime/base/errors/quote.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/fuse.h"
@@ -77,6 +79,9 @@ absl::Status ModelLoader::AddHeader(v1::LoadModelHeader& header) {
   if (header.instances() > ModelInstances::kMaxInstances) {
     return errors::ModelInstances(header.instances(), ModelInstances::kMaxInstances);
   }
+  if (header.onnx().warmup_size() > static_cast<int>(ModelPlans::kMaxPlans)) {
+    return errors::ModelWarmupCount(ModelPlans::kMaxPlans);
+  }
   ASSIGN_OR_RETURN(header_charge_,
                    core_.admission.AcquireForGraph(*client_->accounts(), header.SpaceUsedLong(),
                                                    Budget::Purpose::kBatches));
@@ -100,6 +105,7 @@ absl::Status ModelLoader::ExpectFiles() {
   const uint64_t bytes = header_.onnx().file_bytes();
   if (bytes > kMaxFileBytes) return errors::ModelFileLimit(bytes, kMaxFileBytes);
   import_.mutable_model()->CopyFrom(header_.onnx());
+  import_.mutable_model()->clear_warmup();
   // Twice: as messages, and in a memory object (model_import.h).
   return TakeMemory(2 * bytes);
 }
@@ -123,14 +129,22 @@ absl::Status ModelLoader::AddFile(v1::ModelFilePart& part) {
 }
 
 absl::Status ModelLoader::ImportFiles(v1::GraphReport* report) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const ImportSource> source,
+                   ImportSource::Make(std::exchange(import_, {})));
+  const uint64_t source_bytes = source->content().size();
   ASSIGN_OR_RETURN(internal::ImportResponse response,
                    ImportModel(
-                       std::move(import_),
+                       *source, /*plan=*/{},
                        [this] {
                          absl::MutexLock lock(&mu_);
                          return withdrawn_ || core_.gate.draining();
                        },
-                       [this](uint64_t bytes) { return TakeMemory(2 * bytes); }));
+                       [&](uint64_t bytes) { return TakeMemory(source_bytes + 2 * bytes); }));
+  if (response.rules().dimensions_size() > 0) {
+    source_ = std::move(source);
+    rules_.Swap(response.mutable_rules());
+  }
+  source = nullptr;
   report->set_accepted(response.findings().empty());
   report->mutable_findings()->Swap(response.mutable_findings());
   report->set_errors(response.errors());
@@ -159,7 +173,7 @@ absl::Status ModelLoader::ExpectWeights() {
     }
     weights_[tensor.name()] = {.bytes = *bytes, .data = {}};
   }
-  return TakeMemory(total);
+  return TakeMemory(total + (source_ == nullptr ? 0 : source_->content().size()));
 }
 
 absl::Status ModelLoader::AddWeight(v1::ModelWeightPart& part) {
@@ -205,6 +219,11 @@ void ModelLoader::HashContents() {
   for (const auto& [tensor, weight] : weights_) {
     stored_.weights.push_back({tensor, Sha256Hex(weight.data)});
     all.Field(tensor).Field(stored_.weights.back().sha256);
+  }
+  if (source_ != nullptr) {
+    stored_.plan_rules = rules_.SerializeAsString();
+    stored_.source_sha256 = Sha256Hex(source_->content());
+    all.Field(stored_.plan_rules).Field(stored_.source_sha256);
   }
   stored_.content_hash = all.Hex();
 }
@@ -266,57 +285,118 @@ absl::Status ModelLoader::CheckRights(const graph::CheckedGraph& checked) const 
 
 absl::StatusOr<std::shared_ptr<GraphModel>> ModelLoader::MakeModel(
     const LoadedGraph::Checked& checked) {
-  ModelInstances::Parts parts;
-  parts.graph = graph_;
+  ModelParts parts;
+  auto largest = std::make_shared<ModelPlan>();
+  largest->graph = graph_;
+  ASSIGN_OR_RETURN(largest->interface, ReadInterface(checked->graph));
+  RETURN_IF_ERROR(SetDimensions(rules_, &largest->interface));
+  ASSIGN_OR_RETURN(const std::vector<PlanSizes> warmup, ReadWarmup(largest->interface));
+  parts.name = header_.name();
   parts.checked = checked;
-  ASSIGN_OR_RETURN(parts.interface, ReadInterface(checked->graph));
-  for (const uint32_t tensor : parts.interface.weights) {
-    parts.weights.push_back(std::move(weights_[checked->graph.TensorName(tensor)].data));
+  parts.weights = std::make_shared<WeightSet>();
+  for (const uint32_t tensor : largest->interface.weights) {
+    const std::string name = checked->graph.TensorName(tensor);
+    parts.weights->contents[name] = std::move(weights_[name].data);
   }
+  parts.largest = std::move(largest);
+  parts.source = source_;
   parts.client = core_.clients.MakeInternal("model " + header_.name(), identity_->account());
   std::optional<uint32_t> wanted;
   if (header_.has_device()) wanted = header_.device();
   ASSIGN_OR_RETURN(const Placement place,
-                   ChooseBufferDevice(core_, *parts.client, wanted, charge_.amount()));
+                   ChooseBufferDevice(core_, *parts.client, wanted, parts.weights->bytes()));
   parts.device = place.device;
   parts.max_instances =
       header_.instances() == 0 ? ModelInstances::kDefaultInstances : header_.instances();
   parts.max_combined_rows = header_.max_combined_rows();
   parts.holder = holder_;
+  parts.identity = identity_->account();
+  parts.account = models_.FindAccount(identity_->name());
+  parts.weight_memory = &models_.weights;
+  parts.graph_memory = &models_.checked;
   stored_.device = parts.device;
   stored_.instances = parts.max_instances;
   stored_.max_combined_rows = parts.max_combined_rows;
-  auto instances = std::make_shared<ModelInstances>(models_.graphs, std::move(parts));
+  const auto plans = ModelPlans::Make(models_.graphs, std::move(parts));
+  for (const PlanSizes& sizes : warmup) RETURN_IF_ERROR(MakeInstance(plans->Find(sizes)));
+  return std::make_shared<GraphModel>(models_.graphs, header_.name(), stored_, plans,
+                                      std::move(charge_));
+}
+
+absl::StatusOr<std::vector<PlanSizes>> ModelLoader::ReadWarmup(
+    const ModelInterface& interface) const {
+  std::vector<PlanSizes> all;
+  if (source_ == nullptr) {
+    if (header_.onnx().warmup_size() > 0) return errors::ModelWarmup("the model has one plan");
+    all.emplace_back();
+  }
+  for (const v1::ModelWarmup& shapes : header_.onnx().warmup()) {
+    PlanSizes sizes(interface.dimensions.size());
+    for (const auto& [name, shape] : shapes.inputs()) {
+      const auto port = std::ranges::find(interface.inputs, name, &ModelPort::name);
+      const std::string text = absl::StrCat("input ", errors::Quote(name));
+      if (port == interface.inputs.end()) return errors::ModelWarmup(text + " is not known");
+      if (static_cast<size_t>(shape.sizes_size()) != port->shape.size()) {
+        return errors::ModelWarmup(absl::StrCat(text, " has ", port->shape.size(), " dimensions"));
+      }
+      for (size_t d = 0; d < port->shape.size(); ++d) {
+        const uint64_t size = shape.sizes(static_cast<int>(d));
+        const auto most = static_cast<uint64_t>(port->shape[d]);
+        const int32_t axis = port->AxisOf(d);
+        const bool dynamic = axis >= 0 || (d == 0 && port->scalar != graph::kNone);
+        if (size < (dynamic ? 1 : most) || size > most) {
+          return errors::ModelWarmup(absl::StrCat("dimension ", d, " of ", text, " is ", size,
+                                                  " and must be ", dynamic ? "1 to " : "", most));
+        }
+        if (axis < 0) continue;
+        if (sizes[axis] != 0 && sizes[axis] != static_cast<int64_t>(size)) {
+          return errors::ModelWarmup(absl::StrCat("dimension ", interface.dimensions[axis].name,
+                                                  " is ", size, " and ", sizes[axis]));
+        }
+        sizes[axis] = static_cast<int64_t>(size);
+      }
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] != 0) continue;
+      return errors::ModelWarmup(
+          absl::StrCat("dimension ", interface.dimensions[i].name, " has no size"));
+    }
+    if (std::ranges::find(all, sizes) == all.end()) all.push_back(std::move(sizes));
+  }
+  return all;
+}
+
+absl::Status ModelLoader::MakeInstance(const std::shared_ptr<ModelInstances>& plan) {
   absl::Status made;
   absl::Notification done;
-  instances->MakeFirst([&](const absl::Status& status) {
+  plan->MakeFirst([&](const absl::Status& status) {
     made = status;
     done.Notify();
   });
   bool withdrawn = false;
   {
     absl::MutexLock lock(&mu_);
-    instances_ = instances;
+    making_ = plan;
     withdrawn = withdrawn_;
   }
-  if (withdrawn) instances->CancelMaking();
+  if (withdrawn) plan->CancelMaking();
   done.WaitForNotification();
-  RETURN_IF_ERROR(made);
-  return std::make_shared<GraphModel>(models_.graphs, header_.name(), stored_, std::move(instances),
-                                      std::move(charge_));
+  absl::MutexLock lock(&mu_);
+  making_ = nullptr;
+  return made;
 }
 
 void ModelLoader::Withdraw() {
   std::shared_ptr<GraphChecker::Check> check;
-  std::shared_ptr<ModelInstances> instances;
+  std::shared_ptr<ModelInstances> making;
   {
     absl::MutexLock lock(&mu_);
     withdrawn_ = true;
     check = check_;
-    instances = instances_;
+    making = making_;
   }
   if (check != nullptr) models_.graphs.checker.Cancel(check);
-  if (instances != nullptr) instances->CancelMaking();
+  if (making != nullptr) making->CancelMaking();
 }
 
 absl::Status ModelLoader::Load(const Progress& progress) {
@@ -338,12 +418,13 @@ absl::Status ModelLoader::Load(const Progress& progress) {
   ASSIGN_OR_RETURN(const std::shared_ptr<GraphModel> model, MakeModel(checked));
   {
     absl::MutexLock lock(&mu_);
-    instances_ = nullptr;
     if (withdrawn_) return errors::Cancelled();
   }
   const std::string& name = header_.name();
   std::vector<std::string_view> contents = {graph_content_};
-  for (const std::string& weight : model->instances()->parts().weights) contents.push_back(weight);
+  const ModelParts& parts = model->plans()->parts();
+  for (const auto& [tensor, content] : parts.weights->contents) contents.push_back(content);
+  if (parts.source != nullptr) contents.push_back(parts.source->content());
   ASSIGN_OR_RETURN(const ModelTable::Added added,
                    models_.Add(name, model, identity_->name(), contents));
   response.set_state(v1::LoadModelResponse::STATE_LOADED);

@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -86,6 +87,10 @@ class ModelLoader {
   absl::Status CheckRights(const graph::CheckedGraph& checked) const;
   absl::StatusOr<std::shared_ptr<GraphModel>> MakeModel(const LoadedGraph::Checked& checked)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // The sizes of the plans that are made now. INVALID_ARGUMENT: shapes that do not fit.
+  absl::StatusOr<std::vector<PlanSizes>> ReadWarmup(const ModelInterface& interface) const;
+  // Makes the first instance of a plan.
+  absl::Status MakeInstance(const std::shared_ptr<ModelInstances>& plan) ABSL_LOCKS_EXCLUDED(mu_);
 
   Models& models_;
   Core& core_;
@@ -99,6 +104,9 @@ class ModelLoader {
   std::map<std::string, Weight> weights_;  // By tensor.
   internal::ImportRequest import_;
   uint64_t file_bytes_ = 0;
+  // Of a model with plans; null: it has one graph.
+  std::shared_ptr<const ImportSource> source_;
+  internal::PlanRules rules_;
   std::shared_ptr<LoadedGraph> graph_;
   std::string graph_content_;  // The serialized graph, as it was sent.
   StoredModel::Version stored_;
@@ -107,7 +115,7 @@ class ModelLoader {
   bool withdrawn_ ABSL_GUARDED_BY(mu_) = false;
   // What Withdraw ends; null: nothing.
   std::shared_ptr<GraphChecker::Check> check_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<ModelInstances> instances_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<ModelInstances> making_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace resident

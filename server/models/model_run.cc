@@ -36,13 +36,12 @@ ModelSeat::~ModelSeat() {
 }
 
 std::shared_ptr<ModelSeat> ModelRun::AddSeat(const std::vector<double>& scalars) {
-  const ModelInstances& instances = *model_->instances();
-  const uint32_t scalar = instances.rows().scalar;
+  const ModelPlans& plans = *model_->plans();
+  const uint32_t scalar = plans.rows().scalar;
   const bool combines = scalar != graph::kNone;
   const uint64_t rows = combines ? static_cast<uint64_t>(scalars[scalar]) : 0;
   if (seats_ != 0) {
-    const uint64_t limit =
-        std::min<uint64_t>(instances.max_batch(), model_->line().row_limit.load());
+    const uint64_t limit = std::min<uint64_t>(plans.max_batch(), plan_->line().row_limit.load());
     if (!instance_->independent_rows || rows_ + rows > limit) return nullptr;
     for (size_t i = 0; i < scalars.size(); ++i) {
       if (i != scalar && scalars[i] != scalars_[i]) return nullptr;
@@ -120,7 +119,7 @@ void ModelRun::Depart() {
 }
 
 void ModelRun::Start(std::unique_ptr<QuantumWorkload> quantum) {
-  const ModelInstances::Parts& parts = model_->instances()->parts();
+  const ModelParts& parts = model_->plans()->parts();
   Core& core = model_->graphs().core;
   quantum_ = std::move(quantum);
   const auto task = std::make_shared<RequestBatch>();
@@ -158,7 +157,8 @@ void ModelRun::OnEnd(RequestBatch& ended) {
     return StartNext();
   }
   if (ended.failed == 0) {
-    model_->CountRun(one_by_one_ ? WorkOf(*members_[next_]).rows() : rows_, ended.device_ns[0]);
+    model_->CountRun(*plan_, one_by_one_ ? WorkOf(*members_[next_]).rows() : rows_,
+                     ended.device_ns[0]);
   }
   if (one_by_one_) {
     SetOutcome(*members_[next_], ended, report, /*first_row=*/0);
@@ -170,7 +170,7 @@ void ModelRun::OnEnd(RequestBatch& ended) {
 }
 
 void ModelRun::StartNext() {
-  const ModelInterface& interface = model_->interface();
+  const ModelInterface& interface = instance_->interface();
   for (; next_ < members_.size(); ++next_) {
     RequestBatch& member = *members_[next_];
     if (const auto reason = ReasonToSkip(member, model_->graphs().core.time)) {
@@ -236,29 +236,30 @@ void ModelRun::Release() {
   instance_->quanta->Pause();
   quantum_ = nullptr;
   slot_.Release();
-  model_->instances()->Return(std::move(instance_));
+  plan_->Return(std::move(instance_));
 }
 
-ModelLender::ModelLender(std::shared_ptr<const GraphModel> model, std::vector<double> scalars)
-    : model_(std::move(model)), scalars_(std::move(scalars)) {}
+ModelLender::ModelLender(std::shared_ptr<const GraphModel> model,
+                         std::shared_ptr<ModelInstances> plan, std::vector<double> scalars)
+    : model_(std::move(model)), plan_(std::move(plan)), scalars_(std::move(scalars)) {}
 
 absl::StatusOr<std::shared_ptr<ModelRun>> ModelLender::TryStart() const {
-  const ModelInstances::Parts& parts = model_->instances()->parts();
+  const ModelParts& parts = model_->plans()->parts();
   Core& core = model_->graphs().core;
   const auto session = core.devices[parts.device]->session();
   if (session == nullptr) return errors::DeviceUnavailable(parts.device, "it has no engine");
   auto slot = model_->graphs().checker.run_slots().Take(
       absl::StrCat("model ", errors::Quote(model_->name())));
   if (!slot.ok()) return nullptr;
-  ASSIGN_OR_RETURN(const LoadedGraph::Checked checked, parts.graph->FindChecked(core.registry));
-  ASSIGN_OR_RETURN(auto instance, model_->instances()->TryTake(checked, session->epoch()));
+  ASSIGN_OR_RETURN(auto instance, plan_->TryTake(session->epoch()));
   if (instance == nullptr) return nullptr;
-  return std::make_shared<ModelRun>(model_, std::move(instance), *std::move(slot));
+  return std::make_shared<ModelRun>(model_, plan_, std::move(instance), *std::move(slot));
 }
 
 absl::StatusOr<std::shared_ptr<void>> ModelLender::TryBorrow(bool shared) {
-  ModelLine& line = model_->line();
-  const bool combines = model_->instances()->max_batch() != 0;
+  ModelLine& line = plan_->line();
+  if (!std::exchange(tried_, true) && !plan_->ready()) model_->plans()->misses.fetch_add(1);
+  const bool combines = model_->plans()->max_batch() != 0;
   if (combines && !shared && line.waiting.load() > (waits_ ? 1 : 0)) {
     // Those that wait come first, together.
     SetWaits(true);
@@ -279,16 +280,14 @@ absl::StatusOr<std::shared_ptr<void>> ModelLender::TryBorrow(bool shared) {
   return std::shared_ptr<void>(run->AddSeat(scalars_));
 }
 
-bool ModelLender::MayLend() const {
-  return model_->line().open != nullptr || !model_->instances()->AllBusy();
-}
+bool ModelLender::MayLend() const { return plan_->line().open != nullptr || !plan_->AllBusy(); }
 
-void ModelLender::Settle() { model_->line().open = nullptr; }
+void ModelLender::Settle() { plan_->line().open = nullptr; }
 
 void ModelLender::SetWaits(bool waits) {
   if (waits == waits_) return;
   waits_ = waits;
-  model_->line().waiting.fetch_add(waits ? 1 : -1);
+  plan_->line().waiting.fetch_add(waits ? 1 : -1);
 }
 
 }  // namespace resident

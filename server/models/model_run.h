@@ -1,6 +1,7 @@
 // ModelRun: one use of an instance, by one request or by several at once.
 //
-// Requests are combined if the rows of the model are independent of each other (model_rows.h).
+// Requests are combined if the rows of the model are independent of each other (model_rows.h), and
+// the requests have one plan.
 // Admission decides who gets an instance: a request that finds one idle, and nobody waiting, has it
 // alone and at once. Those that wait hold nothing, in the order of their arrival. When an instance
 // is free, they are tried in one round, and each that has the same scalars and fits shares the run
@@ -70,9 +71,12 @@ struct ModelSeat {
 class ModelRun final : public SharedRun, public std::enable_shared_from_this<ModelRun> {
  public:
   // `slot`: among the runs of graphs, each of which has one quantum at a time.
-  ModelRun(std::shared_ptr<const GraphModel> model, std::unique_ptr<ModelInstance> instance,
-           SharedSlots::Ticket slot)
-      : model_(std::move(model)), instance_(std::move(instance)), slot_(std::move(slot)) {}
+  ModelRun(std::shared_ptr<const GraphModel> model, std::shared_ptr<ModelInstances> plan,
+           std::unique_ptr<ModelInstance> instance, SharedSlots::Ticket slot)
+      : model_(std::move(model)),
+        plan_(std::move(plan)),
+        instance_(std::move(instance)),
+        slot_(std::move(slot)) {}
   ~ModelRun() override { Release(); }
 
   // A seat for a request with these scalars. Null: it does not fit. Before the run is settled; one
@@ -111,6 +115,7 @@ class ModelRun final : public SharedRun, public std::enable_shared_from_this<Mod
             const std::string& message);
 
   const std::shared_ptr<const GraphModel> model_;
+  const std::shared_ptr<ModelInstances> plan_;
   std::unique_ptr<ModelInstance> instance_;  // Until its release.
   SharedSlots::Ticket slot_;
   uint32_t seats_ = 0;
@@ -128,20 +133,12 @@ class ModelRun final : public SharedRun, public std::enable_shared_from_this<Mod
   size_t next_ = 0;
 };
 
-// What the requests of a version that wait for an instance have in common.
-struct ModelLine {
-  std::atomic<uint32_t> waiting{0};
-  // The run that requests which are tried now may share. Used by Admission's thread.
-  std::shared_ptr<ModelRun> open;
-  // Rows that take about kBatchNs, by the last run. Before the first one, requests are not
-  // combined.
-  std::atomic<uint64_t> row_limit{1};
-};
-
 // Of one request. What it lends is a ModelSeat.
 class ModelLender final : public Lender {
  public:
-  ModelLender(std::shared_ptr<const GraphModel> model, std::vector<double> scalars);
+  // `plan`: for the sizes of the request.
+  ModelLender(std::shared_ptr<const GraphModel> model, std::shared_ptr<ModelInstances> plan,
+              std::vector<double> scalars);
   ~ModelLender() override { SetWaits(false); }
 
   absl::StatusOr<std::shared_ptr<void>> TryBorrow(bool shared) override;
@@ -153,7 +150,9 @@ class ModelLender final : public Lender {
   void SetWaits(bool waits);
 
   const std::shared_ptr<const GraphModel> model_;
+  const std::shared_ptr<ModelInstances> plan_;
   const std::vector<double> scalars_;
+  bool tried_ = false;
   bool waits_ = false;
 };
 

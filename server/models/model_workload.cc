@@ -25,7 +25,8 @@ std::string PortNames(const std::vector<ModelPort>& ports) {
 std::string ShapeText(const ModelPort& port) {
   std::vector<std::string> sizes;
   for (size_t d = 0; d < port.shape.size(); ++d) {
-    const bool dynamic = d == 0 && port.scalar != graph::kNone;
+    const bool dynamic =
+        (d == 0 && port.scalar != graph::kNone) || port.AxisOf(d) != ModelPort::kFixedAxis;
     sizes.push_back(absl::StrCat(port.shape[d], dynamic ? " at most" : ""));
   }
   return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]");
@@ -45,22 +46,24 @@ const ModelSeat& SeatOf(const Ticket& ticket) {
 }  // namespace
 
 absl::Status ModelWorkload::Check() {
-  const ModelInstances::Parts& parts = model_->instances()->parts();
+  const ModelParts& parts = model_->plans()->parts();
   const v1::BatchOptions& options = message_.options();
   if (options.has_device() && options.device() != parts.device) {
     return errors::ModelOnOtherDevice(model_->name(), parts.device, options.device());
   }
   RETURN_IF_ERROR(CheckInputs());
   RETURN_IF_ERROR(CheckOutputs());
-  return SetScalars();
+  RETURN_IF_ERROR(SetScalars());
+  plan_ = model_->plans()->Find(plan_sizes_);
+  return absl::OkStatus();
 }
 
 Needs ModelWorkload::ResourcesNeeded() const {
   Needs needs;
-  needs.device = model_->instances()->parts().device;
+  needs.device = model_->plans()->parts().device;
   needs.tasks = 1;
   needs.host_bytes = sizeof(TaskDescriptor) + kTaskOutcomeBytes + OutputBytes();
-  needs.lender = std::make_shared<ModelLender>(model_, scalars_);
+  needs.lender = std::make_shared<ModelLender>(model_, plan_, scalars_);
   return needs;
 }
 
@@ -76,7 +79,7 @@ void ModelWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
   ModelInstance& instance = seat.run->instance();
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const std::string& data = inputs_[i]->data();
-    const uint64_t before = interface().inputs[i].BytesBefore(seat.first_row);
+    const uint64_t before = instance.interface().inputs[i].BytesBefore(seat.first_row);
     std::memcpy(instance.host() + instance.inputs[i] + before, data.data(), data.size());
   }
   inputs_.clear();
@@ -84,7 +87,7 @@ void ModelWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
     instance_ = &instance;
     quantum_->FillAt(*instance.staging.staging(), batch);
   } else {
-    batch.device = model_->instances()->parts().device;
+    batch.device = model_->plans()->parts().device;
     batch.tasks.resize(1);
     batch.shared = seat.run;
   }
@@ -105,12 +108,12 @@ void ModelWorkload::BuildResult(const RequestBatch& batch, v1::BatchResult* resu
   if (report.end != GraphEnd::kNone) {
     instance_->quanta->Read(*quantum_, report, batch.device_ns[0]);
   }
-  if (batch.failed == 0) model_->CountRun(rows(), batch.device_ns[0]);
+  if (batch.failed == 0) model_->CountRun(*plan_, rows(), batch.device_ns[0]);
   ReadResult(batch, report, *instance_, /*first_row=*/0, result);
 }
 
 uint64_t ModelWorkload::rows() const {
-  const uint32_t scalar = model_->instances()->rows().scalar;
+  const uint32_t scalar = model_->plans()->rows().scalar;
   return scalar == graph::kNone ? 0 : static_cast<uint64_t>(scalars_[scalar]);
 }
 
@@ -123,7 +126,7 @@ void ModelWorkload::ReadResult(const RequestBatch& ended, const QuantumReport& r
   if (ended.failed > 0) return AddNodeError(ended, report, instance, result);
   if (late) return AddError(TaskStatus::kAborted, errors::ModelTooSlow(kModelTimeLimit), result);
   for (const size_t i : wanted_) {
-    const ModelPort& port = interface().outputs[i];
+    const ModelPort& port = instance.interface().outputs[i];
     const auto* const bytes = reinterpret_cast<const char*>(instance.host() + instance.outputs[i]);
     result->add_outputs(bytes + port.BytesBefore(first_row), port.BytesAt(Rows(port)));
     v1::TensorType* const type = result->add_output_types();
@@ -175,25 +178,42 @@ absl::Status ModelWorkload::CheckInput(const ModelPort& port, const v1::ModelTen
   }
   const bool dynamic = port.scalar != graph::kNone;
   bool fits = static_cast<size_t>(tensor.shape_size()) == port.shape.size();
+  uint64_t bytes = SizeOf(port.dtype);
   for (size_t d = 0; fits && d < port.shape.size(); ++d) {
     const uint64_t size = tensor.shape(static_cast<int>(d));
     const auto max = static_cast<uint64_t>(port.shape[d]);
-    fits = dynamic && d == 0 ? size >= 1 && size <= max : size == max;
+    const int32_t axis = port.AxisOf(d);
+    if (axis >= 0 && size > max) {
+      return errors::ModelSizeAboveBound(model_->name(), port.name,
+                                         interface().dimensions[axis].name, size, max);
+    }
+    fits = axis >= 0 || (dynamic && d == 0) ? size >= 1 && size <= max : size == max;
+    bytes *= size;
   }
   if (!fits) {
     return refuse("shape", absl::StrCat("[", absl::StrJoin(tensor.shape(), ", "), "]"),
                   ShapeText(port));
   }
-  const uint64_t rows = dynamic ? tensor.shape(0) : 0;
-  const uint64_t bytes = port.BytesAt(rows);
   if (tensor.data().size() != bytes) {
     return refuse("number of bytes", absl::StrCat(tensor.data().size()), absl::StrCat(bytes));
   }
+  const auto differ = [&](uint64_t got, const std::string& size, uint64_t other) {
+    return errors::ModelSizesDiffer(model_->name(), port.name, got, size, other);
+  };
+  for (size_t d = 0; d < port.shape.size(); ++d) {
+    if (port.AxisOf(d) < 0) continue;
+    const auto size = static_cast<int64_t>(tensor.shape(static_cast<int>(d)));
+    int64_t& known = plan_sizes_[port.AxisOf(d)];
+    if (known != 0 && known != size) {
+      return differ(size, interface().dimensions[port.AxisOf(d)].name, known);
+    }
+    known = size;
+  }
   if (!dynamic) return absl::OkStatus();
+  const uint64_t rows = tensor.shape(0);
   const auto [found, is_new] = sizes_.try_emplace(port.scalar, rows);
   if (is_new || found->second == rows) return absl::OkStatus();
-  return errors::ModelSizesDiffer(model_->name(), port.name, rows, ScalarName(port.scalar),
-                                  found->second);
+  return differ(rows, ScalarName(port.scalar), found->second);
 }
 
 absl::Status ModelWorkload::CheckOutputs() {
@@ -221,7 +241,7 @@ absl::Status ModelWorkload::SetScalars() {
     if (given.contains(name)) return errors::ModelScalarIsSize(model_->name(), name);
     given[name] = static_cast<double>(size);
   }
-  const LoadedGraph::Checked checked = model_->instances()->parts().checked;
+  const LoadedGraph::Checked checked = model_->plans()->parts().checked;
   ASSIGN_OR_RETURN(const auto values, BindScalars(checked->graph, given, nullptr));
   for (size_t i = 0; i < values.size(); ++i) {
     if (!values[i].has_value()) {
@@ -236,7 +256,14 @@ uint64_t ModelWorkload::OutputBytes() const {
   uint64_t bytes = 0;
   for (const size_t i : wanted_) {
     const ModelPort& port = interface().outputs[i];
-    bytes += port.BytesAt(Rows(port));
+    uint64_t of_port = SizeOf(port.dtype);
+    for (size_t d = 0; d < port.shape.size(); ++d) {
+      const int32_t axis = port.AxisOf(d);
+      of_port *= d == 0 && port.scalar != graph::kNone
+                     ? Rows(port)
+                     : static_cast<uint64_t>(axis >= 0 ? plan_sizes_[axis] : port.shape[d]);
+    }
+    bytes += of_port;
   }
   return bytes;
 }

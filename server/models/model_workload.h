@@ -31,7 +31,8 @@ class ModelWorkload final : public Workload {
       : model_(std::move(model)),
         message_(message),
         version_(version),
-        inputs_(interface().inputs.size()) {}
+        inputs_(interface().inputs.size()),
+        plan_sizes_(interface().dimensions.size()) {}
 
   absl::Status Check() override;
   Needs ResourcesNeeded() const override;
@@ -54,16 +55,18 @@ class ModelWorkload final : public Workload {
   void SetError(const RequestBatch& batch, const std::string& message) const;
 
  private:
+  // Of the largest sizes.
   const ModelInterface& interface() const { return model_->interface(); }
   std::string ScalarName(uint32_t scalar) const { return interface().scalar_names[scalar]; }
   // The size of the outermost dimension, if it is dynamic.
   uint64_t Rows(const ModelPort& port) const {
     return port.scalar == graph::kNone ? 0 : static_cast<uint64_t>(scalars_[port.scalar]);
   }
+  // At most: sizes that are computed from several others may be smaller.
   uint64_t OutputBytes() const;
 
   absl::Status CheckInputs();
-  // Also sets the size of the input in `sizes_`.
+  // Also sets the sizes of the input in `sizes_` and `plan_sizes_`.
   absl::Status CheckInput(const ModelPort& port, const v1::ModelTensor& tensor);
   absl::Status CheckOutputs();
   absl::Status SetScalars();
@@ -80,8 +83,10 @@ class ModelWorkload final : public Workload {
   const uint32_t version_;
   // By index in ModelInterface::inputs; until Fill.
   std::vector<const v1::ModelTensor*> inputs_;
-  std::vector<size_t> wanted_;          // Indices in ModelInterface::outputs.
-  std::map<uint32_t, uint64_t> sizes_;  // By scalar.
+  std::vector<size_t> wanted_;            // Indices in ModelInterface::outputs.
+  std::map<uint32_t, uint64_t> sizes_;    // By scalar.
+  PlanSizes plan_sizes_;                  // 0: not known yet.
+  std::shared_ptr<ModelInstances> plan_;  // Set by Check.
   std::vector<double> scalars_;
   // Of a request that is alone in its run.
   std::unique_ptr<QuantumWorkload> quantum_;

@@ -61,39 +61,53 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> MakeModel(Models& models, Sta
   if (!message.ParseFromString(content)) return errors::StoredModelDamaged(name, stored.version);
   const v1::Graph plan = AddDeviceCopies(std::move(message));
   const auto account = models.FindAccount(stored.loaded_by);
-  ModelInstances::Parts parts;
-  parts.graph =
+  auto largest = std::make_shared<ModelPlan>();
+  largest->graph =
       std::make_shared<LoadedGraph>(name, SerializeGraph(plan), plan, models.checked, account);
+  ModelParts parts;
   graph::CheckBudget budget;
-  ASSIGN_OR_RETURN(parts.checked, parts.graph->Check(core.registry, budget));
-  ASSIGN_OR_RETURN(parts.interface, ReadInterface(parts.checked->graph));
-  uint64_t bytes = 0;
-  for (const uint32_t tensor : parts.interface.weights) {
+  ASSIGN_OR_RETURN(parts.checked, largest->graph->Check(core.registry, budget));
+  ASSIGN_OR_RETURN(largest->interface, ReadInterface(parts.checked->graph));
+  parts.weights = std::make_shared<WeightSet>();
+  for (const uint32_t tensor : largest->interface.weights) {
     const std::string wanted = parts.checked->graph.TensorName(tensor);
     for (const StoredModel::Weight& weight : stored.weights) {
       if (weight.tensor != wanted) continue;
-      ASSIGN_OR_RETURN(std::string data, state.GetBlob(weight.sha256));
-      bytes += data.size();
-      parts.weights.push_back(std::move(data));
+      ASSIGN_OR_RETURN(parts.weights->contents[wanted], state.GetBlob(weight.sha256));
     }
   }
-  if (parts.weights.size() != parts.interface.weights.size()) {
+  if (parts.weights->contents.size() != largest->interface.weights.size()) {
     return errors::StoredModelDamaged(name, stored.version);
+  }
+  uint64_t bytes = parts.weights->bytes();
+  if (!stored.source_sha256.empty()) {
+    internal::PlanRules rules;
+    if (!rules.ParseFromString(stored.plan_rules) || rules.dimensions().empty()) {
+      return errors::StoredModelDamaged(name, stored.version);
+    }
+    RETURN_IF_ERROR(SetDimensions(rules, &largest->interface));
+    ASSIGN_OR_RETURN(const std::string source, state.GetBlob(stored.source_sha256));
+    ASSIGN_OR_RETURN(parts.source, ImportSource::FromContent(source));
+    bytes += source.size();
   }
   if (stored.device >= core.devices.size()) {
     return errors::ModelDeviceGone(name, stored.version, stored.device);
   }
   // A daemon with other limits may have stored more than this one allows; it is kept.
   auto charge = models.weights.Acquire(account, bytes);
+  parts.name = name;
+  parts.largest = std::move(largest);
   parts.device = stored.device;
   parts.max_instances = stored.instances;
   parts.max_combined_rows = stored.max_combined_rows;
-  parts.client =
-      core.clients.MakeInternal("model " + name, core.access.FindAccount(stored.loaded_by));
+  parts.identity = core.access.FindAccount(stored.loaded_by);
+  parts.client = core.clients.MakeInternal("model " + name, parts.identity);
   parts.holder = absl::StrCat("identity ", stored.loaded_by);
+  parts.account = account;
+  parts.weight_memory = &models.weights;
+  parts.graph_memory = &models.checked;
   return std::make_shared<const GraphModel>(
-      models.graphs, name, stored,
-      std::make_shared<ModelInstances>(models.graphs, std::move(parts)),
+      models.graphs, name, stored, ModelPlans::Make(models.graphs, std::move(parts)),
       charge.has_value() ? *std::move(charge) : Budget::Charge());
 }
 

@@ -150,6 +150,7 @@ class Checker {
   Checker(ModelProto model, const Options& options) : proto_(std::move(model)), options_(options) {}
 
   absl::StatusOr<CheckedModel> Check(const Files& files) {
+    model_.shares_weights = options_.shares_weights;
     ASSIGN_OR_RETURN(model_.opset, ReadOpset(proto_));
     RETURN_IF_ERROR(InlineFunctions(&proto_));
     RETURN_IF_ERROR(CheckStructure(files, &proto_));
@@ -159,16 +160,11 @@ class Checker {
     TakeConstants(&graph);
     RETURN_IF_ERROR(ReadInputs(graph));
     RETURN_IF_ERROR(CheckOptions());
-    ReplacePatterns(
-        [&](const std::string& name) -> const Constant* {
-          const auto found = model_.constants.find(name);
-          return found == model_.constants.end() ? nullptr : &found->second;
-        },
-        &graph);
+    ReplacePatterns(&model_.constants, &graph);
     auto kept = std::make_shared<GraphProto>();
     kept->Swap(&graph);
     model_.graph = std::move(kept);
-    RETURN_IF_ERROR(Try());
+    if (!options_.accepted) RETURN_IF_ERROR(Try());
     return std::move(model_);
   }
 
@@ -301,7 +297,8 @@ class Checker {
         symbol.max_size = options_.max_batch;
       } else {
         AddFinding(404, StrCat("dimension ", Quote(symbol.name),
-                               " is dynamic and has no bound. Fix: --sizes ", symbol.name, "=512"));
+                               " is dynamic and has no bound. Fix: --max ", symbol.name,
+                               "=512, or --sizes ", symbol.name, "=512 for one size"));
         symbol.max_size = kTrialSize;
       }
       if (symbol.max_size < 1 || symbol.max_size > kMaxDimension) {
@@ -317,8 +314,9 @@ class Checker {
         std::string names;
         for (const Symbol& symbol : model_.symbols)
           absl::StrAppend(&names, " ", Quote(symbol.name));
-        return ModelError(108, StrCat("the model has no dynamic dimension ", Quote(name),
-                                      ". Fix: --sizes one of", names.empty() ? " none" : names));
+        return ModelError(
+            108, StrCat("the model has no dynamic dimension ", Quote(name),
+                        ". Fix: --sizes or --max one of", names.empty() ? " none" : names));
       }
     }
     return absl::OkStatus();
@@ -334,7 +332,7 @@ class Checker {
   }
 
   // Makes the graph of the largest sizes, and finds which sizes of outputs depend on which symbol:
-  // they differ if it is smaller by one.
+  // they differ if it is smaller.
   absl::Status Try() {
     std::map<std::string, int64_t> sizes;
     for (const Symbol& symbol : model_.symbols) sizes[symbol.name] = symbol.max_size;
@@ -359,21 +357,31 @@ class Checker {
         MarkDeclared(symbol);
         continue;
       }
-      std::map<std::string, int64_t> fewer = sizes;
-      --fewer[symbol.name];
-      ImportedModel smaller;
-      Lowering lowering(model_, fewer);
-      lowering.Run(&smaller);
-      if (!lowering.report().findings.empty()) {
-        MarkDeclared(symbol);
-        continue;
-      }
-      Compare(symbol, largest, smaller);
+      if (!CompareSmaller(symbol, sizes, largest)) MarkDeclared(symbol);
     }
     return absl::OkStatus();
   }
 
-  void Compare(const Symbol& symbol, const ImportedModel& largest, const ImportedModel& smaller) {
+  // False: the model accepts none of the sizes that are tried.
+  bool CompareSmaller(const Symbol& symbol, const std::map<std::string, int64_t>& sizes,
+                      const ImportedModel& largest) {
+    for (const int64_t size : {symbol.max_size - 1, symbol.max_size - 2, symbol.max_size / 2}) {
+      if (size < 1) continue;
+      std::map<std::string, int64_t> fewer = sizes;
+      fewer[symbol.name] = size;
+      ImportedModel smaller;
+      Lowering lowering(model_, fewer);
+      lowering.Run(&smaller);
+      if (!lowering.report().findings.empty()) continue;
+      Compare(symbol, size, largest, smaller);
+      return true;
+    }
+    return false;
+  }
+
+  // `smaller`: with this size of the symbol.
+  void Compare(const Symbol& symbol, int64_t smaller_size, const ImportedModel& largest,
+               const ImportedModel& smaller) {
     for (size_t i = 0; i < model_.outputs.size(); ++i) {
       for (size_t d = 0; d < model_.outputs[i].shape.size(); ++d) {
         const int64_t size = largest.outputs[i].shape[d].size;
@@ -381,7 +389,7 @@ class Checker {
             d < smaller.outputs[i].shape.size() ? smaller.outputs[i].shape[d].size : 0;
         if (size == other) continue;
         TensorSpec::Dim& dim = model_.outputs[i].shape[d];
-        const bool alone = dim.size != 0 && size == symbol.max_size && other == size - 1;
+        const bool alone = dim.size != 0 && size == symbol.max_size && other == smaller_size;
         dim.symbol = alone ? symbol.name : "";
         dim.size = 0;
       }
@@ -431,10 +439,9 @@ absl::StatusOr<ImportedModel> Specialize(const CheckedModel& model, const Sizes&
       return ModelError(404, StrCat("dimension ", Quote(symbol.name), " has no size"));
     }
     if (size->second < 1 || size->second > symbol.max_size) {
-      return ModelError(404,
-                        StrCat("dimension ", Quote(symbol.name), " is ", size->second,
-                               ", and the model was loaded for 1 to ", symbol.max_size,
-                               ". Fix: load it with --sizes ", symbol.name, "=", size->second));
+      return ModelError(404, StrCat("dimension ", Quote(symbol.name), " is ", size->second,
+                                    ", and the model was loaded for 1 to ", symbol.max_size,
+                                    ". Fix: load it with --max ", symbol.name, "=", size->second));
     }
   }
   if (sizes.sizes.size() != model.symbols.size()) {

@@ -69,6 +69,12 @@ struct Options {
   // needs none: it is max_batch.
   std::map<std::string, int64_t> max_sizes;
   int64_t max_batch = 64;
+  // Whether the model was accepted before, with these options: no graph is made on trial, and the
+  // checked model has no outputs.
+  bool accepted = false;
+  // Whether graphs of several sizes share the weights: what form a weight has then does not depend
+  // on the number of rows.
+  bool shares_weights = false;
 };
 
 struct Finding {
@@ -122,6 +128,7 @@ struct CheckedModel {
 
   // The checked form: functions are inlined, initializers are in `constants`.
   int64_t opset = 0;
+  bool shares_weights = false;  // As in Options.
   std::shared_ptr<const GraphProto> graph;
   absl::flat_hash_map<std::string, Constant> constants;
   // Of all graphs that are made from the model and its copies.

@@ -40,6 +40,7 @@ class Lowering {
         writer_(model.constants),
         choices_(choices == nullptr ? own_choices_ : *choices) {
     budget_.cache = model.cache.get();
+    choices_.any_rows = model.shares_weights;
   }
 
   // `imported` is complete only if there are no findings. Constants whose names are in no graph are

@@ -1,30 +1,36 @@
 #include "server/onnx/patterns.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <numbers>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "server/onnx/nodes/operators.h"
 
 namespace resident::onnx {
 namespace {
 
+// Weights of one model that are put beside each other, at most.
+constexpr int64_t kMaxMergedBytes = int64_t{512} << 20;
 // Relative difference of a constant from the root that a pattern has, such as 1.41421.
 constexpr double kRootTolerance = 1e-4;
 
 class Patterns {
  public:
-  Patterns(const std::function<const Constant*(const std::string&)>& find_constant,
-           GraphProto* graph)
-      : find_constant_(find_constant), graph_(*graph) {
+  Patterns(absl::flat_hash_map<std::string, Constant>* constants, GraphProto* graph)
+      : constants_(*constants), graph_(*graph) {
     for (int i = 0; i < graph_.node_size(); ++i) {
       for (const std::string& output : graph_.node(i).output()) {
         if (!output.empty()) writers_[output] = i;
       }
     }
+    CountReaders(graph_);
   }
 
   // From the last node on, so that a bias is found before the product without it.
@@ -48,7 +54,17 @@ class Patterns {
         scale.set_f(static_cast<float>(scores->scale));
         std::vector<std::string> inputs = {scores->q, scores->k, node.input(1)};
         if (!scores->mask.empty()) inputs.push_back(scores->mask);
-        Become("Attention", inputs, {scale}, &node);
+        std::vector<AttributeProto> attributes = {scale};
+        if (IsMovedBack(node.output(0))) {
+          attributes.push_back(scale);
+          attributes.back().set_name(kHeadsLastAttribute);
+          attributes.back().set_type(2);
+          attributes.back().clear_f();
+          attributes.back().set_i(1);
+        }
+        const std::string values = node.input(1);
+        Become("Attention", inputs, attributes, &node);
+        MergeProducts({scores->q, scores->transposed_keys, values});
       }
     }
     Insert();
@@ -66,8 +82,19 @@ class Patterns {
   struct Scores {
     std::string q;
     std::string k;
-    std::string mask;  // Empty: there is none.
+    std::string transposed_keys;  // k^T.
+    std::string mask;             // Empty: there is none.
     double scale = 1;
+  };
+
+  // x times a weight, and a bias.
+  struct Product {
+    int matmul = 0;  // Its node.
+    int add = -1;    // -1: there is no bias.
+    std::string weight;
+    bool transposed = false;  // The weight is to be transposed.
+    std::string bias;
+    std::string result;
   };
 
   static void Become(const std::string& op, const std::vector<std::string>& inputs,
@@ -78,6 +105,11 @@ class Patterns {
     node->mutable_attribute()->Assign(attributes.begin(), attributes.end());
   }
 
+  // Null: the value is computed, or given by a request.
+  const Constant* FindConstant(const std::string& name) const {
+    const auto found = constants_.find(name);
+    return found == constants_.end() ? nullptr : &found->second;
+  }
   // Whether it is this operator of the standard, with so many inputs and one output.
   static bool Is(const NodeProto* node, const char* op, int inputs) {
     return node != nullptr && node->op_type() == op &&
@@ -93,7 +125,7 @@ class Patterns {
   }
   // The number that a constant of one element is.
   std::optional<double> Number(const std::string& name) const {
-    const Constant* const constant = find_constant_(name);
+    const Constant* const constant = FindConstant(name);
     // Results of 16 bits would be rounded after each node.
     if (constant == nullptr || constant->type != ElementType::kFloat) return std::nullopt;
     if (constant->elements() != 1 || constant->shape.size() > 1) return std::nullopt;
@@ -173,7 +205,7 @@ class Patterns {
       if (attribute.name() == "keepdims" && attribute.i() != 1) return std::nullopt;
     }
     if (mean.input_size() == 2) {
-      const Constant* const constant = find_constant_(mean.input(1));
+      const Constant* const constant = FindConstant(mean.input(1));
       if (constant == nullptr || constant->type != ElementType::kInt64) return std::nullopt;
       axes = constant->AllIntegers();
     }
@@ -204,7 +236,7 @@ class Patterns {
   }
   // A weight or bias: one number for each element of the last dimension.
   bool IsRow(const std::string& name) const {
-    const Constant* const constant = find_constant_(name);
+    const Constant* const constant = FindConstant(name);
     return constant != nullptr && constant->type == ElementType::kFloat &&
            constant->shape.size() == 1 && constant->elements() > 1;
   }
@@ -231,7 +263,7 @@ class Patterns {
       if (norm.has_value()) norm->bias = bias;
       // Both have as many numbers.
       if (norm.has_value() &&
-          find_constant_(bias)->elements() != find_constant_(norm->weight)->elements()) {
+          FindConstant(bias)->elements() != FindConstant(norm->weight)->elements()) {
         norm.reset();
       }
       return norm;
@@ -298,6 +330,7 @@ class Patterns {
     if (!keys.has_value()) return std::nullopt;
     scores.q = product->input(0);
     scores.k = *keys;
+    scores.transposed_keys = product->input(1);
     return scores;
   }
   // If the node is the product of a softmax of scores with values.
@@ -317,11 +350,169 @@ class Patterns {
       return scores;
     });
   }
-  // Puts the nodes that were made behind those whose results they resemble.
+  void CountReaders(const GraphProto& graph) {
+    for (const ValueInfoProto& output : graph.output()) ++readers_[output.name()];
+    for (const NodeProto& node : graph.node()) {
+      for (const std::string& input : node.input()) ++readers_[input];
+      for (const AttributeProto& attribute : node.attribute()) {
+        if (attribute.has_g()) CountReaders(attribute.g());
+      }
+    }
+  }
+  bool HasOneReader(const std::string& name) const {
+    const auto found = readers_.find(name);
+    return found != readers_.end() && found->second == 1;
+  }
+  // Whether all that reads these heads moves them behind each other.
+  bool IsMovedBack(const std::string& heads) const {
+    if (!HasOneReader(heads)) return false;
+    for (const NodeProto& node : graph_.node()) {
+      if (node.input_size() == 0 || node.input(0) != heads) continue;
+      return Is(&node, "Transpose", 1) && Permutation(node) == std::vector<int64_t>{0, 2, 1, 3};
+    }
+    return false;
+  }
+
+  // The product of which a value has the columns as heads.
+  std::optional<Product> FindProjection(std::string name) const {
+    while (const NodeProto* const transpose = FindHeads(name)) name = transpose->input(0);
+    const NodeProto* const reshape = Writer(name, "Reshape", 2);
+    if (reshape == nullptr) return std::nullopt;
+    Product product;
+    product.result = reshape->input(0);
+    std::string value = product.result;
+    if (const NodeProto* const add = Writer(value, "Add", 2)) {
+      product.add = writers_.at(value);
+      const bool first = IsRow(add->input(0));
+      product.bias = add->input(first ? 0 : 1);
+      value = add->input(first ? 1 : 0);
+      if (!IsRow(product.bias) || !HasOneReader(value)) return std::nullopt;
+    }
+    const NodeProto* const matmul = Writer(value, "MatMul", 2);
+    if (matmul == nullptr) return std::nullopt;
+    product.matmul = writers_.at(value);
+    product.weight = matmul->input(1);
+    if (const NodeProto* const transpose = Writer(product.weight, "Transpose", 1)) {
+      const std::vector<int64_t> order = Permutation(*transpose);
+      if (order != std::vector<int64_t>{1, 0}) return std::nullopt;
+      product.weight = transpose->input(0);
+      product.transposed = true;
+    }
+    const Constant* const weight = FindConstant(product.weight);
+    if (weight == nullptr || weight->type != ElementType::kFloat || weight->shape.size() != 2) {
+      return std::nullopt;
+    }
+    if (!product.bias.empty() &&
+        FindConstant(product.bias)->elements() != weight->shape[product.transposed ? 0 : 1]) {
+      return std::nullopt;
+    }
+    return product;
+  }
+
+  static NodeProto MakeNode(const std::string& op, const std::vector<std::string>& inputs,
+                            const std::vector<std::string>& outputs) {
+    NodeProto node;
+    node.set_op_type(op);
+    node.set_name(outputs[0]);
+    node.mutable_input()->Assign(inputs.begin(), inputs.end());
+    node.mutable_output()->Assign(outputs.begin(), outputs.end());
+    return node;
+  }
+  // A constant with those of one shape behind each other along an axis.
+  void AddMerged(const std::string& name, const std::vector<std::string>& parts, size_t axis) {
+    Constant merged = *FindConstant(parts[0]);
+    // Bytes of a part between two of another one.
+    uint64_t piece = sizeof(float);
+    for (size_t d = axis; d < merged.shape.size(); ++d) {
+      piece *= static_cast<uint64_t>(merged.shape[d]);
+    }
+    std::string bytes;
+    bytes.reserve(parts.size() * merged.bytes->size());
+    for (uint64_t from = 0; from < merged.bytes->size(); from += piece) {
+      for (const std::string& part : parts) bytes.append(*FindConstant(part)->bytes, from, piece);
+    }
+    merged.shape[axis] *= static_cast<int64_t>(parts.size());
+    merged.bytes = std::make_shared<const std::string>(std::move(bytes));
+    merged.name = name;
+    merged.content_hash.clear();
+    constants_[name] = std::move(merged);
+  }
+
+  // Makes the products of one x with weights of one shape one product, at the place of the first.
+  void MergeProducts(const std::vector<std::string>& heads) {
+    std::vector<Product> products;
+    for (const std::string& each : heads) {
+      const std::optional<Product> product = FindProjection(each);
+      if (!product.has_value() || dropped_.contains(product->matmul)) return;
+      products.push_back(*product);
+    }
+    const Product& first = products[0];
+    const std::string& x = graph_.node(first.matmul).input(0);
+    const Sizes64& shape = FindConstant(first.weight)->shape;
+    std::vector<std::string> weights, biases, results;
+    int at = first.matmul;
+    for (const Product& each : products) {
+      if (graph_.node(each.matmul).input(0) != x || each.transposed != first.transposed ||
+          FindConstant(each.weight)->shape != shape || each.bias.empty() != first.bias.empty() ||
+          std::ranges::find(results, each.result) != results.end()) {
+        return;
+      }
+      weights.push_back(each.weight);
+      biases.push_back(each.bias);
+      results.push_back(each.result);
+      at = std::min(at, each.matmul);
+    }
+    const int64_t bytes = 3 * shape[0] * shape[1] * static_cast<int64_t>(sizeof(float));
+    if (merged_bytes_ + bytes > kMaxMergedBytes) return;
+    const std::string name = first.result + "/merged";
+    std::string all = name + "/weights";
+    for (const char* const part : {"", "/weights", "/transposed", "/biases", "/product"}) {
+      const std::string value = name + part;
+      if (writers_.contains(value) || readers_.contains(value) || FindConstant(value) != nullptr) {
+        return;
+      }
+    }
+    merged_bytes_ += bytes;
+    std::vector<NodeProto>& nodes = before_[at];
+    AddMerged(all, weights, first.transposed ? 0 : 1);
+    if (first.transposed) {
+      NodeProto transpose = MakeNode("Transpose", {all}, {name + "/transposed"});
+      AttributeProto& order = *transpose.add_attribute();
+      order.set_name("perm");
+      order.set_type(7);
+      order.add_ints(1);
+      order.add_ints(0);
+      nodes.push_back(std::move(transpose));
+      all = name + "/transposed";
+    }
+    const bool adds = !first.bias.empty();
+    nodes.push_back(MakeNode("MatMul", {x, all}, {adds ? name + "/product" : name}));
+    if (adds) {
+      AddMerged(name + "/biases", biases, 0);
+      nodes.push_back(MakeNode("Add", {name + "/product", name + "/biases"}, {name}));
+    }
+    NodeProto& split = nodes.emplace_back(MakeNode("Split", {name}, results));
+    AttributeProto& axis = *split.add_attribute();
+    axis.set_name("axis");
+    axis.set_type(2);
+    axis.set_i(-1);
+    for (const Product& each : products) {
+      dropped_.insert(each.matmul);
+      if (adds) dropped_.insert(each.add);
+    }
+  }
+
+  // Puts the nodes that were made behind those whose results they resemble, and those of merged
+  // products in their place.
   void Insert() {
-    if (inserted_.empty()) return;
+    if (inserted_.empty() && before_.empty()) return;
     GraphProto all;
-    for (NodeProto& node : *graph_.mutable_node()) {
+    for (int i = 0; i < graph_.node_size(); ++i) {
+      NodeProto& node = *graph_.mutable_node(i);
+      if (const auto merged = before_.find(i); merged != before_.end()) {
+        for (NodeProto& each : merged->second) *all.add_node() = std::move(each);
+      }
+      if (dropped_.contains(i)) continue;
       const auto found = node.output_size() == 1 ? inserted_.find(node.output(0)) : inserted_.end();
       *all.add_node() = std::move(node);
       if (found != inserted_.end()) *all.add_node() = std::move(found->second);
@@ -329,19 +520,24 @@ class Patterns {
     graph_.mutable_node()->Swap(all.mutable_node());
   }
 
-  const std::function<const Constant*(const std::string&)>& find_constant_;
+  absl::flat_hash_map<std::string, Constant>& constants_;
   GraphProto& graph_;
   // By the value of the node in front of it.
   absl::flat_hash_map<std::string, NodeProto> inserted_;
   // By value: the index of its node.
   absl::flat_hash_map<std::string, int> writers_;
+  // How many nodes and outputs read a value.
+  absl::flat_hash_map<std::string, int> readers_;
+  // Nodes in front of others, and nodes that are left out, by index.
+  absl::flat_hash_map<int, std::vector<NodeProto>> before_;
+  absl::flat_hash_set<int> dropped_;
+  int64_t merged_bytes_ = 0;
 };
 
 }  // namespace
 
-void ReplacePatterns(const std::function<const Constant*(const std::string&)>& find_constant,
-                     GraphProto* graph) {
-  Patterns(find_constant, graph).Replace();
+void ReplacePatterns(absl::flat_hash_map<std::string, Constant>* constants, GraphProto* graph) {
+  Patterns(constants, graph).Replace();
 }
 
 }  // namespace resident::onnx

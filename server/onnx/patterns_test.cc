@@ -76,6 +76,55 @@ TEST_F(PatternsTest, AttentionOfHeads) {
   EXPECT_THAT(Calls(), ElementsAre("attention")) << "without a mask";
 }
 
+// The queries, keys and values of one x, as exporters write them.
+TEST_F(PatternsTest, ProductsOfAttentionWithOneInputAreOne) {
+  maker_.Weight("shape", Constant::Integers({4}, {1, 2, 2, 2}));
+  maker_.Weight("back", Constant::Integers({2}, {2, 4}));
+  const ModelMaker none = maker_;
+  const auto make = [&](bool transposed, bool bias, const std::string& x_of_values) {
+    maker_ = none;
+    for (const std::string part : {"q", "k", "v"}) {
+      const auto name = [&](const char* what) { return part + what; };
+      maker_.Weight(name("w"), Sizes64{4, 4});
+      std::string weight = name("w");
+      if (transposed) {
+        maker_.Node("Transpose", {weight}, {name("t")}, {IntsAttribute("perm", {1, 0})});
+        weight = name("t");
+      }
+      maker_.Node("MatMul", {part == "v" ? x_of_values : "x", weight}, {name("p")});
+      if (bias) {
+        maker_.Weight(name("b"), Sizes64{4});
+        maker_.Node("Add", {name("b"), name("p")}, {name("a")});
+      }
+      maker_.Node("Reshape", {name(bias ? "a" : "p"), "shape"}, {name("h")});
+      const std::vector<int64_t> order = {0, 2, part == "k" ? 3 : 1, part == "k" ? 1 : 3};
+      maker_.Node("Transpose", {name("h")}, {name("m")}, {IntsAttribute("perm", order)});
+    }
+    maker_.Node("MatMul", {"qm", "km"}, {"s"});
+    maker_.Node("Div", {"s", "root"}, {"d"});
+    maker_.Node("Softmax", {"d"}, {"f"}, {IntAttribute("axis", -1)});
+    maker_.Node("MatMul", {"f", "vm"}, {"o"});
+    maker_.Node("Transpose", {"o"}, {"r"}, {IntsAttribute("perm", {0, 2, 1, 3})});
+    maker_.Node("Reshape", {"r", "back"}, {"e"});
+    maker_.Node("Relu", {"e"}, {"y"});
+  };
+  for (const bool transposed : {false, true}) {
+    make(transposed, false, "x");
+    EXPECT_THAT(Calls(), ElementsAre("linear", "attention", "relu")) << transposed;
+    make(transposed, true, "x");
+    EXPECT_THAT(Calls(), ElementsAre("linear", "add", "attention", "relu")) << transposed;
+    make(transposed, true, "qa");
+    const std::vector<std::string> calls = Calls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "linear"), 3) << transposed;
+  }
+  // Another reader of a product finds its part.
+  make(true, true, "x");
+  maker_.Node("Relu", {"ka"}, {"z"});
+  maker_.Output("z");
+  const std::vector<std::string> calls = Calls();
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "linear"), 1);
+}
+
 TEST_F(PatternsTest, GeluInEveryOrder) {
   const ModelMaker none = maker_;
   for (const bool divides : {false, true}) {

@@ -316,7 +316,7 @@ TEST(RefusalsTest, E403IsForLoops) {
 
 TEST(RefusalsTest, E404IsForSizes) {
   EXPECT_THAT(FirstFinding(OneNode("Relu", {}, {"1", "seq"})),
-              AllOf(StartsWith("MODEL_E404"), HasSubstr("Fix: --sizes seq=512")));
+              AllOf(StartsWith("MODEL_E404"), HasSubstr("Fix: --max seq=512")));
   EXPECT_THAT(FirstFinding(OneNode("Relu", {}, {"2", "0"})), StartsWith("MODEL_E404"));
   ModelMaker shapeless = OneNode("Relu");
   shapeless.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->clear_shape();

@@ -161,6 +161,28 @@ class Models(daemons.DaemonTest):
         self.assertIn("error MODEL_E108", result.out)
         self.ctl(*load, "--data=%s" % data, "--fixed=x=1,2,3", "--sizes=batch=1", code=FAILED)
 
+    def test_plans(self):
+        path = self.write("tokens.onnx", onnx_file.tokens([[1, 0], [0, -1]]))
+        load = ["model", "load", path, "--name=tokens"]
+        self.assertIn("--max seq=512", self.ctl(*load, code=FAILED).out)
+        self.ctl(*load, "--max=seq=8", "--max_batch=4", "--warmup=x=1x2x2,1x5x2")
+        text = self.ctl("model", "describe", "tokens").out
+        for part in ("[1-4, 1-8, 2]", "size    seq       1-8", "seq=5", "seq=2", "0 requests waited for a plan"):
+            self.assertIn(part, text)
+        for values in ([3, 4, -5, -6], [1, -1] * 3):
+            found = self.run_model("tokens", "x=" + ",".join(map(str, values)))["outputs"]["y"]
+            self.assertEqual(found["shape"], [1, len(values) // 2, 2])
+            self.assertEqual(found["values"], [max(x * (-1) ** i, 0) for i, x in enumerate(values)])
+        self.assertIn("1 requests waited for a plan", self.ctl("model", "describe", "tokens").out)
+        self.assertIn("seq is 9, the model was loaded for 8",
+                      self.ctl("model", "run", "tokens", "x=" + ",".join("1" * 18), code=REFUSED).err)
+        for flag, part in (("--max=seq", "--max needs NAME=VALUE"), ("--max=seq=a", "--max needs numbers"),
+                           ("--max=a=1,a=2", "--max has 'a' twice"), ("--warmup=x", "--warmup needs NAME=VALUE"),
+                           ("--warmup=x=1x2xa", "--warmup needs shapes"), ("--warmup=x=1x2x2;x=1x3x2", "'x' twice")):
+            self.assertIn(part, self.ctl(*load, flag, code=USAGE).err)
+        self.assertIn("is 9 and must be 1 to 8",
+                      self.ctl(*load, "--max=seq=8", "--warmup=x=1x9x2", code=REFUSED).err)
+
 
 if __name__ == "__main__":
     unittest_main.main()

@@ -615,6 +615,15 @@ class Repository(InferenceTest):
         fixed = {"parameters": {"sizes.batch": {"string_value": "2"}}}
         self.load_model("fixed", {"m.onnx": onnx_file.affine(w, [0, 2])}, fixed)
         self.assertEqual(list(self.client.ModelMetadata(name="fixed").inputs[0].shape), [2, 3])
+        bound = {"parameters": {"max.seq": "7"}}
+        self.load_model("tokens", {"m.onnx": onnx_file.tokens([[1, 2], [0, -1]])}, bound)
+        self.assertEqual(list(self.client.ModelMetadata(name="tokens").inputs[0].shape), [-1, -1, 2])
+        for tokens in (7, 3):
+            x = numpy.random.default_rng(tokens).normal(size=(2, tokens, 2)).astype(F32)
+            numpy.testing.assert_allclose(array(self.client.infer("tokens", {"x": x}), "y"),
+                                          numpy.maximum(x @ [[1, 2], [0, -1]], 0), atol=1e-5)
+        with self.invalid("seq is 8, the model was loaded for 7"):
+            self.client.infer("tokens", {"x": numpy.ones((1, 8, 2), F32)})
 
     def test_a_model_that_is_refused_changes_nothing(self):
         good = {"m.onnx": onnx_file.affine([[1, 2]], [0])}

@@ -8,9 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -26,6 +23,7 @@
 #include "server/onnx/model_maker_for_test.h"
 #include "tests/daemon/daemon.h"
 #include "tests/graph/graph_runs.h"
+#include "tests/models/importers.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temp_folder.h"
 
@@ -289,22 +287,6 @@ TEST_F(OnnxModelsTest, ARowThatASmallBatchDoesNotHaveIsRefused) {
     (*header.mutable_onnx()->mutable_sizes())["batch"] = 2;
     EXPECT_EQ(models_->Load(header, {{"model.onnx", bytes}})->version(), 1u) << slice;
   }
-}
-
-// The children of the daemon that import a model.
-std::vector<pid_t> Importers(pid_t daemon) {
-  std::vector<pid_t> found;
-  std::error_code gone;
-  const std::filesystem::path tasks = absl::StrCat("/proc/", daemon, "/task");
-  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
-    std::ifstream children(task.path() / "children");
-    for (pid_t child; children >> child;) {
-      std::ifstream file(absl::StrCat("/proc/", child, "/cmdline"));
-      const std::string line((std::istreambuf_iterator<char>(file)), {});
-      if (line.starts_with(std::string("residentd\0import\0", 17))) found.push_back(child);
-    }
-  }
-  return found;
 }
 
 // A model of 64 MiB, so that its import takes a while.

@@ -124,6 +124,23 @@ class Models(GraphTest):
 
         np.testing.assert_allclose(asyncio.run(run()).outputs["y"], y[:1], atol=1e-5)
 
+    def test_plans(self):
+        w = np.random.default_rng().normal(size=(4, 3)).astype(np.float32)
+        model = onnx_file.tokens(w.tolist())
+        self.rd.models.load_onnx("tokens", model, max_sizes={"seq": 9}, warmup=[{"x": (1, 2, 4)}, {"x": (1, 3, 4)}])
+        for seq in (3, 9, 1):
+            x = np.random.default_rng(seq).normal(size=(2, seq, 4)).astype(np.float32)
+            y = self.rd.models.run("tokens", x=x).outputs["y"]
+            np.testing.assert_allclose(y, np.maximum(x.astype(np.float64) @ w, 0), atol=1e-5)
+        version = self.rd.models.describe("tokens").active
+        self.assertEqual(version.dimensions, {"seq": 9})
+        self.assertEqual([plan.sizes for plan in version.plans], [{"seq": 1}, {"seq": 9}, {"seq": 3}, {"seq": 2}])
+        self.assertEqual(version.plan_misses, 2)
+        self.assertEqual((version.inputs["x"].shape, version.inputs["x"].most), ((-1, -1, 4), (64, 9, 4)))
+        with self.assertRaises(residentd.InvalidArgument) as caught:
+            self.rd.models.run("tokens", x=np.zeros((1, 10, 4), np.float32))
+        self.assertIn("seq is 10, the model was loaded for 9", str(caught.exception))
+
     def test_asyncio(self):
         _, one = self.load(3)
 

@@ -321,9 +321,9 @@ class PerfAnalyzer(Stranger):
 
 @unittest.skipUnless(os.environ.get("ENCODER_FOLDER"), "the sentence encoder could not be downloaded")
 class SentenceEncoder(Stranger):
-    """An encoder of 22 million parameters, loaded by one command."""
+    """An encoder of 22 million parameters, loaded by one command for sentences of any number of tokens."""
 
-    TOKENS = 24  # Of each sentence, with padding: the CPU engine computes a row in a fraction of a second.
+    TOKENS = 48  # At most: the CPU engine computes a row in a fraction of a second.
     SENTENCES = ("A man is eating food.", "Someone eats a meal.", "The rocket was launched into orbit.",
                  "A spacecraft left the Earth.")
 
@@ -334,11 +334,12 @@ class SentenceEncoder(Stranger):
         model = sentence_encoder.write_folder(cls.folder)
         cls.session = onnxruntime.InferenceSession(model)
         cls.tokenizer = tokenizers.Tokenizer.from_file(str(cls.folder / sentence_encoder.TOKENIZER))
-        cls.tokenizer.enable_padding(length=cls.TOKENS)
+        cls.tokenizer.enable_padding()  # To the longest sentence of a request.
         cls.tokenizer.enable_truncation(cls.TOKENS)
         loaded = cls.daemon.ctl("model", "load", str(model), "--name=encoder",
                                 "--data=" + str(cls.folder / sentence_encoder.WEIGHTS),
-                                "--sizes=sequence={}".format(cls.TOKENS))
+                                "--max=sequence={}".format(cls.TOKENS), "--max_batch=8",
+                                "--warmup=input_ids=1x8")
         if loaded.code != daemons.OK:
             raise AssertionError(loaded)
         cls.client = triton.InferenceServerClient(cls.daemon.address)
@@ -363,19 +364,44 @@ class SentenceEncoder(Stranger):
     def test_metadata(self):
         metadata = self.client.get_model_metadata("encoder", as_json=True)
         self.assertEqual({each["name"]: each["shape"] for each in metadata["inputs"]},
-                         dict.fromkeys(self.encode("a"), ["-1", str(self.TOKENS)]))
+                         dict.fromkeys(self.encode("a"), ["-1", "-1"]))
         self.assertEqual({each["name"]: each["shape"] for each in metadata["outputs"]},
-                         {"last_hidden_state": ["-1", str(self.TOKENS), "384"], "sentence_embedding": ["-1", "384"]})
+                         {"last_hidden_state": ["-1", "-1", "384"], "sentence_embedding": ["-1", "384"]})
 
     def test_embeddings_are_those_of_onnx_runtime(self):
         for count in range(1, len(self.SENTENCES) + 1):
             sentences = self.SENTENCES[:count]
-            answer = self.infer(*sentences)
-            expected = dict(zip(("last_hidden_state", "sentence_embedding"),
-                                self.session.run(None, self.encode(*sentences))))
-            for name, array in expected.items():
-                self.assertEqual(answer[name].shape, array.shape)
-                numpy.testing.assert_allclose(answer[name], array, rtol=0, atol=1e-4 * numpy.abs(array).max())
+            self.compare(sentences)
+
+    def compare(self, sentences):
+        inputs = self.encode(*sentences)
+        answer = self.infer(*sentences)
+        expected = dict(zip(("last_hidden_state", "sentence_embedding"), self.session.run(None, inputs)))
+        for name, array in expected.items():
+            self.assertEqual(answer[name].shape, array.shape)
+            numpy.testing.assert_allclose(answer[name], array, rtol=0, atol=1e-4 * numpy.abs(array).max())
+        return inputs["input_ids"].shape[1]
+
+    def test_each_length_has_a_plan(self):
+        lengths = set()
+        for words in (1, 2, 11, 25, 70):
+            for sentence in ("food " * words, "rocket " * words):
+                lengths.add(self.compare([sentence]))
+        self.assertEqual(max(lengths), self.TOKENS)
+        self.assertGreater(len(lengths), 3)
+        version = self.daemon.ctl("model", "describe", "encoder", "--json").json["versions"][0]
+        plans = {int(plan["sizes"][0]) for plan in version["plans"]}
+        self.assertTrue(plans.issuperset(lengths | {8}), plans)
+        # Their own weights are the rows of the table of positions.
+        self.assertLess(int(version["weight_bytes"]), 100 << 20)
+        longest = [[101] + [2005] * self.TOKENS + [102]]
+        tensors = []
+        for name in self.encode("a"):
+            tensors.append(triton.InferInput(name, [1, len(longest[0])], "INT64"))
+            tensors[-1].set_data_from_numpy(numpy.array(longest, numpy.int64))
+        with self.assertRaises(InferenceServerException) as caught:
+            self.client.infer("encoder", tensors)
+        self.assertIn("sequence is 50, the model was loaded for 48", caught.exception.message())
 
     def test_sentences_of_one_meaning_are_near(self):
         embeddings = self.infer(*self.SENTENCES)["sentence_embedding"]

@@ -1,7 +1,7 @@
 """Models, for threads: task graphs under a name, with versions. models_aio.py has the same for asyncio.
 
     rd.models.load("scorer", graph, {"w": w})          # Serves from now on.
-    rd.models.load_onnx("encoder", open("encoder.onnx", "rb").read(), sizes={"sequence": 128})
+    rd.models.load_onnx("encoder", open("encoder.onnx", "rb").read(), max_sizes={"sequence": 512})
     y = rd.models.run("scorer", x=x).outputs["y"]
     rd.models.rollback("scorer")
 
@@ -37,12 +37,30 @@ Values = Optional[Mapping[str, Any]]
 
 
 class ModelTensor(NamedTuple):
-    """An input or output. A dimension of -1 is dynamic, with at most `max` elements."""
+    """An input or output. A dimension of -1 is dynamic.
+
+    max: the largest size of the outermost dimension, if it is dynamic and no plan fixes it; 0: it is not.
+    most: the largest size of each dimension.
+    """
 
     name: str
     dtype: str
     shape: Tuple[int, ...]
     max: int
+    most: Tuple[int, ...] = ()
+
+
+class ModelPlan(NamedTuple):
+    """A graph for one set of sizes.
+
+    sizes: by dimension. nodes, instances, memory_bytes, executions: as in resident.v1.ModelPlan.
+    """
+
+    sizes: Dict[str, int]
+    nodes: int
+    instances: int
+    memory_bytes: int
+    executions: int
 
 
 class ModelVersion:
@@ -52,6 +70,9 @@ class ModelVersion:
         max_instances, requests, failed, rows, executions, max_batch, not_batched: as in
         resident.v1.ModelVersion.
     inputs, outputs: ModelTensors by name.
+    dimensions: the largest size of each dimension that has a size of its own in each plan, by name. Empty:
+        the version has one graph, and no plans are listed.
+    plans: the ModelPlans that exist, the one that was used last first. plan_misses: requests that waited.
     """
 
     def __init__(self, info: Any) -> None:
@@ -71,6 +92,11 @@ class ModelVersion:
         self.not_batched = str(info.not_batched)
         self.inputs = {each.name: _tensor(each) for each in info.inputs}
         self.outputs = {each.name: _tensor(each) for each in info.outputs}
+        self.dimensions = {str(each.name): int(each.most) for each in info.dimensions}
+        self.plans = [ModelPlan(dict(zip(self.dimensions, map(int, each.sizes))), int(each.nodes),
+                                int(each.instances), int(each.memory_bytes), int(each.executions))
+                      for each in info.plans]
+        self.plan_misses = int(info.plan_misses)
 
     def __repr__(self) -> str:
         return "ModelVersion(version={}, state={!r})".format(self.version, self.state)
@@ -132,7 +158,8 @@ class ModelResult:
 
 
 def _tensor(info: Any) -> ModelTensor:
-    return ModelTensor(str(info.name), dtypes.BY_NUMBER[info.dtype].name, tuple(info.shape), int(info.max))
+    return ModelTensor(str(info.name), dtypes.BY_NUMBER[info.dtype].name, tuple(info.shape), int(info.max),
+                       tuple(info.most))
 
 
 # The steps that both clients use.
@@ -179,6 +206,7 @@ def load_steps(name: str, graph: Graph, weights: Values, activate: bool, instanc
 
 
 def load_onnx_steps(name: str, model: Any, data: Mapping[str, Any], sizes: Mapping[str, int],
+                    max_sizes: Mapping[str, int], warmup: Sequence[Mapping[str, Sequence[int]]],
                     max_batch: int, fixed_inputs: Mapping[str, str], activate: bool, instances: int,
                     max_combined_rows: int, device: Optional[int],
                     timeout: Optional[float]) -> Steps[LoadedModel]:
@@ -189,7 +217,11 @@ def load_onnx_steps(name: str, model: Any, data: Mapping[str, Any], sizes: Mappi
                                         max_combined_rows=max_combined_rows)
     header.onnx.CopyFrom(message("OnnxModel")(
         file=_ONNX_FILE, file_bytes=sum(map(len, contents.values())), sizes=sizes, max_batch=max_batch,
-        fixed_inputs=fixed_inputs))
+        fixed_inputs=fixed_inputs, max_sizes=max_sizes))
+    for shapes in warmup:
+        added = header.onnx.warmup.add()
+        for each, shape in shapes.items():
+            added.inputs[each].sizes.extend(shape)
     return _load_steps(name, header, device, "file", "name", contents, timeout)
 
 
@@ -261,7 +293,9 @@ class Models:
             load_steps(name, graph, weights, activate, instances, max_combined_rows, device, timeout))
 
     def load_onnx(self, name: str, model: Any, *, data: Optional[Mapping[str, Any]] = None,
-                  sizes: Optional[Mapping[str, int]] = None, max_batch: int = 0,
+                  sizes: Optional[Mapping[str, int]] = None,
+                  max_sizes: Optional[Mapping[str, int]] = None,
+                  warmup: Sequence[Mapping[str, Sequence[int]]] = (), max_batch: int = 0,
                   fixed_inputs: Optional[Mapping[str, str]] = None, activate: bool = True,
                   instances: int = 0, max_combined_rows: int = 0, device: Optional[int] = None,
                   timeout: Optional[float] = None) -> LoadedModel:
@@ -269,16 +303,19 @@ class Models:
 
         model: the bytes of the file. data: the bytes of the files with its external data, by the names
         that the model uses.
-        sizes: the size of each dynamic dimension, by its name in the model. One that only inputs have, as
+        sizes: sizes of dynamic dimensions, by their names in the model. One that only inputs have, as
             their outermost dimension, needs none: it is 1 to max_batch (0: 64) in each request.
+        max_sizes: the largest sizes of dimensions that have another size in each request: the model then
+            has a plan for each set of sizes, which the first request that has them makes.
+        warmup: shapes of inputs by name, whose plans the load makes: [{"ids": (1, 32)}, {"ids": (1, 128)}].
         fixed_inputs: inputs that become constants: numbers separated by commas.
         activate, instances, max_combined_rows, device, timeout: as in load().
 
         GraphRefused if the model cannot be imported: its report has codes MODEL_Ennn (docs/models.md).
         """
         return self._client._drive(
-            load_onnx_steps(name, model, data or {}, sizes or {}, max_batch, fixed_inputs or {}, activate,
-                            instances, max_combined_rows, device, timeout))
+            load_onnx_steps(name, model, data or {}, sizes or {}, max_sizes or {}, warmup, max_batch,
+                            fixed_inputs or {}, activate, instances, max_combined_rows, device, timeout))
 
     def list(self) -> List[ModelInfo]:
         """All models, by name."""

@@ -48,7 +48,9 @@ class Models:
             load_steps(name, graph, weights, activate, instances, max_combined_rows, device, timeout))
 
     async def load_onnx(self, name: str, model: Any, *, data: Optional[Mapping[str, Any]] = None,
-                        sizes: Optional[Mapping[str, int]] = None, max_batch: int = 0,
+                        sizes: Optional[Mapping[str, int]] = None,
+                        max_sizes: Optional[Mapping[str, int]] = None,
+                        warmup: Sequence[Mapping[str, Sequence[int]]] = (), max_batch: int = 0,
                         fixed_inputs: Optional[Mapping[str, str]] = None, activate: bool = True,
                         instances: int = 0, max_combined_rows: int = 0, device: Optional[int] = None,
                         timeout: Optional[float] = None) -> LoadedModel:
@@ -56,16 +58,19 @@ class Models:
 
         model: the bytes of the file. data: the bytes of the files with its external data, by the names
         that the model uses.
-        sizes: the size of each dynamic dimension, by its name in the model. One that only inputs have, as
+        sizes: sizes of dynamic dimensions, by their names in the model. One that only inputs have, as
             their outermost dimension, needs none: it is 1 to max_batch (0: 64) in each request.
+        max_sizes: the largest sizes of dimensions that have another size in each request: the model then
+            has a plan for each set of sizes, which the first request that has them makes.
+        warmup: shapes of inputs by name, whose plans the load makes: [{"ids": (1, 32)}, {"ids": (1, 128)}].
         fixed_inputs: inputs that become constants: numbers separated by commas.
         activate, instances, max_combined_rows, device, timeout: as in load().
 
         GraphRefused if the model cannot be imported: its report has codes MODEL_Ennn (docs/models.md).
         """
         return await self._client._drive(
-            load_onnx_steps(name, model, data or {}, sizes or {}, max_batch, fixed_inputs or {}, activate,
-                            instances, max_combined_rows, device, timeout))
+            load_onnx_steps(name, model, data or {}, sizes or {}, max_sizes or {}, warmup, max_batch,
+                            fixed_inputs or {}, activate, instances, max_combined_rows, device, timeout))
 
     async def list(self) -> List[ModelInfo]:
         """All models, by name."""

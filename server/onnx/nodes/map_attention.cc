@@ -146,7 +146,12 @@ absl::Status MapAttention(NodeContext& node) {
   }
   const double scale = node.Float("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
   Value out;
-  if (node.in(0).rank() == 4) {
+  if (node.in(0).rank() == 4 && node.Int(kHeadsLastAttribute, 0) != 0) {
+    ASSIGN_OR_RETURN(const Value rows,
+                     node.NewTemporary(q.type, {q.size(0), q.size(2), q.size(1), v.size(3)}));
+    ASSIGN_OR_RETURN(out, node.Transpose(rows, {0, 2, 1, 3}));
+    node.SetResult(0, out);
+  } else if (node.in(0).rank() == 4) {
     ASSIGN_OR_RETURN(out, node.NewResult(0, q.type, {q.size(0), q.size(1), q.size(2), v.size(3)}));
   } else {
     ASSIGN_OR_RETURN(const Value rows,

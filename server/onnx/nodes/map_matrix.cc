@@ -34,8 +34,10 @@ Value WithShape(const Value& dense, const Sizes64& shape) {
 // Whether the product of `rows` vectors and this matrix [K, N], or its transposed form [N, K], is a
 // gemv or linear.
 bool UsesVectors(NodeContext& node, const Value& weight, int64_t rows) {
-  const int64_t max_rows = weight.type == ElementType::kFloat ? kMaxFloatVectors : kMaxVectors;
-  return node.choices().Choose(weight.is_constant() && rows <= max_rows &&
+  const bool is_float = weight.type == ElementType::kFloat;
+  const bool few =
+      rows <= (is_float ? kMaxFloatVectors : kMaxVectors) || (is_float && node.choices().any_rows);
+  return node.choices().Choose(weight.is_constant() && few &&
                                static_cast<int64_t>(weight.constant.bytes->size()) <=
                                    kMaxFoldedBytes);
 }

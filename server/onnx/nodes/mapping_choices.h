@@ -15,6 +15,8 @@ namespace resident::onnx {
 struct MappingChoices {
   // Whether the outermost dimension is kept apart from the others.
   bool keeps_batch = false;
+  // Whether the form of a weight does not depend on the number of rows.
+  bool any_rows = false;
   // Whether choices are those of an earlier graph, in their order.
   bool repeats = false;
   size_t next = 0;

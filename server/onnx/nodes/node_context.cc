@@ -269,13 +269,23 @@ Constant Collect(const Value& view) {
   std::string bytes(static_cast<size_t>(count) * size, '\0');
   Sizes64 index(view.rank());
   int64_t at = view.offset;
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(bytes.data() + i * size, from.data() + at * size, size);
-    for (size_t d = view.rank(); d-- > 0;) {
-      at += view.strides[d];
-      if (++index[d] < view.size(d)) break;
-      at -= view.strides[d] * view.size(d);
-      index[d] = 0;
+  const int64_t length = view.rank() == 0 ? 1 : view.shape.back();
+  const int64_t step = view.rank() == 0 ? 0 : view.strides.back() * size;
+  char* to = bytes.data();
+  for (int64_t i = 0; i < count; i += length) {
+    const char* source = from.data() + at * size;
+    if (size == 4) {
+      for (int64_t k = 0; k < length; ++k, to += 4, source += step) std::memcpy(to, source, 4);
+    } else {
+      for (int64_t k = 0; k < length; ++k, to += size, source += step) {
+        std::memcpy(to, source, size);
+      }
+    }
+    for (size_t d = view.rank(); d-- > 1;) {
+      at += view.strides[d - 1];
+      if (++index[d - 1] < view.size(d - 1)) break;
+      at -= view.strides[d - 1] * view.size(d - 1);
+      index[d - 1] = 0;
     }
   }
   return {view.constant.type, view.shape, std::make_shared<const std::string>(std::move(bytes)),
@@ -313,6 +323,13 @@ absl::StatusOr<Value> NodeContext::Settle(Value value) {
 }
 
 absl::StatusOr<Value> NodeContext::TransposeMatrix(const Value& matrix) {
+  if (budget_.cache != nullptr && matrix.is_constant()) {
+    // A weight that the model transposes for its product.
+    Constant constant = matrix.constant;
+    constant.shape = matrix.shape;
+    auto original = budget_.cache->FindOriginal(constant);
+    if (original.has_value()) return ConstantValue(*std::move(original));
+  }
   if (budget_.cache == nullptr || matrix.constant.name.empty()) return Transpose(matrix, {1, 0});
   const Value from = Strided(matrix);
   return ConstantValue(
@@ -347,6 +364,17 @@ absl::StatusOr<Value> NodeContext::Transpose(const Value& value, const std::vect
   for (size_t d = 0; d < order.size(); ++d) {
     to.shape[d] = from.shape[order[d]];
     to.strides[d] = from.strides[order[d]];
+  }
+  const bool kept = budget_.cache != nullptr && value.is_constant() &&
+                    !value.constant.name.empty() && order == std::vector<size_t>{1, 0} &&
+                    value.elements() * SizeOf(DTypeOf(value.type)) <= kMaxFoldedBytes;
+  if (kept && value.elements() > 0) {
+    RETURN_IF_ERROR(Charge(value.elements(), value.type));
+    Constant matrix = value.constant;
+    matrix.shape = value.shape;
+    return ConstantValue(
+        budget_.cache->GetTransposed(StrCat("transposed ", ShapeText(value.shape), matrix.name),
+                                     matrix, [&] { return Collect(to); }));
   }
   return Settle(std::move(to));
 }

@@ -19,6 +19,9 @@
 
 namespace resident::onnx {
 
+// Of Attention with four dimensions: 1: in memory, its result is [batch, rows, heads, size].
+inline constexpr char kHeadsLastAttribute[] = "resident_heads_last";
+
 using Map = absl::Status (*)(NodeContext& node);
 using Fold = absl::StatusOr<Constant> (*)(NodeContext& node);
 
