@@ -20,6 +20,7 @@ DOCUMENTS = ["README.md", "docs/benchmarks/README.md", "docs/benchmarks/experime
 KERNEL, DAEMON, DAEMON_CPU = "bench_resident.json", "bench_daemon.json", "bench_daemon_cpu.json"
 GENERATION, OPERATORS, SOAK = "bench_generation.json", "bench_operators.json", "swap_soak.json"
 FLUX_CPU, RECOVERY = "flux_cpu.json", "bench_recovery.json"
+STOPS, STOPPABLE = "bench_stops_h200.json", "bench_stoppable_h200.json"
 NATIVE, NATIVE_CPU = "bench_native.json", "bench_native_cpu.json"
 NATIVE_CORE = "flux_native_cpu.json"
 LIBRARY, LIBRARY_CPU = "bench_library.json", "library_cpu.json"
@@ -170,6 +171,14 @@ def generation():
 
 def recovery():
     return figures(RECOVERY)
+
+
+def stops():
+    return figures(STOPS)
+
+
+def stoppable():
+    return figures(STOPPABLE)
 
 
 def operators():
@@ -435,6 +444,7 @@ def life():
 
 TABLES = {"kernel": kernel, "blocks": blocks, "daemon": daemon, "daemon_cpu": daemon_cpu,
           "short": short, "life": life, "generation": generation, "recovery": recovery,
+          "stops": stops, "stoppable": stoppable,
           "operators": operators, "soak": soak, "flux_cpu": flux_cpu,
           "native": native, "native_cpu": native_cpu,
           "native_core": native_core, "library": library, "library_cpu": library_cpu,
