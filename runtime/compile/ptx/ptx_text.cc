@@ -263,6 +263,8 @@ class Parser {
   absl::Status ReadBody();
   absl::Status ReadDirective();
   absl::Status ReadRegisters();
+  // Takes ".param .align 8 .b8 name", without dimensions, declares the name, and returns the text.
+  absl::StatusOr<std::string> TakeVariable(NameKind kind, bool of_call);
   absl::Status ReadParameterOfCall();
   absl::Status ReadLocal();
   absl::Status ReadLocation();
@@ -554,7 +556,7 @@ absl::Status Parser::ReadRegisters() {
   return Expect(';');
 }
 
-absl::Status Parser::ReadParameterOfCall() {
+absl::StatusOr<std::string> Parser::TakeVariable(NameKind kind, bool of_call) {
   std::string text(lexer_.Take().text);
   if (lexer_.Peek().IsWord(".align")) {
     lexer_.Take();
@@ -563,7 +565,12 @@ absl::Status Parser::ReadParameterOfCall() {
   }
   ASSIGN_OR_RETURN(const std::string type, TakeType());
   ASSIGN_OR_RETURN(const std::string name, TakeName());
-  absl::StrAppend(&text, " ", type, " ", Declare(name, NameKind::kParameter, 0, true));
+  absl::StrAppend(&text, " ", type, " ", Declare(name, kind, 0, of_call));
+  return text;
+}
+
+absl::Status Parser::ReadParameterOfCall() {
+  ASSIGN_OR_RETURN(std::string text, TakeVariable(NameKind::kParameter, true));
   if (TakeIf('[')) {
     ASSIGN_OR_RETURN(const uint32_t count, TakeCount());
     RETURN_IF_ERROR(Expect(']'));
@@ -574,15 +581,7 @@ absl::Status Parser::ReadParameterOfCall() {
 }
 
 absl::Status Parser::ReadLocal() {
-  std::string text(lexer_.Take().text);
-  if (lexer_.Peek().IsWord(".align")) {
-    lexer_.Take();
-    ASSIGN_OR_RETURN(const uint32_t align, TakeCount());
-    absl::StrAppend(&text, " .align ", align);
-  }
-  ASSIGN_OR_RETURN(const std::string type, TakeType());
-  ASSIGN_OR_RETURN(const std::string name, TakeName());
-  absl::StrAppend(&text, " ", type, " ", Declare(name, NameKind::kLocal, 0, false));
+  ASSIGN_OR_RETURN(std::string text, TakeVariable(NameKind::kLocal, false));
   while (TakeIf('[')) {
     ASSIGN_OR_RETURN(const uint32_t count, TakeCount());
     RETURN_IF_ERROR(Expect(']'));
