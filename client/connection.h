@@ -42,6 +42,7 @@
 #include "resident/v1/lanes.grpc.pb.h"
 #include "resident/v1/models.grpc.pb.h"
 #include "resident/v1/operators.grpc.pb.h"
+#include "runtime/base/status_macros.h"
 
 namespace resident::client {
 
@@ -154,6 +155,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
   absl::Mutex uses_mutex_;
   std::map<std::string, int> uses_ ABSL_GUARDED_BY(uses_mutex_);  // Of each present address.
 };
+
+// Calls a method of the node that serves the client (Connection::Node), without a session.
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> CallNode(const std::shared_ptr<Connection>& client,
+                                  std::unique_ptr<Stub> Connection::*stub,
+                                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                               Response*),
+                                  const Request& request) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, client->Node());
+  grpc::ClientContext context;
+  RETURN_IF_ERROR(connection->Prepare(context, /*needs_session=*/false));
+  Response response;
+  const grpc::Status status = (((*connection).*stub).get()->*method)(&context, request, &response);
+  RETURN_IF_ERROR(connection->FromCall(status));
+  return response;
+}
 
 // Whether an argument of the batch is in a buffer, which belongs to one daemon.
 bool UsesBuffers(const v1::Batch& batch);

@@ -15,22 +15,6 @@ namespace {
 // Size of the pieces of a weight or file.
 constexpr uint64_t kPieceBytes = 1u << 20;
 
-template <typename Request, typename Response>
-using UnaryMethod = grpc::Status (v1::Models::Stub::*)(grpc::ClientContext*, const Request&,
-                                                       Response*);
-
-template <typename Request, typename Response>
-absl::StatusOr<Response> Call(const std::shared_ptr<Connection>& client,
-                              UnaryMethod<Request, Response> method, const Request& request) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, client->Node());
-  grpc::ClientContext context;
-  RETURN_IF_ERROR(connection->Prepare(context, /*needs_session=*/false));
-  Response response;
-  RETURN_IF_ERROR(
-      connection->FromCall((connection->models.get()->*method)(&context, request, &response)));
-  return response;
-}
-
 }  // namespace
 
 Models::Models(const Client& client) : connection_(client.connection_) {}
@@ -101,7 +85,7 @@ absl::StatusOr<std::vector<v1::Model>> Models::List(const std::string& name) {
   v1::ListModelsRequest request;
   request.set_name(name);
   ASSIGN_OR_RETURN(const v1::ListModelsResponse response,
-                   Call(connection_, &v1::Models::Stub::List, request));
+                   CallNode(connection_, &Connection::models, &v1::Models::Stub::List, request));
   return std::vector<v1::Model>(response.models().begin(), response.models().end());
 }
 
@@ -113,7 +97,7 @@ absl::StatusOr<v1::ChangeModelResponse> Models::Activate(const std::string& name
   request.set_version(version);
   *request.mutable_bake() = bake;
   if (expected_revision.has_value()) request.set_expected_revision(*expected_revision);
-  return Call(connection_, &v1::Models::Stub::Activate, request);
+  return CallNode(connection_, &Connection::models, &v1::Models::Stub::Activate, request);
 }
 
 absl::StatusOr<v1::ChangeModelResponse> Models::Share(const std::string& name, uint32_t version,
@@ -124,7 +108,7 @@ absl::StatusOr<v1::ChangeModelResponse> Models::Share(const std::string& name, u
   request.set_version(version);
   request.set_percent(percent);
   if (expected_revision.has_value()) request.set_expected_revision(*expected_revision);
-  return Call(connection_, &v1::Models::Stub::Share, request);
+  return CallNode(connection_, &Connection::models, &v1::Models::Stub::Share, request);
 }
 
 absl::StatusOr<v1::ChangeModelResponse> Models::Rollback(
@@ -132,7 +116,7 @@ absl::StatusOr<v1::ChangeModelResponse> Models::Rollback(
   v1::RollbackModelRequest request;
   request.set_name(name);
   if (expected_revision.has_value()) request.set_expected_revision(*expected_revision);
-  return Call(connection_, &v1::Models::Stub::Rollback, request);
+  return CallNode(connection_, &Connection::models, &v1::Models::Stub::Rollback, request);
 }
 
 absl::StatusOr<v1::ChangeModelResponse> Models::Remove(const std::string& name, uint32_t version,
@@ -141,7 +125,7 @@ absl::StatusOr<v1::ChangeModelResponse> Models::Remove(const std::string& name, 
   request.set_name(name);
   request.set_version(version);
   if (expected_revision.has_value()) request.set_expected_revision(*expected_revision);
-  return Call(connection_, &v1::Models::Stub::Remove, request);
+  return CallNode(connection_, &Connection::models, &v1::Models::Stub::Remove, request);
 }
 
 absl::StatusOr<v1::BatchResult> Models::Run(const v1::ModelCall& call, absl::Duration timeout) {

@@ -16,22 +16,6 @@ constexpr size_t kFilePieceBytes = 1u << 20;
 
 std::string String(std::string_view text) { return std::string(text); }
 
-template <typename Request, typename Response>
-using UnaryMethod = grpc::Status (v1::Operators::Stub::*)(grpc::ClientContext*, const Request&,
-                                                          Response*);
-
-template <typename Request, typename Response>
-absl::StatusOr<Response> Call(const std::shared_ptr<Connection>& client,
-                              UnaryMethod<Request, Response> method, const Request& request) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, client->Node());
-  grpc::ClientContext context;
-  RETURN_IF_ERROR(connection->Prepare(context, /*needs_session=*/false));
-  Response response;
-  RETURN_IF_ERROR(
-      connection->FromCall((connection->operators.get()->*method)(&context, request, &response)));
-  return response;
-}
-
 }  // namespace
 
 // --- Example, Installation ---------------------------------------------------------
@@ -235,7 +219,7 @@ absl::StatusOr<v1::ActivateResponse> Operators::Activate(const std::string& name
   *request.mutable_bake() = options.bake;
   *request.mutable_context() = options.context;
   if (options.force) request.mutable_context()->set_drift(true);
-  return Call(connection_, &v1::Operators::Stub::Activate, request);
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Activate, request);
 }
 
 absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
@@ -243,7 +227,7 @@ absl::StatusOr<v1::RollbackResponse> Operators::Rollback(
   v1::RollbackRequest request;
   request.set_name(name);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  return Call(connection_, &v1::Operators::Stub::Rollback, request);
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Rollback, request);
 }
 
 absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
@@ -253,7 +237,7 @@ absl::StatusOr<v1::RemoveResponse> Operators::Remove(const std::string& name,
   *request.mutable_context() = options.context;
   if (options.force) request.mutable_context()->set_drift(true);
   if (options.expected_revision) request.set_expected_revision(*options.expected_revision);
-  return Call(connection_, &v1::Operators::Stub::Remove, request);
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Remove, request);
 }
 
 absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
@@ -268,7 +252,7 @@ absl::StatusOr<v1::PromoteResponse> Operators::Promote(const std::string& name,
   request.set_traffic_percent(traffic_percent);
   *request.mutable_bake() = options.bake;
   *request.mutable_context() = options.context;
-  return Call(connection_, &v1::Operators::Stub::Promote, request);
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Promote, request);
 }
 
 absl::StatusOr<std::unique_ptr<Watcher>> Operators::Watch(uint64_t after_revision,
@@ -288,19 +272,21 @@ absl::StatusOr<v1::AuditResponse> Operators::Audit(const std::string& name, uint
   request.set_name(name);
   request.set_count(count);
   request.set_before_revision(before_revision);
-  return Call(connection_, &v1::Operators::Stub::Audit, request);
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Audit, request);
 }
 
 absl::StatusOr<v1::SummaryResponse> Operators::Summary() {
-  return Call(connection_, &v1::Operators::Stub::Summary, v1::SummaryRequest());
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Summary,
+                  v1::SummaryRequest());
 }
 
 absl::StatusOr<v1::ClaimResponse> Operators::Claim(const v1::ClaimRequest& request) {
-  return Call(connection_, &v1::Operators::Stub::Claim, request);
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Claim, request);
 }
 
 absl::Status Operators::Release(const v1::ReleaseRequest& request) {
-  return Call(connection_, &v1::Operators::Stub::Release, request).status();
+  return CallNode(connection_, &Connection::operators, &v1::Operators::Stub::Release, request)
+      .status();
 }
 
 }  // namespace resident::client

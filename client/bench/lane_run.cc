@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/measurements.h"
 #include "client/lane.h"
 #include "runtime/base/status_macros.h"
 
@@ -14,8 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using client::Varying;
 
-constexpr float kAlpha = 3;
-constexpr uint64_t kWarmupCalls = 200;
 // Sets of tensors over which the submissions go.
 constexpr uint64_t kSets = 1024;
 

@@ -9,9 +9,6 @@
 namespace resident::bench {
 namespace {
 
-constexpr int kWarmupCalls = 200;
-constexpr float kAlpha = 3;
-
 using Clock = std::chrono::steady_clock;
 
 double MicrosecondsSince(Clock::time_point start) {
@@ -66,7 +63,7 @@ absl::StatusOr<LoneRunReport> MeasureLoneRun(client::Client& daemon, client::Cli
     return std::chrono::duration<double>(Clock::now() - start) /
            std::chrono::duration<double>(duration);
   };
-  for (int call = -kWarmupCalls; call <= 0 || completed(call) < 1; ++call) {
+  for (int call = -static_cast<int>(kWarmupCalls); call <= 0 || completed(call) < 1; ++call) {
     if (call == 0) start = Clock::now();
     if (call >= 0 && options.paused_calls > 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(pause_seconds(random)));

@@ -14,6 +14,10 @@
 
 namespace resident::bench {
 
+// The factor of the adds, and the lone calls before the measurement.
+inline constexpr float kAlpha = 3;
+inline constexpr uint32_t kWarmupCalls = 200;
+
 // Throughput of streamed batches of small tasks, checked against the CPU.
 //
 // Each task adds two rows of buffers on the device into its own output row. The options

@@ -109,6 +109,8 @@ std::string FormatShape(const std::vector<uint64_t>& shape) {
   return shape.empty() ? "scalar" : absl::StrJoin(shape, "x");
 }
 
+std::string ShortHash(std::string_view hash) { return std::string(hash.substr(0, 12)); }
+
 std::string WrapText(absl::string_view text, size_t width) {
   std::string lines;
   size_t used = 0;  // Of the last line.

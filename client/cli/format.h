@@ -52,6 +52,8 @@ std::string FormatExact(uint64_t count);
 std::string HumanDuration(absl::Duration duration);
 // 2x3; "scalar" for no dimensions.
 std::string FormatShape(const std::vector<uint64_t>& shape);
+// The first twelve digits of a content hash, or of the id of a plan or a graph.
+std::string ShortHash(std::string_view hash);
 // Breaks a text at spaces into lines of at most `width` bytes, if its words allow that. No newline
 // at the end.
 std::string WrapText(absl::string_view text, size_t width);

@@ -33,7 +33,7 @@ void PrintError(absl::StatusCode code, std::string_view message, std::string_vie
 }
 
 // The daemon's message in the words of residentctl.
-std::string Message(const absl::Status& status) {
+std::string ErrorText(const absl::Status& status) {
   constexpr errors::Phrase kWords[] = {
       {"Operators.List", "`residentctl ops list`"},
       {"Operators.Describe", "`residentctl ops show`"},
@@ -81,22 +81,22 @@ int UsageError(std::string_view message, std::string_view hint) {
 }
 
 int UsageError(const absl::Status& status) {
-  PrintError(status.code(), Message(status), "");
+  PrintError(status.code(), ErrorText(status), "");
   return kExitUsage;
 }
 
 int CallError(const absl::Status& status) {
-  PrintError(status.code(), Message(status), HintFor(status, Common().server));
+  PrintError(status.code(), ErrorText(status), HintFor(status, Common().server));
   return client::IsUnreachable(status) ? kExitUnreachable : kExitRefused;
 }
 
 int TaskError(const absl::Status& status) {
-  PrintError(status.code(), Message(status), "");
+  PrintError(status.code(), ErrorText(status), "");
   return kExitFailed;
 }
 
 int WriteError(const absl::Status& status) {
-  PrintError(status.code(), Message(status), "the work was done; only writing its result failed");
+  PrintError(status.code(), ErrorText(status), "the work was done; only writing its result failed");
   return kExitNotWritten;
 }
 

@@ -13,6 +13,9 @@
 
 namespace resident::cli {
 
+// The total of a Progress that is measured as a fraction.
+inline constexpr uint64_t kProgressSteps = 1000;
+
 class Progress {
  public:
   // `total` has the same unit as the argument of Advance.

@@ -76,8 +76,6 @@ namespace {
 using rollout::Outcome;
 using rollout::Result;
 
-constexpr size_t kShownDigits = 12;
-
 struct ApplyFlags {
   std::string targets;
   rollout::Options options;
@@ -95,9 +93,7 @@ std::string DefaultHolder() {
   return absl::StrCat("residentctl ", getpid(), " on ", host);
 }
 
-std::string Shown(const std::string& hash) {
-  return hash.empty() ? "-" : hash.substr(0, kShownDigits);
-}
+std::string Shown(const std::string& hash) { return hash.empty() ? "-" : ShortHash(hash); }
 
 void PrintDifferences(const std::vector<rollout::Difference>& differences, size_t nodes,
                       size_t down) {

@@ -23,7 +23,6 @@ namespace resident::cli {
 namespace {
 
 constexpr uint32_t kLoneElements = 1024;
-constexpr uint64_t kProgressSteps = 1000;
 constexpr double kMaxPartSeconds = 86400;
 
 // The largest batches that are measured, and how many of them are in flight.
@@ -74,7 +73,7 @@ std::string Us(double us) { return HumanDuration(absl::Nanoseconds(us * 1e3)); }
 std::string SignedUs(double us) { return absl::StrCat(us < 0 ? "-" : "+", Us(std::abs(us))); }
 
 // The output as text, the output of --json, and the additional contents of --out.
-struct Outcome {
+struct Measured {
   std::string text;
   Json json;
   Json raw;
@@ -88,8 +87,8 @@ absl::StatusOr<std::unique_ptr<client::Client>> ConnectToEcho(const bench::EchoS
 }
 
 // `paused_calls`: see LoneRunOptions.
-absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings, bool send_data,
-                                uint32_t paused_calls = 0) {
+absl::StatusOr<Measured> LoneRun(client::Client& daemon, const Settings& settings, bool send_data,
+                                 uint32_t paused_calls = 0) {
   ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
   ASSIGN_OR_RETURN(std::unique_ptr<client::Client> echo, ConnectToEcho(*server));
   Part part(paused_calls > 0 ? "lone Run after a pause"
@@ -109,7 +108,7 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
   for (double& value : device_us) value /= 1e3;
   const LatencySummary device = Summarize(device_us);
 
-  Outcome outcome;
+  Measured outcome;
   outcome.wrong = report.wrong;
   Table table({"", "p50", "p90", "p99", "calls"},
               {Table::kLeft, Table::kRight, Table::kRight, Table::kRight, Table::kRight});
@@ -144,7 +143,7 @@ absl::StatusOr<Outcome> LoneRun(client::Client& daemon, const Settings& settings
 }
 
 // Each stream has its own client, and therefore its own connection and session.
-absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t in_flight) {
+absl::StatusOr<Measured> Tasks(const Settings& settings, uint32_t batch, uint32_t in_flight) {
   std::vector<absl::StatusOr<bench::TaskStreamReport>> reports(settings.streams,
                                                                absl::UnknownError("not run"));
   ASSIGN_OR_RETURN(std::unique_ptr<bench::EchoServer> server, bench::EchoServer::Start());
@@ -173,7 +172,7 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t
     }
     for (std::thread& thread : threads) thread.join();
   }
-  Outcome outcome;
+  Measured outcome;
   std::vector<double> batch_us;
   double tasks_per_second = 0, echo_tasks_per_second = 0;
   uint64_t tasks = 0;
@@ -212,8 +211,8 @@ absl::StatusOr<Outcome> Tasks(const Settings& settings, uint32_t batch, uint32_t
 }
 
 // `lone`, `submit`: the figures of Run and of Submit in the same run.
-absl::StatusOr<Outcome> LaneRun(client::Client& daemon, const Settings& settings, const Json& lone,
-                                const Json& submit) {
+absl::StatusOr<Measured> LaneRun(client::Client& daemon, const Settings& settings, const Json& lone,
+                                 const Json& submit) {
   Part part("local lane");
   ASSIGN_OR_RETURN(bench::LaneRunReport report,
                    bench::MeasureLane(daemon,
@@ -226,7 +225,7 @@ absl::StatusOr<Outcome> LaneRun(client::Client& daemon, const Settings& settings
   const double run_us = lone["residentd"]["p50_us"].get<double>();
   const double rate = static_cast<double>(report.tasks) / report.seconds;
   const double submit_rate = submit["tasks_per_second"].get<double>();
-  Outcome outcome;
+  Measured outcome;
   outcome.wrong = report.wrong;
   outcome.text = absl::StrCat(
       "Local lane: one add of ", FormatExact(kLoneElements),
@@ -245,7 +244,7 @@ absl::StatusOr<Outcome> LaneRun(client::Client& daemon, const Settings& settings
   return outcome;
 }
 
-absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
+absl::StatusOr<Measured> Flux(client::Client& daemon, const Settings& settings) {
   Part part("FLUX");
   ASSIGN_OR_RETURN(bench::FluxStreamReport report,
                    bench::StreamFlux(daemon,
@@ -255,7 +254,7 @@ absl::StatusOr<Outcome> Flux(client::Client& daemon, const Settings& settings) {
                                      part.Callback()));
   const double instructions = static_cast<double>(report.instructions) / report.seconds;
   const double runs = static_cast<double>(report.runs) / report.seconds;
-  Outcome outcome;
+  Measured outcome;
   outcome.wrong = report.wrong;
   outcome.text = absl::StrCat("FLUX: one program over ", FormatExact(settings.flux_runs()),
                               " inputs a batch\n  ", FormatCount(instructions), " instructions/s, ",
@@ -305,7 +304,7 @@ int Measure(client::Client& daemon, const Settings& settings) {
   Json raw = Json::object();
   uint64_t wrong = 0;
   absl::Status failed;
-  const auto add = [&](const char* name, const absl::StatusOr<Outcome>& outcome) {
+  const auto add = [&](const char* name, const absl::StatusOr<Measured>& outcome) {
     if (!outcome.ok()) {
       failed = outcome.status();
       return false;

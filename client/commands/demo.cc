@@ -12,8 +12,6 @@
 namespace resident::cli {
 namespace {
 
-constexpr uint64_t kProgressSteps = 1000;
-
 // Runs of the FLUX program: few enough for one core, and enough for a measurement.
 constexpr uint32_t kFluxRuns = 16384;
 constexpr uint64_t kFluxBatches = 8;

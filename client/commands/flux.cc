@@ -15,7 +15,7 @@
 namespace resident::cli {
 namespace {
 
-struct RunOptions {
+struct FluxRunOptions {
   std::string op;
   OpVersion op_version;
   std::string initial;
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<T>> ParseList(std::string_view flag, const std::strin
 }
 
 // Runs the program once, or (null) the program of --operator.
-int Execute(const flux::Bytecode* program, const RunOptions& options) {
+int Execute(const flux::Bytecode* program, const FluxRunOptions& options) {
   absl::StatusOr<std::vector<int32_t>> initial =
       ParseList<int32_t>("initial", options.initial, INT32_MIN, INT32_MAX);
   if (!initial.ok()) return UsageError(initial.status());
@@ -150,7 +150,7 @@ int Execute(const flux::Bytecode* program, const RunOptions& options) {
   return error == 0 ? kExitOk : kExitFailed;
 }
 
-int RunProgram(const Words& words, const RunOptions& options) {
+int RunProgram(const Words& words, const FluxRunOptions& options) {
   if (words.empty() == options.op.empty()) {
     return UsageError(
         "residentctl flux run takes a FILE, or --operator in place of a FILE. Fix: "
@@ -182,7 +182,7 @@ void AddFlux(Command& program) {
   AddOutFlag(disassemble, out.get());
   disassemble.Run("FILE", [out](const Words& words) { return Disassemble(words[0], *out); });
 
-  auto options = std::make_shared<RunOptions>();
+  auto options = std::make_shared<FluxRunOptions>();
   Command& run = flux.Add("run", "run a program once");
   run.Flag("operator", &options->op, "an installed program, in place of FILE");
   AddOpVersionFlags(run, &options->op_version);

@@ -17,7 +17,6 @@ namespace resident::cli {
 namespace {
 
 // Digits of an id that are printed, and that a word must have at least.
-constexpr size_t kShownDigits = 12;
 constexpr size_t kMinDigits = 4;
 
 // UTC, with seconds.
@@ -63,7 +62,7 @@ int ListGraphs() {
               {Table::kLeft, Table::kLeft, Table::kLeft, Table::kRight, Table::kRight,
                Table::kRight, Table::kRight});
   for (const v1::LoadedGraph& graph : *graphs) {
-    table.Add({graph.graph_id().substr(0, kShownDigits), graph.name(), EnumName(graph.state()),
+    table.Add({ShortHash(graph.graph_id()), graph.name(), EnumName(graph.state()),
                FormatExact(graph.nodes()), FormatBytes(graph.size_bytes()),
                FormatExact(graph.runs()), FormatExact(graph.sessions()),
                TimeText(graph.loaded_ms()), absl::StrJoin(graph.holders(), ", ")});

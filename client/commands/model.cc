@@ -28,8 +28,6 @@
 namespace resident::cli {
 namespace {
 
-constexpr size_t kShownDigits = 12;  // Of a content hash.
-
 struct ModelOptions {
   std::string name;
   std::string weights;
@@ -279,7 +277,7 @@ int ListModels(const std::string& name) {
                  FormatBytes(version.weight_bytes()),
                  absl::StrCat(version.instances(), "/", version.max_instances()),
                  FormatExact(version.requests()), FormatExact(version.failed()),
-                 version.content_hash().substr(0, kShownDigits), version.loaded_by()});
+                 ShortHash(version.content_hash()), version.loaded_by()});
     }
   }
   Print(table.empty() ? "no models are loaded\n" : table.ToString());
@@ -478,11 +476,11 @@ int PrintChange(const std::string& name, const absl::StatusOr<v1::ChangeModelRes
   return kExitOk;
 }
 
-using Change = absl::StatusOr<v1::ChangeModelResponse> (*)(client::Models& models,
-                                                           const std::string& name,
-                                                           const ModelOptions& options);
+using ModelChange = absl::StatusOr<v1::ChangeModelResponse> (*)(client::Models& models,
+                                                                const std::string& name,
+                                                                const ModelOptions& options);
 
-int ChangeModel(const std::string& name, const ModelOptions& options, Change change) {
+int ChangeModel(const std::string& name, const ModelOptions& options, ModelChange change) {
   const absl::StatusOr<std::unique_ptr<client::Client>> client = Connect(/*session=*/false);
   if (!client.ok()) return CallError(client.status());
   client::Models models(**client);
@@ -543,7 +541,7 @@ void AddModel(Command& program) {
   run.Flag("version", &options->version, "version; 0: the active one");
   run.Run("NAME [INPUT=VALUE]...",
           [options](const Words& words) { return RunModel(words, *options); });
-  const auto add = [&](const char* name, const char* help, const char* words, Change change) {
+  const auto add = [&](const char* name, const char* help, const char* words, ModelChange change) {
     Command& command = model.Add(name, help);
     if (std::string(name) != "rollback") {
       command.Flag("version", &options->version,

@@ -19,7 +19,7 @@
 namespace resident::cli {
 namespace {
 
-struct RunOptions {
+struct TaskRunOptions {
   std::optional<uint32_t> device;
   OpVersion op_version;
   bool all = false;
@@ -41,7 +41,7 @@ struct Output {
 // Builds the batch of one task from words and the operator's signature.
 class TaskBuilder {
  public:
-  TaskBuilder(client::Client& client, const v1::Operator& op, const RunOptions& options)
+  TaskBuilder(client::Client& client, const v1::Operator& op, const TaskRunOptions& options)
       : client_(client), op_(op), device_(options.device), batch_(op.name()) {
     batch_.Version(options.op_version.version)
         .ContentHash(options.op_version.content_hash)
@@ -368,7 +368,7 @@ void PrintResult(const v1::Operator& op, const client::Result& result,
       "\n"));
 }
 
-int RunTask(const Words& words, const RunOptions& options) {
+int RunTask(const Words& words, const TaskRunOptions& options) {
   std::vector<RunArgument> arguments;
   for (size_t i = 1; i < words.size(); ++i) {
     absl::StatusOr<RunArgument> argument = ParseRunArgument(words[i]);
@@ -434,7 +434,7 @@ void AddRun(Command& program) {
                   "  residentctl run add x=1,2,3 y=10,20,30 alpha=2\n"
                   "  residentctl run sum_rows x:2x3=1,2,3,4,5,6\n"
                   "  residentctl run fill out:4= value=7\n");
-  auto options = std::make_shared<RunOptions>();
+  auto options = std::make_shared<TaskRunOptions>();
   AddDeviceFlag(run, &options->device);
   AddOpVersionFlags(run, &options->op_version);
   run.Flag("all", &options->all, "print every element, not the first 16");

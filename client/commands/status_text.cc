@@ -15,8 +15,6 @@
 namespace resident::cli {
 namespace {
 
-constexpr size_t kShownDigits = 12;  // Of a plan.
-
 // "ranking@2026-11-27.1"; "-": the daemon has no --operators_dir, or has not read it yet.
 std::string SetName(const v1::OperatorsDirStatus& folder) {
   if (folder.set().empty()) return "-";
@@ -36,7 +34,7 @@ std::string FolderText(const v1::OperatorsDirStatus& folder) {
   std::string text = absl::StrCat("operators ", SetName(folder), ", ", FolderState(folder));
   if (!folder.superseded_by().empty()) {
     absl::StrAppend(
-        &text, " by plan ", folder.superseded_by().substr(0, kShownDigits), " for ",
+        &text, " by plan ", ShortHash(folder.superseded_by()), " for ",
         HumanDuration(absl::Milliseconds(static_cast<int64_t>(folder.superseded_for_ms()))));
   }
   if (folder.missing_size() > 0) {
@@ -44,13 +42,13 @@ std::string FolderText(const v1::OperatorsDirStatus& folder) {
   }
   absl::StrAppend(&text, "\n", folder.error().empty() ? "" : folder.error() + "\n");
   if (!folder.next_plan().empty()) {
-    absl::StrAppend(&text, "next      ",
-                    folder.next_release().empty() ? folder.next_plan().substr(0, kShownDigits)
-                                                  : folder.next_release(),
-                    folder.next_missing_size() == 0
-                        ? ""
-                        : absl::StrCat(", missing: ", absl::StrJoin(folder.next_missing(), ", ")),
-                    "\n");
+    absl::StrAppend(
+        &text, "next      ",
+        folder.next_release().empty() ? ShortHash(folder.next_plan()) : folder.next_release(),
+        folder.next_missing_size() == 0
+            ? ""
+            : absl::StrCat(", missing: ", absl::StrJoin(folder.next_missing(), ", ")),
+        "\n");
   }
   return absl::StrCat(text, folder.next_error().empty() ? "" : folder.next_error() + "\n");
 }

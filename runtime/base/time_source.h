@@ -10,11 +10,17 @@
 #define RESIDENT_RUNTIME_BASE_TIME_SOURCE_H_
 
 #include <chrono>
+#include <cstdint>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 namespace resident {
+
+// The present time of the steady clock, in nanoseconds.
+inline uint64_t SteadyNs() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
 
 class TimeSource {
  public:

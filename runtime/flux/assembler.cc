@@ -17,12 +17,12 @@
 namespace resident::flux {
 namespace {
 
-struct Position {
+struct TextPosition {
   size_t line = 1;
   size_t column = 1;
 };
 
-absl::Status ErrorAt(Position position, const std::string& message) {
+absl::Status ErrorAt(TextPosition position, const std::string& message) {
   return absl::InvalidArgumentError(
       absl::StrCat("line ", position.line, ", column ", position.column, ": ", message));
 }
@@ -50,7 +50,7 @@ bool LooksLikeRegister(std::string_view text) {
 // A word of a line: a name, a number, or one character of punctuation.
 struct Token {
   std::string_view text;
-  Position position;
+  TextPosition position;
 };
 
 // Splits a line; comments and blanks are dropped.
@@ -387,7 +387,7 @@ class Assembler {
 
   struct Label {
     size_t address;
-    Position position;
+    TextPosition position;
   };
 
   Bytecode code_;

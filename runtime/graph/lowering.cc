@@ -20,9 +20,11 @@ namespace resident::graph {
 namespace {
 
 // Between the records of a step, and between the parts of an image.
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kPartAlignment = 64;
 
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t RoundUp(uint64_t bytes) {
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
 
 // A graph with more nodes than this for each stream has none.
 constexpr size_t kNodesForAStream = 3;

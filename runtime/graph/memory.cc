@@ -12,7 +12,7 @@ namespace resident::graph {
 namespace {
 
 // Between tensors in one buffer.
-constexpr uint64_t kAlignment = 256;
+constexpr uint64_t kSpanAlignment = 256;
 
 const char* PluralText(TensorKind kind) {
   switch (kind) {
@@ -77,7 +77,7 @@ std::vector<uint64_t> RunBytes(const Graph& graph) {
     uint64_t& record = bytes[tensor.root];
     record = std::max(record, static_cast<uint64_t>(hull->high));
   }
-  for (uint64_t& each : bytes) each = (each + kAlignment - 1) / kAlignment * kAlignment;
+  for (uint64_t& each : bytes) each = (each + kSpanAlignment - 1) / kSpanAlignment * kSpanAlignment;
   return bytes;
 }
 

@@ -47,7 +47,7 @@ constexpr ForeignDType kForeignDTypes[] = {
 };
 constexpr size_t kMaxDTypeBytes = 32;
 
-std::string DTypeNames() {
+std::string SafetensorsDTypeNames() {
   return absl::StrJoin(kDTypes, ", ", [](std::string* out, const FormatDType& known) {
     absl::StrAppend(out, absl::string_view(known.name.data(), known.name.size()));
   });
@@ -402,7 +402,7 @@ absl::Status SafetensorsFile::CheckSupported(std::string_view fix) const {
   return absl::InvalidArgumentError(
       absl::StrCat(path_, ": tensor ", Quoted(first.name), more, " has the dtype ",
                    Quoted(first.format_dtype), ", which residentd does not have; it has ",
-                   DTypeNames(), ". Fix: ", absl::string_view(fix.data(), fix.size())));
+                   SafetensorsDTypeNames(), ". Fix: ", absl::string_view(fix.data(), fix.size())));
 }
 
 absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor, uint64_t offset, uint64_t size,

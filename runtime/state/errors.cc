@@ -7,6 +7,10 @@ namespace resident::errors {
 
 using absl::StrCat;
 
+std::string WithoutFix(const absl::Status& status) {
+  return std::string(status.message().substr(0, status.message().find(". Fix:")));
+}
+
 absl::Status UnknownBuffer(uint64_t id) {
   return absl::NotFoundError(StrCat("no buffer ", id,
                                     " in this session. Fix: name a buffer that "

@@ -11,6 +11,9 @@
 
 namespace resident::errors {
 
+// The message of an error without its "Fix: ...", to become a part of another one.
+std::string WithoutFix(const absl::Status& status);
+
 absl::Status UnknownBuffer(uint64_t id);
 
 // `pid` 0: unknown.

@@ -22,10 +22,6 @@
 namespace resident {
 namespace {
 
-std::string WithoutFix(const absl::Status& status) {
-  return std::string(status.message().substr(0, status.message().find(". Fix:")));
-}
-
 std::string Plural(uint64_t count, const std::string& what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
@@ -45,7 +41,7 @@ absl::Status InspectDatabase(Inspection& state) {
   absl::Status status = database.status();
   if (status.ok()) status = (*database)->Read(&state.model, &problems);
   if (absl::IsDataLoss(status)) {
-    problems.push_back(WithoutFix(status));
+    problems.push_back(errors::WithoutFix(status));
   } else if (!status.ok()) {
     return status;
   }

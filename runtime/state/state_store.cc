@@ -28,10 +28,6 @@ std::string Shorten(const std::string& text) {
   return absl::StrCat(CutUtf8(text, kMaxEventTextBytes - kMore.size()), kMore);
 }
 
-std::string WithoutFix(const absl::Status& status) {
-  return std::string(status.message().substr(0, status.message().find(". Fix:")));
-}
-
 // A random UUID (RFC 9562, version 4).
 std::string NewUuid() {
   unsigned char bits[16];
@@ -174,7 +170,7 @@ absl::Status StateStore::Sync() {
       status = WriteChanges(nullptr);
       if (status.ok()) CheckpointIfDue();
     }
-    if (!status.ok()) status = errors::NotOnDisk(WithoutFix(WithoutFolder(status)));
+    if (!status.ok()) status = errors::NotOnDisk(errors::WithoutFix(WithoutFolder(status)));
   }
   WakeAfter(shown);
   return status;
@@ -238,7 +234,7 @@ absl::Status StateStore::WriteChanges(const StateRow* row) {
     shown_ = counters.revision;
     return status;
   }
-  broken_ = errors::ChangesRefused(WithoutFix(WithoutFolder(status)));
+  broken_ = errors::ChangesRefused(errors::WithoutFix(WithoutFolder(status)));
   changed_.operators.merge(changed.operators);
   changed_.events += changed.events;
   changed_.removals |= changed.removals;
@@ -494,7 +490,7 @@ absl::Status StateStore::WriteExtraRow(const std::string& what, const StateRow& 
   {
     absl::MutexLock sync(&sync_mu_);
     const absl::Status written = WriteChanges(&row);
-    if (!written.ok()) return errors::RowNotSaved(what, WithoutFix(WithoutFolder(written)));
+    if (!written.ok()) return errors::RowNotSaved(what, errors::WithoutFix(WithoutFolder(written)));
     {
       absl::MutexLock lock(&mu_);
       apply(model_);

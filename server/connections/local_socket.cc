@@ -41,26 +41,28 @@ constexpr absl::string_view kMagic = "residfd1";
 constexpr absl::string_view kDeviceMagic = "residcu1";
 static_assert(kMagic.size() == kDeviceMagic.size());
 constexpr absl::string_view kLaneMagic = "residln1";
-constexpr int kBacklog = 64;
+constexpr int kLocalBacklog = 64;
 // Interval of sweeps for expired descriptors, while there are any.
 constexpr int kSweepMs = 500;
 // Wait while the process has no file descriptor left.
-constexpr int kRetryMs = 100;
+constexpr int kLocalRetryMs = 100;
 // How long Stop waits for threads that a client's descriptor blocks.
 constexpr absl::Duration kStopTimeout = absl::Seconds(2);
 // How long to wait for another daemon that is creating its socket at the same path.
 constexpr int kLockMs = 2'000;
 constexpr int kLockPollMs = 10;
 
-absl::Status CannotListen(const std::string& path, const std::string& why, const std::string& fix) {
+absl::Status CannotListenOnPath(const std::string& path, const std::string& why,
+                                const std::string& fix) {
   return absl::UnavailableError(
       absl::StrCat("cannot listen on --local_address=", path, ": ", why, ". Fix: ", fix));
 }
 
 absl::Status FolderError(const std::string& path, int error) {
-  return CannotListen(path, strerror(error),
-                      "use a path in a folder that exists and that the daemon's user can read "
-                      "and write");
+  return CannotListenOnPath(
+      path, strerror(error),
+      "use a path in a folder that exists and that the daemon's user can read "
+      "and write");
 }
 
 // Returns -1 and sets errno on failure.
@@ -96,14 +98,14 @@ absl::Status RemoveAbandoned(const std::string& path, const sockaddr_un& address
   if (lstat(path.c_str(), &file) != 0) return absl::OkStatus();
   const std::string fix = "remove it, or set another path";
   if (!S_ISSOCK(file.st_mode)) {
-    return CannotListen(path, "there is a file that is not a socket", fix);
+    return CannotListenOnPath(path, "there is a file that is not a socket", fix);
   }
   if (!IsAbandoned(address)) {
-    return CannotListen(path, "the socket is in use by a live process",
-                        "stop that process, or set another path");
+    return CannotListenOnPath(path, "the socket is in use by a live process",
+                              "stop that process, or set another path");
   }
   if (file.st_uid != geteuid()) {
-    return CannotListen(path, absl::StrCat("the socket belongs to user ", file.st_uid), fix);
+    return CannotListenOnPath(path, absl::StrCat("the socket belongs to user ", file.st_uid), fix);
   }
   if (unlink(path.c_str()) != 0) return FolderError(path, errno);
   return absl::OkStatus();
@@ -135,15 +137,16 @@ class PathLock {
       struct stat file;
       if (fstat(fd, &file) != 0) return Unusable(errno);
       if (file.st_uid != geteuid()) {
-        return CannotListen(path_, absl::StrCat(file_, " belongs to user ", file.st_uid),
-                            "remove it, or set another path");
+        return CannotListenOnPath(path_, absl::StrCat(file_, " belongs to user ", file.st_uid),
+                                  "remove it, or set another path");
       }
       while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EINTR && errno != EWOULDBLOCK) return Unusable(errno);
         if (waited >= kLockMs) {
-          return CannotListen(path_, absl::StrCat("another process has locked ", file_),
-                              "wait until the daemon that is starting there has started, or end "
-                              "the process (fuser shows it)");
+          return CannotListenOnPath(
+              path_, absl::StrCat("another process has locked ", file_),
+              "wait until the daemon that is starting there has started, or end "
+              "the process (fuser shows it)");
         }
         poll(nullptr, 0, kLockPollMs);
         waited += kLockPollMs;
@@ -158,8 +161,8 @@ class PathLock {
  private:
   absl::Status Unusable(int error) const {
     if (error != ELOOP) return FolderError(path_, error);
-    return CannotListen(path_, absl::StrCat(file_, " is a symbolic link"),
-                        "remove it, or set another path");
+    return CannotListenOnPath(path_, absl::StrCat(file_, " is a symbolic link"),
+                              "remove it, or set another path");
   }
   bool IsAtItsPath(const struct stat& file) const {
     struct stat there;
@@ -278,7 +281,7 @@ class LocalSocket::State : public std::enable_shared_from_this<LocalSocket::Stat
       } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         // No file descriptor is left. Waiting connections would make poll() return
         // immediately.
-        poll(polled, 1, kRetryMs);
+        poll(polled, 1, kLocalRetryMs);
       }
     }
   }
@@ -456,7 +459,7 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Bind(const std::string
   }
   // Before clients can connect. Only this daemon's user can have replaced the file.
   if (lstat(path.c_str(), &file) != 0 || chmod(path.c_str(), 0666) != 0 ||
-      listen(fd, kBacklog) != 0) {
+      listen(fd, kLocalBacklog) != 0) {
     const int error = errno;
     close(fd);
     unlink(path.c_str());

@@ -35,6 +35,10 @@
 
 namespace resident {
 
+// How long a handler's thread runs the dispatch loop inline for its own small batch: several times
+// the duration of a small task, and short enough that a slow task does not delay other calls.
+inline constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
+
 class BatchRunner {
  public:
   // After it returns, nothing may use the batch's memory.

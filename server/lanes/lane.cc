@@ -32,10 +32,6 @@ constexpr uint32_t kMeasuredAfterFault = 256;
 constexpr size_t kDeadlineWord = kLaneWords - 1;
 
 template <typename T>
-T LoadRelaxed(const T* from) {
-  return __atomic_load_n(from, __ATOMIC_RELAXED);
-}
-template <typename T>
 void StoreRelaxed(T* to, T value) {
   __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }

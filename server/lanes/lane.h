@@ -60,6 +60,12 @@
 
 namespace resident {
 
+// Loads a word of the memory that the client may change at any time.
+template <typename T>
+T LoadRelaxed(const T* from) {
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+
 // Limits of lanes; --max_lanes limits their number (server/flags.h).
 inline constexpr uint32_t kMaxSessionLanes = 16;
 inline constexpr uint32_t kMaxLaneCalls = 1024;

@@ -14,11 +14,6 @@
 namespace resident {
 namespace {
 
-template <typename T>
-T LoadRelaxed(const T* from) {
-  return __atomic_load_n(from, __ATOMIC_RELAXED);
-}
-
 // Whether a stream word has reached a value: its low half, modulo 2^32.
 bool Reached(uint64_t word, uint32_t value) {
   return static_cast<int32_t>(static_cast<uint32_t>(word) - value) >= 0;

@@ -32,7 +32,7 @@ namespace {
 
 // Enough threads that a few clients that send half a request do not delay others: each occupies a
 // thread until its request times out.
-constexpr int kThreads = 16;
+constexpr int kServerThreads = 16;
 // Of these for pages whose answers take work. The others are for the probes: a program that
 // supervises the daemon would end it if they had no answer.
 constexpr int kPageThreads = 12;
@@ -100,7 +100,7 @@ class CivetMetricsServer : public MetricsServer {
         parts_(parts),
         server_(std::in_place,
                 std::vector<std::string>{
-                    "listening_ports", address, "num_threads", std::to_string(kThreads),
+                    "listening_ports", address, "num_threads", std::to_string(kServerThreads),
                     "request_timeout_ms", std::to_string(kRequestMs), "max_request_size",
                     std::to_string(kMaxRequestBytes), "enable_keep_alive", "no"}) {
     server_->addHandler("/metrics", metrics_);

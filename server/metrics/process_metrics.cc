@@ -33,7 +33,7 @@ std::vector<std::string> StatFields(const std::string& stat) {
 constexpr size_t Field(size_t number) { return number - 3; }
 constexpr size_t kUserTicks = Field(14);
 constexpr size_t kSystemTicks = Field(15);
-constexpr size_t kThreads = Field(20);
+constexpr size_t kThreadCount = Field(20);
 constexpr size_t kStartTicks = Field(22);
 constexpr size_t kVirtualBytes = Field(23);
 constexpr size_t kResidentPages = Field(24);
@@ -79,7 +79,7 @@ std::optional<ProcessMetrics> ReadProcess(int64_t pid) {
   metrics.start_time_seconds = BootTimeSeconds() + number(kStartTicks) / ticks_per_second;
   metrics.resident_bytes = number(kResidentPages) * sysconf(_SC_PAGESIZE);
   metrics.virtual_bytes = number(kVirtualBytes);
-  metrics.threads = number(kThreads);
+  metrics.threads = number(kThreadCount);
   metrics.open_fds = CountFiles(folder + "/fd");
   metrics.max_fds = MaxFiles(static_cast<pid_t>(pid));
   return metrics;

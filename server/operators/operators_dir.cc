@@ -15,8 +15,6 @@
 namespace resident {
 namespace {
 
-using State = v1::OperatorsDirStatus;
-
 constexpr std::chrono::milliseconds kPoll(500);
 constexpr std::chrono::seconds kMinPause(1);
 constexpr std::chrono::seconds kMaxPause(60);
@@ -51,7 +49,7 @@ void OperatorsDir::Schedule::Postpone(TimeSource::TimePoint now, const absl::Sta
 OperatorsDir::OperatorsDir(const std::string& path, Core& core, std::function<void()> on_ready)
     : path_(path), core_(core), on_ready_(std::move(on_ready)), folder_(path) {
   core_.set_applied = false;
-  SetState(State::STATE_APPLYING, "");
+  SetState(v1::OperatorsDirStatus::STATE_APPLYING, "");
 }
 
 absl::Status OperatorsDir::Start() {
@@ -79,7 +77,8 @@ v1::OperatorsDirStatus OperatorsDir::view() const {
   const FolderRecord record = core_.operators.plans().folder;
   absl::MutexLock lock(&mu_);
   v1::OperatorsDirStatus view = view_;
-  if (view.state() != State::STATE_APPLIED || record.superseded_by.empty()) return view;
+  if (view.state() != v1::OperatorsDirStatus::STATE_APPLIED || record.superseded_by.empty())
+    return view;
   const absl::Duration since = absl::Now() - absl::FromUnixMillis(record.superseded_ms);
   view.set_superseded_by(record.superseded_by);
   view.set_superseded_for_ms(
@@ -91,11 +90,11 @@ v1::OperatorsDirStatus OperatorsDir::view() const {
   return view;
 }
 
-void OperatorsDir::SetState(State::State state, const std::string& error) {
+void OperatorsDir::SetState(v1::OperatorsDirStatus::State state, const std::string& error) {
   absl::MutexLock lock(&mu_);
   view_.set_state(state);
   view_.set_error(ToUtf8(error));
-  if (state == State::STATE_APPLIED) view_.clear_missing();
+  if (state == v1::OperatorsDirStatus::STATE_APPLIED) view_.clear_missing();
   if (!wanted_.has_value()) return;
   view_.set_set(wanted_->set.set);
   view_.set_release(wanted_->set.release);
@@ -114,7 +113,8 @@ void OperatorsDir::Fail(const absl::Status& status) {
   if (news && !waits) {
     LogError("--operators_dir=", path_, " was not applied: ", Text(status));
   }
-  SetState(waits ? State::STATE_APPLYING : State::STATE_FAILED, Text(status));
+  SetState(waits ? v1::OperatorsDirStatus::STATE_APPLYING : v1::OperatorsDirStatus::STATE_FAILED,
+           Text(status));
 }
 
 void OperatorsDir::Run() {
@@ -122,7 +122,7 @@ void OperatorsDir::Run() {
     if (apply_.pending && core_.time.Now() >= apply_.at) Attempt();
     if (apply_.pending && Settled()) {  // Meanwhile others have rolled out another plan.
       apply_.pending = false;
-      SetState(State::STATE_APPLIED, "");
+      SetState(v1::OperatorsDirStatus::STATE_APPLIED, "");
       BecomeReady();
     }
     FindDrift();
@@ -156,11 +156,11 @@ void OperatorsDir::Take(SetFolder::Contents contents) {
   }
   compared_revision_ = 0;
   if (Settled()) {
-    SetState(State::STATE_APPLIED, "");
+    SetState(v1::OperatorsDirStatus::STATE_APPLIED, "");
     return BecomeReady();
   }
   apply_.Begin();
-  SetState(State::STATE_APPLYING, "");
+  SetState(v1::OperatorsDirStatus::STATE_APPLYING, "");
 }
 
 void OperatorsDir::TakeNext(std::optional<absl::StatusOr<OperatorSet>> set,
@@ -203,7 +203,7 @@ void OperatorsDir::Attempt() {
     compared_revision_ = 0;
     if (next_.has_value()) stage_next_.Begin();  // Their slots may have other versions now.
     LogInfo("--operators_dir=", path_, ": set ", wanted_->set.set, " serves");
-    SetState(State::STATE_APPLIED, "");
+    SetState(v1::OperatorsDirStatus::STATE_APPLIED, "");
     return BecomeReady();
   }
   Fail(status);

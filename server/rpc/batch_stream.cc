@@ -12,9 +12,6 @@
 namespace resident {
 namespace {
 
-// If a stream has nothing else under way, the thread that read a small batch (at most kLoneTasks)
-// runs the dispatch loop inline for this time.
-constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
 constexpr size_t kLoneTasks = 16;
 // The memory of a larger request is released; that of a smaller one is reused for the next.
 constexpr uint64_t kKeptRequestBytes = 1u << 20;

@@ -11,9 +11,6 @@
 namespace resident {
 namespace {
 
-// How long the handler's thread waits for its own batch: several times the duration of a small
-// task, and short enough that a slow task does not delay other calls.
-constexpr std::chrono::nanoseconds kInlineTime = std::chrono::microseconds(50);
 // Answers up to this size are not charged once they are built.
 constexpr uint64_t kSmallAnswerBytes = 64u << 10;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kCounters = 1 << 17;
 constexpr uint32_t kMaxTasks = 1024;
-constexpr std::chrono::milliseconds kRetry(5);
+constexpr std::chrono::milliseconds kRetryInterval(5);
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void SmallTasks::RunInOneSession() {
     if (!world_.timeline->WasDisturbed(span)) {
       world_.findings->Violation("sharing memory: " + imported.error_message());
     }
-    std::this_thread::sleep_for(kRetry);
+    std::this_thread::sleep_for(kRetryInterval);
     return;
   }
   std::vector<bool> ran(kCounters);
@@ -56,7 +56,7 @@ void SmallTasks::RunInOneSession() {
     for (uint32_t i = 0; i < count; ++i) {
       ran[first + i] = outcome.status(static_cast<int>(i)) == v1::TASK_STATUS_OK;
     }
-    if (!outcome.call.ok()) std::this_thread::sleep_for(kRetry);
+    if (!outcome.call.ok()) std::this_thread::sleep_for(kRetryInterval);
     first += count;
   }
   // Nothing has run a second time since.

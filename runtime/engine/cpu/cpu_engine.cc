@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/futex.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/time_source.h"
 #include "runtime/engine/cpu/cpu_registration.h"
 #include "runtime/engine/cpu/fault_handler.h"
 #include "runtime/ring/doorbell.h"
@@ -36,10 +37,6 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr int kLooksBetweenClockReads = 64;
 // How often a waiting change of generation checks whether it was withdrawn.
 constexpr auto kSwitchLook = std::chrono::milliseconds(2);
-
-uint64_t NowNs() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 
 }  // namespace
 
@@ -274,10 +271,10 @@ bool CpuEngine::RunSomething(uint32_t worker, BlockState& state, uint64_t& graph
   constexpr uint64_t kTurnNs = GraphTable::kTurn.count();
   const auto work_on_graph = [&] {
     if (!graphs_.Work(worker, state)) return false;
-    graph_turn_ns = NowNs();
+    graph_turn_ns = SteadyNs();
     return true;
   };
-  if (graphs_.any_open() && NowNs() - graph_turn_ns >= kTurnNs && work_on_graph()) return true;
+  if (graphs_.any_open() && SteadyNs() - graph_turn_ns >= kTurnNs && work_on_graph()) return true;
   const bool leaving = leaving_.load(std::memory_order_acquire);
   if ((!leaving && RunNextTask(worker, state)) || HelpWithWideTask(worker, state)) {
     graphs_.NoteOtherWork(worker);
@@ -325,7 +322,7 @@ bool CpuEngine::RunNextTask(uint32_t worker, BlockState& state) {
     RunWide(worker, sequence, chunks, state);
     return true;
   }
-  const uint64_t start_ns = NowNs();
+  const uint64_t start_ns = SteadyNs();
   state.chunk = 0;
   state.chunk_count = 1;
   std::memset(state.result, 0, kResultBytes);
@@ -350,7 +347,7 @@ void CpuEngine::LoadArguments(uint64_t sequence, const TaskDescriptor& task,
 }
 
 void CpuEngine::RunWide(uint32_t worker, uint64_t sequence, uint64_t chunks, BlockState& state) {
-  const uint64_t start_ns = NowNs();
+  const uint64_t start_ns = SteadyNs();
   std::memset(state.result, 0, kResultBytes);
   Wide& wide = *wide_[worker];
   wide.task = state.descriptor;
@@ -456,14 +453,14 @@ uint32_t CpuEngine::RunClaim(const RangeDescriptor& range, uint64_t claim, uint3
         state.arguments.arguments[a].scalar_bits = value;
       }
     }
-    const uint64_t start_ns = times ? NowNs() : 0;
+    const uint64_t start_ns = times ? SteadyNs() : 0;
     // Tasks behind one that exceeds its limit run.
     const StopReason stop = stopper_.Asked(range.token);
     const uint32_t outcome =
         stop == StopReason::kNone ? Call(worker, range.token, state) : PackStopped(stop);
     if (outcome != 0) ++failed;
     if (times || outcome != 0) {
-      const uint64_t elapsed = times ? NowNs() - start_ns : 0;
+      const uint64_t elapsed = times ? SteadyNs() - start_ns : 0;
       outcomes[i] = {outcome, static_cast<u32>(std::min<uint64_t>(elapsed, UINT32_MAX))};
     }
   }
@@ -490,7 +487,7 @@ StopReason CpuEngine::ReasonToStop(const TaskDescriptor& task, uint64_t start_ns
   if (asked != StopReason::kNone) return asked;
   const auto limit =
       static_cast<uint64_t>(generation_->slot(task.operator_slot).time_limit.count());
-  return limit != 0 && NowNs() - start_ns > limit ? StopReason::kTimeLimit : StopReason::kNone;
+  return limit != 0 && SteadyNs() - start_ns > limit ? StopReason::kTimeLimit : StopReason::kNone;
 }
 
 void CpuEngine::WriteBreadcrumb(uint32_t worker, uint32_t token, uint32_t operator_slot,
@@ -513,7 +510,7 @@ void CpuEngine::WriteCompletion(uint64_t sequence, uint64_t start_ns, uint32_t s
   TaskCompletion completion{};
   completion.start_ns = start_ns;
   completion.duration_ns =
-      static_cast<uint32_t>(std::min<uint64_t>(NowNs() - start_ns, UINT32_MAX));
+      static_cast<uint32_t>(std::min<uint64_t>(SteadyNs() - start_ns, UINT32_MAX));
   completion.status = static_cast<CompletionStatus>(status_and_detail & 0xffff);
   completion.detail = static_cast<uint16_t>(status_and_detail >> 16);
   std::memcpy(completion.result, result, kResultBytes);

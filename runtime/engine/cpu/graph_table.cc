@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "runtime/base/time_source.h"
+
 namespace resident {
 namespace {
 
 constexpr uint64_t kTurnNs = GraphTable::kTurn.count();
-
-uint64_t NowNs() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 
 // Counts ended tasks and their time for one operator after the other, so that workers seldom write
 // to the counters that they share.
@@ -41,7 +39,7 @@ class TaskCounter {
 }  // namespace
 
 void GraphTable::Open(uint64_t sequence, const GraphDescriptor& descriptor) {
-  const uint64_t now = NowNs();
+  const uint64_t now = SteadyNs();
   constexpr auto kRefused = static_cast<uint32_t>(CompletionStatus::kInternal);
   if (!GraphWalk::IsValid(descriptor)) {
     reinterpret_cast<GraphQuantum*>(descriptor.quantum)->end =
@@ -118,7 +116,7 @@ bool GraphTable::Work(uint32_t worker, BlockState& state) {
     own.next = index + 1;
     return true;
   }
-  if (own.idle_since_ns == 0) own.idle_since_ns = NowNs();
+  if (own.idle_since_ns == 0) own.idle_since_ns = SteadyNs();
   return false;
 }
 
@@ -127,7 +125,7 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
   TaskCounter counter;
   const uint32_t token = entry.descriptor.token;
   const bool traced = walk.traced();
-  const uint64_t begin = NowNs();
+  const uint64_t begin = SteadyNs();
   uint64_t before = begin;
   uint64_t& idle_since = workers_[worker].idle_since_ns;
   // The wait for a chunk begins no earlier than the quantum.
@@ -145,10 +143,10 @@ void GraphTable::TakeTurn(const Entry& entry, GraphWalk& walk, GraphChunk chunk,
     walk.FillArguments(chunk, &state.arguments);
     state.chunk = chunk.chunk;
     state.chunk_count = chunk.chunks;
-    const uint64_t called = traced ? NowNs() : 0;
+    const uint64_t called = traced ? SteadyNs() : 0;
     const uint32_t outcome = engine_.CallOperator(worker, token, state);
 
-    const uint64_t now = NowNs();
+    const uint64_t now = SteadyNs();
     GraphChunk next;
     bool more_ready = false;
     const bool ended = walk.Finish(chunk, outcome, &next, &more_ready);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "runtime/base/futex.h"
+#include "runtime/base/time_source.h"
 
 namespace resident {
 namespace {
@@ -21,7 +22,7 @@ constexpr int64_t kMaxSleepNs = 500'000'000;
 // A signal that arrives before the operator is called has no effect, and is sent again.
 constexpr int64_t kAgainNs = 200'000;
 
-int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+int64_t NowNs() { return static_cast<int64_t>(SteadyNs()); }
 
 }  // namespace
 

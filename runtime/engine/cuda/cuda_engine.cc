@@ -49,8 +49,6 @@ constexpr auto kKindLook = std::chrono::microseconds(50);
 constexpr auto kFormLook = std::chrono::milliseconds(1);
 constexpr auto kKindLookFor = std::chrono::seconds(15);
 constexpr auto kGraphsIdleLook = std::chrono::nanoseconds(kGraphsIdleNs) - 2 * kKindWait;
-// Registers are allocated to threads in multiples of eight.
-constexpr uint32_t kRegisterUnit = 8;
 // Of what cuMemAlloc returns.
 constexpr uint64_t kDeviceAlignment = 256;
 
@@ -187,8 +185,7 @@ absl::Status CudaEngine::LoadKernel() {
                        kGraphStreamKernelName);
   int registers = 0;
   RETURN_IF_CUDA_ERROR(cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel_);
-  registers_ =
-      (static_cast<uint32_t>(registers) + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+  registers_ = AllocatedRegisters(static_cast<uint32_t>(registers));
   size_t table_bytes = 0;
   RETURN_IF_CUDA_ERROR(cuModuleGetGlobal, &table_, &table_bytes, module, kJumpTableName);
   if (table_bytes != kMaxOperatorSlots * sizeof(uint64_t)) {

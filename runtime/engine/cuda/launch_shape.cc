@@ -12,8 +12,6 @@ namespace {
 constexpr uint32_t kWarpThreads = 32;
 // The registers of an SM are divided among its schedulers, and so are the warps of a block.
 constexpr uint32_t kSchedulers = 4;
-// Registers are allocated to threads in multiples of eight.
-constexpr uint32_t kRegisterUnit = 8;
 // Blocks are added up to this many threads that run operators: more of them share the
 // registers and L1 that a wide task's loads in flight need.
 constexpr uint32_t kThreadsPerSm = kLargestBlocksPerSm * kMaxComputeThreads;
@@ -74,6 +72,11 @@ uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm) {
   return std::min({(blocks - 1 + per_sm - 1) / per_sm, blocks / 2, kMaxGraphWorkers});
 }
 
+uint32_t AllocatedRegisters(uint32_t registers) {
+  constexpr uint32_t kUnit = 8;
+  return (registers + kUnit - 1) / kUnit * kUnit;
+}
+
 bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, uint32_t per_sm,
                 const SmResources& sm) {
   const uint64_t others = per_sm - 1;
@@ -81,7 +84,7 @@ bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, 
   uint64_t registers[kSchedulers] = {};
   uint64_t warps = 0;
   const auto place = [&](const BlockFootprint& of) {
-    const uint32_t of_thread = (of.registers + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+    const uint32_t of_thread = AllocatedRegisters(of.registers);
     for (uint32_t i = 0; i < of.threads / kWarpThreads; ++i) {
       registers[warps++ % kSchedulers] += uint64_t{of_thread} * kWarpThreads;
     }

@@ -54,6 +54,9 @@ absl::StatusOr<uint32_t> CountBlocks(uint32_t sms, uint32_t per_sm, uint32_t max
 // the resident kernel keeps the others. 0: there are too few. At most kMaxGraphWorkers.
 uint32_t GraphBlocks(uint32_t blocks, uint32_t per_sm);
 
+// The registers that a thread with `registers` takes: they are allocated in multiples of eight.
+uint32_t AllocatedRegisters(uint32_t registers);
+
 // Whether a block of the graph kernel fits on an SM in place of one of `per_sm` blocks of the
 // resident kernel. If not, the engine executes no graphs, or takes no pages.
 bool FitsBeside(const BlockFootprint& graph_block, const BlockFootprint& block, uint32_t per_sm,

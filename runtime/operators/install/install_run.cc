@@ -19,8 +19,6 @@ namespace {
 
 // File name of an expression's generated source in compiler messages.
 constexpr char kExpressionFile[] = "expression.cc";
-// Interval at which `withdrawn` is polled while an install waits for native code.
-constexpr absl::Duration kWithdrawnPollInterval = absl::Milliseconds(20);
 // Name of a FLUX program in the state folder.
 constexpr char kBytecodePart[] = "program";
 

@@ -22,9 +22,6 @@ constexpr uint32_t kActiveSlot = kMaxOperatorSlots - 3;
 // A validation's generation is the second of its engine.
 constexpr uint64_t kValidationGeneration = 2;
 
-// Interval at which `withdrawn` is polled.
-constexpr absl::Duration kWithdrawnPollInterval = absl::Milliseconds(20);
-
 // Terminates the engine, and so its Run, once the install is withdrawn.
 class WithdrawalWatch {
  public:

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "runtime/device/device_control.h"
 #include "runtime/operators/install/operator_manager.h"
 #include "runtime/operators/install/version_builder.h"
@@ -27,6 +28,9 @@
 #include "runtime/operators/validation/validation.h"
 
 namespace resident {
+
+// Interval at which `withdrawn` is polled during an install.
+inline constexpr absl::Duration kWithdrawnPollInterval = absl::Milliseconds(20);
 
 // ValidationVerdicts: which versions have passed their validation since the daemon started.
 // The key is a hash of everything that the verdict depends on. Bounded: the oldest entries

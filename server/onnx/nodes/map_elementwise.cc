@@ -27,10 +27,6 @@ bool IsFloat16To32(ElementType type) { return IsFloatType(type) && type != Eleme
 // The types of add, sub, mul, maximum, minimum and clamp.
 bool IsArithmetic(ElementType type) { return IsFloatType(type) || type == ElementType::kInt32; }
 
-Value Number(double value, ElementType type) {
-  return ConstantValue(Constant::Reals({}, {value}, type));
-}
-
 // The type of all inputs. E302: they have several.
 absl::Status CheckOneType(const NodeContext& node) {
   for (size_t i = 0; i < node.inputs(); ++i) {
@@ -273,7 +269,8 @@ absl::Status MapClip(NodeContext& node) {
       ASSIGN_OR_RETURN(bounds[i], node.Reshape(node.in(i + 1), {}));
     } else {
       const double bound = node.Float(i == 0 ? "min" : "max", i == 0 ? -kInfinity : kInfinity);
-      if (std::fabs(bound) < std::numeric_limits<float>::max()) bounds[i] = Number(bound, x.type);
+      if (std::fabs(bound) < std::numeric_limits<float>::max())
+        bounds[i] = NumberValue(bound, x.type);
     }
   }
   if (!bounds[0].has_value() && !bounds[1].has_value()) {

@@ -24,13 +24,6 @@ constexpr int64_t kMaxComputedBytes = 4 << 20;
 // Calls for one product of a graph whose batch remains dynamic.
 constexpr int64_t kMaxCalls = 128;
 
-Value WithShape(const Value& dense, const Sizes64& shape) {
-  Value view = dense;
-  view.shape = shape;
-  view.strides = DenseStrides(shape);
-  return view;
-}
-
 // Whether the product of `rows` vectors and this matrix [K, N], or its transposed form [N, K], is a
 // gemv or linear.
 bool UsesVectors(NodeContext& node, const Value& weight, int64_t rows) {

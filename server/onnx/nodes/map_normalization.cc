@@ -12,13 +12,6 @@ using absl::StrCat;
 
 namespace {
 
-Value WithShape(const Value& dense, const Sizes64& shape) {
-  Value view = dense;
-  view.shape = shape;
-  view.strides = DenseStrides(shape);
-  return view;
-}
-
 int64_t Product(const Sizes64& shape, size_t begin, size_t end) {
   int64_t product = 1;
   for (size_t d = begin; d < end; ++d) product *= shape[d];

@@ -179,10 +179,6 @@ absl::StatusOr<Value> Shares(NodeContext& node, const Window& window, bool count
   return ConstantValue(Constant::Reals(shape, shares, node.in(0).type));
 }
 
-Value Number(double value, ElementType type) {
-  return ConstantValue(Constant::Reals({}, {value}, type));
-}
-
 int64_t KernelAxes(const Window& window) {
   return ((int64_t{1} << window.size()) - 1) << (2 + window.size());
 }
@@ -204,7 +200,7 @@ absl::Status MapPool(NodeContext& node) {
     if (x.type != ElementType::kFloat) return node.RefuseType(x.type);
     ASSIGN_OR_RETURN(x, node.Compute("abs", {x}));
     if (p > 1) {
-      ASSIGN_OR_RETURN(x, node.Compute("pow", {x, Number(static_cast<double>(p), x.type)}));
+      ASSIGN_OR_RETURN(x, node.Compute("pow", {x, NumberValue(static_cast<double>(p), x.type)}));
     }
   }
   const double fill = op == "MaxPool" ? -std::numeric_limits<double>::infinity() : 0;
@@ -230,7 +226,7 @@ absl::Status MapPool(NodeContext& node) {
   node.Call(reduce, {node.In(windows), node.Out(out), node.Integer(KernelAxes(window))});
   if (last) return absl::OkStatus();
   if (op == "LpPool") {
-    const Value root = Number(1 / static_cast<double>(p), x.type);
+    const Value root = NumberValue(1 / static_cast<double>(p), x.type);
     return node.ComputeResult(0, "pow", {out, root}).status();
   }
   ASSIGN_OR_RETURN(const Value shares, Shares(node, window, counts_padding));

@@ -14,6 +14,17 @@ Value ConstantValue(Constant constant) {
   return value;
 }
 
+Value NumberValue(double value, ElementType type) {
+  return ConstantValue(Constant::Reals({}, {value}, type));
+}
+
+Value WithShape(const Value& dense, const Sizes64& shape) {
+  Value view = dense;
+  view.shape = shape;
+  view.strides = DenseStrides(shape);
+  return view;
+}
+
 bool IsDense(const Value& view) {
   const Sizes64 dense = DenseStrides(view.shape);
   for (size_t d = 0; d < dense.size(); ++d) {

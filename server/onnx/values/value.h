@@ -45,6 +45,10 @@ struct Value {
 };
 
 Value ConstantValue(Constant constant);
+// A constant scalar.
+Value NumberValue(double value, ElementType type);
+// A dense view with another shape of as many elements.
+Value WithShape(const Value& dense, const Sizes64& shape);
 
 // Whether a view is dense: row-major without gaps. Strides of dimensions of size 1 do not matter.
 bool IsDense(const Value& view);
