@@ -4,6 +4,8 @@ Uses the system's protoc and grpc_cpp_plugin, so that generated code matches
 the system's libraries.
 """
 
+load(":resident.bzl", "sources_together")
+
 def resident_proto_library(name, src, deps = [], grpc = False, import_root = "proto", visibility = None):
     """Generates and compiles one .proto.
 
@@ -36,9 +38,11 @@ def resident_proto_library(name, src, deps = [], grpc = False, import_root = "pr
         cmd = command + " {}/{}".format(package, src),
         message = "Generating",
     )
+    sources, textual = sources_together(name, [out for out in outs if out.endswith(".cc")])
     native.cc_library(
         name = name,
-        srcs = [out for out in outs if out.endswith(".cc")],
+        srcs = sources,
+        textual_hdrs = textual,
         hdrs = [out for out in outs if out.endswith(".h")],
         copts = ["-w"],
         includes = ["."] if import_root else [],

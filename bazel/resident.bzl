@@ -10,6 +10,45 @@ with `precompiled = False`, parses them itself.
 
 _MACROS = "//runtime/base:status_macros"
 
+# So many sources of a library are compiled together, as one: more than half of the time of a small source
+# is parsing and the instantiation of templates of its headers, which all sources of a folder have in common.
+_TOGETHER = 4
+
+# GCC warns about members of a type in an anonymous namespace if they are in an included file.
+_SOURCES_ARE_NO_HEADERS = """#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wsubobject-linkage"
+#endif
+"""
+
+def _together_impl(ctx):
+    out = ctx.actions.declare_file(ctx.label.name + ".cc")
+    ctx.actions.write(out, _SOURCES_ARE_NO_HEADERS + "".join([
+        '#include "{}"\n'.format(source.short_path)
+        for source in ctx.files.srcs
+    ]))
+    return [DefaultInfo(files = depset([out]))]
+
+_together = rule(
+    implementation = _together_impl,
+    attrs = {"srcs": attr.label_list(allow_files = [".cc"])},
+)
+
+def sources_together(name, sources):
+    """Returns (srcs, textual_hdrs) of a library with these sources, of which several are compiled together."""
+    units = [source for source in sources if source.endswith(".cc")]
+    count = (len(units) + _TOGETHER - 1) // _TOGETHER
+    if count == len(units):
+        return sources, []
+    together = []
+    for i in range(count):
+        together.append("{}_sources_{}".format(name, i + 1))
+        _together(
+            name = together[-1],
+            srcs = units[i * len(units) // count:(i + 1) * len(units) // count],
+            visibility = ["//visibility:private"],
+        )
+    return together + [source for source in sources if not source.endswith(".cc")], units
+
 # A test's own code need not be fast, and an assertion names its line without debug information.
 TEST_OPTIONS = ["-O1", "-g0"]
 
@@ -36,9 +75,11 @@ def _headers(name, options, kwargs):
 def resident_library(name, srcs = None, hdrs = None, deps = [], **kwargs):
     sources = native.glob([name + ".cc"]) if srcs == None else srcs
     headers = _headers("library", [], kwargs) if sources else []
+    sources, textual = sources_together(name, sources)
     native.cc_library(
         name = name,
         srcs = sources,
+        textual_hdrs = textual + kwargs.pop("textual_hdrs", []),
         hdrs = native.glob([name + ".h"]) if hdrs == None else hdrs,
         deps = deps + ["@system//:absl"] + ([] if name == "status_macros" else [_MACROS]) + headers,
         **kwargs
