@@ -59,6 +59,8 @@ class Endpoints {
   // Stops reloading files and accepting connections. Open connections of gRPC stay open; the local
   // socket is removed, and its connections end. Idempotent.
   void Close();
+  // From Open until Close.
+  bool open() const { return callback_threads_ != nullptr; }
 
  private:
   const ServeOptions options_;

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -149,6 +150,7 @@ void Services::BeginDrain() {
 
 void Services::Stop(absl::Duration last_answers) {
   if (server_ == nullptr) return;
+  assert(!endpoints_.open());
   server_->Shutdown(absl::ToChronoTime(absl::Now() + last_answers));
   server_->Wait();
   memory_.Stop();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <set>
 #include <string>
 #include <vector>
@@ -150,6 +151,7 @@ std::string GraphText(const v1::Graph& graph, const v1::GraphReport& report) {
   std::vector<uint32_t> stages(static_cast<size_t>(count), 1);
   std::vector<std::vector<std::string>> after(static_cast<size_t>(count));
   for (const v1::GraphDependency& dependency : report.dependencies()) {
+    assert(std::max(dependency.node(), dependency.after()) < stages.size());
     stages[dependency.node()] = std::max(stages[dependency.node()], stages[dependency.after()] + 1);
     after[dependency.node()].push_back(GraphNodeName(graph, dependency.after()));
   }

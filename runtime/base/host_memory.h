@@ -14,6 +14,7 @@
 #define RESIDENT_RUNTIME_BASE_HOST_MEMORY_H_
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -38,6 +39,7 @@ class HostMemory {
   HostMemory(uint64_t client_limit_bytes, uint64_t limit_bytes)
       : client_limit_(client_limit_bytes == 0 ? UINT64_MAX : client_limit_bytes),
         limit_(limit_bytes == 0 ? UINT64_MAX : limit_bytes) {}
+  ~HostMemory() { assert(used_bytes() == 0); }
 
   // Bytes that are counted until it is destroyed. REQUIRES: it is destroyed before the HostMemory.
   class Charge {

@@ -1,6 +1,7 @@
 #include "runtime/base/json_error.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -40,6 +41,7 @@ class ErrorFinder : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 std::string JsonErrorPlace(std::string_view text) {
+  assert(ParseShallowJson<nlohmann::json>(text).is_discarded());
   ErrorFinder finder;
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &finder)) {
     return absl::StrCat(": it is nested more than ", kMaxJsonDepth, " levels deep");

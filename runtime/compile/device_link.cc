@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <set>
 #include <string_view>
 
@@ -68,6 +69,7 @@ absl::StatusOr<std::string> CheckPtxObject(const InspectRequest& request) {
 }
 
 absl::StatusOr<InspectedUnit> InspectPtx(const InspectRequest& request, std::string* module) {
+  assert(!request.symbol.empty());
   ASSIGN_OR_RETURN(*module, LinkModule(request.symbol, std::string(request.object),
                                        request.architecture, request.max_registers));
   InspectRequest inspect = request;

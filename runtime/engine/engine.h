@@ -190,7 +190,7 @@ class Engine {
   // not returned within `timeout`.
   virtual absl::Status AwaitPark(std::chrono::nanoseconds timeout) = 0;
 
-  // Starts the kernel again. REQUIRES: parked.
+  // Starts the kernel again. FAILED_PRECONDITION: it is not parked.
   virtual absl::Status Resume() = 0;
 
   // Preloads a generation for the next Switch, while the kernel runs; replaces a generation

@@ -5,6 +5,7 @@
 #ifndef RESIDENT_RUNTIME_ENGINE_ENGINE_TYPE_H_
 #define RESIDENT_RUNTIME_ENGINE_ENGINE_TYPE_H_
 
+#include <cassert>
 #include <memory>
 #include <span>
 #include <string>
@@ -47,6 +48,7 @@ struct EngineChoice {
 
   // "CPU", "GPU 1". REQUIRES: type != nullptr.
   std::string Label() const {
+    assert(type != nullptr);
     return type->list_devices == nullptr ? std::string(type->device_label)
                                          : absl::StrCat(type->device_label, " ", ordinal);
   }

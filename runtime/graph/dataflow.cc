@@ -389,7 +389,7 @@ bool CheckDeadNodes(const Graph& graph, const Dependencies& order, Findings& fin
 }  // namespace
 
 std::vector<uint32_t> Dependencies::Levels(CheckBudget* budget) const {
-  std::vector<uint32_t> levels(ends_.size() - 1, 0);
+  std::vector<uint32_t> levels(nodes(), 0);
   for (uint32_t n = 0; n < levels.size(); ++n) {
     if (budget != nullptr && !budget->Take(1 + Of(n).size())) return {};
     for (const Dependency& dependency : Of(n)) {

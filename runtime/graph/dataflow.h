@@ -49,6 +49,7 @@ class Dependencies {
     return absl::MakeConstSpan(list_).subspan(ends_[node], ends_[node + 1] - ends_[node]);
   }
   uint64_t size() const { return list_.size(); }
+  size_t nodes() const { return ends_.size() - 1; }
   // Nodes on the longest chain of dependencies. `budget`: of a check; once that has ended, the
   // result is 0.
   uint32_t LongestChain(CheckBudget* budget = nullptr) const;

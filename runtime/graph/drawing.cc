@@ -1,6 +1,8 @@
 
 #include "runtime/graph/drawing.h"
 
+#include <cassert>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/graph/errors.h"
@@ -45,6 +47,7 @@ absl::Status CheckDrawable(uint64_t nodes, DrawingFormat format) {
 
 absl::StatusOr<std::string> DrawGraph(const Graph& graph, const Dependencies& order,
                                       DrawingFormat format) {
+  assert(order.nodes() == graph.nodes.size());
   RETURN_IF_ERROR(CheckDrawable(graph.nodes.size(), format));
   const uint64_t limit = format == DrawingFormat::kDot ? kMaxDotDependencies : kMaxSvgDependencies;
   if (order.size() > limit) {

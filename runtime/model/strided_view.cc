@@ -42,6 +42,7 @@ View MakeView(const TensorArgument& tensor) {
   }
   std::sort(view.dims.begin(), view.dims.end(),
             [](const Dim& a, const Dim& b) { return a.stride > b.stride; });
+  assert(view.begin >= 0 && view.begin + view.bytes() <= __int128{1} << 64);
   return view;
 }
 
@@ -108,6 +109,7 @@ ByteExtent FindExtent(DType dtype, absl::Span<const int64_t> shape,
   __int128 from = SizeOf(dtype);
   for (size_t d = 0; d < shape.size(); ++d) {
     assert(shape[d] > 0 && shape[d] <= int64_t{1} << 60);
+    assert(strides[d] >= -(int64_t{1} << 60) && strides[d] <= int64_t{1} << 60);
     const __int128 reach =
         __int128{shape[d] - 1} * strides[d] * static_cast<int64_t>(SizeOf(dtype));
     (reach < 0 ? before : from) += reach < 0 ? -reach : reach;

@@ -36,7 +36,7 @@ class ManualDevice {
     return std::make_shared<HostRing>(region_, kWorkers);
   }
 
-  // The task in the ring. REQUIRES: it was published.
+  // The task in the ring; waits until it is published.
   TaskDescriptor Submitted(uint64_t sequence) const {
     RingSlot& slot = region_->submissions()[sequence % kSlots];
     while (!IsReady(slot, sequence)) {

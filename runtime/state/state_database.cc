@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -570,6 +571,7 @@ absl::Status StateDatabase::Create(const std::string& folder, const StateModel& 
 absl::StatusOr<std::unique_ptr<StateDatabase>> StateDatabase::Open(const std::string& folder,
                                                                    const Options& options) {
   const std::string path = DatabasePath(folder);
+  assert(access(path.c_str(), F_OK) == 0);
   ASSIGN_OR_RETURN(const WalCheck log, CheckWal(LogPath(folder)));
   ASSIGN_OR_RETURN(std::unique_ptr<Sqlite> db,
                    Sqlite::Open(path, {.read_only = options.read_only, .vfs = options.vfs}));

@@ -52,6 +52,7 @@ class StateStoreTest : public testing::Test {
   // Replaces the folder by a copy in the state that a kill would leave now. REQUIRES: `store` is
   // still open, because closing it empties the log. It is closed after the copy was made.
   void LeaveAsKilled(std::unique_ptr<StateStore> store) {
+    ASSERT_NE(store, nullptr);
     const std::string killed = MakeTemp();
     std::filesystem::copy(folder_, killed, std::filesystem::copy_options::recursive);
     store.reset();

@@ -39,6 +39,8 @@ class DrainGate {
       return *this;
     }
 
+    // Whether it has tasks that do not yet count as answered.
+    bool entered() const { return gate_ != nullptr; }
     void Clear() {
       if (gate_ != nullptr) std::exchange(gate_, nullptr)->Leave(tasks_);
     }

@@ -44,6 +44,7 @@ void QuantumWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
 }
 
 void QuantumWorkload::FillAt(const StagingMemory& staging, RequestBatch& batch) {
+  assert(staging.size_bytes >= ResourcesNeeded().staging_bytes && staging.address % 64 == 0);
   host_ = new (staging.host) GraphQuantum(plan_.quantum);
   host_->operators = staging.address + operators_at();
   host_->records = staging.address + records_at();

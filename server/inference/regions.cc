@@ -177,6 +177,7 @@ absl::Status Regions::Register(RegionSpec spec, const Client& client) {
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<Region> region, Map(spec, client));
   absl::MutexLock lock(&mu_);
+  assert(!closed_);
   // Another call may have registered the name meanwhile.
   if (!regions_.emplace(spec.name, region).second) return errors::RegionExists(spec.name);
   StartTimer();

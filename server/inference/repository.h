@@ -54,7 +54,7 @@ absl::Status InstallAndActivate(OperatorManager& operators, const InstallRequest
                                 const std::function<bool()>& withdrawn);
 
 // Loads and activates; the error of a model that is refused contains the beginning of its findings.
-// REQUIRES: the loader has all messages. Errors: see Models.Load.
+// REQUIRES: ModelLoader::Finish has returned OK. Errors: see Models.Load.
 absl::Status LoadModel(ModelLoader& loader);
 
 }  // namespace resident

@@ -1,6 +1,7 @@
 #include "server/models/model_loader.h"
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -212,6 +213,7 @@ absl::Status ModelLoader::CheckWeights() const {
 }
 
 void ModelLoader::HashContents() {
+  assert(CheckWeights().ok());
   graph_content_ = SerializeGraph(header_.graph());
   stored_.graph_sha256 = Sha256Hex(graph_content_);
   Sha256 all;
@@ -400,6 +402,7 @@ void ModelLoader::Withdraw() {
 }
 
 absl::Status ModelLoader::Load(const Progress& progress) {
+  assert(Finish().ok());
   v1::LoadModelResponse response;
   response.set_state(v1::LoadModelResponse::STATE_CHECKED);
   if (header_.has_onnx()) {

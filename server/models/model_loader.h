@@ -50,11 +50,12 @@ class ModelLoader {
   // Takes the contents out of the message. After an error nothing more may be added. Errors: see
   // Models.Load.
   absl::Status Add(v1::LoadModelRequest& message);
-  // REQUIRES: everything was added. INVALID_ARGUMENT: something is missing.
+  // Called after the last message. INVALID_ARGUMENT: something is missing.
   absl::Status Finish() const;
 
   using Progress = std::function<void(v1::LoadModelResponse response)>;
-  // Checks, loads and activates. Errors: see Models.Load; CANCELLED after Withdraw.
+  // Checks, loads and activates. REQUIRES: Finish has returned OK. Errors: see Models.Load;
+  // CANCELLED after Withdraw.
   absl::Status Load(const Progress& progress) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends Load, unless the version is in the table. Any thread.
   void Withdraw() ABSL_LOCKS_EXCLUDED(mu_);

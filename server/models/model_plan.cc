@@ -1,6 +1,7 @@
 #include "server/models/model_plan.h"
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 #include <utility>
 
@@ -65,6 +66,7 @@ absl::StatusOr<std::shared_ptr<const ModelPlan>> MakePlan(const ModelParts& part
                                                           const Registry& registry,
                                                           graph::CheckBudget& budget,
                                                           const std::function<bool()>& withdrawn) {
+  assert(parts.source != nullptr);
   auto plan = std::make_shared<ModelPlan>();
   internal::ImportPlan wanted;
   wanted.mutable_sizes()->Add(sizes.begin(), sizes.end());

@@ -1,6 +1,7 @@
 #include "server/models/model_plans.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "server/graphs/graph_memory.h"
@@ -31,6 +32,9 @@ uint64_t ModelPlans::max_batch() const {
 }
 
 std::shared_ptr<ModelInstances> ModelPlans::Find(const PlanSizes& sizes) {
+  assert(std::ranges::equal(sizes, interface().dimensions, [](int64_t size, const auto& dimension) {
+    return size <= dimension.most;
+  }));
   std::vector<std::shared_ptr<ModelInstances>> unused;  // Destroyed without the lock.
   absl::MutexLock lock(&mu_);
   Entry& entry = plans_[sizes];

@@ -1,5 +1,6 @@
 #include "server/onnx/batch.h"
 
+#include <cassert>
 #include <map>
 #include <set>
 #include <string>
@@ -156,6 +157,7 @@ class Comparison {
 }  // namespace
 
 absl::StatusOr<ImportedModel> SpecializeBatch(const CheckedModel& model, const Sizes& sizes) {
+  assert(sizes.sizes.size() == model.symbols.size() && sizes.sizes.contains(sizes.batch));
   const int64_t size = sizes.sizes.at(sizes.batch);
   MappingChoices choices;
   choices.keeps_batch = true;

@@ -1,6 +1,7 @@
 #include "server/onnx/patterns.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -27,7 +28,9 @@ class Patterns {
       : constants_(*constants), graph_(*graph) {
     for (int i = 0; i < graph_.node_size(); ++i) {
       for (const std::string& output : graph_.node(i).output()) {
-        if (!output.empty()) writers_[output] = i;
+        if (output.empty()) continue;
+        assert(!writers_.contains(output));
+        writers_[output] = i;
       }
     }
     CountReaders(graph_);

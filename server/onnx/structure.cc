@@ -1,5 +1,6 @@
 #include "server/onnx/structure.h"
 
+#include <cassert>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -139,6 +140,7 @@ class StructureCheck {
 }  // namespace
 
 absl::Status CheckStructure(const Files& files, ModelProto* model) {
+  assert(model->functions().empty());
   StructureCheck check(files);
   return check.CheckGraph(model->mutable_graph(), 0);
 }

@@ -1,5 +1,6 @@
 #include "server/onnx/tensor_data.h"
 
+#include <cassert>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -161,6 +162,9 @@ Constant TakeConstant(TensorProto* tensor) {
   Constant constant;
   constant.type = static_cast<ElementType>(tensor->data_type());
   constant.shape.assign(tensor->dims().begin(), tensor->dims().end());
+  [[maybe_unused]] const DType dtype = DTypeOf(constant.type);
+  assert(dtype == DType::kInvalid ||
+         tensor->raw_data().size() == constant.elements() * SizeOf(dtype));
   constant.bytes = std::make_shared<const std::string>(std::move(*tensor->mutable_raw_data()));
   tensor->clear_raw_data();
   return constant;

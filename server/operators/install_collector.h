@@ -30,7 +30,7 @@ class InstallCollector {
   // After an error nothing more may be added.
   absl::Status Add(v1::InstallRequest& message);
 
-  // REQUIRES: everything was added. INVALID_ARGUMENT: something is missing.
+  // Called after the last message. INVALID_ARGUMENT: something is missing.
   absl::StatusOr<InstallRequest> Finish();
 
   // The operator's name. REQUIRES: the header was added.

@@ -38,6 +38,7 @@ grpc::ServerUnaryReactor* UnaryCall::Serve(grpc::CallbackServerContext& context,
 UnaryCall::~UnaryCall() { assert(finished_); }
 
 absl::Status UnaryCall::Enter(DrainGate& gate) {
+  assert(!entry_.entered());
   ASSIGN_OR_RETURN(entry_, gate.Enter(1));
   return absl::OkStatus();
 }

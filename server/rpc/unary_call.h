@@ -25,6 +25,7 @@
 #ifndef RESIDENT_SERVER_RPC_UNARY_CALL_H_
 #define RESIDENT_SERVER_RPC_UNARY_CALL_H_
 
+#include <cassert>
 #include <functional>
 #include <memory>
 
@@ -64,7 +65,10 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   void OnCancel(std::function<void()> cancel);
 
   // Whether the client has cancelled the call or gone. REQUIRES: not answered.
-  bool cancelled() const { return context_.IsCancelled(); }
+  bool cancelled() const {
+    assert(!finished_);
+    return context_.IsCancelled();
+  }
   // Answers the call. REQUIRES: deferred; called once.
   void Finish(const absl::Status& status);
 

@@ -241,7 +241,7 @@ TEST_F(CopyWorkloadTest, TheResultHasTheErrorOfItsTask) {
   batch->status = {TaskStatus::kUnavailable};
   batch->detail = {0};
   batch->device_ns = {5};
-  batch->failed = 1;
+  batch->finished = batch->failed = 1;
   batch->cause = "it crashed";
   v1::BatchResult result;
   BuildResult(*batch, &result);

@@ -1,5 +1,6 @@
 #include "server/workload/result_builder.h"
 
+#include <cassert>
 #include <optional>
 #include <string>
 
@@ -77,6 +78,7 @@ void AddOutcome(const RequestBatch& batch, v1::BatchResult* result) {
 }
 
 void BuildResult(const RequestBatch& batch, v1::BatchResult* result) {
+  assert(batch.finished == batch.count());
   result->set_id(batch.id);
   result->set_device(batch.device);
   result->set_version(batch.version);

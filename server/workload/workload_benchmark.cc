@@ -113,6 +113,7 @@ void Answer(benchmark::State& state, const v1::Batch& message) {
     batch->device_ns.assign(kTasks, 700);
     batch->detail.assign(kTasks, 0);
   }
+  batch->finished = batch->count();
   std::string bytes;
   for (auto _ : state) {
     v1::BatchResult result;

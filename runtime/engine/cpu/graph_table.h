@@ -26,6 +26,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -65,7 +66,10 @@ class GraphTable {
   explicit GraphTable(Engine& engine) : engine_(engine) {}
 
   // REQUIRES: no worker runs.
-  void SetWorkers(uint32_t workers) { workers_.assign(workers, Worker()); }
+  void SetWorkers(uint32_t workers) {
+    assert(!any_open());
+    workers_.assign(workers, Worker());
+  }
 
   // Begins the quantum of a slot that was taken.
   void Open(uint64_t sequence, const GraphDescriptor& descriptor);

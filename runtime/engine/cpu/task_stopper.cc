@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 
 #include "runtime/base/futex.h"
@@ -58,6 +59,7 @@ void TaskStopper::SetMinTimeLimit(std::chrono::nanoseconds limit) {
 
 StopReason TaskStopper::Call(uint32_t index, uint32_t token, const CpuGeneration::Slot& slot,
                              BlockState* state) {
+  assert(slot.stoppable);
   Worker& worker = *workers_[index];
   if (current_ != &worker) {
     current_ = &worker;

@@ -1,6 +1,7 @@
 #include "server/models/table/model_table.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <utility>
 
@@ -145,6 +146,7 @@ absl::StatusOr<ModelTable::Change> ModelTable::Remove(const std::string& name, u
 void ModelTable::Restore(const StoredModel& stored,
                          std::vector<std::shared_ptr<const ServedModel>> versions) {
   absl::MutexLock lock(&mu_);
+  assert(!models_.contains(stored.name));
   Entry& entry = models_[stored.name];
   entry.revision = stored.revision;
   entry.active = stored.active;

@@ -14,6 +14,7 @@
 #ifndef RESIDENT_SERVER_ONNX_NODES_NODE_CONTEXT_H_
 #define RESIDENT_SERVER_ONNX_NODES_NODE_CONTEXT_H_
 
+#include <cassert>
 #include <functional>
 #include <optional>
 #include <string>
@@ -62,7 +63,10 @@ class NodeContext {
   size_t inputs() const { return inputs_.size(); }
   bool has(size_t i) const { return i < inputs_.size() && inputs_[i] != nullptr; }
   // REQUIRES: has(i).
-  const Value& in(size_t i) const { return *inputs_[i]; }
+  const Value& in(size_t i) const {
+    assert(has(i));
+    return *inputs_[i];
+  }
   // E109: the node has fewer than `least` inputs (those that are left out do not count at the end)
   // or more than `most`.
   absl::Status CheckInputs(size_t least, size_t most) const;

@@ -1,6 +1,7 @@
 #include "server/onnx/values/constant.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <limits>
 
@@ -86,16 +87,19 @@ Sizes64 DenseStrides(const Sizes64& shape) {
 
 void AppendReal(ElementType type, double value, std::string* bytes) {
   const DType dtype = DTypeOf(type);
+  assert(dtype != DType::kInvalid);
   const uint64_t bits = ScalarBits(dtype, value);
   bytes->append(reinterpret_cast<const char*>(&bits), SizeOf(dtype));
 }
 
 void AppendInteger(ElementType type, int64_t value, std::string* bytes) {
+  assert(DTypeOf(type) != DType::kInvalid);
   // The low bytes of two's complement are the value modulo 2^bits.
   bytes->append(reinterpret_cast<const char*>(&value), SizeOf(DTypeOf(type)));
 }
 
 Constant Constant::Integers(Sizes64 shape, const std::vector<int64_t>& values, ElementType type) {
+  assert(CountElements(shape) == static_cast<int64_t>(values.size()));
   std::string bytes;
   bytes.reserve(values.size() * SizeOf(DTypeOf(type)));
   for (const int64_t value : values) AppendInteger(type, value, &bytes);
@@ -103,6 +107,7 @@ Constant Constant::Integers(Sizes64 shape, const std::vector<int64_t>& values, E
 }
 
 Constant Constant::Reals(Sizes64 shape, const std::vector<double>& values, ElementType type) {
+  assert(CountElements(shape) == static_cast<int64_t>(values.size()));
   std::string bytes;
   bytes.reserve(values.size() * SizeOf(DTypeOf(type)));
   for (const double value : values) AppendReal(type, value, &bytes);

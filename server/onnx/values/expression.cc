@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <limits>
 
 namespace resident::onnx {
@@ -30,6 +31,7 @@ int Expression::Append(const Item& item) {
 }
 
 Term Expression::Input(ElementType type) {
+  assert(Takes(type));
   wide_ |= IsWide(type);
   inputs_.push_back(type);
   return {Append(Item{kInput, {-1, -1, -1}, static_cast<int64_t>(inputs_.size()) - 1}), type};
@@ -62,6 +64,7 @@ Term Expression::Wrap(Term x) {
 }
 
 Term Expression::Arithmetic(Op real, Op integer, Term x, Term y) {
+  assert(x.type == y.type);
   if (IsFloatType(x.type)) return {Append(real, {x.id, y.id, -1}), x.type};
   const Term result = {Append(integer, {x.id, y.id, -1}), x.type};
   const bool stays = integer == Op::kMax || integer == Op::kMin || integer == Op::kAnd ||

@@ -14,6 +14,7 @@
 #define RESIDENT_SERVER_ONNX_VALUES_EXPRESSION_H_
 
 #include <array>
+#include <cassert>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -66,7 +67,10 @@ class Expression {
   // x if the condition is not 0, else y.
   Term Select(Term condition, Term x, Term y);
   // A function of one float. REQUIRES: x is of a floating-point type.
-  Term Function(Op op, Term x) { return {Append(op, {x.id, -1, -1}), x.type}; }
+  Term Function(Op op, Term x) {
+    assert(IsFloatType(x.type));
+    return {Append(op, {x.id, -1, -1}), x.type};
+  }
   // As the operator copy converts, and to a bool whether it is not 0.
   Term Cast(Term x, ElementType type);
 
