@@ -128,7 +128,7 @@ int CompileMain(int argc, char** argv) {
   // A write beyond the limit on a file's size returns an error instead of killing the process.
   signal(SIGXFSZ, SIG_IGN);
   fcntl(kCompileFd, F_SETFD, FD_CLOEXEC);
-  RaiseOomScore(kCompilerOomScore);
+  RaiseOomScore(kHelperOomScore);
   const Role role = ParseRole(argc, argv);
   if (role.kind != "host" && role.kind != "cuda") return 2;
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/errors/daemon_errors.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/device/errors.h"
 

@@ -34,7 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "runtime/base/host_memory.h"
+#include "runtime/device/host_memory.h"
 
 namespace resident {
 

@@ -60,6 +60,20 @@ absl::Status PersistDuringUpload(uint64_t id) {
                                    "is running"));
 }
 
+absl::Status NoHostMemory(uint64_t bytes) {
+  return absl::ResourceExhaustedError(StrCat(
+      "out of memory: cannot allocate ", bytes,
+      " bytes. Fix: free durable buffers that are not needed, or give the daemon more memory"));
+}
+
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
+  return absl::ResourceExhaustedError(
+      StrCat(bytes, " bytes of the daemon's memory, with ", used,
+             client ? " used by this client" : " used by all clients", ", are over the limit of ",
+             limit_bytes >> 20, " MiB. Fix: free durable buffers that are not needed, or raise ",
+             client ? "--max_client_host_mib" : "--max_host_mib"));
+}
+
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail) {
   return WithReason(absl::UnavailableError(
                         StrCat("device ", device, " has no running engine",

@@ -21,6 +21,10 @@ absl::Status BeyondBufferEnd(uint64_t id, uint64_t offset, uint64_t bytes, uint6
 // A write to a durable buffer started on an engine that was then replaced.
 absl::Status EngineReplacedDuringWrite(uint64_t id);
 absl::Status PersistDuringUpload(uint64_t id);
+// Memory of the front end for copies of durable buffers.
+absl::Status NoHostMemory(uint64_t bytes);
+// The copies are over the limit of a client or of all clients.
+absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
 
 absl::Status DeviceUnavailable(uint32_t device, const std::string& detail);
 // `detail` ends with "Fix: ...".

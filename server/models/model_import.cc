@@ -307,7 +307,7 @@ absl::StatusOr<internal::ImportResponse> ImportModel(const ImportSource& source,
 int ImportMain(int argc, char** argv) {
   uint64_t memory = 0;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &memory)) return 2;
-  RaiseOomScore(kCompilerOomScore);
+  RaiseOomScore(kHelperOomScore);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   SetLimit(RLIMIT_AS, memory);  // A sanitizer reserves terabytes.
 #endif

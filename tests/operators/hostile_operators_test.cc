@@ -369,14 +369,14 @@ int OomScore(pid_t pid) {
 TEST_F(HostileOperatorsTest, CompilersAreKilledFirstWhenMemoryRunsOut) {
   const int own = OomScore(daemon_->pid());
   EXPECT_EQ(own, OomScore(getpid()));
-  EXPECT_EQ(OomScore(engine_), std::max(own, kEngineOomScore));
+  EXPECT_EQ(OomScore(engine_), std::max(own, kServingOomScore));
   bool compiler = false;
   for (const pid_t child : ListChildren(daemon_->pid())) {
     if (!absl::StrContains(ReadFile(absl::StrCat("/proc/", child, "/cmdline")), "compile")) {
       continue;
     }
     compiler = true;
-    EXPECT_TRUE(Eventually([&] { return OomScore(child) == std::max(own, kCompilerOomScore); }));
+    EXPECT_TRUE(Eventually([&] { return OomScore(child) == std::max(own, kHelperOomScore); }));
   }
   EXPECT_TRUE(compiler) << "no compiler waits";
 }

@@ -8,20 +8,6 @@ namespace resident::errors {
 
 using absl::StrCat;
 
-namespace {
-
-// `what`: what can be given back to have more.
-absl::Status OverHostLimit(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client,
-                           const char* what) {
-  return absl::ResourceExhaustedError(
-      StrCat(bytes, " bytes of the daemon's memory, with ", used,
-             client ? " used by this client" : " used by all clients", ", are over the limit of ",
-             limit_bytes >> 20, " MiB. Fix: ", what, ", or raise ",
-             client ? "--max_client_host_mib" : "--max_host_mib"));
-}
-
-}  // namespace
-
 absl::Status NoSession() {
   return absl::UnauthenticatedError(
       "the call has no session. Fix: open one (Sessions.Open) and send its id as metadata "
@@ -34,17 +20,6 @@ absl::Status UnknownSession(const std::string& id) {
                                                       "one (Sessions.Open) and keep its stream "
                                                       "open")),
                     {"UNKNOWN_SESSION", {}});
-}
-
-absl::Status NoHostMemory(uint64_t bytes) {
-  return absl::ResourceExhaustedError(StrCat(
-      "out of memory: cannot allocate ", bytes,
-      " bytes. Fix: free durable buffers that are not needed, or give the daemon more memory"));
-}
-
-absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client) {
-  return OverHostLimit(bytes, used, limit_bytes, client,
-                       "free durable buffers that are not needed");
 }
 
 absl::Status Draining() {

@@ -15,9 +15,6 @@ namespace resident::errors {
 
 absl::Status NoSession();
 absl::Status UnknownSession(const std::string& id);
-absl::Status NoHostMemory(uint64_t bytes);
-// The copies of durable buffers are over the limit of a client or of all clients.
-absl::Status HostMemoryFull(uint64_t bytes, uint64_t used, uint64_t limit_bytes, bool client);
 absl::Status Draining();
 absl::Status Cancelled();
 absl::Status DeadlineExceeded();

@@ -10,8 +10,10 @@
 namespace resident {
 
 // Values of /proc/PID/oom_score_adj. The front end keeps its initial value.
-inline constexpr int kCompilerOomScore = 900;  // An install fails and can be repeated.
-inline constexpr int kEngineOomScore = 400;    // Tasks in flight fail; the engine is replaced.
+// A process for one piece of work, such as a compilation: that fails, and can be repeated.
+inline constexpr int kHelperOomScore = 900;
+// A process that executes tasks: those in flight fail, and it is replaced.
+inline constexpr int kServingOomScore = 400;
 
 // Raises the calling process's value to `score`; does not change a higher value. Processes that it
 // starts later inherit the value. Does nothing if it cannot be set (no /proc).

@@ -140,7 +140,7 @@ int EngineMain(int argc, char** argv) {
   LimitAllocator();
   RaiseDescriptorLimit(kDescriptors);
   prctl(PR_SET_NAME, "resident-engine");
-  RaiseOomScore(kEngineOomScore);
+  RaiseOomScore(kServingOomScore);
   if (const auto name = Flag(argc, argv, "--list_devices=")) {
     const EngineType* const type = FindType(*name);
     return type == nullptr ? 2 : ListDevices(*type);

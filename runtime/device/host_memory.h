@@ -10,8 +10,8 @@
 //   HostMemory host(client_limit, limit);
 //   auto own = std::make_shared<HostUsage>();
 //   absl::StatusOr<HostMemory::Charge> charge = host.Hold(own, bytes);
-#ifndef RESIDENT_RUNTIME_BASE_HOST_MEMORY_H_
-#define RESIDENT_RUNTIME_BASE_HOST_MEMORY_H_
+#ifndef RESIDENT_RUNTIME_DEVICE_HOST_MEMORY_H_
+#define RESIDENT_RUNTIME_DEVICE_HOST_MEMORY_H_
 
 #include <atomic>
 #include <cassert>
@@ -83,4 +83,4 @@ class HostMemory {
 
 }  // namespace resident
 
-#endif  // RESIDENT_RUNTIME_BASE_HOST_MEMORY_H_
+#endif  // RESIDENT_RUNTIME_DEVICE_HOST_MEMORY_H_

@@ -1,12 +1,12 @@
-#include "runtime/base/host_memory.h"
+#include "runtime/device/host_memory.h"
 
-#include "runtime/base/errors/daemon_errors.h"
+#include "runtime/device/errors.h"
 
 namespace resident {
 namespace {
 
 // Adds unless that would exceed the limit. Sets `*before` to the previous value.
-bool Add(std::atomic<uint64_t>& to, uint64_t bytes, uint64_t limit, uint64_t* before) {
+bool AddWithin(std::atomic<uint64_t>& to, uint64_t bytes, uint64_t limit, uint64_t* before) {
   *before = to.load();
   do {
     if (bytes > limit || *before > limit - bytes) return false;
@@ -32,10 +32,10 @@ HostMemory::Charge HostMemory::Count(std::shared_ptr<HostUsage> own, uint64_t by
 
 absl::StatusOr<HostMemory::Charge> HostMemory::Hold(std::shared_ptr<HostUsage> own,
                                                     uint64_t bytes) {
-  if (uint64_t used; !Add(own->bytes_, bytes, client_limit_, &used)) {
+  if (uint64_t used; !AddWithin(own->bytes_, bytes, client_limit_, &used)) {
     return errors::HostMemoryFull(bytes, used, client_limit_, /*client=*/true);
   }
-  if (uint64_t used; !Add(all_, bytes, limit_, &used)) {
+  if (uint64_t used; !AddWithin(all_, bytes, limit_, &used)) {
     own->bytes_.fetch_sub(bytes);
     return errors::HostMemoryFull(bytes, used, limit_, /*client=*/false);
   }

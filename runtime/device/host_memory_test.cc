@@ -1,4 +1,4 @@
-#include "runtime/base/host_memory.h"
+#include "runtime/device/host_memory.h"
 
 #include <string>
 
