@@ -52,8 +52,8 @@ struct ModelOptions {
 std::string ShapeText(const v1::ModelTensorInfo& tensor) {
   std::vector<std::string> sizes;
   for (int d = 0; d < tensor.shape_size(); ++d) {
-    const uint64_t most = d < tensor.most_size() ? tensor.most(d) : tensor.max();
-    sizes.push_back(tensor.shape(d) < 0 ? absl::StrCat("1-", most) : absl::StrCat(tensor.shape(d)));
+    const uint64_t max = d < tensor.most_size() ? tensor.most(d) : tensor.max();
+    sizes.push_back(tensor.shape(d) < 0 ? absl::StrCat("1-", max) : absl::StrCat(tensor.shape(d)));
   }
   return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]");
 }

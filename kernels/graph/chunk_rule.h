@@ -21,11 +21,11 @@ inline constexpr u64 kChunksOfWorker = 2;
 RESIDENT_HOST_DEVICE constexpr u64 CountChunks(u64 items, u64 grain, u64 limit, u64 workers) {
   // Not (items + grain - 1) / grain: an installed grain may be near 2^64.
   const u64 chunks = items / grain + (items % grain == 0 ? 0 : 1);
-  u64 most = limit;
-  if (limit != kMaxTaskChunks && workers > 1 && kChunksOfWorker * (workers - 1) < most) {
-    most = kChunksOfWorker * (workers - 1);
+  u64 max = limit;
+  if (limit != kMaxTaskChunks && workers > 1 && kChunksOfWorker * (workers - 1) < max) {
+    max = kChunksOfWorker * (workers - 1);
   }
-  return chunks < 1 ? 1 : chunks > most ? most : chunks;
+  return chunks < 1 ? 1 : chunks > max ? max : chunks;
 }
 
 // The chunks of a node of a graph of which there would be `chunks` as a task, if `ranks` members of

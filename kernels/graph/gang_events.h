@@ -89,7 +89,7 @@ class GangEvents : public GangView {
       if (i >= image().updates) continue;
       const GraphUpdate update = updates[i];
       values[k] = ScaleScalar(update.factor, memory_.scalars[update.scalar], update.addend);
-      valid &= values[k] >= update.least && values[k] <= update.most;
+      valid &= values[k] >= update.min && values[k] <= update.max;
     }
     if (!Platform::All(valid)) return false;
     RESIDENT_UNROLL(1)

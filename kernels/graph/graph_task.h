@@ -204,21 +204,21 @@ static_assert(__builtin_offsetof(GraphPatch, factor) == 8, "");
 static_assert(__builtin_offsetof(GraphPatch, addend) == 16, "");
 
 // After a step, the scalar becomes factor * scalar + addend; the run ends if that is outside of
-// [least, most]. All updates use the values before.
+// [min, max]. All updates use the values before.
 struct GraphUpdate {
   u32 scalar;
   u32 reserved;
   double factor;
   double addend;
-  double least;
-  double most;
+  double min;
+  double max;
 };
 static_assert(sizeof(GraphUpdate) == 40, "");
 static_assert(__builtin_offsetof(GraphUpdate, scalar) == 0, "");
 static_assert(__builtin_offsetof(GraphUpdate, factor) == 8, "");
 static_assert(__builtin_offsetof(GraphUpdate, addend) == 16, "");
-static_assert(__builtin_offsetof(GraphUpdate, least) == 24, "");
-static_assert(__builtin_offsetof(GraphUpdate, most) == 32, "");
+static_assert(__builtin_offsetof(GraphUpdate, min) == 24, "");
+static_assert(__builtin_offsetof(GraphUpdate, max) == 32, "");
 
 // Which members of a gang execute a node: `ranks` of them, of which the i-th has the rank
 // (first + i) % gang, and executes the chunks i, i + ranks, i + 2 * ranks, ... The number of chunks

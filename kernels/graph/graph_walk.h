@@ -279,7 +279,7 @@ class GraphWalk {
     for (u32 i = 0; i < image_.updates; ++i) {
       const GraphUpdate& update = updates[i];
       values[i] = ScaleScalar(update.factor, state_.scalars[update.scalar], update.addend);
-      if (!(values[i] >= update.least && values[i] <= update.most)) return false;
+      if (!(values[i] >= update.min && values[i] <= update.max)) return false;
     }
     for (u32 i = 0; i < image_.updates; ++i) state_.scalars[updates[i].scalar] = values[i];
     return true;

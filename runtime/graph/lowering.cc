@@ -519,8 +519,8 @@ void Lowering::AddLoop() {
                         .reserved = 0,
                         .factor = update.factor,
                         .addend = update.addend,
-                        .least = scalar.min,
-                        .most = scalar.max});
+                        .min = scalar.min,
+                        .max = scalar.max});
   }
   if (graph_.loop->stop_tensor == kNone) return;
   stop_values_ = graph_.loop->stop_values;

@@ -156,10 +156,10 @@ absl::Status ModelWarmup(const std::string& why) {
 }
 
 absl::Status ModelSizeAboveBound(const std::string& model, const std::string& tensor,
-                                 const std::string& dimension, uint64_t got, uint64_t most) {
+                                 const std::string& dimension, uint64_t got, uint64_t max) {
   return InvalidArgumentError(StrCat("input ", Quote(tensor), " of model ", model, ": ", dimension,
-                                     " is ", got, ", the model was loaded for ", most,
-                                     ". Fix: send 1 to ", most, ", or load the model with --max ",
+                                     " is ", got, ", the model was loaded for ", max,
+                                     ". Fix: send 1 to ", max, ", or load the model with --max ",
                                      dimension, "=", got));
 }
 

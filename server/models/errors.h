@@ -48,7 +48,7 @@ absl::Status ModelWarmupCount(int limit);
 absl::Status ModelWarmup(const std::string& why);
 // `most`: the bound of the dimension.
 absl::Status ModelSizeAboveBound(const std::string& model, const std::string& tensor,
-                                 const std::string& dimension, uint64_t got, uint64_t most);
+                                 const std::string& dimension, uint64_t got, uint64_t max);
 
 // A version that a restart restores.
 absl::Status StoredModelDamaged(const std::string& name, uint32_t version);

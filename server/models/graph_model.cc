@@ -67,7 +67,7 @@ void GraphModel::Describe(v1::ModelVersion* out) const {
   for (const ModelDimension& dimension : interface().dimensions) {
     v1::ModelDimension* const to = out->add_dimensions();
     to->set_name(dimension.name);
-    to->set_most(static_cast<uint64_t>(dimension.most));
+    to->set_most(static_cast<uint64_t>(dimension.max));
   }
   if (parts.source != nullptr) {
     for (const auto& plan : plans_->List()) {

@@ -278,7 +278,7 @@ absl::Status SetDimensions(const internal::PlanRules& rules, ModelInterface* int
         const bool of_scalar = d == 0 && port.scalar != graph::kNone;
         if (axis < ModelPort::kComputedAxis || axis >= rules.dimensions_size() ||
             (axis != ModelPort::kFixedAxis && of_scalar) ||
-            (axis >= 0 && interface->dimensions[axis].most != port.shape[d])) {
+            (axis >= 0 && interface->dimensions[axis].max != port.shape[d])) {
           return wrong(port.name);
         }
       }

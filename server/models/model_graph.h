@@ -54,7 +54,7 @@ struct ModelPort {
 // A dimension that has a size of its own in each plan (model_plan.h).
 struct ModelDimension {
   std::string name;
-  int64_t most = 0;
+  int64_t max = 0;
 };
 
 // Of the graph of one plan; of a version: of the graph of the largest sizes.

@@ -343,12 +343,12 @@ absl::StatusOr<std::vector<PlanSizes>> ModelLoader::ReadWarmup(
       }
       for (size_t d = 0; d < port->shape.size(); ++d) {
         const uint64_t size = shape.sizes(static_cast<int>(d));
-        const auto most = static_cast<uint64_t>(port->shape[d]);
+        const auto max = static_cast<uint64_t>(port->shape[d]);
         const int32_t axis = port->AxisOf(d);
         const bool dynamic = axis >= 0 || (d == 0 && port->scalar != graph::kNone);
-        if (size < (dynamic ? 1 : most) || size > most) {
+        if (size < (dynamic ? 1 : max) || size > max) {
           return errors::ModelWarmup(absl::StrCat("dimension ", d, " of ", text, " is ", size,
-                                                  " and must be ", dynamic ? "1 to " : "", most));
+                                                  " and must be ", dynamic ? "1 to " : "", max));
         }
         if (axis < 0) continue;
         if (sizes[axis] != 0 && sizes[axis] != static_cast<int64_t>(size)) {

@@ -33,7 +33,7 @@ uint64_t ModelPlans::max_batch() const {
 
 std::shared_ptr<ModelInstances> ModelPlans::Find(const PlanSizes& sizes) {
   assert(std::ranges::equal(sizes, interface().dimensions, [](int64_t size, const auto& dimension) {
-    return size <= dimension.most;
+    return size <= dimension.max;
   }));
   std::vector<std::shared_ptr<ModelInstances>> unused;  // Destroyed without the lock.
   absl::MutexLock lock(&mu_);

@@ -452,7 +452,7 @@ TEST(GangWalkTest, AScalarWouldLeaveItsRange) {
   for (int round = 0; round < 40 && !HasFailure(); ++round) {
     GangRun run(random, {.gang = RandomGang(random)});
     const u64 step = random() % 6;
-    run.image().update().most = 2 * static_cast<double>(step);
+    run.image().update().max = 2 * static_cast<double>(step);
     const GraphQuantum& quantum = run.Run({.last_step = round % 2 == 0 ? 100 : step + 2});
     EXPECT_EQ(EndOf(quantum), GraphEnd::kScalarRange);
     EXPECT_EQ(quantum.steps, step + 1);

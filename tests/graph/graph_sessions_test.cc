@@ -140,7 +140,7 @@ TEST_F(GraphSessionsTest, BoundStatesAndWeightsAreThoseOfTheOpening) {
 }
 
 TEST_F(GraphSessionsTest, AScalarAtTheEndOfItsRangeMustBeSet) {
-  const Session session = calls_.MustOpen(calls_.MustLoad(SummingLoop(8, /*most=*/7)));
+  const Session session = calls_.MustOpen(calls_.MustLoad(SummingLoop(8, /*max=*/7)));
   EXPECT_EQ(calls_.RunIn(session.session_id(), 5).result.end(), v1::GraphResult::END_STEPS);
   const GraphOutcome all = calls_.RunIn(session.session_id(), 0);
   EXPECT_EQ(all.result.end(), v1::GraphResult::END_SCALAR_RANGE);

@@ -35,20 +35,20 @@ using Values = std::vector<float>;
 constexpr int64_t kIn = 4;
 constexpr int64_t kOut = 3;
 
-// For a sequence of 1 to `most` tokens, each of kIn numbers: tokens = relu((x + positions) w), and
+// For a sequence of 1 to `max` tokens, each of kIn numbers: tokens = relu((x + positions) w), and
 // mean, the mean of these over the tokens. The first rows of the positions are a weight that each
 // plan has of its own; w is shared.
 struct Encoder {
   // `extra`: the width of a square weight that does not change the result.
-  explicit Encoder(uint32_t seed, int64_t most, int64_t extra = 0) : most(most) {
+  explicit Encoder(uint32_t seed, int64_t max, int64_t extra = 0) : max(max) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<float> value(-1, 1);
-    for (int64_t i = 0; i < most * kIn; ++i) positions.push_back(value(random));
+    for (int64_t i = 0; i < max * kIn; ++i) positions.push_back(value(random));
     for (int64_t i = 0; i < kIn * kOut; ++i) w.push_back(value(random));
     onnx::ModelMaker maker;
     maker.Input("x", {"batch", "seq", absl::StrCat(kIn)});
     maker.Weight("positions",
-                 onnx::Constant::Reals({most, kIn}, {positions.begin(), positions.end()}));
+                 onnx::Constant::Reals({max, kIn}, {positions.begin(), positions.end()}));
     maker.Weight("w", onnx::Constant::Reals({kIn, kOut}, {w.begin(), w.end()}));
     for (const auto& [name, number] : {std::pair{"zero", 0}, {"one", 1}}) {
       maker.Integers(name, {number});
@@ -103,11 +103,11 @@ struct Encoder {
     header.set_name(name);
     header.set_activate(true);
     header.mutable_onnx()->set_file("model.onnx");
-    (*header.mutable_onnx()->mutable_max_sizes())["seq"] = most;
+    (*header.mutable_onnx()->mutable_max_sizes())["seq"] = max;
     return header;
   }
 
-  int64_t most;
+  int64_t max;
   Values positions, w;
   std::string model;
 };

@@ -65,11 +65,11 @@ def check(settings: Settings) -> Settings:
             raise WrongType("{}={!r} is not a text".format(name, value), "give {}".format(
                 "HOST:PORT, or unix:PATH" if name == "address" else "a text"))
     check_address(settings.address)
-    for name, least, most in (("max_message_mib", 1, _MAX_MESSAGE_MIB), ("arena_mib", 0, _MAX_ARENA_MIB)):
+    for name, minimum, maximum in (("max_message_mib", 1, _MAX_MESSAGE_MIB), ("arena_mib", 0, _MAX_ARENA_MIB)):
         value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not minimum <= value <= maximum:
             raise InvalidArgument("{}={!r} is not a number of MiB".format(name, value),
-                                  "use an integer from {} to {}".format(least, most))
+                                  "use an integer from {} to {}".format(minimum, maximum))
     check_timeout(settings.timeout)
     check_timeout(settings.connect_timeout, "connect_timeout")
     if settings.shared_memory not in ("auto", "off"):

@@ -344,7 +344,7 @@ class GraphBuilder:
         return found
 
 
-def _count(value: Any, least: int, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InvalidArgument(what, "use an integer from {} on".format(least))
+def _count(value: Any, minimum: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+        raise InvalidArgument(what, "use an integer from {} on".format(minimum))
     return int(value)

@@ -245,9 +245,9 @@ absl::Status FunctionVerifier::CheckEdge(size_t at, const PtxNames& names, bool 
     return Refuse(at, "a loop without its head");
   }
   // The branch itself counts too.
-  const int64_t least = std::min<int64_t>(FindCost(label->second, at) + 1, kPtxBudget);
+  const int64_t min_cost = std::min<int64_t>(FindCost(label->second, at) + 1, kPtxBudget);
   const int64_t cost = names.Number("cost");
-  if (cost < least || cost > kPtxBudget) return Refuse(at, "a loop that costs too little");
+  if (cost < min_cost || cost > kPtxBudget) return Refuse(at, "a loop that costs too little");
   if (!guarded) return absl::OkStatus();
   const std::string& guard = names["guard"];
   const bool negated = guard[0] == '!';

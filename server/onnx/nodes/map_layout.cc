@@ -230,8 +230,8 @@ absl::Status MapSlice(NodeContext& node) {
       return node.Refuse(302, StrCat("a step is ", step));
     }
     if (size == 0) continue;  // Only a constant is empty.
-    const auto position = [&](int64_t at, int64_t least, int64_t most) {
-      return std::clamp(at < 0 ? at + size : at, least, most);
+    const auto position = [&](int64_t at, int64_t min, int64_t max) {
+      return std::clamp(at < 0 ? at + size : at, min, max);
     };
     int64_t count, start;
     if (step > 0) {

@@ -44,13 +44,12 @@ absl::Status NodeContext::Refuse(int code, absl::string_view text) const {
   return absl::InvalidArgumentError(StrCat(Place(), ": ", text));
 }
 
-absl::Status NodeContext::CheckInputs(size_t least, size_t most) const {
-  bool complete = inputs_.size() >= least && inputs_.size() <= most;
-  for (size_t i = 0; complete && i < least; ++i) complete = has(i);
+absl::Status NodeContext::CheckInputs(size_t min, size_t max) const {
+  bool complete = inputs_.size() >= min && inputs_.size() <= max;
+  for (size_t i = 0; complete && i < min; ++i) complete = has(i);
   if (complete && outputs() >= 1) return absl::OkStatus();
-  return Refuse(
-      109, StrCat("it has ", inputs_.size(), " inputs and ", outputs(), " outputs, and must have ",
-                  least, " to ", most, " inputs and an output"));
+  return Refuse(109, StrCat("it has ", inputs_.size(), " inputs and ", outputs(),
+                            " outputs, and must have ", min, " to ", max, " inputs and an output"));
 }
 
 absl::Status NodeContext::RefuseType(ElementType type) const {

@@ -67,9 +67,9 @@ class NodeContext {
     assert(has(i));
     return *inputs_[i];
   }
-  // E109: the node has fewer than `least` inputs (those that are left out do not count at the end)
-  // or more than `most`.
-  absl::Status CheckInputs(size_t least, size_t most) const;
+  // E109: the node has fewer than `min` inputs (those that are left out do not count at the end)
+  // or more than `max`.
+  absl::Status CheckInputs(size_t min, size_t max) const;
   // E201: the input is not float, float16 or bfloat16.
   absl::Status CheckFloat(size_t i) const;
   // E201: the daemon's operator does not take this type.
