@@ -79,7 +79,7 @@ class Order {
   uint32_t vertices() const { return static_cast<uint32_t>(first_node_.size()); }
   uint32_t vertex_of(uint32_t node) const { return vertex_of_[node]; }
   uint32_t first_node(uint32_t vertex) const { return first_node_[vertex]; }
-  const Node& NodeOf(uint32_t vertex) const { return graph_.nodes[first_node_[vertex]]; }
+  const Node& node(uint32_t vertex) const { return graph_.nodes[first_node_[vertex]]; }
   absl::Span<const uint32_t> Producers(uint32_t counter) const { return (*signalling_)[counter]; }
   uint32_t before_in_block(uint32_t vertex) const { return before_in_block_[vertex]; }
 
@@ -94,7 +94,7 @@ class Order {
     std::vector<uint32_t> sorted;
     sorted.reserve(vertices());
     for (uint32_t v = 0; v < vertices(); ++v) {
-      open[v] = static_cast<uint32_t>(graph_.WaitsOf(NodeOf(v)).size()) +
+      open[v] = static_cast<uint32_t>(graph_.WaitsOf(node(v)).size()) +
                 (with_blocks && before_in_block_[v] != kNone ? 1 : 0);
       if (open[v] == 0) sorted.push_back(v);
     }
@@ -103,7 +103,7 @@ class Order {
       const auto release = [&](uint32_t vertex) {
         if (--open[vertex] == 0) sorted.push_back(vertex);
       };
-      const uint32_t counter = NodeOf(v).signals;
+      const uint32_t counter = node(v).signals;
       if (counter != kNone && --producers[counter] == 0) {
         for (const uint32_t waiting : (*waiting_)[counter]) release(waiting);
       }
@@ -134,9 +134,9 @@ class Order {
     while (position[at] == kNone) {
       position[at] = static_cast<uint32_t>(path.size());
       path.push_back(at);
-      if (!budget.Take(1 + graph_.WaitsOf(NodeOf(at)).size())) return "";
+      if (!budget.Take(1 + graph_.WaitsOf(node(at)).size())) return "";
       uint32_t before = kNone;
-      for (const Wait& wait : graph_.WaitsOf(NodeOf(at))) {
+      for (const Wait& wait : graph_.WaitsOf(node(at))) {
         if (open_producer[wait.counter] != kNone) before = open_producer[wait.counter];
       }
       if (with_blocks && before_in_block_[at] != kNone && !done[before_in_block_[at]]) {
@@ -212,7 +212,7 @@ class ClassRows final : public Before {
     absl::flat_hash_map<uint32_t, std::vector<uint64_t>> of_counter;
     for (const uint32_t v : sorted) {
       uint64_t* const row = &bits_[words_ * v];
-      for (const Wait& wait : graph.WaitsOf(order.NodeOf(v))) {
+      for (const Wait& wait : graph.WaitsOf(order.node(v))) {
         if (!budget.Take(row_steps)) return;
         std::vector<uint64_t>& joined = of_counter[wait.counter];
         if (joined.empty()) {

@@ -222,11 +222,11 @@ class Fuser {
   absl::Span<const Argument> ArgumentsOf(uint32_t node) const {
     return graph_.ArgumentsOf(graph_.nodes[node]);
   }
-  ParameterKind KindOf(const Use& use) const {
+  ParameterKind FindParameterKind(const Use& use) const {
     const OperatorInfo& op = graph_.operators[graph_.nodes[use.node].op];
     return op.signature.parameters()[use.argument].kind;
   }
-  bool Writes(const Use& use) const { return KindOf(use) != ParameterKind::kInput; }
+  bool Writes(const Use& use) const { return FindParameterKind(use) != ParameterKind::kInput; }
   uint32_t RootOf(const Argument& argument) const { return graph_.tensors[argument.tensor].root; }
   // Whether nodes may write its memory.
   bool MayChange(const Argument& argument) const {
@@ -306,7 +306,7 @@ class Fuser {
       bool is_output = false;
       ForEachOverlap(*it, value, [&](const Use& use) {
         if (!Writes(use)) return;
-        is_output = !writes && KindOf(use) == ParameterKind::kOutput &&
+        is_output = !writes && FindParameterKind(use) == ParameterKind::kOutput &&
                     SameView(ArgumentsOf(use.node)[use.argument], value);
         writes = true;
       });
@@ -334,7 +334,7 @@ class Fuser {
       ForEachOverlap(node, value, [&](const Use& use) {
         same &= SameView(ArgumentsOf(node)[use.argument], value);
         if (!Writes(use)) return readers.push_back(use);
-        same &= KindOf(use) == ParameterKind::kOutput;
+        same &= FindParameterKind(use) == ParameterKind::kOutput;
         ends = true;
       });
       return same && !ends;

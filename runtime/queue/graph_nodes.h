@@ -27,7 +27,7 @@ struct GraphNodes {
 
   // The operator slot of a worker's task. `task`: Breadcrumb::task; any value is valid, because a
   // breadcrumb may be read while it is written.
-  uint32_t SlotOf(uint32_t task) const {
+  uint32_t operator_slot(uint32_t task) const {
     const size_t node = std::min<size_t>(GraphTaskNode(task), rows->size() - 1);
     return slots[(*rows)[node]];
   }

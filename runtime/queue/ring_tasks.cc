@@ -377,7 +377,7 @@ bool RingTasks::IsSuspect(uint64_t sequence, Entry& entry,
   for (uint32_t w = 0; w < seen_.size(); ++w) {
     const Breadcrumb breadcrumb = ReadBreadcrumb(w);
     if (ring_->InFlightWithStamp(breadcrumb.stamp) != sequence) continue;
-    if (!listed(batch.graph->SlotOf(breadcrumb.task))) continue;
+    if (!listed(batch.graph->operator_slot(breadcrumb.task))) continue;
     batch.suspect = breadcrumb.task;
     // The worker that faulted is the best one to name.
     if (breadcrumb.fault_signal != 0) break;
@@ -420,8 +420,8 @@ std::vector<OverdueTask> RingTasks::FindOverdue(const TimeLimit& limit) {
     // Not the breadcrumb's slot, which may be that of the worker's next task.
     const Entry& entry = this->entry(*sequence);
     const Batch& batch = *entry.batch;
-    const uint32_t operator_slot =
-        batch.graph ? batch.graph->SlotOf(breadcrumb.task) : batch.operator_slot(entry.index);
+    const uint32_t operator_slot = batch.graph ? batch.graph->operator_slot(breadcrumb.task)
+                                               : batch.operator_slot(entry.index);
     if (passed - seen_[w].since > limit(operator_slot)) {
       overdue.push_back({*sequence, operator_slot, passed - seen_[w].since});
     }
@@ -457,7 +457,7 @@ std::vector<RunningTask> RingTasks::RunningTasks() const {
     const Batch& batch = *entry.batch;
     RunningTask task{*sequence, w, batch.client, {}, {}};
     if (batch.graph) {
-      task.task.operator_slot = static_cast<u16>(batch.graph->SlotOf(breadcrumb.task));
+      task.task.operator_slot = static_cast<u16>(batch.graph->operator_slot(breadcrumb.task));
     } else if (batch.range) {
       const uint32_t last = entry.index + entry.count - 1;
       task.task =

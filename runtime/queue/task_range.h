@@ -37,17 +37,18 @@ struct TaskRange {
     task_arguments->clear();
     if (task.flags & kTaskCompact) {
       task.set_elements(descriptor.elements);
-      for (uint32_t a = 0; a < columns.size(); ++a) task.set_compact_argument(a, ValueOf(a, i));
+      for (uint32_t a = 0; a < columns.size(); ++a) task.set_compact_argument(a, ColumnValue(a, i));
       return task;
     }
     task.set_argument_count(arguments.size());
     *task_arguments = arguments;
-    for (uint32_t a = 0; a < columns.size(); ++a) (*task_arguments)[a].scalar_bits = ValueOf(a, i);
+    for (uint32_t a = 0; a < columns.size(); ++a)
+      (*task_arguments)[a].scalar_bits = ColumnValue(a, i);
     return task;
   }
 
  private:
-  uint64_t ValueOf(uint32_t a, uint32_t i) const {
+  uint64_t ColumnValue(uint32_t a, uint32_t i) const {
     return values[a] != nullptr ? values[a][i] : columns[a].base + i * columns[a].stride;
   }
 };

@@ -17,11 +17,11 @@
 namespace resident {
 namespace {
 
-const ModelWorkload& WorkOf(const RequestBatch& member) {
+const ModelWorkload& FindModelWork(const RequestBatch& member) {
   return static_cast<const ModelWorkload&>(*member.work);
 }
 
-uint64_t FirstRowOf(const RequestBatch& member) {
+uint64_t FindFirstRow(const RequestBatch& member) {
   return static_cast<const ModelSeat*>(member.ticket.loan())->first_row;
 }
 
@@ -113,7 +113,7 @@ void ModelRun::Depart() {
   });
   if (members_.empty()) return End();
   // Those that run one after the other are moved to the first row, over rows that have run.
-  std::ranges::sort(members_, {}, [](const auto& member) { return FirstRowOf(*member); });
+  std::ranges::sort(members_, {}, [](const auto& member) { return FindFirstRow(*member); });
   if (one_by_one_) return StartNext();
   Start(std::move(quantum_));
 }
@@ -157,7 +157,7 @@ void ModelRun::OnEnd(RequestBatch& ended) {
     return StartNext();
   }
   if (ended.failed == 0) {
-    model_->CountRun(*plan_, one_by_one_ ? WorkOf(*members_[next_]).rows() : rows_,
+    model_->CountRun(*plan_, one_by_one_ ? FindModelWork(*members_[next_]).rows() : rows_,
                      ended.device_ns[0]);
   }
   if (one_by_one_) {
@@ -165,7 +165,7 @@ void ModelRun::OnEnd(RequestBatch& ended) {
     Answer(next_++);
     return StartNext();
   }
-  for (const auto& member : members_) SetOutcome(*member, ended, report, FirstRowOf(*member));
+  for (const auto& member : members_) SetOutcome(*member, ended, report, FindFirstRow(*member));
   End();
 }
 
@@ -183,11 +183,11 @@ void ModelRun::StartNext() {
       Answer(next_);
       continue;
     }
-    const ModelWorkload& work = WorkOf(member);
+    const ModelWorkload& work = FindModelWork(member);
     for (size_t i = 0; i < interface.inputs.size(); ++i) {
       const ModelPort& port = interface.inputs[i];
       uint8_t* const rows = instance_->host() + instance_->inputs[i];
-      std::memmove(rows, rows + port.BytesBefore(FirstRowOf(member)), port.BytesAt(work.rows()));
+      std::memmove(rows, rows + port.BytesBefore(FindFirstRow(member)), port.BytesAt(work.rows()));
     }
     auto quantum = Plan(work.scalars());
     if (quantum.ok()) return Start(*std::move(quantum));
@@ -206,7 +206,7 @@ void ModelRun::SetOutcome(RequestBatch& member, const RequestBatch& ended,
   member.suspect = ended.suspect;
   member.failed = ended.failed;
   member.submitted = member.finished = 1;
-  WorkOf(member).SetResult(ended, report, *instance_, first_row);
+  FindModelWork(member).SetResult(ended, report, *instance_, first_row);
 }
 
 void ModelRun::Fail(RequestBatch& member, TaskStatus status, const std::string& cause,
@@ -214,7 +214,7 @@ void ModelRun::Fail(RequestBatch& member, TaskStatus status, const std::string& 
   member.status[0] = status;
   member.cause = cause;
   member.failed = member.submitted = member.finished = 1;
-  WorkOf(member).SetError(member, message);
+  FindModelWork(member).SetError(member, message);
 }
 
 void ModelRun::Answer(size_t member) {

@@ -39,7 +39,7 @@ void AddError(TaskStatus status, const std::string& message, v1::BatchResult* re
   error->set_message(message);
 }
 
-const ModelSeat& SeatOf(const Ticket& ticket) {
+const ModelSeat& FindSeat(const Ticket& ticket) {
   return *static_cast<const ModelSeat*>(ticket.loan());
 }
 
@@ -68,14 +68,14 @@ Needs ModelWorkload::ResourcesNeeded() const {
 }
 
 absl::Status ModelWorkload::Prepare(const Ticket& ticket) {
-  ModelRun& run = *SeatOf(ticket).run;
+  ModelRun& run = *FindSeat(ticket).run;
   if (!run.alone()) return run.Prepare();
   ASSIGN_OR_RETURN(quantum_, run.Plan(scalars_));
   return absl::OkStatus();
 }
 
 void ModelWorkload::Fill(const Ticket& ticket, RequestBatch& batch) {
-  const ModelSeat& seat = SeatOf(ticket);
+  const ModelSeat& seat = FindSeat(ticket);
   ModelInstance& instance = seat.run->instance();
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const std::string& data = inputs_[i]->data();

@@ -26,7 +26,7 @@ std::string FunctionKey(const std::string& domain, const std::string& name,
   return StrCat(domain == "ai.onnx" ? "" : domain, "\n", name, "\n", overload);
 }
 
-int64_t OpsetOf(const google::protobuf::RepeatedPtrField<OperatorSetIdProto>& imports) {
+int64_t FindOpset(const google::protobuf::RepeatedPtrField<OperatorSetIdProto>& imports) {
   for (const OperatorSetIdProto& import : imports) {
     if (import.domain().empty() || import.domain() == "ai.onnx") return import.version();
   }
@@ -93,13 +93,13 @@ class Inliner {
       return ModelError(103, StrCat(place, " is called within ", kMaxFunctionDepth,
                                     " other calls, or calls itself"));
     }
-    const int64_t opset = OpsetOf(function.opset_import());
-    if (opset != 0 && opset != OpsetOf(model_.opset_import())) {
+    const int64_t opset = FindOpset(function.opset_import());
+    if (opset != 0 && opset != FindOpset(model_.opset_import())) {
       return ModelError(
           109, StrCat(place, " is for version ", opset,
                       " of the operators, and the "
                       "model for version ",
-                      OpsetOf(model_.opset_import()), ". Fix: export both for one version"));
+                      FindOpset(model_.opset_import()), ". Fix: export both for one version"));
     }
     if (node.input_size() > function.input_size() || node.output_size() > function.output_size()) {
       return ModelError(109, StrCat("a call of ", place, " has ", node.input_size(), " inputs and ",

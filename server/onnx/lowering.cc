@@ -82,7 +82,7 @@ void Lowering::AddInputs(ImportedModel* imported) {
     }
     const Value value =
         writer_.NewTensor(v1::GraphTensor::KIND_INPUT, input.name, input.type, shape);
-    spec.tensor = writer_.NameOf(value.tensor);
+    spec.tensor = writer_.tensor_name(value.tensor);
     scopes_[0][input.name] = value;
     imported->inputs.push_back(std::move(spec));
   }
@@ -320,8 +320,8 @@ void Lowering::AddOutputs(ImportedModel* imported) {
     }
     Value tensor = *value;
     const bool own = value->kind == Value::Kind::kView &&
-                     writer_.KindOf(*value) == v1::GraphTensor::KIND_OUTPUT &&
-                     writer_.NameOf(value->tensor) == GraphName(output.name()) &&
+                     writer_.tensor_kind(*value) == v1::GraphTensor::KIND_OUTPUT &&
+                     writer_.tensor_name(value->tensor) == GraphName(output.name()) &&
                      value->offset == 0 && IsDense(*value) &&
                      value->shape == writer_.Whole(value->tensor).shape;
     if (!own) {
@@ -332,7 +332,7 @@ void Lowering::AddOutputs(ImportedModel* imported) {
     }
     TensorSpec spec;
     spec.name = output.name();
-    spec.tensor = writer_.NameOf(tensor.tensor);
+    spec.tensor = writer_.tensor_name(tensor.tensor);
     spec.type = value->type;
     for (const int64_t size : value->shape) spec.shape.push_back({size, ""});
     imported->outputs.push_back(std::move(spec));

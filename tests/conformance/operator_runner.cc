@@ -98,7 +98,7 @@ double ReadElement(DType dtype, const uint8_t* from) {
   std::abort();
 }
 
-TestArgument ScalarOf(const auto& value) {
+TestArgument MakeScalar(const auto& value) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(value));
   return TestArgument(bits);
@@ -233,11 +233,11 @@ Argument TestTensor::ToArgument() const {
   return argument;
 }
 
-TestArgument F32(float value) { return ScalarOf(value); }
-TestArgument F64(double value) { return ScalarOf(value); }
-TestArgument I32(int32_t value) { return ScalarOf(value); }
-TestArgument U32(uint32_t value) { return ScalarOf(value); }
-TestArgument I64(int64_t value) { return ScalarOf(value); }
+TestArgument F32(float value) { return MakeScalar(value); }
+TestArgument F64(double value) { return MakeScalar(value); }
+TestArgument I32(int32_t value) { return MakeScalar(value); }
+TestArgument U32(uint32_t value) { return MakeScalar(value); }
+TestArgument I64(int64_t value) { return MakeScalar(value); }
 
 double Tolerance(DType dtype, bool products) {
   switch (dtype) {

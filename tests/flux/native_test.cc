@@ -52,7 +52,7 @@ std::string CompareUnit(uint64_t seed, const NativePrograms::Mutate& mutate, Tal
   for (size_t i = 0; i < cases.size(); ++i) {
     const bool known = (*native)->translation(i).form == FlowGraph::Form::kKnownStack;
     ++(known ? tally->known_stack : tally->any_stack);
-    for (const RunOptions& options : RunsOf(cases[i], generator)) {
+    for (const RunOptions& options : MakeRuns(cases[i], generator)) {
       const RunResult expected = RunReference(cases[i].bytecode, options);
       const RunResult actual = (*native)->Run(i, options);
       ++tally->runs;

@@ -6,7 +6,7 @@
 
 namespace resident::flux {
 
-std::vector<RunOptions> RunsOf(const RandomCase& random, RandomProgramGenerator& generator) {
+std::vector<RunOptions> MakeRuns(const RandomCase& random, RandomProgramGenerator& generator) {
   std::vector<RunOptions> runs = {random.options};
   const uint32_t cycles = RunReference(random.bytecode, random.options).cycles;
   for (const uint64_t limit :

@@ -1,6 +1,6 @@
 // The runs with which tests try a random program, and a result as text.
 //
-//   for (const RunOptions& options : RunsOf(random, generator)) {
+//   for (const RunOptions& options : MakeRuns(random, generator)) {
 //     EXPECT_EQ(Run(random.bytecode, options), RunReference(random.bytecode, options));
 //   }
 //
@@ -22,7 +22,7 @@ inline constexpr size_t kRunsOfProgram = 7;
 
 // The inputs and limits with which a program runs: those of the case, the limits around the cycles
 // that it takes, small limits, and other inputs.
-std::vector<RunOptions> RunsOf(const RandomCase& random, RandomProgramGenerator& generator);
+std::vector<RunOptions> MakeRuns(const RandomCase& random, RandomProgramGenerator& generator);
 
 // The inputs of `count` runs of one program in one task, with the limit of `options`: equal to
 // those of the run before, different in one register, or arbitrary, so that some runs take the same

@@ -158,14 +158,14 @@ class FluxBench {
   }
 
   void DifferentPrograms() {
-    Batch batch = LoopsOf(kRuns, /*rounds=*/50);
+    Batch batch = MakeLoops(kRuns, /*rounds=*/50);
     batch.what = "FLUX, 1 Mi different programs";
     batch.runs_of_chunk = kMixedRunsOfChunk;
     Interpret(std::move(batch));
   }
 
   void IndexedPrograms() {
-    Batch batch = LoopsOf(kIndexedPrograms, /*rounds=*/200);
+    Batch batch = MakeLoops(kIndexedPrograms, /*rounds=*/200);
     for (uint32_t i = 0; i < kRuns; ++i) {
       batch.index.push_back(Between<0, kIndexedPrograms - 1>(random_));
     }
@@ -179,7 +179,7 @@ class FluxBench {
   }
 
   // Programs of random arithmetic on random registers, in a loop.
-  Batch LoopsOf(uint32_t programs, int32_t rounds) {
+  Batch MakeLoops(uint32_t programs, int32_t rounds) {
     Batch batch;
     const auto any_register = [&] { return static_cast<uint8_t>(Between<2, 15>(random_)); };
     for (uint32_t p = 0; p < programs; ++p) {

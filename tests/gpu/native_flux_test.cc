@@ -124,7 +124,7 @@ TEST(NativeFluxOnTheGpu, RandomProgramsAgreeWithTheReference) {
   size_t known_stack = 0;
   for (size_t i = 0; i < programs.size(); ++i) {
     const RandomCase& random = programs[i].random;
-    for (const RunOptions& run : RunsOf(random, generator)) {
+    for (const RunOptions& run : MakeRuns(random, generator)) {
       comparison.Compare(programs[i], i, {run});
       if (comparison.enough()) return;
     }

@@ -207,7 +207,7 @@ std::vector<Case> Cases() {
 }
 
 // `fuses`: whether to fuse the nodes.
-std::string NodesOf(const Case& each, bool fuses) {
+std::string DescribeNodes(const Case& each, bool fuses) {
   const TempFolder folder("model");
   WriteModel(each.model, folder.path());
   const auto imported = cli::ImportLlama(folder.path(), each.options);
@@ -224,7 +224,7 @@ TEST(LlamaNodesTest, AreThoseOfAnImporterThatFusesThem) {
   if (const char* const path = std::getenv("RESIDENT_LLAMA_NODES")) {
     std::ofstream file(path);
     for (const Case& each : Cases()) {
-      file << "[" << each.name << "]\n" << NodesOf(each, /*fuses=*/false) << "\n";
+      file << "[" << each.name << "]\n" << DescribeNodes(each, /*fuses=*/false) << "\n";
     }
     return;
   }
@@ -239,7 +239,7 @@ TEST(LlamaNodesTest, AreThoseOfAnImporterThatFusesThem) {
   EXPECT_EQ(expected.size(), Cases().size());
   for (const Case& each : Cases()) {
     SCOPED_TRACE(each.name);
-    const std::string nodes = NodesOf(each, /*fuses=*/true);
+    const std::string nodes = DescribeNodes(each, /*fuses=*/true);
     EXPECT_EQ(nodes, expected[each.name]);
   }
 }

@@ -160,7 +160,7 @@ void WalkImage::AddGang(std::mt19937& random, bool all_signal) {
       GangNode& its = members[before];
       Part<GangWait>(image.waits_at)[waits++] = {before, its.first, its.ranks};
       // A member waits for the others that execute the predecessor, if there are any.
-      for (const u32 rank : MembersOf(node)) {
+      for (const u32 rank : FindMembers(node)) {
         if (its.ranks != 1 || its.first != rank) its.signals = 1;
       }
     }
@@ -170,7 +170,7 @@ void WalkImage::AddGang(std::mt19937& random, bool all_signal) {
   for (u32 rank = 0; rank < gang; ++rank) {
     begins[rank] = total;
     for (u32 node = 0; node < image.nodes; ++node) {
-      const std::vector<u32> ranks = MembersOf(node);
+      const std::vector<u32> ranks = FindMembers(node);
       if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
       Part<u32>(image.lists_at)[total++] = node;
     }
@@ -178,7 +178,7 @@ void WalkImage::AddGang(std::mt19937& random, bool all_signal) {
   begins[gang] = total;
 }
 
-std::vector<u32> WalkImage::MembersOf(u32 node) const {
+std::vector<u32> WalkImage::FindMembers(u32 node) const {
   std::vector<u32> ranks;
   for (u32 i = 0; i < gang_node(node).ranks; ++i) {
     ranks.push_back((gang_node(node).first + i) % header().gang);

@@ -70,7 +70,7 @@ class WalkImage {
 
   // Of an image for a gang.
   const GangNode& gang_node(u32 node) const { return Part<GangNode>(header().gang_nodes_at)[node]; }
-  std::vector<u32> MembersOf(u32 node) const;
+  std::vector<u32> FindMembers(u32 node) const;
   const GraphStream& stream(u32 index) const {
     return Part<GraphStream>(header().streams_at)[index];
   }

@@ -68,7 +68,7 @@ class WorkBoundTest : public ::testing::Test {
     Inline(batch, {1, 1}, {0});
     return batch;
   }
-  GraphMaker GraphOf(int64_t length) const {
+  GraphMaker MakeGraph(int64_t length) const {
     GraphMaker g;
     g.Input("x", {D(1)}).Output("y", {D(1), D(1)});
     g.Call("gemm", {resident::testing::View("x", {D(1), D(length)}, 0, {0, 0}),
@@ -103,7 +103,7 @@ TEST_F(WorkBoundTest, TasksOfARange) {
 }
 
 TEST_F(WorkBoundTest, NodesOfAGraph) {
-  v1::RunGraphRequest run = RunOf(GraphOf(static_cast<int64_t>(Length())));
+  v1::RunGraphRequest run = RunOf(MakeGraph(static_cast<int64_t>(Length())));
   Bind(run, "x").set_data(ToBytes<float>({1}));
   std::vector<std::string> parts = Parts("gemm");
   parts.emplace_back("gemm0");  // The node's name.
@@ -171,7 +171,7 @@ TEST_F(WorkBoundTest, RepeatedElementsThatCanBeReadInTimeAre) {
   const RunOutcome products = client_.Run(Gemm(1 << 12, 1024));
   ASSERT_TRUE(products.all_ok()) << products.call.error_message() << products.message();
   EXPECT_EQ(Floats(products.result), std::vector<float>(1024, 0));
-  v1::RunGraphRequest run = RunOf(GraphOf(1 << 12));
+  v1::RunGraphRequest run = RunOf(MakeGraph(1 << 12));
   Bind(run, "x").set_data(ToBytes<float>({1}));
   const GraphOutcome outcome = RunGraph(*daemon_, client_, run);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();

@@ -147,7 +147,7 @@ std::optional<Term> GraphWriter::ReadNumber(const Argument& argument,
                                             Expression* expression) const {
   const auto weight = weights_.find(argument.tensor);
   if (weight == weights_.end() || CountElements(weight->second.shape) != 1) return std::nullopt;
-  const ElementType type = TypeOf(argument);
+  const ElementType type = element_type(argument);
   const Constant constant = {type, {}, weight->second.bytes, ""};
   return IsFloatType(type) ? expression->Number(constant.Real(0), type)
                            : expression->Whole(constant.Integer(0), type);
@@ -164,11 +164,11 @@ std::optional<GraphWriter::Elementwise> GraphWriter::AsElementwise(const Record&
   if (row == Rows().end()) return std::nullopt;
   const size_t inputs = row->second.inputs;
   result.out = call.arguments[inputs];
-  const ElementType type = TypeOf(result.out);
+  const ElementType type = element_type(result.out);
   std::vector<Term> terms;
   for (size_t i = 0; i < inputs; ++i) {
     const Argument& argument = call.arguments[i];
-    const ElementType in = TypeOf(argument);
+    const ElementType in = element_type(argument);
     // A copy of one type changes the layout only.
     if (!Expression::Takes(in) || (in == type) == (row->first == "copy")) return std::nullopt;
     // At least one input is no number.

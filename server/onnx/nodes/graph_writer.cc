@@ -142,7 +142,7 @@ Value GraphWriter::Materialize(const Value& value) {
 v1::GraphArgument GraphWriter::View(const Value& value) {
   v1::GraphArgument argument;
   v1::GraphView& view = *argument.mutable_tensor();
-  view.set_name(NameOf(value.tensor));
+  view.set_name(tensor_name(value.tensor));
   const Value whole = Whole(value.tensor);
   if (value.offset == 0 && value.shape == whole.shape && IsDense(value)) return argument;
   view.set_offset(value.offset);

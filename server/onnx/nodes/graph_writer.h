@@ -72,11 +72,11 @@ class GraphWriter {
   void CallPointwise(Expression expression, std::vector<Argument> inputs, Argument out);
   void SetNodeName(const std::string& name) { node_name_ = name; }
 
-  v1::GraphTensor::Kind KindOf(const Value& view) const {
+  v1::GraphTensor::Kind tensor_kind(const Value& view) const {
     return tensors_[static_cast<size_t>(view.tensor)].kind();
   }
   // The name of a tensor in the graph.
-  const std::string& NameOf(int tensor) const {
+  const std::string& tensor_name(int tensor) const {
     return tensors_[static_cast<size_t>(tensor)].name();
   }
   size_t calls() const { return calls_.size(); }
@@ -129,7 +129,7 @@ class GraphWriter {
               size_t i, MappingChoices* choices, std::vector<bool>* absorbed, Elementwise* whole,
               std::vector<size_t>* members) const;
   Sizes64 ShapeOf(const Argument& argument) const;
-  ElementType TypeOf(const Argument& argument) const {
+  ElementType element_type(const Argument& argument) const {
     return types_[static_cast<size_t>(argument.tensor)];
   }
 

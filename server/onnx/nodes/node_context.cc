@@ -72,8 +72,8 @@ absl::StatusOr<Constant> NodeContext::RequireConstant(size_t i, absl::string_vie
     constant.shape = value.shape;
     return constant;
   }
-  if (writer_.KindOf(value) == v1::GraphTensor::KIND_INPUT) {
-    input_to_fix_ = writer_.NameOf(value.tensor);
+  if (writer_.tensor_kind(value) == v1::GraphTensor::KIND_INPUT) {
+    input_to_fix_ = writer_.tensor_name(value.tensor);
     return Refuse(402, StrCat(what, " are the input ", Quote(input_to_fix_), ". Fix: --fixed ",
                               input_to_fix_, "=VALUES"));
   }
