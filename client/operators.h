@@ -1,4 +1,5 @@
-// Changing a daemon's operators: install, activate, roll back, remove, watch.
+// This header changes a daemon's operators: it installs, activates, rolls back, removes and watches
+// them.
 //
 //   resident::client::Operators operators(*client);
 //   auto swish = resident::client::Installation::Expression("swish", "x * sigmoid(x)");

@@ -1,4 +1,4 @@
-// residentd's C++ client.
+// This header is the C++ client of residentd.
 //
 //   auto client = resident::client::Client::Connect("127.0.0.1:50051");
 //   auto x = (*client)->Upload(std::vector<float>{1, 2, 3});

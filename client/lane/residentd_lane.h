@@ -4,13 +4,15 @@
  * who the caller is; this library then uses it without a system call for each task.
  * docs/local_lane.md begins with a whole program and describes all of this.
  *
- *   residentd_lane* lane;
- *   if (residentd_lane_attach(socket, token, &lane) != RESIDENTD_LANE_OK)
- * puts(residentd_lane_last_error()); const uint64_t words[] = {residentd_lane_place_at(0, 0),
- * residentd_lane_place_at(1, 0), residentd_lane_place_at(2, 0)}; residentd_lane_completion done; if
- * (residentd_lane_call(lane, call, words, 3, -1, &done) != RESIDENTD_LANE_OK)
- * puts(residentd_lane_last_error()); if (done.status != RESIDENTD_LANE_STATUS_OK)
- * puts(residentd_lane_explain(lane, &done)); residentd_lane_detach(lane);
+ *   residentd_lane* lane = NULL;
+ *   int status = residentd_lane_attach(socket, token, &lane);
+ *   const uint64_t words[] = {residentd_lane_place_at(0, 0), residentd_lane_place_at(1, 0),
+ *                             residentd_lane_place_at(2, 0)};
+ *   residentd_lane_completion done;
+ *   if (status == RESIDENTD_LANE_OK) status = residentd_lane_call(lane, call, words, 3, -1, &done);
+ *   if (status != RESIDENTD_LANE_OK) puts(residentd_lane_last_error());
+ *   else if (done.status != RESIDENTD_LANE_STATUS_OK) puts(residentd_lane_explain(lane, &done));
+ *   residentd_lane_detach(lane);
  *
  * Submissions have the numbers 0, 1, 2, ... and are answered in any order, each once. A lane has a
  * fixed number of slots: submission s needs the slot of submission s - slots, which must have

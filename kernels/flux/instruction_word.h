@@ -1,5 +1,5 @@
-// A FLUX instruction as one word: checked (Decode), and in the form that the interpreter executes
-// (Prepare).
+// This header encodes a FLUX instruction as one word: checked (Decode), and in the form that the
+// interpreter executes (Prepare).
 //
 //   checked     bits 0-7 opcode or DecodedOperation | 8-15 rd | 16-23 rs or imm8 | 24-31 rt;
 //               imm16 is in bits 16-31

@@ -1,4 +1,4 @@
-// The FLUX virtual machine: one source for GPU threads and CPU workers.
+// This header is the FLUX virtual machine: one source for GPU threads and CPU workers.
 //
 // A program is *decoded* first: each byte address gets one executable word
 // (instruction_word.h), for the instruction that starts there, so that a jump to any address

@@ -1,6 +1,6 @@
-// What the operators that run FLUX programs share: flux_run, which interprets them, and the
-// operators that are generated from one program (native_program.h). Both have the arguments of
-// run_arguments.h and the same layout of registers and stacks.
+// This header has what the operators that run FLUX programs share: flux_run, which interprets
+// them, and the operators that are generated from one program (native_program.h). Both have the
+// arguments of run_arguments.h and the same layout of registers and stacks.
 //
 // Work is done by *lane groups*: a warp on a GPU, the one thread of a block on the
 // CPU. A group takes as many runs as it has lanes, loads their initial registers and

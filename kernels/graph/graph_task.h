@@ -1,6 +1,7 @@
-// The form of a graph that an engine executes itself: one slot of the ring stands for a *quantum*,
-// a part of a run that takes a few milliseconds. docs/ring.md describes it. Shared by host and
-// device; GraphLayoutHash is the hash of these structures, which an image carries.
+// This header is the form of a graph that an engine executes itself: one slot of the ring stands
+// for a *quantum*, a part of a run that takes a few milliseconds. docs/ring.md describes it. Host
+// and device share the header; GraphLayoutHash is the hash of its structures, which an image
+// carries.
 //
 //   slot (GraphDescriptor) ──▶ image    what the graph is; does not change during a run
 //                          ──▶ state    how far the run has come; kept from quantum to quantum

@@ -1,5 +1,5 @@
-// The shared region: the memory that the front end, the engine and the device share.
-// docs/ring.md describes it. Nothing in it is allocated after start.
+// This header is the layout of the shared region: the memory that the front end, the engine and
+// the device share. docs/ring.md describes it. Nothing in it is allocated after start.
 //
 //   control | breadcrumbs | submission slots | completion slots | argument blocks | stop words |
 //   staging

@@ -1,6 +1,6 @@
-// The form in which a task is submitted: the 48 bytes of a submission slot, and its argument
-// block. Shared by host and device; sizes and offsets are asserted here and are part of
-// LayoutHash (ring_layout.h).
+// This header is the form in which a task is submitted: the 48 bytes of a submission slot, and its
+// argument block. Host and device share the header; sizes and offsets are asserted here and are
+// part of LayoutHash (ring_layout.h).
 //
 // A task calls one operator. Its arguments come in one of two forms:
 //

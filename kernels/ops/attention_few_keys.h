@@ -1,5 +1,5 @@
-// attention_decode for the few keys of a short text: an item has one head of q, and the keys are
-// one part (kKeysOfOnePart). AttendOnePositionBy computes the same.
+// This header computes attention_decode for the few keys of a short text: an item has one head of
+// q, and the keys are one part (kKeysOfOnePart). AttendOnePositionBy computes the same.
 //
 // Here only few instructions depend on each other behind the wait for the inputs, because that is
 // what a step of a decoder waits for:

@@ -1,4 +1,5 @@
-// Attention of one position, as in a decoding step, with keys and values of 16-bit elements.
+// This header computes attention of one position, as in a decoding step, with keys and values of
+// 16-bit elements.
 //
 // An item is a head of keys, or one of its parts, with the heads of q that share it, up to four at
 // a time. The keys are distributed over the groups of lanes of all warps: a lane has 8 elements of

@@ -1,4 +1,4 @@
-// Attention of many rows of 16-bit elements, on tensor cores.
+// This header computes attention of many rows of 16-bit elements, on tensor cores.
 //
 // A block computes 64 rows, 32 keys at a time. Half of its warps have 16 rows each: their queries
 // are in registers, and the warp computes the scores of the keys, which become the weights. Another

@@ -1,5 +1,5 @@
-// Attention of up to 16 rows, with keys and values of 16-bit elements, which is limited by the
-// reading of these: on tensor cores. The products are exact and are summed in float32.
+// This header computes attention of up to 16 rows on tensor cores, with keys and values of 16-bit
+// elements, whose reading limits it. The products are exact and are summed in float32.
 //
 // A warp has every n-th step of 16 keys, where n is the number of the block's warps; the warps'
 // results are merged at the end. A step is read in units of 64 elements of the 16 keys, then of

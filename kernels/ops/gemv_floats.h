@@ -1,6 +1,6 @@
-// Products of vectors with a matrix of weights, all of float32, for gemv and linear.
-// vector_products.h has them for operands that are not aligned, and for blocks that have not 256
-// threads.
+// This header multiplies vectors with a matrix of weights, all of float32, for gemv and linear.
+// vector_products.h has the products for operands that are not aligned, and for blocks that do not
+// have 256 threads.
 //
 //   if (resident::MultiplyFloats</*kLinear=*/false>(block, args)) return;
 //

@@ -1,7 +1,7 @@
-// gemv and gemv_silu_mul of one vector and 16-bit weights, whose rows are as long as those of a
-// model's layers, and the same with the normalization of the vector in front (rmsnorm_gemv,
-// rmsnorm_gemv_silu_mul), also for three matrices (rmsnorm_gemv_qkv). vector_products.h and
-// gemv_tensor_cores.h have other products.
+// This header computes gemv and gemv_silu_mul of one vector and 16-bit weights, whose rows are as
+// long as those of a model's layers, and the same with the normalization of the vector in front
+// (rmsnorm_gemv, rmsnorm_gemv_silu_mul), also for three matrices (rmsnorm_gemv_qkv).
+// vector_products.h and gemv_tensor_cores.h have other products.
 //
 //   if (resident::MultiplyOneVector</*kNormalized=*/false>(block, args)) return;
 //

@@ -1,6 +1,6 @@
-// Operands and products of the tests of gemv, gemv_quant and their relatives in blocks of several
-// warps (RESIDENT_EMULATED_THREADS; tests/conformance has blocks of one), which share the depth of
-// each row.
+// This header has the operands and products for the tests of gemv, gemv_quant and their relatives
+// in blocks of several warps (RESIDENT_EMULATED_THREADS; tests/conformance has blocks of one),
+// which share the depth of each row.
 //
 //   Case c = {DType::kBF16, /*rows=*/33, /*depth=*/320};
 //   Check(c);                 // Computes the product, and compares it with one in float64.

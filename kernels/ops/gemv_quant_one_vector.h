@@ -1,6 +1,6 @@
-// gemv_quant and its relatives of one vector whose rows are as long as those of a model's layers,
-// and whose groups are a power of two of runs of 16 bytes, or whole rows. vector_products.h and
-// gemv_tensor_cores.h have other products.
+// This header computes gemv_quant and its relatives of one vector whose rows are as long as those
+// of a model's layers, and whose groups are a power of two of runs of 16 bytes, or whole rows.
+// vector_products.h and gemv_tensor_cores.h have other products.
 //
 //   if (resident::MultiplyQuantizedVector<resident::GemvQuant>(block, args)) return;
 //

@@ -1,7 +1,8 @@
-// gemv and gemv_silu_mul of 2 to 16 vectors of float32 with weights of bfloat16, and the same with
-// the normalization of the vectors in front (rmsnorm_gemv, rmsnorm_gemv_silu_mul): a step that
-// decodes several texts. gemv_one_vector.h has the products of one vector, gemv_tensor_cores.h and
-// vector_products.h those of other forms, and those in blocks that have not 256 threads.
+// This header computes gemv and gemv_silu_mul of 2 to 16 vectors of float32 with weights of
+// bfloat16, and the same with the normalization of the vectors in front (rmsnorm_gemv,
+// rmsnorm_gemv_silu_mul), as a step that decodes several texts needs them. gemv_one_vector.h has
+// the products of one vector, gemv_tensor_cores.h and vector_products.h those of other forms, and
+// those in blocks that do not have 256 threads.
 //
 //   if (resident::MultiplySeveralVectors</*kNormalized=*/false>(block, args)) return;
 //

@@ -1,6 +1,6 @@
-// Products of a matrix of weights with a few vectors on tensor cores, for vectors of Half or
-// BFloat16, and for vectors of float with weights of BFloat16 if gemv_several_vectors.h does not
-// take them. vector_products.h has the same for other vectors and for rows that are not aligned.
+// This header multiplies a matrix of weights with a few vectors on tensor cores: vectors of Half or
+// BFloat16, and vectors of float with weights of BFloat16 if gemv_several_vectors.h does not take
+// them. vector_products.h has the same for other vectors and for rows that are not aligned.
 //
 //   TensorTask& task = TensorTask::Read<5>(block, args);
 //   if (block.thread() == 0) ...  // Sets the operands, then task.Prepare<kBits>(block).

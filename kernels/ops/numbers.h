@@ -1,5 +1,5 @@
-// Element-wise operators for numbers: float32, float16, bfloat16, float64 and int32, strided and
-// broadcast.
+// This header makes element-wise operators for numbers: float32, float16, bfloat16, float64 and
+// int32, strided and broadcast.
 //
 //   struct Add {
 //     template <typename T>

@@ -1,5 +1,5 @@
-// softmax and log_softmax of few long rows, which are cut into parts (long_rows.h).
-// normalization.cc has other rows.
+// This header computes softmax and log_softmax of few long rows, which are cut into parts
+// (long_rows.h). normalization.cc has other rows.
 //
 // The first step computes the sums of the parts, the second one the outputs.
 #ifndef RESIDENT_KERNELS_OPS_SOFTMAX_PARTS_H_

@@ -1,5 +1,5 @@
-// Products of a matrix of weights (weights.h) with vectors of any form, for gemv and its relatives
-// (matrix.cc, matrix_quant.cc).
+// This header multiplies a matrix of weights (weights.h) with vectors of any form, for gemv and its
+// relatives (matrix.cc, matrix_quant.cc).
 //
 //   MultiplyVectors(block, product, weights);
 //

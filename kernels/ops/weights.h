@@ -1,6 +1,6 @@
-// The weights of gemv, gemv_quant and dequant: in floating point (DenseWeights), and of 4 or 8 bits
-// with scales and zeros (QuantizedWeights). Both have the same members, for products that read one
-// weight, four, several, or runs of 16 bytes.
+// This header reads the weights of gemv, gemv_quant and dequant: those in floating point
+// (DenseWeights), and those of 4 or 8 bits with scales and zeros (QuantizedWeights). Both classes
+// have the same members, for products that read one weight, four, several, or runs of 16 bytes.
 #ifndef RESIDENT_KERNELS_OPS_WEIGHTS_H_
 #define RESIDENT_KERNELS_OPS_WEIGHTS_H_
 

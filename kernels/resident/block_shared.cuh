@@ -1,5 +1,5 @@
-// What the resident kernel and the graph kernel use of a block: its shared memory, and how its
-// control warp takes a task, notes it for the host and completes it.
+// This header has what the resident kernel and the graph kernel use of a block: its shared memory,
+// and how its control warp takes a task, notes it for the host and completes it.
 #ifndef RESIDENT_KERNELS_RESIDENT_BLOCK_SHARED_CUH_
 #define RESIDENT_KERNELS_RESIDENT_BLOCK_SHARED_CUH_
 

@@ -1,6 +1,7 @@
-// Products of a vector with matrices of bfloat16 whose pages are in the ring (stream_ring.cuh):
-// what gemv, gemv_silu_mul, rmsnorm_gemv, rmsnorm_gemv_silu_mul and rmsnorm_gemv_qkv compute
-// (kernels/ops/gemv_one_vector.h) for nodes that have a stream (kernels/graph/graph_stream.h).
+// This header multiplies a vector with matrices of bfloat16 whose pages are in the ring
+// (stream_ring.cuh). It computes what gemv, gemv_silu_mul, rmsnorm_gemv, rmsnorm_gemv_silu_mul and
+// rmsnorm_gemv_qkv compute (kernels/ops/gemv_one_vector.h), for nodes that have a stream
+// (kernels/graph/graph_stream.h).
 //
 // A page has 16 segments of 512 weights: four rows of 2,048, or one of 8,192. It is the left
 // operand of a matrix product on tensor cores, 16 rows of 512, of which each warp has 64 columns.

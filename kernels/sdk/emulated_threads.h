@@ -1,6 +1,7 @@
-// The threads of an emulated block (emulated_block.h): contexts of one thread of the host, which
-// switches from one to the next where they wait for each other. A switch costs less than a
-// microsecond, so that a block of 256 threads is as fast to emulate on two cores as on many.
+// This header has the threads of an emulated block (emulated_block.h). They are contexts of one
+// thread of the host, which switches from one to the next where they wait for each other. A switch
+// costs less than a microsecond, so that a block of 256 threads is as fast to emulate on two cores
+// as on many.
 //
 // A thread runs until it waits. Which of the threads that can run is next is random, in the same
 // way in each process, so that code which needs a barrier and has none gives wrong results in some

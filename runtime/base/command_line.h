@@ -1,5 +1,5 @@
-// The command line of a program: its commands, their flags, and their positional arguments, which
-// this file calls words.
+// This header describes the command line of a program: its commands, their flags, and their
+// positional arguments, which this file calls words.
 //
 //   resident::Command program("residentctl", "talks to residentd");
 //   resident::Command& bench = program.Add("bench", "measures latency and throughput");
