@@ -107,6 +107,11 @@ Installation& Installation::WaitFor(v1::VersionState state) {
   return *this;
 }
 
+Installation& Installation::Isolation(v1::Isolation level) {
+  header_.set_isolation(level);
+  return *this;
+}
+
 Installation& Installation::Force() {
   header_.mutable_context()->set_drift(true);
   return *this;

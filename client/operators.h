@@ -111,6 +111,8 @@ class Installation {
   Installation& Label(std::string_view label);
   // VERSION_STATE_VALIDATED, _LOADED (the default) or _ACTIVE.
   Installation& WaitFor(v1::VersionState state);
+  // ISOLATION_UNSPECIFIED (the default): the daemon's --isolation.
+  Installation& Isolation(v1::Isolation level);
   // Also if the set of the daemon's --operators_dir lists the operator.
   Installation& Force();
 

@@ -93,10 +93,11 @@ void AddOperatorFlags(Command& serve, OperatorOptions& options) {
   serve.Flag(
       "allow_objects", &manager.allow_objects,
       "whether operators may be installed as PTX or cubins, which cannot be reviewed as source");
-  serve.FlagAs<DefaultIsolation>(
-      "isolation", &manager.isolation,
-      "level of installs that name none: trusted, or stoppable, for those that pass",
-      {.one_of = {"trusted", "stoppable"}});
+  serve.FlagAs<DefaultIsolation>("isolation", &manager.isolation,
+                                 "level of installs that name none: stoppable, for those that pass "
+                                 "(the others are trusted), or "
+                                 "trusted, as the compiler makes them",
+                                 {.one_of = {"trusted", "stoppable"}});
   serve.Flag("bake_action", &bake.action,
              "what to do with a version that regresses in its bake time: off, warn, roll_back",
              {.one_of = {"off", "warn", "roll_back"}});

@@ -136,10 +136,10 @@ absl::Status ApplyFlags(const InstallFlags& flags, client::Installation& install
   installation.header().set_native(flags.native == "wait"  ? v1::InstallHeader::NATIVE_WAIT
                                    : flags.native == "off" ? v1::InstallHeader::NATIVE_OFF
                                                            : v1::InstallHeader::NATIVE_UNSPECIFIED);
-  installation.header().set_isolation(flags.isolation == "trusted"     ? v1::ISOLATION_TRUSTED
-                                      : flags.isolation == "stoppable" ? v1::ISOLATION_STOPPABLE
-                                      : flags.isolation == "confined"  ? v1::ISOLATION_CONFINED
-                                                                       : v1::ISOLATION_UNSPECIFIED);
+  installation.Isolation(flags.isolation == "trusted"     ? v1::ISOLATION_TRUSTED
+                         : flags.isolation == "stoppable" ? v1::ISOLATION_STOPPABLE
+                         : flags.isolation == "confined"  ? v1::ISOLATION_CONFINED
+                                                          : v1::ISOLATION_UNSPECIFIED);
   if (flags.revision.has_value()) installation.ExpectRevision(*flags.revision);
   if (flags.force) installation.Force();
   if (flags.example.empty()) return absl::OkStatus();

@@ -191,6 +191,11 @@ std::string OperatorText(const v1::Operator& op) {
                     native.reason().empty() ? "" : absl::StrCat(" (", native.reason(), ")"), "\n");
   }
   for (const v1::OperatorVersion& version : op.versions()) {
+    if (version.isolation_reason().empty()) continue;
+    absl::StrAppend(&text, "\nversion ", version.version(),
+                    " is not stoppable: ", version.isolation_reason(), "\n");
+  }
+  for (const v1::OperatorVersion& version : op.versions()) {
     if (version.quarantine_reason().empty()) continue;
     absl::StrAppend(&text, "\nversion ", version.version(),
                     " is quarantined: ", version.quarantine_reason(), "\n");

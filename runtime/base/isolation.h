@@ -35,7 +35,7 @@ constexpr const char* IsolationName(Isolation isolation) {
 }
 
 // The default of --isolation: the level of installs that name none.
-inline constexpr Isolation kDefaultIsolation = Isolation::kTrusted;
+inline constexpr Isolation kDefaultIsolation = Isolation::kStoppable;
 
 // What was rewritten to make a version stoppable on a GPU, by rule (runtime/compile/ptx).
 struct RewriteCounts {

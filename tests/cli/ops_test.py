@@ -129,7 +129,7 @@ class OpsTest(daemons.DaemonTest):
         self.ctl("ops", "remove", "stale", "--revision={}".format(revision))
 
     def test_isolation(self):
-        for flag, level in (("stoppable", "stoppable"), ("trusted", "trusted"), ("default", "trusted")):
+        for flag, level in (("stoppable", "stoppable"), ("trusted", "trusted"), ("default", "stoppable")):
             name = "isolated_" + flag
             out = self.ctl("ops", "install", name, self.source(name, 2), "--isolation=" + flag).out
             self.assertIn("isolation " + level, out)

@@ -36,7 +36,8 @@ inline std::string TimesSource(const std::string& name, int factor, const std::s
                       twist, "\n    out[i] = ", factor, ".0f * x[i];\n  });\n}\n");
 }
 
-// A twist that never returns and that compilers do not optimize away.
+// A twist that never returns and that compilers do not optimize away. A task that it hangs is
+// stopped alone, unless the version is trusted: then it ends the engine.
 inline constexpr char kForever[] =
     "volatile float* const forever = out.data(); while (true) *forever = 1;";
 

@@ -388,10 +388,11 @@ class ProductionFaultTest : public LifecycleTest {
   ProductionFaultTest() : LifecycleTest({"--task_time_limit=3s", "--park_after=0"}) {}
 
   // Installs a good version and a version that misbehaves only for kPoison.
-  void InstallGoodAndBad(const std::string& misbehave) {
+  void InstallGoodAndBad(const std::string& misbehave,
+                         v1::Isolation isolation = v1::ISOLATION_UNSPECIFIED) {
     MustInstall(Times("times", 2));
-    MustInstall(
-        Times("times", 3, absl::StrCat("if (x[i] == ", kPoison, ".0f) { ", misbehave, " }")));
+    MustInstall(Times("times", 3, absl::StrCat("if (x[i] == ", kPoison, ".0f) { ", misbehave, " }"))
+                    .Isolation(isolation));
     ExpectServes("times", 2, 3);
   }
 
@@ -423,9 +424,26 @@ TEST_F(ProductionFaultTest, AVersionThatStoresToABadAddressIsQuarantined) {
   ExpectQuarantined();
 }
 
-TEST_F(ProductionFaultTest, AVersionThatNeverReturnsIsQuarantined) {
-  InstallGoodAndBad(kForever);
+TEST_F(ProductionFaultTest, ATrustedVersionThatNeverReturnsIsQuarantined) {
+  InstallGoodAndBad(kForever, v1::ISOLATION_TRUSTED);
   ExpectQuarantined();
+}
+
+// An install that names no level gives a version whose tasks are stopped alone.
+TEST_F(ProductionFaultTest, ATaskThatNeverReturnsEndsAlone) {
+  InstallGoodAndBad(kForever);
+  const v1::Operator op = Describe("times");
+  for (const v1::OperatorVersion& version : op.versions()) {
+    EXPECT_EQ(version.isolation(), v1::ISOLATION_STOPPABLE) << version.isolation_reason();
+  }
+  const pid_t engine = daemon_.engine_pid();
+  const RunOutcome stopped = client_.Run(Call("times", kPoison));
+  ASSERT_TRUE(stopped.call.ok()) << stopped.message();
+  EXPECT_EQ(stopped.status(0), v1::TASK_STATUS_ABORTED) << stopped.message();
+  EXPECT_THAT(stopped.message(), HasSubstr("ran longer than"));
+  ExpectServes("times", 2, 3);
+  EXPECT_EQ(daemon_.engine_pid(), engine);
+  EXPECT_FALSE(HasEvent("times", v1::OperatorEvent::KIND_QUARANTINED));
 }
 
 TEST_F(ProductionFaultTest, WithoutAnEarlierVersionTheErrorIsQuarantined) {

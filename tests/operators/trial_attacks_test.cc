@@ -311,7 +311,7 @@ TEST_F(TrialAttacksTest, AShadowThatFaultsIsQuarantinedAndTheAnswerIsRight) {
 }
 
 TEST_F(TrialAttacksTest, AShadowThatNeverReturnsIsQuarantinedAndTheAnswerIsRight) {
-  BeginTrial(Times("times", 2, WhenPoisoned(kForever)), 100);
+  BeginTrial(Times("times", 2, WhenPoisoned(kForever)).Isolation(v1::ISOLATION_TRUSTED), 100);
   const pid_t engine = daemon_.engine_pid();
   ExpectBatchServes(Calls("times", {1, kPoison, 3}), 1, 2);
   ExpectQuarantined(engine);

@@ -62,8 +62,6 @@ GPU_HANGS = {
 
 
 class Stops(support.PackageTest):
-    FLAGS = ("--isolation=stoppable",)
-
     def pid(self):
         return self.rd.status().message.devices[0].engine_pid
 
@@ -72,7 +70,9 @@ class Stops(support.PackageTest):
         calm = np.float32([0, 2, 3, 4])
         self.rd.operators.install(
             name, source=SOURCE.format(name=name, hang=hang), signature=SIGNATURE, wait="active",
-            examples=[residentd.Example(calm, calm)], task_time_ms=LIMIT_MS, isolation="stoppable")
+            examples=[residentd.Example(calm, calm)], task_time_ms=LIMIT_MS)
+        # It was not asked for: it is the default.
+        self.assertEqual(list(self.rd.operators.describe(name).isolation.values()), ["stoppable"])
         return self.rd.op(name)
 
     def test_each_hang_ends_alone(self):

@@ -91,6 +91,9 @@ client::Installation MakeVersion(int op, uint32_t key, Fault fault) {
       client::Installation::Source(name, "soak.cc", {{"soak.cc", source}});
   version.Signature("x: in f32[N], number: scalar f32, out: out f32[N]")
       .Summary(absl::StrCat("x * ", key, " + number"))
+      // Otherwise a task that hangs in production would end alone.
+      .Isolation(fault == Fault::kHangsInProduction ? v1::ISOLATION_TRUSTED
+                                                    : v1::ISOLATION_UNSPECIFIED)
       .TaskTimeLimit(absl::Milliseconds(500));
   std::vector<float> x;
   std::vector<float> out;
