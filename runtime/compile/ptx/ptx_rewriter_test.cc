@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "runtime/compile/ptx/ptx_verifier.h"
+#include "runtime/compile/ptx/ptx_frame_for_test.h"
 
 namespace resident {
 namespace {
@@ -18,27 +18,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A unit with one entry.
-std::string Unit(const std::string& body, const std::string& before = "") {
-  return absl::StrCat(".version 9.0\n.target sm_90\n.address_size 64\n", before,
-                      ".visible .func resident_op_1(.param .b64 state) .abi_preserve 2\n{\n"
-                      ".reg .pred %p<4>;\n.reg .b16 %rs<4>;\n.reg .b32 %r<8>;\n.reg .b64 %rd<4>;\n",
-                      body, "\nret;\n}\n");
-}
-
-// The text of a unit that is rewritten and accepted.
-RewrittenPtx Rewrite(const std::string& unit) {
-  auto rewritten = RewritePtx(unit, 90);
-  EXPECT_TRUE(rewritten.ok()) << rewritten.status() << "\n" << unit;
-  if (!rewritten.ok()) return {};
-  const absl::Status verified = VerifyPtx(rewritten->text, 90);
-  EXPECT_TRUE(verified.ok()) << verified << "\n" << rewritten->text;
-  return *std::move(rewritten);
-}
-
 TEST(PtxRewriterTest, LoopsLookAtTheStopWordWhenTheirBudgetIsUsedUp) {
-  const RewrittenPtx unit =
-      Rewrite(Unit("LOOP:\nld.global.u32 %r1, [%rd1];\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LOOP;"));
+  const RewrittenPtx unit = RewriteAccepted(
+      FramePtx("LOOP:\nld.global.u32 %r1, [%rd1];\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LOOP;"));
   EXPECT_EQ(unit.counts.loops, 1u);
   EXPECT_THAT(unit.text, HasSubstr("mov.u32 %q_x, 0;\n"
                                    "$Q_head1:\n"
@@ -58,16 +40,16 @@ TEST(PtxRewriterTest, LoopsLookAtTheStopWordWhenTheirBudgetIsUsedUp) {
 }
 
 TEST(PtxRewriterTest, NegatedBranchesKeepTheirSense) {
-  const RewrittenPtx unit =
-      Rewrite(Unit("LOOP:\nld.global.u32 %r1, [%rd1];\nsetp.ne.u32 %p1, %r1, 0;\n@!%p1 bra LOOP;"));
+  const RewrittenPtx unit = RewriteAccepted(
+      FramePtx("LOOP:\nld.global.u32 %r1, [%rd1];\nsetp.ne.u32 %p1, %r1, 0;\n@!%p1 bra LOOP;"));
   EXPECT_THAT(unit.text, HasSubstr("setp.ge.and.s32 %q_p, %q_b, 0, !%p1;\n@%q_p bra LOOP;\n"
                                    "@%p1 bra $Q_out1;"));
 }
 
 TEST(PtxRewriterTest, CountedLoopsCompareWithTheEndOfAPart) {
   const RewrittenPtx unit =
-      Rewrite(Unit("LOOP:\nfma.rn.f32 %r3, %r3, %r3, %r4;\nadd.s32 %r1, %r1, 2;\n"
-                   "setp.lt.s32 %p1, %r1, %r2;\n@%p1 bra LOOP;"));
+      RewriteAccepted(FramePtx("LOOP:\nfma.rn.f32 %r3, %r3, %r3, %r4;\nadd.s32 %r1, %r1, 2;\n"
+                               "setp.lt.s32 %p1, %r1, %r2;\n@%p1 bra LOOP;"));
   EXPECT_EQ(unit.counts.counted_loops, 1u);
   // Four statements: 1,024 turns of two.
   EXPECT_THAT(unit.text, HasSubstr("add.s32 %q_e32, %r1, 2048;\n"
@@ -88,7 +70,7 @@ TEST(PtxRewriterTest, CountedLoopsOfAllDirectionsAndTypesAreAccepted) {
     for (const auto& [compare, step] :
          {std::pair{"lt", "3"}, {"gt", "-3"}, {"ne", "1"}, {"ne", "-1"}, {"lt", "4096"}}) {
       const std::string reg = wide ? "%rd" : "%r";
-      const RewrittenPtx unit = Rewrite(Unit(absl::StrCat(
+      const RewrittenPtx unit = RewriteAccepted(FramePtx(absl::StrCat(
           "LOOP:\nxor.b32 %r5, %r5, %r6;\nadd.s", wide ? "64 " : "32 ", reg, "1, ", reg, "1, ",
           step, ";\nsetp.", compare, ".", type, " %p1, ", reg, "1, ", reg, "2;\n@%p1 bra LOOP;")));
       EXPECT_EQ(unit.counts.counted_loops, 1u) << type << compare << step;
@@ -120,7 +102,7 @@ TEST(PtxRewriterTest, OtherLoopsAreNotCounted) {
            "@%p2 bra NEXT;\nLOOP:\nxor.b32 %r3, %r3, 1;\nNEXT:\nadd.s32 %r1, %r1, 1;\n"
            "setp.lt.s32 %p1, %r1, %r2;\n@%p1 bra LOOP;",
        }) {
-    EXPECT_EQ(Rewrite(Unit(loop)).counts.loops, 1u) << loop;
+    EXPECT_EQ(RewriteAccepted(FramePtx(loop)).counts.loops, 1u) << loop;
   }
 }
 
@@ -129,20 +111,21 @@ constexpr char kShort[] =
     "setp.lt.u32 %p1, %r1, %r2;\n@%p1 bra LOOP;";
 
 TEST(PtxRewriterTest, LoopsOverARankStayAsTheyAre) {
-  const RewrittenPtx unit = Rewrite(Unit(kShort));
+  const RewrittenPtx unit = RewriteAccepted(FramePtx(kShort));
   EXPECT_EQ(unit.counts.short_loops, 1u);
   EXPECT_THAT(unit.text, Not(HasSubstr("$Q_head")));
   // A limit that is loaded as 16 bits, or set elsewhere too, is not short.
   for (const auto& [from, to] :
        {std::pair{"ld.shared.u8", "ld.shared.u16"}, {"LOOP:", "@%p3 mov.u32 %r2, 99;\nLOOP:"}}) {
-    const RewrittenPtx other = Rewrite(Unit(absl::StrReplaceAll(kShort, {{from, to}})));
+    const RewrittenPtx other = RewriteAccepted(FramePtx(absl::StrReplaceAll(kShort, {{from, to}})));
     EXPECT_EQ(other.counts.short_loops, 0u) << from;
     EXPECT_THAT(other.text, HasSubstr("$Q_head1"));
   }
 }
 
 TEST(PtxRewriterTest, EndlessLoopsReturn) {
-  const RewrittenPtx unit = Rewrite(Unit("LOOP:\nst.global.u32 [%rd1], %r1;\nbra LOOP;"));
+  const RewrittenPtx unit =
+      RewriteAccepted(FramePtx("LOOP:\nst.global.u32 [%rd1], %r1;\nbra LOOP;"));
   EXPECT_EQ(unit.counts.endless_loops, 1u);
   EXPECT_THAT(unit.text, HasSubstr("@%q_go bra $Q_head1;\nret;\n"));
 }
@@ -150,7 +133,7 @@ TEST(PtxRewriterTest, EndlessLoopsReturn) {
 TEST(PtxRewriterTest, LongStraightCodeLooks) {
   std::string body;
   for (int i = 0; i < 5000; ++i) body += "ld.global.u32 %r1, [%rd1];\n";
-  EXPECT_EQ(Rewrite(Unit(body)).counts.looks, 4u);
+  EXPECT_EQ(RewriteAccepted(FramePtx(body)).counts.looks, 4u);
 }
 
 // Looks in code that is jumped over do not count.
@@ -162,13 +145,13 @@ TEST(PtxRewriterTest, LongWaysWithBranchesLook) {
     for (int k = 0; k < 40; ++k) body += "xor.b32 %r2, %r2, 1;\n";
     absl::StrAppend(&body, "L", i, ":\n");
   }
-  EXPECT_GE(Rewrite(Unit(body)).counts.looks, 19u);
+  EXPECT_GE(RewriteAccepted(FramePtx(body)).counts.looks, 19u);
 }
 
 TEST(PtxRewriterTest, BarriersAreThoseOfTheWholeBlock) {
   for (const char* const barrier :
        {"barrier.sync 1, %r1;", "bar.sync 0;", "barrier.cta.sync 7;", "bar.sync 1, %r2;"}) {
-    const RewrittenPtx unit = Rewrite(Unit(barrier));
+    const RewrittenPtx unit = RewriteAccepted(FramePtx(barrier));
     EXPECT_EQ(unit.counts.barriers, 1u);
     EXPECT_THAT(unit.text, HasSubstr("min.u32 %q_n, %q_n, 256;\n"
                                      "setp.ne.u32 %q_m, %q_n, %q_n;\n"
@@ -178,29 +161,29 @@ TEST(PtxRewriterTest, BarriersAreThoseOfTheWholeBlock) {
 }
 
 TEST(PtxRewriterTest, WarpOperationsOfABlockShareATest) {
-  const RewrittenPtx unit =
-      Rewrite(Unit("shfl.sync.bfly.b32 %r1, %r1, 16, 31, -1;\n"
-                   "vote.sync.any.pred %p1, %p1, 0xffffffff;\n@%p1 bra NEXT;\n"
-                   "bar.warp.sync -1;\nNEXT:\nredux.sync.add.s32 %r1, %r1, 4294967295;"));
+  const RewrittenPtx unit = RewriteAccepted(
+      FramePtx("shfl.sync.bfly.b32 %r1, %r1, 16, 31, -1;\n"
+               "vote.sync.any.pred %p1, %p1, 0xffffffff;\n@%p1 bra NEXT;\n"
+               "bar.warp.sync -1;\nNEXT:\nredux.sync.add.s32 %r1, %r1, 4294967295;"));
   EXPECT_EQ(unit.counts.warp_operations, 3u);
   EXPECT_THAT(unit.text, HasSubstr("activemask.b32 %q_a;\nsetp.eq.u32 %q_m, %q_a, -1;\n"
                                    "@%q_m bra $Q_met1;"));
 }
 
 TEST(PtxRewriterTest, MasksAreTestedAgainWhenTheirRegisterChanges) {
-  const RewrittenPtx unit = Rewrite(
-      Unit("shfl.sync.bfly.b32 %r1, %r1, 1, 31, %r5;\nshfl.sync.bfly.b32 %r1, %r1, 2, 31, %r5;\n"
-           "shfl.sync.bfly.b32 %r5, %r1, 2, 31, %r5;\nshfl.sync.bfly.b32 %r1, %r1, 2, 31, %r5;"));
+  const RewrittenPtx unit = RewriteAccepted(FramePtx(
+      "shfl.sync.bfly.b32 %r1, %r1, 1, 31, %r5;\nshfl.sync.bfly.b32 %r1, %r1, 2, 31, %r5;\n"
+      "shfl.sync.bfly.b32 %r5, %r1, 2, 31, %r5;\nshfl.sync.bfly.b32 %r1, %r1, 2, 31, %r5;"));
   EXPECT_EQ(unit.counts.warp_operations, 2u);
   EXPECT_THAT(unit.text, HasSubstr("vote.sync.all.pred %q_m, %q_m, %q_a;"));
 }
 
 TEST(PtxRewriterTest, SleepsAreDropped) {
-  EXPECT_THAT(Rewrite(Unit("nanosleep.u32 100;")).text, Not(HasSubstr("nanosleep")));
+  EXPECT_THAT(RewriteAccepted(FramePtx("nanosleep.u32 100;")).text, Not(HasSubstr("nanosleep")));
 }
 
 TEST(PtxRewriterTest, RegistersAndResultsAreZero) {
-  const RewrittenPtx unit = Rewrite(Unit(
+  const RewrittenPtx unit = RewriteAccepted(FramePtx(
       "", ".func (.param .align 8 .b8 out[12]) f(.param .b32 x)\n{\n.reg .b16 %h;\nret;\n}\n"));
   EXPECT_THAT(unit.text, HasSubstr("mov.b16 %h, 0;\nst.param.b64 [out+0], 0;\n"
                                    "st.param.b32 [out+8], 0;\n"
@@ -211,9 +194,9 @@ TEST(PtxRewriterTest, RegistersAndResultsAreZero) {
 }
 
 TEST(PtxRewriterTest, ScopesBecomeOne) {
-  const RewrittenPtx unit = Rewrite(
-      Unit("{\n.reg .pred p;\n.reg .b32 %r1;\nsetp.eq.u32 p, %r1, 0;\n@p bra DONE;\nDONE:\n}\n"
-           "{\n.reg .b32 %x<3>;\n{ .reg .b32 %x1; mov.u32 %x1, %x2; bra DONE; DONE: }\n}"));
+  const RewrittenPtx unit = RewriteAccepted(
+      FramePtx("{\n.reg .pred p;\n.reg .b32 %r1;\nsetp.eq.u32 p, %r1, 0;\n@p bra DONE;\nDONE:\n}\n"
+               "{\n.reg .b32 %x<3>;\n{ .reg .b32 %x1; mov.u32 %x1, %x2; bra DONE; DONE: }\n}"));
   EXPECT_THAT(unit.text, HasSubstr("setp.eq.u32 %s1_p, %s1_r1, 0;\n@%s1_p bra $S1_DONE;"));
   EXPECT_THAT(unit.text, HasSubstr(".reg .b32 %s2_x<3>;"));
   EXPECT_THAT(unit.text, HasSubstr("mov.u32 %s3_x1, %s2_x2;\nbra $S3_DONE;\n$S3_DONE:"));
@@ -226,10 +209,10 @@ TEST(PtxRewriterTest, CallsKeepTheirPartsTogether) {
       "{ // callseq\n.reg .b32 temp;\n.param .b32 param0;\nst.param.b32 [param0+0], %r1;\n"
       ".param .b32 param1;\nst.param.b32 [param1+0], %r1;\n.param .b32 retval0;\n"
       "call.uni (retval0), f, (param0, param1);\nld.param.b32 %r2, [retval0+0];\n}\n";
-  const RewrittenPtx unit = Rewrite(
-      Unit(body,
-           ".func (.param .b32 r) f(.param .b32 a, .param .b32 b)\n{\nst.param.b32 [r], 1;\n"
-           "ret;\n}\n"));
+  const RewrittenPtx unit = RewriteAccepted(
+      FramePtx(body,
+               ".func (.param .b32 r) f(.param .b32 a, .param .b32 b)\n{\nst.param.b32 [r], 1;\n"
+               "ret;\n}\n"));
   EXPECT_THAT(unit.text, HasSubstr("st.param.b32 [$S1_param0+0], %r1;\n"
                                    "st.param.b32 [$S1_param1+0], %r1;\n"
                                    "call.uni ($S1_retval0), f, ($S1_param0, $S1_param1);\n"
@@ -237,17 +220,18 @@ TEST(PtxRewriterTest, CallsKeepTheirPartsTogether) {
 }
 
 TEST(PtxRewriterTest, VariablesThatNobodyReadsAreDropped) {
-  const RewrittenPtx unit = Rewrite(Unit("mov.u64 %rd1, used;",
-                                         ".weak .global .align 4 .u32 unused = 256;\n"
-                                         ".global .align 4 .f32 used[2] = {0f3F800000, -1};\n"));
+  const RewrittenPtx unit =
+      RewriteAccepted(FramePtx("mov.u64 %rd1, used;",
+                               ".weak .global .align 4 .u32 unused = 256;\n"
+                               ".global .align 4 .f32 used[2] = {0f3F800000, -1};\n"));
   EXPECT_THAT(unit.text, HasSubstr(".global .align 4 .f32 used[2] = {0f3F800000,-1};"));
   EXPECT_THAT(unit.text, Not(HasSubstr("unused")));
 }
 
 TEST(PtxRewriterTest, CommentsAndStringsHideNothing) {
   const RewrittenPtx unit =
-      Rewrite(Unit("/* trap; */ mov.u32 %r1, 1; // exit;\n.pragma \"nounroll\";\n"
-                   "mov.u32 %r2, /*\n*/ 2;"));
+      RewriteAccepted(FramePtx("/* trap; */ mov.u32 %r1, 1; // exit;\n.pragma \"nounroll\";\n"
+                               "mov.u32 %r2, /*\n*/ 2;"));
   EXPECT_THAT(unit.text, AllOf(HasSubstr("mov.u32 %r1, 1;"), HasSubstr("mov.u32 %r2, 2;"),
                                Not(HasSubstr("trap")), Not(HasSubstr("exit"))));
 }
@@ -262,7 +246,7 @@ struct Refused {
 class PtxRefusedTest : public ::testing::TestWithParam<Refused> {};
 
 TEST_P(PtxRefusedTest, SaysTheRule) {
-  const auto rewritten = RewritePtx(Unit(GetParam().body, GetParam().before), 90);
+  const auto rewritten = RewritePtx(FramePtx(GetParam().body, GetParam().before), 90);
   EXPECT_EQ(rewritten.status().code(), absl::StatusCode::kInvalidArgument);
   const std::string message(rewritten.status().message());
   EXPECT_THAT(message, AllOf(HasSubstr("this operator cannot be made stoppable: "),
@@ -354,8 +338,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(PtxRewriterTest, RefusalsNameTheLineOfTheSource) {
   const auto rewritten = RewritePtx(
-      Unit(".loc 1 14 3\nmov.u32 %r1, 1;\n.loc 2 80 1, function_name $L__info, inlined_at 1 14 3\n"
-           "trap;\n.loc 1 20 1") +
+      FramePtx(
+          ".loc 1 14 3\nmov.u32 %r1, 1;\n.loc 2 80 1, function_name $L__info, inlined_at 1 14 3\n"
+          "trap;\n.loc 1 20 1") +
           ".file 1 \"swish.cc\"\n.file 2 \"/w/kernels/sdk/block.h\"\n",
       90);
   EXPECT_THAT(std::string(rewritten.status().message()),
@@ -365,12 +350,12 @@ TEST(PtxRewriterTest, RefusalsNameTheLineOfTheSource) {
 TEST(PtxRewriterTest, DeclarationsAreLimited) {
   std::string ranges;
   for (int i = 0; i < 100; ++i) absl::StrAppend(&ranges, ".reg .b32 %x", i, "y<3>;\n");
-  EXPECT_THAT(std::string(RewritePtx(Unit(ranges), 90).status().message()),
+  EXPECT_THAT(std::string(RewritePtx(FramePtx(ranges), 90).status().message()),
               HasSubstr("too many declarations of registers (rule P3)"));
 }
 
 TEST(PtxRewriterTest, TextsWithoutEndAreRefused) {
-  const std::string unit = Unit("@%p1 ld.global.u32 {%r1, %r2}, [%rd1+4];\nbra L;\nL:");
+  const std::string unit = FramePtx("@%p1 ld.global.u32 {%r1, %r2}, [%rd1+4];\nbra L;\nL:");
   for (size_t size = 0; size < unit.size() - 2; ++size) {
     const auto rewritten = RewritePtx(unit.substr(0, size), 90);
     EXPECT_TRUE(!rewritten.ok() || VerifyPtx(rewritten->text, 90).ok()) << unit.substr(0, size);

@@ -122,6 +122,9 @@ struct PtxUnit {
 // are allowed, scopes and locations are not.
 absl::StatusOr<PtxUnit> ParsePtx(std::string_view text, bool rewritten = false);
 
+// Bytes of a type's value; 0: not a type of registers.
+uint32_t FindPtxTypeBytes(std::string_view type);
+
 // Appends the declarations of a function, without those of reserved registers.
 void AppendPtxDeclarations(const PtxFunction& function, std::string* text);
 // Appends a statement that sets the register to 0 for each register of the declarations.
