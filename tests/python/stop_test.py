@@ -46,6 +46,14 @@ GPU_HANGS = {
     if (block.thread() < 32) while (memory[1] != 7.0f) {}
     block.barrier();
 """,
+    "missed_by_lanes": """
+    if (block.thread() % 32 == 3) while (memory[1] != 7.0f) {}
+    block.barrier();
+""",
+    "missed_by_lanes_that_returned": """
+    if (block.thread() % 2 == 0) return;
+    block.barrier();
+""",
     "shuffle": """
 #if defined(__CUDA_ARCH__)
       if (block.thread() % 32 != 3) memory[2] = __shfl_xor_sync(0xffffffffu, x[0], 1);

@@ -89,14 +89,17 @@ void PtxInterpreter::Translate(const PtxFunction& from, Function* to) {
       labels[from.statements[i].opcode] = i;
     }
   }
+  bool partial = false;
   for (const PtxStatement& source : from.statements) {
     Statement& statement = to->statements.emplace_back();
     statement.line = source.line;
     if (source.kind == PtxStatement::Kind::kPragma) continue;
     if (source.kind == PtxStatement::Kind::kLabel) {
       statement.operation = Operation::kLabel;
-      statement.met = absl::StartsWith(source.opcode, "$Q_met");
       // "$Q_meet1_0" has another letter there.
+      statement.met = absl::StartsWith(source.opcode, "$Q_met");
+      statement.all = statement.met && !partial;
+      if (statement.met) partial = false;
       continue;
     }
     if (!source.guard.empty()) {
@@ -131,10 +134,12 @@ void PtxInterpreter::Translate(const PtxFunction& from, Function* to) {
       // A vote about %q_m is a part of a form: it is in front of its label.
       statement.operation =
           is("vote.sync.all") && source.reserved ? Operation::kVote : Operation::kWarp;
+      partial |= statement.operation == Operation::kVote;
     } else if (source.Text() == "ld.volatile.shared.u32 %q_s, [%q_c+32];") {
       statement.operation = Operation::kLoadStop;
     } else if (is("atom.shared.cas") && source.reserved) {
-      statement.operation = Operation::kStopOnce;
+      statement.operation =
+          source.operands.back() == "4" ? Operation::kStopOnce : Operation::kLeave;
     } else if (whole && (is("mov.b") || is("mov.u") || is("mov.s") || is("mov.pred")) &&
                source.operands[1][0] != '{' && source.operands[0][0] != '{') {
       statement.operation = Operation::kMove;
@@ -198,8 +203,9 @@ PtxInterpreter::Result PtxInterpreter::Call(const Run& run) {
   frames.push_back({&functions_[entry_], 0, std::vector<uint64_t>(functions_[entry_].registers)});
   uint64_t executed = 0;
   uint32_t stop = 0;
-  // The last thing that control did was to pass the end of a meeting.
+  // The last thing that control did was to pass the end of a meeting, of all lanes.
   bool met = false;
+  bool all = false;
   const auto broken = [&](const Statement& statement, const std::string& what) {
     result.status = absl::InternalError(absl::StrCat("line ", statement.line, ": ", what));
     return result;
@@ -250,6 +256,7 @@ PtxInterpreter::Result PtxInterpreter::Call(const Run& run) {
         break;
       case Operation::kLabel:
         met = statement.met;
+        all = statement.all;
         break;
       case Operation::kMove:
         write(bits == 1 ? operand(0) != 0 : Cut(operand(0), bits));
@@ -308,6 +315,9 @@ PtxInterpreter::Result PtxInterpreter::Call(const Run& run) {
         write(stop);
         if (stop == 0) stop = 4;
         break;
+      case Operation::kLeave:
+        write(random() % 4 != 0 ? operand(1) : Cut(random(), 32));
+        break;
       case Operation::kLanes:
         write(random() % 4 == 0 ? Cut(random() | 1, 32) : 0xffffffff);
         break;
@@ -333,6 +343,7 @@ PtxInterpreter::Result PtxInterpreter::Call(const Run& run) {
         if (operand(0) != kOperatorThreads || operand(1) != 0) {
           return broken(statement, "a barrier of other threads");
         }
+        if (!met || !all) return broken(statement, "a barrier without a meeting");
         write(random() & 1);
         break;
       case Operation::kWarp:

@@ -60,6 +60,7 @@ class PtxInterpreter {
     kConvert,
     kLoadStop,
     kStopOnce,
+    kLeave,
     kLanes,
     kVote,
     kBranch,
@@ -84,6 +85,8 @@ class PtxInterpreter {
     uint8_t bits = 32;
     bool is_signed = false;
     bool met = false;
+    // The meeting is one of all lanes.
+    bool all = false;
     char compare = ' ';
     std::vector<int32_t> written;
     std::vector<Operand> operands;

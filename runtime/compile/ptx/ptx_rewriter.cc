@@ -87,6 +87,7 @@ class FunctionRewriter {
   void AppendEdge(const Edge& edge);
   absl::Status AppendCall(const PtxStatement& statement);
   absl::Status AppendBarrier(const PtxStatement& statement);
+  void AppendMeeting(const std::string& mask);
   absl::Status AppendWarpOperation(const PtxStatement& statement);
   void ForgetMask(const PtxStatement& statement);
   void AppendLook();
@@ -387,6 +388,16 @@ void FunctionRewriter::AppendEdge(const Edge& edge) {
   met_.clear();
 }
 
+// The lanes of the mask are together behind it.
+void FunctionRewriter::AppendMeeting(const std::string& mask) {
+  if (met_ == mask) return;
+  AppendPtxForm(mask == "-1" ? PtxForm::kMeeting : PtxForm::kPartialMeeting,
+                {{"k", absl::StrCat((*next_number_)++)}, {"mask", mask}}, &text_);
+  ++counts_.warp_operations;
+  ++distance_;
+  met_ = mask;
+}
+
 absl::Status FunctionRewriter::AppendWarpOperation(const PtxStatement& statement) {
   if (!statement.guard.empty()) {
     return Refuse(statement, "W3",
@@ -399,13 +410,7 @@ absl::Status FunctionRewriter::AppendWarpOperation(const PtxStatement& statement
   if (mask.find_first_of("|+[]{}!. ") != std::string::npos) {
     return Refuse(statement, "W2", absl::StrCat("'", mask, "' is not a mask"));
   }
-  if (met_ != mask) {
-    AppendPtxForm(mask == "-1" ? PtxForm::kMeeting : PtxForm::kPartialMeeting,
-                  {{"k", absl::StrCat((*next_number_)++)}, {"mask", mask}}, &text_);
-    ++counts_.warp_operations;
-    ++distance_;
-    met_ = mask;
-  }
+  AppendMeeting(mask);
   Append(statement);
   ForgetMask(statement);
   return absl::OkStatus();
@@ -441,6 +446,7 @@ absl::Status FunctionRewriter::AppendBarrier(const PtxStatement& statement) {
     return Refuse(statement, "B1",
                   absl::StrCat("'", statement.opcode, "' is a barrier of some threads"));
   }
+  AppendMeeting("-1");
   AppendPtxForm(PtxForm::kBarrier, {}, &text_);
   ++counts_.barriers;
   return absl::OkStatus();

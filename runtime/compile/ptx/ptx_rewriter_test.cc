@@ -160,6 +160,39 @@ TEST(PtxRewriterTest, BarriersAreThoseOfTheWholeBlock) {
   }
 }
 
+// A barrier waits for the lanes of its warp, and some of them may never come.
+TEST(PtxRewriterTest, LanesMeetBeforeABarrier) {
+  const RewrittenPtx unit = RewriteAccepted(FramePtx("bar.sync 0;"));
+  EXPECT_THAT(unit.text, HasSubstr("activemask.b32 %q_a;\nsetp.eq.u32 %q_m, %q_a, -1;\n"
+                                   "@%q_m bra $Q_met1;\n"));
+  EXPECT_THAT(unit.text, HasSubstr("ret;\n$Q_met1:\nmov.u32 %q_n, %ntid.x;\n"));
+  // The tests of a basic block are shared.
+  const std::string shuffle = "shfl.sync.bfly.b32 %r1, %r1, 16, 31, -1;\n";
+  const auto tests = [](const std::string& body) {
+    return RewriteAccepted(FramePtx(body)).counts.warp_operations;
+  };
+  EXPECT_EQ(tests("bar.sync 0;\nxor.b32 %r1, %r1, 1;\nbar.sync 0;\n" + shuffle), 1u);
+  EXPECT_EQ(tests(shuffle + "bar.sync 0;"), 1u);
+  EXPECT_EQ(tests("bar.sync 0;\n@%p1 bra NEXT;\nbar.sync 0;\nNEXT:\nbar.sync 0;"), 3u);
+  // Not that of some lanes.
+  EXPECT_EQ(tests("shfl.sync.bfly.b32 %r1, %r1, 16, 31, %r2;\nbar.sync 0;"), 2u);
+}
+
+// The last lane may come while another one, which was told to stop, leaves: then both stay.
+TEST(PtxRewriterTest, ALaneLeavesAMeetingOnlyIfItTakesItsArrivalBack) {
+  const RewrittenPtx unit = RewriteAccepted(FramePtx("bar.sync 0;"));
+  for (const char* const step : {"0", "1"}) {
+    EXPECT_THAT(unit.text, HasSubstr(absl::StrCat("@%q_go bra $Q_meet1_", step,
+                                                  ";\n"
+                                                  "add.s32 %q_t, %q_u, -1;\n"
+                                                  "atom.shared.cas.b32 %q_t, [%q_w+128], %q_u, "
+                                                  "%q_t;\n"
+                                                  "setp.ne.u32 %q_m, %q_t, %q_u;\n"
+                                                  "@%q_m bra $Q_meet1_",
+                                                  step, ";\nbra $Q_apart1;\n")));
+  }
+}
+
 TEST(PtxRewriterTest, WarpOperationsOfABlockShareATest) {
   const RewrittenPtx unit = RewriteAccepted(
       FramePtx("shfl.sync.bfly.b32 %r1, %r1, 16, 31, -1;\n"

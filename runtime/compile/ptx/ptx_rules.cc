@@ -16,7 +16,7 @@ namespace resident {
 namespace {
 
 // Increase it when the rewriter or the verifier changes.
-constexpr char kVersion[] = "1";
+constexpr char kVersion[] = "2";
 
 constexpr size_t kMeetings = __builtin_offsetof(Confine, meetings);
 

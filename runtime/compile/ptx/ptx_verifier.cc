@@ -447,6 +447,7 @@ absl::Status FunctionVerifier::CheckWays(size_t begin) {
           met = form.names["mask"];
           break;
         case PtxForm::kBarrier:
+          if (met != "-1") return Refuse(at, "a barrier without its test");
           break;
         default:
           met.clear();

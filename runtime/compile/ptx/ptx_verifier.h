@@ -11,8 +11,8 @@
 //   2. After a look that finds it set, no loop of the function begins another turn, except those,
 //      and functions that it calls return at once.
 //   3. A thread waits for others only at a barrier at which all threads of the block arrive, also
-//      those that have returned (the kernel arrives for them), and for lanes of its warp only
-//      where they all are, or are known to be coming.
+//      those that have returned (the kernel arrives for them), and for lanes of its warp, as each
+//      barrier does, only where they all are, or are known to be coming.
 // It does not look at where accesses go: an operator can overwrite the stop word.
 //
 // Thread safety: pure functions.

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "runtime/compile/ptx/ptx_frame_for_test.h"
 
@@ -152,6 +151,16 @@ INSTANTIATE_TEST_SUITE_P(
                "a reserved name outside of a form"},
         Change{"BarrierThatEndsTheTask", "setp.ne.u32 %q_m, %q_n, %q_n;",
                "setp.eq.u32 %q_m, %q_n, %q_n;", "a reserved name outside of a form"},
+        Change{"BarrierOfSomeLanes", "setp.eq.u32 %q_m, %q_a, -1;", "setp.ne.u32 %q_m, %q_a, -1;",
+               "a reserved name outside of a form"},
+        Change{"BarrierBehindALabel", "mov.u32 %q_n, %ntid.x;", "NEXT:\nmov.u32 %q_n, %ntid.x;",
+               "a barrier without its test"},
+        Change{"BarrierBehindABranch", "mov.u32 %q_n, %ntid.x;",
+               "@%p1 bra NEXT;\nNEXT:\nmov.u32 %q_n, %ntid.x;", "a barrier without its test"},
+        Change{"BarrierBehindACall", "mov.u32 %q_n, %ntid.x;",
+               "call inner;\nmov.u32 %q_n, %ntid.x;", "a barrier without its test"},
+        Change{"MeetingOfThoseWhoLeave", "atom.shared.cas.b32 %q_t, [%q_w+128], %q_u, %q_t;\n", "",
+               "a reserved name outside of a form"},
         Change{"BarrierOfItsOwn", "call inner;", "barrier.sync 2;", "a barrier of its own"},
         Change{"Sleep", "call inner;", "nanosleep.u32 1000000;", "it sleeps"},
         Change{"WarpWithoutTest", "call inner;",
@@ -177,6 +186,19 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"Scope", "call inner;", "{ call inner; }", "too many scopes"},
         Change{"Trap", "call inner;", "trap;", "'trap' ends the engine"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// The lanes of a mask are not all.
+TEST(PtxVerifierTest, ABarrierBehindAMeetingOfSomeLanesIsRefused) {
+  const std::string text =
+      RewriteAccepted(FramePtx("shfl.sync.bfly.b32 %r1, %r1, 16, 31, %r2;\nbar.sync 0;")).text;
+  const size_t begin = text.find("activemask.b32 %q_a;\nsetp.eq.u32 %q_m, %q_a, -1;");
+  const size_t end = text.find("$Q_met2:\n");
+  ASSERT_LT(begin, end) << text;
+  std::string without = text;
+  without.erase(begin, end + 9 - begin);
+  EXPECT_THAT(std::string(VerifyPtx(without, 90).message()),
+              HasSubstr("a barrier without its test"));
+}
 
 TEST(PtxVerifierTest, LongWaysAreRefused) {
   std::string straight;
