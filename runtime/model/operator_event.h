@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,9 @@ struct ChangeContext {
   std::string set = {};
   uint64_t lease = 0;
   bool drift = false;
+  // Called while the change is committed, when no other change is made: an error refuses it. Null:
+  // what the caller may do was checked before.
+  std::function<absl::Status()> authorize = {};
 };
 
 struct OperatorEvent {

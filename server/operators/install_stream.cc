@@ -24,6 +24,7 @@ absl::Status InstallStream::Add(grpc::ByteBuffer& bytes) {
 absl::StatusOr<grpc::ByteBuffer> InstallStream::Finish() {
   ASSIGN_OR_RETURN(request_, collector_.Finish());
   request_.actor = identity_->name();
+  request_.context.authorize = CheckOwnOperatorAgain(identity_, core_, request_.name);
   InstallProgress submitted;
   submitted.state = VersionState::kSubmitted;
   submitted.duration = Clock::now() - started_;

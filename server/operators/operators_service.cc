@@ -82,8 +82,8 @@ class OperatorsService final : public OperatorsCallbacks {
                                      v1::ActivateResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
       ASSIGN_OR_RETURN(SwitchRequest request, ParseSwitch(*message));
-      ASSIGN_OR_RETURN(request.actor,
-                       AuthorizeChange(*context, core_, request.name, kInstallRoles));
+      ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name, kInstallRoles,
+                                                      &request.context));
       RETURN_IF_ERROR(call.Enter(core_.gate));
       WorkerPool& pool = request.force ? core_.pools.rounds : core_.pools.changes;
       return call.Post(pool, [this, response, request = std::move(request)]() -> absl::Status {
@@ -102,8 +102,8 @@ class OperatorsService final : public OperatorsCallbacks {
                                      v1::RollbackResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
       ASSIGN_OR_RETURN(SwitchRequest request, ParseSwitch(*message));
-      ASSIGN_OR_RETURN(request.actor,
-                       AuthorizeChange(*context, core_, request.name, kInstallRoles));
+      ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name, kInstallRoles,
+                                                      &request.context));
       RETURN_IF_ERROR(call.Enter(core_.gate));
       return call.Post(core_.pools.changes,
                        [this, response, request = std::move(request)]() -> absl::Status {
@@ -121,9 +121,9 @@ class OperatorsService final : public OperatorsCallbacks {
                                    const v1::RemoveRequest* request,
                                    v1::RemoveResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
-      ASSIGN_OR_RETURN(std::string actor,
-                       AuthorizeChange(*context, core_, request->name(), kInstallRoles));
       ASSIGN_OR_RETURN(ChangeContext change, ParseContext(request->context()));
+      ASSIGN_OR_RETURN(std::string actor,
+                       AuthorizeChange(*context, core_, request->name(), kInstallRoles, &change));
       RETURN_IF_ERROR(call.Enter(core_.gate));
       core_.pools.changes.Post([this, context, request, response, actor = std::move(actor),
                                 change = std::move(change), answer = call.Defer()] {
@@ -146,8 +146,8 @@ class OperatorsService final : public OperatorsCallbacks {
                                     v1::PromoteResponse* response) override {
     return UnaryCall::Serve(*context, [&](UnaryCall& call) -> absl::Status {
       ASSIGN_OR_RETURN(PromoteRequest request, ParsePromote(*message));
-      ASSIGN_OR_RETURN(request.actor,
-                       AuthorizeChange(*context, core_, request.name, kInstallRoles));
+      ASSIGN_OR_RETURN(request.actor, AuthorizeChange(*context, core_, request.name, kInstallRoles,
+                                                      &request.context));
       RETURN_IF_ERROR(call.Enter(core_.gate));
       return call.Post(
           core_.pools.changes, [this, response, request = std::move(request)]() -> absl::Status {

@@ -57,10 +57,11 @@ absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
 
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
                                             const Core& core, const std::string& operator_name,
-                                            RoleSet any_of) {
+                                            RoleSet any_of, ChangeContext* change) {
   ASSIGN_OR_RETURN(const auto identity, IdentifyCaller(context, core));
   RETURN_IF_ERROR(identity->account()->MayInstall(operator_name, any_of));
   RETURN_IF_ERROR(CheckOwnOperator(*identity->account(), core, operator_name));
+  if (change != nullptr) change->authorize = CheckOwnOperatorAgain(identity, core, operator_name);
   return identity->name();
 }
 
@@ -81,6 +82,14 @@ absl::Status CheckOwnOperator(const Account& account, const Core& core,
     }
   }
   return absl::OkStatus();
+}
+
+std::function<absl::Status()> CheckOwnOperatorAgain(std::shared_ptr<Identity> identity,
+                                                    const Core& core,
+                                                    const std::string& operator_name) {
+  return [identity = std::move(identity), &core, operator_name] {
+    return CheckOwnOperator(*identity->account(), core, operator_name);
+  };
 }
 
 MessageLimits FindMessageLimits(const Core& core, std::string_view method) {

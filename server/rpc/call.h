@@ -4,6 +4,7 @@
 #ifndef RESIDENT_SERVER_RPC_CALL_H_
 #define RESIDENT_SERVER_RPC_CALL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,14 +40,22 @@ absl::StatusOr<std::shared_ptr<Client>> FindSessionClient(
     const grpc::CallbackServerContext& context, Core& core);
 
 // The name of the caller that changes the operator, for the audit log; "anonymous" if callers have
-// no identities. `any_of`: the roles that suffice. PERMISSION_DENIED: the caller may not change it.
+// no identities. `any_of`: the roles that suffice. `change`: gets what has to hold when it is
+// committed, too; null: any_of has no install_confined. PERMISSION_DENIED: the caller may not
+// change it.
 absl::StatusOr<std::string> AuthorizeChange(const grpc::CallbackServerContext& context,
                                             const Core& core, const std::string& operator_name,
-                                            RoleSet any_of = Role::kInstall);
+                                            RoleSet any_of = Role::kInstall,
+                                            ChangeContext* change = nullptr);
 // PERMISSION_DENIED: the account has only the role install_confined, and a version of the operator
 // was installed by another one, or from a source or an object.
 absl::Status CheckOwnOperator(const Account& account, const Core& core,
                               const std::string& operator_name);
+// For ChangeContext::authorize: CheckOwnOperator of the identity's account. Another installer may
+// be faster between the check of a call and its change.
+std::function<absl::Status()> CheckOwnOperatorAgain(std::shared_ptr<Identity> identity,
+                                                    const Core& core,
+                                                    const std::string& operator_name);
 
 // The limits of a message of `method` ("/package.Service/Method"): the objects that the table of
 // methods allows, and the memory of one client.

@@ -208,6 +208,7 @@ Registry::Commit LiveOperatorManager::CommitOwn(const std::string& message) {
 
 Registry::Commit LiveOperatorManager::CommitFor(const StateStore::Origin& origin) {
   return [this, origin](const RegistryChange& change) -> absl::StatusOr<uint64_t> {
+    if (origin.context.authorize) RETURN_IF_ERROR(origin.context.authorize());
     RETURN_IF_ERROR(claims_.Check(change.name, origin.context));
     // A rollback is urgent, and a trial does not change the active version.
     if (change.kind != EventKind::kRolledBack && change.kind != EventKind::kPromoted) {

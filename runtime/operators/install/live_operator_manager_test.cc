@@ -311,6 +311,45 @@ TEST_F(LiveOperatorManagerTest, AStoredVersionWithoutItsMainFileIsNotRestored) {
   EXPECT_EQ(registry_->Describe("object").status().code(), absl::StatusCode::kNotFound);
 }
 
+// What may have changed since the call was checked is checked again when its change is committed,
+// when no other change is made.
+TEST_F(LiveOperatorManagerTest, AChangeIsAuthorizedWhenItIsCommitted) {
+  InstallTwo("square");
+  const uint64_t revision = registry_->Revision("square");
+  int calls = 0;
+  ChangeContext context;
+  context.authorize = [&]() -> absl::Status {
+    ++calls;
+    EXPECT_EQ(registry_->Describe("square")->versions.size(), 2u);
+    return absl::PermissionDeniedError("another installer was faster");
+  };
+  InstallRequest install;
+  install.name = "square";
+  install.kind = OperatorKind::kBytecode;
+  install.body = kSquare + kSquare;
+  install.context = context;
+  SwitchRequest change = MakeSwitch("square");
+  change.context = context;
+  PromoteRequest promote;
+  promote.name = "square";
+  promote.version = 2;
+  promote.shadow_percent = 10;
+  promote.context = context;
+  for (const absl::Status& refused : std::vector<absl::Status>{
+           manager_.Install(
+               install, [](const InstallProgress&) {}, [] { return false; }),
+           manager_.Activate(change).status(), manager_.Promote(promote).status(),
+           manager_.Remove("square", std::nullopt, "somebody", context).status()}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  }
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(registry_->Revision("square"), revision);
+  EXPECT_EQ(Active("square"), 1u);
+  ASSERT_TRUE(manager_.Activate(MakeSwitch("square")).ok());
+  EXPECT_EQ(manager_.Rollback(change).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Active("square"), 2u);
+}
+
 TEST_F(LiveOperatorManagerTest, ARemovalReturnsNotificationsOfItsLastTasks) {
   Install("square", VersionState::kActive);
   auto task = registry_->ResolveProgram("square", 0);
