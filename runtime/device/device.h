@@ -95,6 +95,8 @@ class Device {
   const DurationHistogram& resume_duration() const { return resume_duration_; }
   // Pauses of changes of generation: from the hold of submission until tasks are submitted again.
   const DurationHistogram& generation_pause() const { return generation_pause_; }
+  // See DeviceQueue::stop_durations.
+  const DurationHistogram& stop_duration() const { return queue_.stop_durations(); }
 
  protected:
   Device(uint32_t index, const DeviceQueue::Options& queue, bool started,

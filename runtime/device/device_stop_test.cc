@@ -132,6 +132,13 @@ TEST_F(DeviceStopTest, ACancellationStopsATaskThatRuns) {
   ASSERT_TRUE(hang.Await());
   EXPECT_EQ(hang.batch->status[0], TaskStatus::kCancelled);
   EXPECT_EQ(hang.batch->detail[0], kCancelled);
+  const DurationHistogram& stops = harness_.device().stop_duration();
+  uint64_t counted = 0;
+  for (int bucket = 0; bucket < DurationHistogram::kBuckets; ++bucket) {
+    counted += stops.count(bucket);
+  }
+  EXPECT_EQ(counted, 1u);
+  EXPECT_GT(stops.sum_ns(), 0u);
 }
 
 TEST_F(DeviceStopTest, OnlyTheTaskThatIsCancelledIsStopped) {

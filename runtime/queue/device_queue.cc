@@ -294,6 +294,8 @@ class DeviceQueue::Impl {
     return counters;
   }
 
+  const DurationHistogram& stop_durations() const { return stop_durations_; }
+
   ClientCounters client_counters(ClientId id) const {
     absl::MutexLock lock(&mu_);
     return queues_.counters(id);
@@ -677,7 +679,8 @@ class DeviceQueue::Impl {
   TimeSource& time_;
 
   mutable absl::Mutex dispatch_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  RingTasks tasks_ ABSL_GUARDED_BY(dispatch_mu_);
+  DurationHistogram stop_durations_;
+  RingTasks tasks_ ABSL_GUARDED_BY(dispatch_mu_){&stop_durations_};
   bool clients_wait_ ABSL_GUARDED_BY(dispatch_mu_) = false;  // Clients wait for room in the ring.
   HotLanes lanes_ ABSL_GUARDED_BY(dispatch_mu_);
   // A lane had something to take during the hold or park.
@@ -781,6 +784,7 @@ std::vector<RunningTask> DeviceQueue::RunningTasks() { return impl_->RunningTask
 std::vector<uint32_t> DeviceQueue::RunningSlots() { return impl_->RunningSlots(); }
 void DeviceQueue::ForgetEstimate(uint32_t operator_slot) { impl_->ForgetEstimate(operator_slot); }
 DeviceQueue::Counters DeviceQueue::counters() const { return impl_->counters(); }
+const DurationHistogram& DeviceQueue::stop_durations() const { return impl_->stop_durations(); }
 DeviceQueue::ClientCounters DeviceQueue::client_counters(ClientId client) const {
   return impl_->client_counters(client);
 }

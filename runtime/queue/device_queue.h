@@ -53,8 +53,9 @@
 
 namespace resident {
 
-class HostRing;    // runtime/ring/host_ring.h
-class LaneSource;  // runtime/queue/lane_source.h
+class DurationHistogram;  // runtime/queue/operator_stats.h
+class HostRing;           // runtime/ring/host_ring.h
+class LaneSource;         // runtime/queue/lane_source.h
 
 using ClientId = uint64_t;
 
@@ -206,6 +207,9 @@ class DeviceQueue {
   void ForgetEstimate(uint32_t operator_slot);
 
   Counters counters() const;
+  // The times from each request to stop a task that ran until its completion arrived, also of tasks
+  // that could not be stopped.
+  const DurationHistogram& stop_durations() const;
   ClientCounters client_counters(ClientId client) const;
 
  private:

@@ -287,6 +287,10 @@ void RingTasks::EndWith(Entry& entry, TaskStatus status) {
 
 void RingTasks::Close(Entry& entry, bool lost, FinishedBatches* finished) {
   Batch& batch = *entry.batch;
+  if (entry.stop != StopReason::kNone && !lost) {
+    const std::chrono::nanoseconds took = Clock::now() - entry.stop_asked;
+    stop_durations_.Observe(static_cast<uint64_t>(took.count()));
+  }
   batch.finished += entry.count;
   const bool more = batch.submitted < batch.count();
   if (batch.finished == batch.count()) {
@@ -331,7 +335,9 @@ bool RingTasks::StopExpired(Clock::time_point now) {
     const StopReason reason = ReasonToStop(running, now);
     if (reason == StopReason::kNone || running.stop != StopReason::kNone) continue;
     published = true;
-    if (ring_->PublishStop(*sequence, reason)) running.stop = reason;
+    if (!ring_->PublishStop(*sequence, reason)) continue;
+    running.stop = reason;
+    running.stop_asked = Clock::now();
   }
   if (published) RingDoorbell();
   next_stop_ = std::min(next_stop_, now + kStopInterval);

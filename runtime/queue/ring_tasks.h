@@ -33,6 +33,7 @@
 #include "runtime/queue/batch.h"
 #include "runtime/queue/batch_outcome.h"
 #include "runtime/queue/device_queue.h"
+#include "runtime/queue/operator_stats.h"
 #include "runtime/queue/ring_backlog.h"
 #include "runtime/ring/host_ring.h"
 
@@ -40,6 +41,9 @@ namespace resident {
 
 class RingTasks {
  public:
+  // `stop_durations`: gets the time from each request to stop a task until its completion arrived.
+  explicit RingTasks(DurationHistogram* stop_durations) : stop_durations_(*stop_durations) {}
+
   // REQUIRES: no ring.
   void SetRing(std::shared_ptr<HostRing> ring);
   const std::shared_ptr<HostRing>& ring() const { return ring_; }
@@ -118,8 +122,9 @@ class RingTasks {
     uint32_t index = 0;
     uint32_t count = 1;
     uint32_t claim = 1;  // Tasks that a block takes at a time.
-    // Why the device was asked to stop it, if it was.
+    // Why the device was asked to stop it, if it was, and when.
     StopReason stop = StopReason::kNone;
+    Clock::time_point stop_asked = {};
   };
 
   // The task that a worker was seen running, and since when, measured by `time_`.
@@ -156,6 +161,7 @@ class RingTasks {
   bool IsSuspect(uint64_t sequence, Entry& entry, const std::vector<uint32_t>& suspects) const;
   Breadcrumb ReadBreadcrumb(uint32_t worker) const;
 
+  DurationHistogram& stop_durations_;
   std::shared_ptr<HostRing> ring_;
   std::vector<Entry> entries_;                 // By ring slot.
   std::vector<SeenTask> seen_;                 // By worker.

@@ -176,6 +176,7 @@ MetricsSources MakeDaemonSources(const Graphs& graphs, const LaneTable& lanes, L
                                   &core.operators)] { return events->counts(); },
           .trials = [&core] { return ListTrials(core); },
           .native_forms = [&core] { return core.operators.native_counters(); },
+          .isolation_refusals = [&core] { return core.operators.isolation_refusals(); },
           .active = [&core] { return ListActive(core); },
           .claim_seconds = [&core] { return ReadClaimAge(core); },
           .operators_dir = nullptr,

@@ -77,6 +77,10 @@ struct FakeSources {
                   return OperatorManager::NativeCounters{
                       .serving = 3, .comparisons = 7, .mismatches = 0, .quarantined = 1};
                 },
+            .isolation_refusals =
+                [] {
+                  return std::map<std::string, uint64_t>{{"C1", 4}, {"other", 0}};
+                },
             .active =
                 [] {
                   return std::vector<ActiveSeries>{{"swish", "ranking", "r-1", "0123456789ab"}};

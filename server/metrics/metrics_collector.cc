@@ -187,6 +187,8 @@ class DeviceFamilies {
                  static_cast<double>(snapshot.queue.stopped[static_cast<size_t>(reason)]));
     }
 
+    AddHistogram(stop_, labels, device.stop_duration());
+
     if (const auto engine = ReadProcess(snapshot.engine_pid)) {
       AddCounter(engine_cpu_, labels, engine->cpu_seconds);
       AddGauge(engine_memory_, labels, static_cast<double>(engine->resident_bytes));
@@ -200,7 +202,8 @@ class DeviceFamilies {
           &parks_,       &resumes_,       &park_,         &resume_,       &restarts_,
           &memory_,      &memory_used_,   &buffers_,      &staging_used_, &staging_waiting_,
           &engine_cpu_,  &engine_memory_, &spare_,        &last_restart_, &lanes_,
-          &submissions_, &lane_joined_,   &lane_wakeups_, &lane_polling_, &stopped_}) {
+          &submissions_, &lane_joined_,   &lane_wakeups_, &lane_polling_, &stopped_,
+          &stop_}) {
       families.push_back(std::move(*family));
     }
   }
@@ -276,6 +279,9 @@ class DeviceFamilies {
       Family("resident_tasks_stopped_total", MetricType::Counter,
              "Tasks that were stopped while they ran, or behind one of their range, by reason: "
              "time_limit, deadline, cancelled, lanes_apart.");
+  MetricFamily stop_ = Family("resident_stop_seconds", MetricType::Histogram,
+                              "Time from a request to stop a task that runs, because of its "
+                              "deadline or a cancellation, until it had ended.");
   MetricFamily engine_cpu_ =
       Family("resident_engine_cpu_seconds_total", MetricType::Counter,
              "Processor time of the device's engine process; restarts at 0 with each engine.");
@@ -349,6 +355,12 @@ void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& fa
   for (const auto& [event, count] : sources.operator_events()) {
     AddCounter(events, {{"event", event}}, static_cast<double>(count));
   }
+  MetricFamily refusals = Family("resident_isolation_refusals_total", MetricType::Counter,
+                                 "Installs whose code could not be made stoppable, by the rule "
+                                 "that refused it.");
+  for (const auto& [rule, count] : sources.isolation_refusals()) {
+    AddCounter(refusals, {{"rule", rule}}, static_cast<double>(count));
+  }
   MetricFamily shadowed =
       Family("resident_trial_shadow_tasks", MetricType::Gauge,
              "Tasks that a version on trial has run in addition to the active version.");
@@ -377,7 +389,7 @@ void CollectChanges(const MetricsSources& sources, std::vector<MetricFamily>& fa
                             "Time since the plan that has the daemon's claim was claimed first; 0: "
                             "there is no claim.",
                             sources.claim_seconds()));
-  for (MetricFamily* family : {&events, &shadowed, &mismatches}) {
+  for (MetricFamily* family : {&events, &refusals, &shadowed, &mismatches}) {
     families.push_back(std::move(*family));
   }
 }

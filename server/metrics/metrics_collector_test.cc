@@ -142,6 +142,8 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   const std::string page = Page(fake);
   EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="installed"} 5)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_operator_events_total{event="quarantined"} 0)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_isolation_refusals_total{rule="C1"} 4)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_isolation_refusals_total{rule="other"} 0)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_tasks{operator="add",version="2"} 40)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_trial_shadow_mismatches{operator="add",version="2"} 1)"));
   EXPECT_THAT(page, HasSubstr("resident_operator_active_info{operator=\"swish\",set=\"ranking\","
@@ -157,6 +159,7 @@ TEST(MetricsCollectorTest, ChangesOfOperatorsAndTheirPauses) {
   EXPECT_THAT(page,
               HasSubstr(R"(resident_generation_changes_total{device="0",outcome="failed"} 1)"));
   EXPECT_THAT(page, HasSubstr(R"(resident_generation_pause_seconds_count{device="0"} 3)"));
+  EXPECT_THAT(page, HasSubstr(R"(resident_stop_seconds_count{device="0"} 0)"));
 }
 
 TEST(MetricsCollectorTest, MemoryThatClientsUse) {

@@ -99,6 +99,8 @@ struct MetricsSources {
   std::function<std::map<std::string, uint64_t>()> operator_events;
   std::function<std::vector<TrialSeries>()> trials;
   std::function<OperatorManager::NativeCounters()> native_forms;
+  // Installs whose code could not be made stoppable, by rule.
+  std::function<std::map<std::string, uint64_t>()> isolation_refusals;
   std::function<std::vector<ActiveSeries>()> active;
   // Age of the plan that has the daemon's claim, in seconds; 0: there is none.
   std::function<double()> claim_seconds;

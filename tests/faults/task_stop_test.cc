@@ -66,6 +66,7 @@ TEST_F(TaskStopTest, TheTimeoutOfABatchStopsItsTaskThatRuns) {
   EXPECT_EQ(outcome.status(0), v1::TASK_STATUS_DEADLINE_EXCEEDED);
   EXPECT_THAT(outcome.message(), HasSubstr("while the task was in the ring, and it was stopped"));
   EXPECT_TRUE(AwaitStopped({"deadline"}));
+  EXPECT_THAT(daemon_.Metrics(), HasSubstr("resident_stop_seconds_count{device=\"0\"} 1\n"));
 }
 
 TEST_F(TaskStopTest, TheDeadlineOfACallStopsItsTaskThatRuns) {

@@ -67,20 +67,25 @@ GPU_HANGS = {
 #endif
 """,
 }
+TRAP = """
+#if defined(__CUDA_ARCH__)
+    __trap();
+#endif
+"""
 
 
 class Stops(support.PackageTest):
     def pid(self):
         return self.rd.status().message.devices[0].engine_pid
 
-    def install(self, kind, hang):
+    def install(self, kind, hang, isolation="", level="stoppable"):
         name = "hang_" + kind
         calm = np.float32([0, 2, 3, 4])
         self.rd.operators.install(
             name, source=SOURCE.format(name=name, hang=hang), signature=SIGNATURE, wait="active",
-            examples=[residentd.Example(calm, calm)], task_time_ms=LIMIT_MS)
-        # It was not asked for: it is the default.
-        self.assertEqual(list(self.rd.operators.describe(name).isolation.values()), ["stoppable"])
+            examples=[residentd.Example(calm, calm)], task_time_ms=LIMIT_MS, isolation=isolation)
+        # Without a request: it is the default.
+        self.assertEqual(list(self.rd.operators.describe(name).isolation.values()), [level])
         return self.rd.op(name)
 
     def test_each_hang_ends_alone(self):
@@ -121,6 +126,15 @@ class Stops(support.PackageTest):
         self.assertEqual(wrong, [])
         self.assertGreater(others[0], 0)
         self.assertEqual(self.pid(), pid)
+
+    @support.unittest.skipUnless(ON_GPU, "on a CPU every version can be stopped")
+    def test_an_operator_that_does_not_pass_is_trusted(self):
+        calm = np.float32([0, 2])
+        with self.assertRaises(residentd.InvalidArgument) as caught:
+            self.install("trap", TRAP, isolation="stoppable")
+        self.assertIn("rule C1", str(caught.exception))
+        operator = self.install("trap", TRAP, level="trusted")
+        np.testing.assert_array_equal(operator(calm), calm)
 
     def test_a_deadline_ends_a_hang(self):
         operator = self.install("late", HANGS["endless"])

@@ -285,6 +285,9 @@ TEST_P(PtxRefusedTest, SaysTheRule) {
   EXPECT_THAT(message, AllOf(HasSubstr("this operator cannot be made stoppable: "),
                              HasSubstr(GetParam().message), HasSubstr(". Fix: "),
                              EndsWith("install it with --isolation=trusted")));
+  const std::string rule = FindRefusingPtxRule(message);
+  EXPECT_THAT(message, HasSubstr("(rule " + rule + ")"));
+  EXPECT_THAT(PtxRefusingRules(), ::testing::Contains(rule));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -142,6 +142,22 @@ absl::Status PtxRefused(std::string_view where, std::string_view rule, std::stri
                    std::string(rule), "). Fix: ", fix, "install it with --isolation=trusted"));
 }
 
+std::vector<std::string> PtxRefusingRules() {
+  std::vector<std::string> rules;
+  for (const Rule& rule : kRules) rules.emplace_back(rule.name);
+  return rules;
+}
+
+std::string FindRefusingPtxRule(std::string_view message) {
+  for (const Rule& rule : kRules) {
+    const std::string named = absl::StrCat(" (rule ", rule.name, "). Fix: ");
+    if (message.find(named) != std::string_view::npos) {
+      return std::string(rule.name);
+    }
+  }
+  return "";
+}
+
 const std::string* PtxNames::Find(std::string_view name) const {
   for (const auto& [known, text] : texts_) {
     if (known == name) return &text;

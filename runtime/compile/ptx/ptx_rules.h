@@ -69,6 +69,9 @@ bool IsPtxSpecialRegister(std::string_view name);
 
 // The error for a unit that a rule refuses. `where`: "swish.cc:14", or empty.
 absl::Status PtxRefused(std::string_view where, std::string_view rule, std::string_view what);
+// The rules that refuse units, and the one that such an error names; "": it names none.
+std::vector<std::string> PtxRefusingRules();
+std::string FindRefusingPtxRule(std::string_view message);
 
 enum class PtxForm : uint8_t {
   kPrologue,

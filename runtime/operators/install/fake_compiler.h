@@ -14,7 +14,9 @@ namespace resident {
 
 class FakeCompiler final : public Compiler {
  public:
-  // Every unit is stoppable if the job allows it.
+  // Every unit is stoppable if the job allows it, unless this is set: the reason why none is.
+  std::string not_stoppable;
+
   CompileResult Compile(const CompileJob& job) override {
     return Unit(job.cancelled, job.checked ? Isolation::kTrusted : job.isolation);
   }
@@ -24,9 +26,13 @@ class FakeCompiler final : public Compiler {
   Counters counters() const override { return {}; }
 
  private:
-  static CompileResult Unit(const std::function<bool()>& cancelled, Isolation isolation) {
+  CompileResult Unit(const std::function<bool()>& cancelled, Isolation isolation) const {
     CompileResult result;
-    if (isolation != Isolation::kTrusted) result.isolation = Isolation::kStoppable;
+    if (isolation != Isolation::kTrusted && !not_stoppable.empty()) {
+      result.isolation_reason = not_stoppable;
+    } else if (isolation != Isolation::kTrusted) {
+      result.isolation = Isolation::kStoppable;
+    }
     if (cancelled && cancelled()) result.compiled = absl::CancelledError("cancelled");
     result.symbol = "resident_op_0123456789abcdef";
     result.object = std::make_shared<const std::string>("unit");

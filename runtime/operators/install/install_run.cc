@@ -9,6 +9,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/errors.h"
 #include "runtime/compile/expression/expression.h"
+#include "runtime/compile/ptx/ptx_rules.h"
 #include "runtime/compile/unit.h"
 #include "runtime/operators/errors.h"
 #include "runtime/operators/install/bytecode_validation.h"
@@ -155,6 +156,12 @@ absl::Status InstallRun::Compile() {
   spec_.isolation = built_.isolation;
   spec_.isolation_reason = built_.isolation_reason;
   spec_.rewritten = built_.rewritten;
+  // One that has to be stoppable is refused for the reason.
+  const std::string reason =
+      built_.inspected.ok() ? built_.isolation_reason : std::string(built_.inspected.message());
+  if (!reason.empty() && (built_.inspected.ok() || !FindRefusingPtxRule(reason).empty())) {
+    manager_.CountIsolationRefusal(reason);
+  }
   Report({.state = VersionState::kCompiled,
           .steps = built_.compile_steps,
           .cached = built_.cached,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/compile/ptx/ptx_rules.h"
 #include "runtime/device/engine_end.h"
 #include "runtime/operators/errors.h"
 #include "runtime/operators/install/install_run.h"
@@ -55,6 +56,9 @@ std::vector<VersionBuilder::Member> MakeMembers(const GenerationLoader::Versions
   }
   return members;
 }
+
+// Of refusals that name none, such as those of cubins.
+constexpr char kOtherRule[] = "other";
 
 std::vector<DurationHistogram::Counts> CountLatencies(const VersionView& version) {
   std::vector<DurationHistogram::Counts> counts;
@@ -106,9 +110,19 @@ LiveOperatorManager::LiveOperatorManager(const Options& options, const Sources& 
            .max_forms = options.max_native_forms},
           {sources.registry,
            &loader_,
-           {&builder_, &verdicts_, sources.devices, sources.engines, options.engine_program}}) {}
+           {&builder_, &verdicts_, sources.devices, sources.engines, options.engine_program}}) {
+  absl::MutexLock lock(&mu_);
+  for (const std::string& rule : PtxRefusingRules()) isolation_refusals_[rule] = 0;
+  isolation_refusals_[kOtherRule] = 0;
+}
 
 LiveOperatorManager::~LiveOperatorManager() = default;
+
+void LiveOperatorManager::CountIsolationRefusal(const std::string& reason) {
+  const std::string rule = FindRefusingPtxRule(reason);
+  absl::MutexLock lock(&mu_);
+  ++isolation_refusals_[rule.empty() ? kOtherRule : rule];
+}
 
 absl::Status LiveOperatorManager::Install(
     const InstallRequest& request, const std::function<void(const InstallProgress&)>& progress,

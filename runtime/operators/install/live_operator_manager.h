@@ -165,6 +165,10 @@ class LiveOperatorManager final : public OperatorManager {
   }
 
   NativeCounters native_counters() const override { return natives_.counters(); }
+  std::map<std::string, uint64_t> isolation_refusals() const override {
+    absl::MutexLock lock(&mu_);
+    return isolation_refusals_;
+  }
 
   // An engine was lost: quarantines the version (or its native form) that caused it, if there is
   // one. Returns the generation that the next engine starts with; null: the current one. For
@@ -174,6 +178,8 @@ class LiveOperatorManager final : public OperatorManager {
  private:
   friend class InstallRun;
 
+  // `reason`: why a version is not stoppable.
+  void CountIsolationRefusal(const std::string& reason);
   // Appends a change that the daemon makes itself to the state store. It needs no claim.
   Registry::Commit CommitOwn(const std::string& message);
   // Appends a caller's change to the state store, unless it is refused by a claim.
@@ -206,6 +212,8 @@ class LiveOperatorManager final : public OperatorManager {
   VersionBuilder builder_;
   ValidationVerdicts verdicts_;
   ShadowTally shadows_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, uint64_t> isolation_refusals_ ABSL_GUARDED_BY(mu_);
 
   // Last: their threads call into this object.
   BakeWatcher bakes_;

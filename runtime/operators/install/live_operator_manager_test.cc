@@ -119,6 +119,7 @@ class LiveOperatorManagerTest : public ::testing::Test {
   static LiveOperatorManager::Options Options() {
     LiveOperatorManager::Options options;
     options.flux_native = false;  // Native code is compared on an engine.
+    options.engine_program = "/bin/false";
     return options;
   }
   LiveOperatorManager manager_{
@@ -309,6 +310,37 @@ TEST_F(LiveOperatorManagerTest, AStoredVersionWithoutItsMainFileIsNotRestored) {
   EXPECT_TRUE(manager_.Restore(&warnings).ok());
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("times.ptx"), HasSubstr("times.ptx")));
   EXPECT_EQ(registry_->Describe("object").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LiveOperatorManagerTest, InstallsThatAreNotStoppableAreCountedByRule) {
+  const auto compile = [&](Isolation isolation) {
+    InstallRequest request;
+    request.name = "plus";
+    request.kind = OperatorKind::kExpression;
+    request.body = "x + 1";
+    request.isolation = isolation;
+    std::string message;
+    bool compiled = false;  // Nothing is validated: there is no engine.
+    const absl::Status withdrawn = manager_.Install(
+        request,
+        [&](const InstallProgress& progress) {
+          compiled |= progress.state == VersionState::kCompiled;
+          message += progress.message;
+        },
+        [&] { return compiled; });
+    EXPECT_EQ(withdrawn.code(), absl::StatusCode::kCancelled) << withdrawn;
+    return message;
+  };
+  EXPECT_EQ(manager_.isolation_refusals()["C1"], 0u);
+  EXPECT_EQ(compile(Isolation::kUnspecified), "isolation stoppable");
+  compiler_.not_stoppable = "'trap' ends the engine (rule C1). Fix: install it as trusted";
+  EXPECT_EQ(compile(Isolation::kUnspecified),
+            "isolation trusted, because " + compiler_.not_stoppable);
+  EXPECT_EQ(compile(Isolation::kTrusted), "isolation trusted");
+  compiler_.not_stoppable = "a cubin. Fix: send PTX";
+  compile(Isolation::kUnspecified);
+  EXPECT_EQ(manager_.isolation_refusals()["C1"], 1u);
+  EXPECT_EQ(manager_.isolation_refusals()["other"], 1u);
 }
 
 // What may have changed since the call was checked is checked again when its change is committed,

@@ -221,6 +221,8 @@ class OperatorManager {
     uint64_t quarantined = 0;
   };
   virtual NativeCounters native_counters() const { return {}; }
+  // Installs whose code could not be made stoppable, by the rule that refused it, or "other".
+  virtual std::map<std::string, uint64_t> isolation_refusals() const { return {}; }
   // The result of a comparison of `tasks` tasks, of which `mismatches` had other outputs. `judged`:
   // the version on trial, which was compared with the active one; or the native code of a program,
   // which was compared with the interpreter, and is taken out of service if it differs.
