@@ -189,6 +189,11 @@ absl::Status Lane::Release(const LaneCall& call) {
 }
 
 absl::StatusOr<LaneCall> Lane::Prepare(const TaskBatch& batch, const std::vector<Varying>& words) {
+  if (batch.message().options().require_isolation() != v1::ISOLATION_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        "a call of a lane runs every version that is active, and cannot require an isolation. Fix: "
+        "leave it out, or send a batch");
+  }
   v1::PrepareLaneRequest request;
   request.set_lane_id(info_.lane_id());
   *request.mutable_tasks() = batch.message().tasks();

@@ -197,6 +197,8 @@ class Batch {
   void set_device(uint32_t device) { options().set_device(device); }
   // Result::device_ns() has the time of each task, also if the batch is regular.
   void set_task_times() { options().set_task_times(true); }
+  // Tasks of an operator: refused if the version that would serve them has a lower level.
+  void set_require_isolation(v1::Isolation level) { options().set_require_isolation(level); }
 
   // The message itself, for fields that have no setter here.
   v1::Batch& message() { return message_; }

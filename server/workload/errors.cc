@@ -256,4 +256,18 @@ absl::Status InternalOperator(const std::string& name) {
                                            "checks and packs"));
 }
 
+absl::Status IsolationTooLow(const std::string& name, uint32_t version, const std::string& level,
+                             const std::string& required) {
+  return absl::FailedPreconditionError(StrCat(
+      "version ", version, " of operator '", name, "' is ", level, ", and the batch requires ",
+      required, " (BatchOptions.require_isolation). Fix: ", "install a version with --isolation=",
+      required, " and activate it, or send the batch without the requirement"));
+}
+
+absl::Status IsolationOfOtherWork() {
+  return absl::InvalidArgumentError(
+      "BatchOptions.require_isolation is for tasks of an operator, and the batch has programs or a "
+      "request to a model. Fix: leave it out");
+}
+
 }  // namespace resident::errors

@@ -73,6 +73,11 @@ absl::Status FluxTooMuchWork(uint64_t runs, uint64_t cycles, uint64_t tasks, uin
 
 absl::Status InternalOperator(const std::string& name);
 
+// `level` and `required`: as IsolationName.
+absl::Status IsolationTooLow(const std::string& name, uint32_t version, const std::string& level,
+                             const std::string& required);
+absl::Status IsolationOfOtherWork();
+
 }  // namespace resident::errors
 
 #endif  // RESIDENT_SERVER_WORKLOAD_ERRORS_H_

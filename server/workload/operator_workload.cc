@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/isolation.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/operators/registry/registry.h"
 #include "server/workload/columns.h"
@@ -22,6 +23,11 @@
 
 namespace resident {
 namespace {
+
+// What is built in is as its compiler made it.
+Isolation LevelOf(const OperatorVersion& version) {
+  return std::max(version.spec.isolation, Isolation::kTrusted);
+}
 
 class OperatorWorkload final : public Workload {
  public:
@@ -40,6 +46,13 @@ class OperatorWorkload final : public Workload {
     if (op_.op->name() == kFluxRunOperator || op_.op->name() == kCompareOperator) {
       return errors::InternalOperator(op_.op->name());
     }
+
+    const auto required = static_cast<Isolation>(message_.options().require_isolation());
+    if (LevelOf(*op_.version) < required) {
+      return errors::IsolationTooLow(op_.op->name(), op_.version->version,
+                                     IsolationName(LevelOf(*op_.version)), IsolationName(required));
+    }
+    if (op_.shadow != nullptr && LevelOf(*op_.shadow) < required) op_.shadow = nullptr;
 
     columns_.emplace(op_, tasks);
     absl::Status status = columns_->Read(*sources_.buffers, client_, hold_);

@@ -89,6 +89,14 @@ absl::StatusOr<std::unique_ptr<Workload>> Planner::Plan(const v1::Batch& message
     return errors::UnknownEnum("BatchOptions.ordering", message.options().ordering(),
                                "ORDERING_UNORDERED, ORDERING_IN_ORDER");
   }
+  if (!v1::Isolation_IsValid(message.options().require_isolation())) {
+    return errors::UnknownEnum(
+        "BatchOptions.require_isolation", message.options().require_isolation(),
+        "ISOLATION_UNSPECIFIED, ISOLATION_TRUSTED, ISOLATION_STOPPABLE, ISOLATION_CONFINED");
+  }
+  if (message.options().require_isolation() != v1::ISOLATION_UNSPECIFIED && !message.has_tasks()) {
+    return errors::IsolationOfOtherWork();
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Workload> work, MakeWorkload(sources_, message, client));
   RETURN_IF_ERROR(work->Check());
   return work;

@@ -382,6 +382,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (choose.Below(8) == 0) message.mutable_options()->set_device(choose.Below(3));
     message.mutable_options()->set_ordering(
         static_cast<v1::BatchOptions::Ordering>(choose.Below(10) == 0 ? choose.Byte() : 0));
+    message.mutable_options()->set_require_isolation(
+        static_cast<v1::Isolation>(choose.Below(10) == 0 ? choose.Byte() : 0));
     message.mutable_options()->set_timeout_us(choose.Number());
   }
 

@@ -219,6 +219,10 @@ TEST_F(BadRequestsTest, UnknownEnumValues) {
       }),
       StatusCode::INVALID_ARGUMENT, {"BatchOptions.ordering", "9"});
   ExpectBatchRefused(Changed([](auto& b) {
+                       b.mutable_options()->set_require_isolation(static_cast<v1::Isolation>(4));
+                     }),
+                     StatusCode::INVALID_ARGUMENT, {"BatchOptions.require_isolation", "4"});
+  ExpectBatchRefused(Changed([](auto& b) {
                        b.mutable_tasks()->mutable_arguments(0)->mutable_inline_()->set_dtype(
                            static_cast<v1::DType>(200));
                      }),
@@ -226,6 +230,9 @@ TEST_F(BadRequestsTest, UnknownEnumValues) {
   v1::Batch flux = Programs({std::string("\x00", 1)});
   flux.mutable_programs()->set_unknown_opcode(static_cast<v1::FluxPrograms::UnknownOpcode>(-1));
   ExpectBatchRefused(flux, StatusCode::INVALID_ARGUMENT, {"unknown_opcode", "-1"});
+  flux = Programs({std::string("\x00", 1)});
+  flux.mutable_options()->set_require_isolation(v1::ISOLATION_TRUSTED);
+  ExpectBatchRefused(flux, StatusCode::INVALID_ARGUMENT, {"require_isolation", "programs"});
 }
 
 TEST_F(BadRequestsTest, UnknownDevice) {

@@ -228,6 +228,38 @@ TEST_F(LifecycleTest, AShadowResultIsComparedAndNeverReturned) {
   EXPECT_EQ(trial.shadow_mismatches(), 3u);
 }
 
+TEST_F(LifecycleTest, ABatchMayRequireTheIsolationOfItsVersion) {
+  MustInstall(Times("times", 2));
+  MustInstall(Times("times", 3).Isolation(v1::ISOLATION_TRUSTED), v1::VERSION_STATE_LOADED);
+  v1::Batch batch = Call("times", 3);
+  batch.mutable_options()->set_require_isolation(v1::ISOLATION_STOPPABLE);
+  ChangeOptions never;
+  never.bake.set_action(v1::BakeOptions::ACTION_OFF);
+  // A trusted version does not shadow it.
+  ASSERT_TRUE(operators_->Promote("times", /*shadow=*/100, /*traffic=*/0, never).ok());
+  const RunOutcome stoppable = client_.Run(batch);
+  ASSERT_TRUE(stoppable.all_ok()) << stoppable.message();
+  EXPECT_EQ(stoppable.result.version(), 1u);
+  EXPECT_EQ(Describe("times").trial().shadow_tasks(), 0u);
+  ASSERT_TRUE(operators_->Activate("times", never).ok());
+  const auto refused = [&](const std::string& message) {
+    const RunOutcome outcome = client_.Run(batch);
+    EXPECT_EQ(outcome.call.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(outcome.message(), HasSubstr(message));
+  };
+  refused("version 2 of operator 'times' is trusted, and the batch requires stoppable");
+  batch.mutable_tasks()->set_version(1);
+  EXPECT_TRUE(client_.Run(batch).all_ok());
+  batch.mutable_options()->set_require_isolation(v1::ISOLATION_CONFINED);
+  refused("version 1 of operator 'times' is stoppable");
+  // Built-in operators are trusted.
+  batch = SmallAdd();
+  batch.mutable_options()->set_require_isolation(v1::ISOLATION_TRUSTED);
+  EXPECT_TRUE(client_.Run(batch).all_ok());
+  batch.mutable_options()->set_require_isolation(v1::ISOLATION_STOPPABLE);
+  refused("of operator 'add' is trusted");
+}
+
 TEST_F(LifecycleTest, TheStandbyReceivesExactlyItsShareOfRanges) {
   MustInstall(Times("times", 2));
   MustInstall(Times("times", 3), v1::VERSION_STATE_LOADED);

@@ -362,7 +362,7 @@ class Calls(support.PackageTest):
         add = self.rd.op("add")
         self.assertEqual(list(inspect.signature(add).parameters),
                          ["x", "y", "alpha", "out", "shape", "dtype", "device", "timeout",
-                          "retry"])
+                          "retry", "require_isolation"])
         self.assertEqual(inspect.signature(add).parameters["alpha"].default, 1.0)
         self.assertIn("out = x + alpha * y", pydoc.render_doc(add, renderer=pydoc.plaintext))
         self.assertTrue(add.signature.startswith("x: in strided f32|f16|bf16"))

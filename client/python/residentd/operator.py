@@ -27,7 +27,8 @@ class Operator:
 
     Options, by keyword: `shape` (of outputs whose shape does not follow from the inputs: a shape, or a
     dict by name), `dtype` (of outputs, in the same forms), `device` (index), `timeout` (seconds),
-    `retry` (True: a call that did not run is sent again; "may_run_twice": also one that may have run).
+    `retry` (True: a call that did not run is sent again; "may_run_twice": also one that may have run),
+    `require_isolation` ("stoppable": FailedPrecondition if the version is "trusted", as built-in ones are).
 
     Errors: InvalidArgument (before anything is sent, or by the daemon), TaskFailed, and those of
     residentd.errors.

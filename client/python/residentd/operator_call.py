@@ -30,7 +30,9 @@ from .signature import (INOUT, INPUT, OUTPUT, REDUCTION_OPTIONS, Parameter, Shap
                         shape_text)
 
 # Options of a call, which are not arguments of the operator. A parameter of the same name hides one.
-OPTIONS = ("shape", "dtype", "device", "timeout", "retry")
+OPTIONS = ("shape", "dtype", "device", "timeout", "retry", "require_isolation")
+# By resident.v1.Isolation.
+ISOLATION = ("", "trusted", "stoppable", "confined")
 # Which version of an operator calls run: a number, the digits of a content hash after "sha256:", or a label
 # after "@"; 0: the active one.
 Version = Union[int, str]
@@ -237,6 +239,8 @@ class CallBuilder:
             batch.options.device = options["device"]
         if options["timeout"] is not None:
             batch.options.timeout_us = max(int(options["timeout"] * 1e6), 1)
+        if options["require_isolation"] is not None:
+            batch.options.require_isolation = ISOLATION.index(options["require_isolation"])
         last = self._last_column(values)
         for index, parameter in enumerate(self.signature.parameters[:last]):
             column = tasks.arguments.add()
@@ -280,6 +284,10 @@ class CallBuilder:
                 values[index] = value
         if options["timeout"] is not None:
             check_timeout(options["timeout"])
+        if options["require_isolation"] not in (None,) + ISOLATION[1:]:
+            raise InvalidArgument(
+                "require_isolation={!r} is unknown".format(options["require_isolation"]),
+                "pass one of: " + ", ".join(ISOLATION[1:]), operator=signature.operator)
         retries.check(options["retry"])
         if options["retry"] == retries.MAY_RUN_TWICE and self._has_inout:
             raise InvalidArgument(

@@ -23,6 +23,7 @@ from .dtypes import DType, DTypeLike
 from .errors import Error, InvalidArgument, WrongType, from_rpc, read_file
 from .flux import bytes_of
 from .operations import ShapeLike
+from .operator_call import ISOLATION
 
 if TYPE_CHECKING:
     from .client import Client
@@ -32,8 +33,6 @@ _STATES = enum_names("resident.v1.VersionState", "VERSION_STATE_")
 _NATIVE_STATES = ("unspecified", "off", "compiling", "serving", "refused", "quarantined", "evicted")
 # InstallHeader.Native.
 _NATIVE = ("follows", "wait", "off")
-# By Isolation; the first one is the daemon's choice.
-_ISOLATION = ("", "trusted", "stoppable", "confined")
 _STATE_NUMBERS = {name.lower(): number for number, name in _STATES.items()}
 _EVENTS = enum_names("resident.v1.OperatorEvent.Kind", "KIND_")
 _ACTIONS = {"": 0, "off": 1, "warn": 2, "roll_back": 3}
@@ -122,7 +121,7 @@ class OperatorInfo:
         self.labels: Dict[str, int] = {str(v.label): v.version for v in operator.versions if v.label}
         # Number of each version that is compiled to "trusted" or "stoppable".
         self.isolation: Dict[int, str] = {
-            v.version: _ISOLATION[v.isolation] for v in operator.versions if v.isolation
+            v.version: ISOLATION[v.isolation] for v in operator.versions if v.isolation
         }
         # Number of each version that is bytecode to the state of its native code: "serving", "compiling", ...
         self.native: Dict[int, str] = {
@@ -230,7 +229,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
                               "use 'validated', 'loaded' or 'active'")
     if native not in _NATIVE:
         raise InvalidArgument("native={!r} is unknown".format(native), "use 'follows', 'wait' or 'off'")
-    if isolation not in _ISOLATION:
+    if isolation not in ISOLATION:
         raise InvalidArgument("isolation={!r} is unknown".format(isolation),
                               "use 'trusted' or 'stoppable', or leave it out")
     for what, value in (("name", name), ("expr", expr), ("source", source), ("signature", signature),
@@ -244,7 +243,7 @@ def install_steps(name: str, forget: Callable[[str], None], *, expr: Optional[st
     header = message("InstallHeader")(name=name, summary=summary, signature=signature, split=split,
                                       allow_spills=allow_spills, wait_for=_STATE_NUMBERS[wait],
                                       native=_NATIVE.index(native), label=label, context=_context(force),
-                                      isolation=_ISOLATION.index(isolation))
+                                      isolation=ISOLATION.index(isolation))
     header.limits.task_time_ms = task_time_ms
     header.limits.scratch_bytes = scratch_bytes
     if expected_revision is not None:
