@@ -5,9 +5,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -27,6 +31,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/compile/compile_job.h"
 #include "runtime/compile/job_runner.h"
+#include "runtime/compile/ptx/ptx_verifier.h"
 
 namespace resident {
 namespace {
@@ -120,9 +125,28 @@ internal::CompileResponse Answer(const Role& role, const internal::CompileReques
   return RunCudaJob(request);
 }
 
+// For fuzzing: lets the verifier read rewritten PTX, and prints why it refuses it.
+int VerifyOnly(const char* path) {
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t target = text.find(".target sm_");
+  int architecture = 0;
+  const absl::string_view rest =
+      target == std::string::npos ? "" : absl::string_view(text).substr(target + 11);
+  const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  if (!absl::SimpleAtoi(rest.substr(0, digits), &architecture)) {
+    std::fprintf(stderr, "%s is not PTX. Fix: name a file with '.target sm_90'\n", path);
+    return 2;
+  }
+  const absl::Status verified = VerifyPtx(text, architecture);
+  std::printf("%s\n", verified.ok() ? "accepted" : std::string(verified.message()).c_str());
+  return verified.ok() ? 0 : 1;
+}
+
 }  // namespace
 
 int CompileMain(int argc, char** argv) {
+  if (const char* const path = std::getenv("RESIDENT_VERIFY_ONLY")) return VerifyOnly(path);
   // A process group of its own, so that the processes that it starts are killed with it.
   setpgid(0, 0);
   // A write beyond the limit on a file's size returns an error instead of killing the process.

@@ -7,6 +7,9 @@
 //   --folder=PATH          host: the one folder it may write to
 //   --compiler=PATH, --readable=PATH..., --executable=PATH...   host: HostCompiler
 //   --cpu_seconds=N, --memory_mib=N
+//
+// With RESIDENT_VERIFY_ONLY=FILE in the environment it only verifies rewritten PTX: exit status 0,
+// or 1 and the reason.
 #ifndef RESIDENT_RUNTIME_COMPILE_COMPILE_MAIN_H_
 #define RESIDENT_RUNTIME_COMPILE_COMPILE_MAIN_H_
 

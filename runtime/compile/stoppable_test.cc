@@ -5,6 +5,7 @@
 // RESIDENT_TEST_LINK=all also links the large ones of the library, which takes minutes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,10 +17,12 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/resident/kernel_parameters.h"
 #include "runtime/compile/compiler.h"
 #include "runtime/compile/cuda_tools.h"
@@ -187,6 +190,29 @@ TEST_F(StoppableTest, PtxObjectsPassAndCubinsDoNot) {
   ASSERT_TRUE(trusted.ok()) << trusted.inspected;
   EXPECT_EQ(trusted.isolation, Isolation::kTrusted);
   EXPECT_THAT(trusted.isolation_reason, HasSubstr("a cubin"));
+}
+
+// RESIDENT_VERIFY_ONLY=FILE, for fuzzers in another process.
+TEST(VerifyOnlyTest, ACompileProcessVerifiesAFile) {
+  const auto rewritten = RewritePtx(ReadText("runtime/compile/object_for_test.ptx"), 90);
+  ASSERT_TRUE(rewritten.ok()) << rewritten.status();
+  const std::string path = absl::StrCat(::testing::TempDir(), "/verify_only.ptx");
+  const auto verify = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    FILE* const process = popen(
+        absl::StrCat("RESIDENT_VERIFY_ONLY=", path, " runtime/compile/compile_for_test").c_str(),
+        "r");
+    std::string output;
+    for (int c; process != nullptr && (c = fgetc(process)) != EOF;) {
+      output += static_cast<char>(c);
+    }
+    return std::pair(process == nullptr ? -1 : WEXITSTATUS(pclose(process)), output);
+  };
+  EXPECT_EQ(verify(rewritten->text), (std::pair{0, std::string("accepted\n")}));
+  const auto [status, why] = verify(
+      absl::StrReplaceAll(rewritten->text, {{"mov.u32 %q_b, 4096;", "mov.u32 %q_b, 9999;"}}));
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(why, HasSubstr("does not begin with a budget"));
 }
 
 // The text of one operator's functions and of all variables.
