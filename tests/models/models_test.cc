@@ -736,6 +736,68 @@ TEST_F(ModelsTest, AModelThatTakesTooLongIsEndedWithAnAnswer) {
               "did not end within 1000 ms");
 }
 
+// Its operator is stopped within its code, by its time limit or by the request's deadline.
+TEST_F(ModelsTest, AModelWhoseOperatorHangsFailsOnlyItsRequest) {
+  const Mlp mlp(random_());
+  MustLoad("rank", mlp);
+  client::Operators operators(*client_);
+  auto hangs = client::Installation::Source(
+      "hangs", "hangs.cc",
+      {{"hangs.cc",
+        "RESIDENT_OPERATOR(hangs)(resident::Block& block, const resident::Args& args) {\n"
+        "  auto x = args.tensor<const float>(0);\n"
+        "  auto out = args.tensor<float>(1);\n"
+        "  volatile float* const memory = out.data();\n"
+        "  while (x[0] == 42.0f) *memory = 1;\n"
+        "  block.for_each(block.share(x.size()), [&](resident::i64 i) { out[i] = x[i]; });\n"
+        "}\n"}});
+  hangs.Signature("x: in f32[*S], out: out f32[*S]").TaskTimeLimit(absl::Milliseconds(100));
+  hangs.WaitFor(v1::VERSION_STATE_ACTIVE);
+  const auto installed = operators.Install(hangs);
+  ASSERT_TRUE(installed.ok()) << installed.status();
+  GraphMaker g;
+  g.Input("x", {D(int64_t{4})}).Output("y", {D(int64_t{4})}).Call("hangs", {"x", "y"});
+  ASSERT_TRUE(models_->Load(Header("m", g.graph), Weights()).ok());
+  const auto call = [](const Values& values) {
+    v1::ModelCall message;
+    message.set_model("m");
+    v1::ModelTensor& x = *message.add_inputs();
+    x.set_name("x");
+    x.set_dtype(v1::DTYPE_F32);
+    x.add_shape(values.size());
+    x.set_data(ToBytes(values));
+    return message;
+  };
+  const pid_t engine = daemon_.engine_pid();
+  std::atomic<bool> stop{false};
+  std::atomic<int> served{0};
+  std::thread others([&] {
+    std::mt19937 random(1);
+    while (!stop) {
+      const Values x = RandomValues(random, kIn);
+      const auto result = models_->Run(CallOf("rank", x));
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) return;
+      EXPECT_TRUE(IsClose(result->outputs(0), mlp.Reference(x)));
+      ++served;
+    }
+  });
+  for (int round = 0; round < 5; ++round) {
+    ExpectError(models_->Run(call({42, 1, 2, 3})).status(), absl::StatusCode::kAborted, "hangs");
+    ExpectError(models_->Run(call({42, 1, 2, 3}), absl::Milliseconds(50)).status(),
+                absl::StatusCode::kDeadlineExceeded, "");
+    const auto good = models_->Run(call({4, 5, 6, 7}));
+    ASSERT_TRUE(good.ok()) << good.status();
+    EXPECT_EQ(FromBytes<float>(good->outputs(0)), (Values{4, 5, 6, 7}));
+  }
+  EXPECT_TRUE(Eventually([&, before = served.load()] { return served > before; }));
+  stop = true;
+  others.join();
+  EXPECT_EQ(daemon_.engine_pid(), engine);
+  EXPECT_EQ(daemon_.Device().restarts(), 0u);
+  EXPECT_EQ(Describe("m", 1).failed(), 10u);
+}
+
 TEST_F(ModelsTest, ANodeThatRefusesItsArgumentsFailsOnlyItsRequest) {
   GraphMaker g;
   g.Weight("table", {D(int64_t{4}), D(int64_t{2})});
