@@ -78,6 +78,14 @@ class DeviceRingWriter {
 
   __device__ u64 filled() const { return filled_; }
 
+  // (warp) Whether all slots have been read.
+  __device__ __forceinline__ bool AllTaken() const {
+    u64 taken = 0;
+#pragma unroll
+    for (u32 i = 0; i < kDeviceRingQuarters; ++i) taken += LoadDevice(&p_.state->taken[i]);
+    return __shfl_sync(kAllLanes, taken, 0) == filled_;
+  }
+
  private:
   // Waits until all slots of the quarter of `index` were read in the previous lap.
   __device__ void AwaitQuarter(u64 index) {

@@ -141,6 +141,26 @@ TEST_F(DeviceStopTest, ACancellationStopsATaskThatRuns) {
   EXPECT_GT(stops.sum_ns(), 0u);
 }
 
+// One on the poller's block, and one on another.
+TEST_F(DeviceStopTest, ACancellationStopsTasksWhenTheKernelIsToLeave) {
+  const Submission first = harness_.Submit(MakeBatch({Hang(0)}));
+  ASSERT_TRUE(AwaitRunning(1));
+  const Submission second = harness_.Submit(MakeBatch({Hang(1)}));
+  ASSERT_TRUE(AwaitRunning(2));
+  const uint64_t submitted = queue().counters().next_sequence;
+  std::thread park([&] { EXPECT_TRUE(harness_.device().Park().ok()); });
+  // The park marker is in the ring.
+  EXPECT_TRUE(Eventually([&] { return queue().counters().next_sequence > submitted; }));
+  for (const Submission& hang : {first, second}) {
+    Cancel(hang);
+    EXPECT_TRUE(hang.Await());
+    EXPECT_EQ(hang.batch->status[0], TaskStatus::kCancelled);
+    EXPECT_EQ(hang.batch->detail[0], kCancelled);
+  }
+  park.join();
+  EXPECT_TRUE(harness_.device().Resume().ok());
+}
+
 TEST_F(DeviceStopTest, OnlyTheTaskThatIsCancelledIsStopped) {
   const Submission first = harness_.Submit(MakeBatch({Hang(0)}));
   ASSERT_TRUE(AwaitRunning(1));
