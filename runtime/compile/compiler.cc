@@ -90,11 +90,42 @@ internal::CompileRequest ToRequest(const CompileJob& job) {
   return request;
 }
 
-// The part of a key that says how the unit is isolated: by which rules, and for which layout.
-std::string IsolationKey(Isolation isolation) {
-  if (isolation == Isolation::kTrusted) return "trusted";
-  return absl::StrCat(static_cast<int>(isolation), " ", PtxRulesHash());
-}
+// The keys of one unit's results in the cache. `content`: the hash of everything but the level. A
+// job that names no level shares the results of those that do, so that a restart finds them.
+class ResultKeys {
+ public:
+  ResultKeys(std::string content, Isolation wanted)
+      : content_(std::move(content)), wanted_(wanted) {}
+
+  // Where a result for the job may be.
+  std::vector<std::string> Wanted() const {
+    if (wanted_ != Isolation::kUnspecified) return {Key(wanted_)};
+    return {Key(Isolation::kStoppable), Key(Isolation::kUnspecified)};
+  }
+  // The key of a result that has the level.
+  std::string Of(Isolation level) const {
+    const bool stoppable = wanted_ == Isolation::kUnspecified && level == Isolation::kStoppable;
+    return Key(stoppable ? level : wanted_);
+  }
+  // Whether the result also is that of a job that wants a trusted unit, and its key.
+  bool IsTrustedToo(Isolation level) const {
+    return wanted_ == Isolation::kUnspecified && level == Isolation::kTrusted;
+  }
+  std::string Trusted() const { return Key(Isolation::kTrusted); }
+
+ private:
+  // How the unit is isolated: by which rules, and for which layout.
+  std::string Key(Isolation isolation) const {
+    const bool rewritten = isolation != Isolation::kTrusted;
+    return Sha256()
+        .Field(content_)
+        .Field(absl::StrCat(static_cast<int>(isolation), " ", rewritten ? PtxRulesHash() : ""))
+        .Hex();
+  }
+
+  const std::string content_;
+  const Isolation wanted_;
+};
 
 class CompilerImpl : public Compiler {
  public:
@@ -144,12 +175,12 @@ class CompilerImpl : public Compiler {
   }
 
   absl::StatusOr<std::shared_ptr<HostTools>> Host();
-  CompileResult RunInPool(ProcessPool* pool, const std::string& key,
+  CompileResult RunInPool(ProcessPool* pool, const ResultKeys& keys,
                           const internal::CompileRequest& request,
                           const std::function<bool()>& cancelled);
 
-  std::optional<internal::CompileResponse> FromCache(const std::string& key);
-  void IntoCache(const std::string& key, internal::CompileResponse response);
+  std::optional<internal::CompileResponse> FromCache(const ResultKeys& keys);
+  void IntoCache(const ResultKeys& keys, internal::CompileResponse response);
   void CountEnd(const absl::Status& status) {
     if (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status)) ++killed_;
   }
@@ -181,26 +212,33 @@ absl::StatusOr<std::shared_ptr<CompilerImpl::HostTools>> CompilerImpl::Host() {
   return host_;
 }
 
-std::optional<internal::CompileResponse> CompilerImpl::FromCache(const std::string& key) {
+std::optional<internal::CompileResponse> CompilerImpl::FromCache(const ResultKeys& keys) {
   if (cache_ == nullptr) return std::nullopt;
-  internal::CompileResponse response;
-  const std::optional<std::string> found = cache_->Get(key);
-  const bool hit = found && response.ParseFromString(*found);
-  ++(hit ? hits_ : misses_);
-  if (!hit) return std::nullopt;
-  return response;
+  for (const std::string& key : keys.Wanted()) {
+    internal::CompileResponse response;
+    const std::optional<std::string> found = cache_->Get(key);
+    if (!found || !response.ParseFromString(*found)) continue;
+    ++hits_;
+    return response;
+  }
+  ++misses_;
+  return std::nullopt;
 }
 
-void CompilerImpl::IntoCache(const std::string& key, internal::CompileResponse response) {
+void CompilerImpl::IntoCache(const ResultKeys& keys, internal::CompileResponse response) {
   if (cache_ == nullptr) return;
   if (response.compiled().code() != 0 || response.inspected().code() != 0) return;
   // These durations do not apply to a result that is read from the cache.
   response.clear_steps();
+  const auto level = static_cast<Isolation>(response.isolation());
   // A result that cannot be cached is still returned.
-  (void)cache_->Put(key, response.SerializeAsString());
+  (void)cache_->Put(keys.Of(level), response.SerializeAsString());
+  if (!keys.IsTrustedToo(level)) return;
+  response.clear_isolation_reason();
+  (void)cache_->Put(keys.Trusted(), response.SerializeAsString());
 }
 
-CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const std::string& key,
+CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const ResultKeys& keys,
                                       const internal::CompileRequest& request,
                                       const std::function<bool()>& cancelled) {
   {
@@ -224,7 +262,7 @@ CompileResult CompilerImpl::RunInPool(ProcessPool* pool, const std::string& key,
   pool->Return(process.ok() ? *std::move(process) : nullptr);
   CountEnd(response.ok() ? GetStatus(response->compiled()) : response.status());
   if (!response.ok()) return Failed(response.status());
-  IntoCache(key, *response);
+  IntoCache(keys, *response);
   return ToResult(*std::move(response));
 }
 
@@ -251,14 +289,13 @@ CompileResult CompilerImpl::Compile(const CompileJob& job) {
   for (const auto& [name, text] : job.files) hash.Field(name).Field(text);
   hash.Field(job.main_file).Field(job.function).Field(job.content_hash);
   hash.Field(absl::StrCat(job.checked, " ", job.allow_spills, " ", job.scratch_bytes));
-  hash.Field(IsolationKey(job.isolation));
-  const std::string key = hash.Hex();
-  if (auto found = FromCache(key)) {
+  const ResultKeys keys(hash.Hex(), job.isolation);
+  if (auto found = FromCache(keys)) {
     CompileResult result = ToResult(*std::move(found));
     result.cached = true;
     return result;
   }
-  return RunInPool(pool, key, ToRequest(job), job.cancelled);
+  return RunInPool(pool, keys, ToRequest(job), job.cancelled);
 }
 
 CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
@@ -275,16 +312,16 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
   }
   auto tool = cuda_.compiler();
   if (!tool.ok()) return Failed(tool.status());
-  const std::string key = Sha256()
-                              .Field(kCacheVersion)
-                              .Field("object")
-                              .Field(absl::StrCat(RESIDENT_SDK_VERSION))
-                              .Field(job.target)
-                              .Field(*tool)
-                              .Field(IsolationKey(job.isolation))
-                              .Field(job.bytes)
-                              .Hex();
-  if (auto found = FromCache(key)) {
+  const ResultKeys keys(Sha256()
+                            .Field(kCacheVersion)
+                            .Field("object")
+                            .Field(absl::StrCat(RESIDENT_SDK_VERSION))
+                            .Field(job.target)
+                            .Field(*tool)
+                            .Field(job.bytes)
+                            .Hex(),
+                        job.isolation);
+  if (auto found = FromCache(keys)) {
     CompileResult result = ToResult(*std::move(found));
     result.cached = true;
     return result;
@@ -293,7 +330,7 @@ CompileResult CompilerImpl::CompileObject(const ObjectJob& job) {
   request.mutable_object()->set_target(job.target);
   request.mutable_object()->set_object(job.bytes);
   request.mutable_object()->set_isolation(static_cast<uint32_t>(job.isolation));
-  return RunInPool(&cuda_, key, request, job.cancelled);
+  return RunInPool(&cuda_, keys, request, job.cancelled);
 }
 
 }  // namespace

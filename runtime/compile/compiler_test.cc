@@ -142,6 +142,20 @@ TEST_F(CompilerTest, SecondCompilationComesFromTheCacheAlsoAfterRestart) {
   EXPECT_FALSE(compiler_->Compile(other).cached);
 }
 
+// A restart names the level that an install got without naming one.
+TEST_F(CompilerTest, AUnitOfNoLevelIsCachedAsOneOfItsLevel) {
+  CompileJob job = Job(kSwish);
+  job.isolation = Isolation::kUnspecified;
+  const CompileResult unit = compiler_->Compile(job);
+  ASSERT_TRUE(unit.ok()) << unit.compiled << unit.inspected << unit.log;
+  EXPECT_EQ(unit.isolation, Isolation::kStoppable);
+  EXPECT_TRUE(compiler_->Compile(job).cached);
+  job.isolation = Isolation::kStoppable;
+  EXPECT_TRUE(compiler_->Compile(job).cached);
+  job.isolation = Isolation::kTrusted;
+  EXPECT_FALSE(compiler_->Compile(job).cached);
+}
+
 TEST_F(CompilerTest, ErrorsHaveTheLinesOfTheUsersFile) {
   CompileJob job = Job(Operator("#include \"util/wrong.h\"", "  block.nothing();"));
   job.files["util/wrong.h"] = "\n\nint f() { return undeclared; }\n";

@@ -124,6 +124,23 @@ TEST_F(CudaCompilerTest, SecondCompilationComesFromTheCacheAlsoAfterRestart) {
   EXPECT_FALSE(compiler_->Compile(Good(100)).cached);
 }
 
+// A restart names the level that an install got without naming one.
+TEST_F(CudaCompilerTest, AUnitThatIsNotStoppableIsCachedAsATrustedOne) {
+  CompileJob job = Job("", "  if (args.scalar<int>(0) < 0) __trap();");
+  job.isolation = Isolation::kUnspecified;
+  EXPECT_THAT(compiler_->Compile(job).isolation_reason, HasSubstr("(rule C1)"));
+  const CompileResult again = compiler_->Compile(job);
+  EXPECT_TRUE(again.cached);
+  EXPECT_EQ(again.isolation, Isolation::kTrusted);
+  EXPECT_THAT(again.isolation_reason, HasSubstr("(rule C1)"));
+  job.isolation = Isolation::kTrusted;
+  const CompileResult trusted = compiler_->Compile(job);
+  EXPECT_TRUE(trusted.cached);
+  EXPECT_EQ(trusted.isolation_reason, "");
+  job.isolation = Isolation::kStoppable;
+  EXPECT_FALSE(compiler_->Compile(job).ok());
+}
+
 TEST_F(CudaCompilerTest, ErrorsHaveTheLinesOfTheUsersFile) {
   CompileJob job = Job("#include \"util/wrong.h\"", "  block.nothing();");
   job.files["util/wrong.h"] = "\n\nint f() { return undeclared; }\n";

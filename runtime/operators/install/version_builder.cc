@@ -44,7 +44,8 @@ CompileResult CompileOne(Compiler& compiler, const BuildRequest& request,
   job.content_hash = request.content_hash;
   job.checked = compilation.checked;
   job.allow_spills = request.allow_spills;
-  job.isolation = FindIsolation(request);
+  // The checked build is not rewritten.
+  job.isolation = compilation.checked ? Isolation::kTrusted : FindIsolation(request);
   job.scratch_bytes = request.scratch_bytes;
   job.cancelled = request.cancelled;
   return compiler.Compile(job);
