@@ -64,8 +64,9 @@ bool HostRing::PublishStop(uint64_t sequence, StopReason reason) {
   u32* const event = &region_->control()->stop_event;
   std::atomic_ref<u32>(*event).fetch_add(1);
   FutexWake(event);
-  // Nothing may be published behind a park marker.
-  if (parked_ || !SubmissionSlotRead()) return false;
+  // Nothing may be published behind a park marker: the device reads the words until it has left.
+  if (parked_) return true;
+  if (!SubmissionSlotRead()) return false;
   TaskDescriptor stop{};
   stop.flags = kTaskStop;
   stop.words[0] = static_cast<u32>(sequence);
