@@ -103,7 +103,7 @@ class ResultKeys {
     return {Key(Isolation::kStoppable), Key(Isolation::kUnspecified)};
   }
   // The key of a result that has the level.
-  std::string Of(Isolation level) const {
+  std::string For(Isolation level) const {
     const bool stoppable = wanted_ == Isolation::kUnspecified && level == Isolation::kStoppable;
     return Key(stoppable ? level : wanted_);
   }
@@ -232,7 +232,7 @@ void CompilerImpl::IntoCache(const ResultKeys& keys, internal::CompileResponse r
   response.clear_steps();
   const auto level = static_cast<Isolation>(response.isolation());
   // A result that cannot be cached is still returned.
-  (void)cache_->Put(keys.Of(level), response.SerializeAsString());
+  (void)cache_->Put(keys.For(level), response.SerializeAsString());
   if (!keys.IsTrustedToo(level)) return;
   response.clear_isolation_reason();
   (void)cache_->Put(keys.Trusted(), response.SerializeAsString());

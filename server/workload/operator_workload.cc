@@ -25,7 +25,7 @@ namespace resident {
 namespace {
 
 // What is built in is as its compiler made it.
-Isolation LevelOf(const OperatorVersion& version) {
+Isolation FindLevel(const OperatorVersion& version) {
   return std::max(version.spec.isolation, Isolation::kTrusted);
 }
 
@@ -48,11 +48,12 @@ class OperatorWorkload final : public Workload {
     }
 
     const auto required = static_cast<Isolation>(message_.options().require_isolation());
-    if (LevelOf(*op_.version) < required) {
+    if (FindLevel(*op_.version) < required) {
       return errors::IsolationTooLow(op_.op->name(), op_.version->version,
-                                     IsolationName(LevelOf(*op_.version)), IsolationName(required));
+                                     IsolationName(FindLevel(*op_.version)),
+                                     IsolationName(required));
     }
-    if (op_.shadow != nullptr && LevelOf(*op_.shadow) < required) op_.shadow = nullptr;
+    if (op_.shadow != nullptr && FindLevel(*op_.shadow) < required) op_.shadow = nullptr;
 
     columns_.emplace(op_, tasks);
     absl::Status status = columns_->Read(*sources_.buffers, client_, hold_);
