@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "runtime/compile/ptx/ptx_frame_for_test.h"
+#include "runtime/compile/ptx/ptx_rules.h"
 
 namespace resident {
 namespace {
