@@ -141,13 +141,12 @@ void Lowering::LowerNode(const NodeProto& node) {
   }
   const std::string& op = node.op_type();
   const bool standard = node.domain().empty() || node.domain() == "ai.onnx";
-  const bool special = op == "Constant" || op == "If";
+  const std::string name = standard ? op : StrCat(node.domain(), ".", op);
+  const bool special = name == "Constant" || name == "If";
   const bool shape_only = (op == "Shape" || op == "Size") && inputs.size() == 1 &&
                           inputs[0] != nullptr && inputs[0]->known;
-  if (!standard || (!special && FindMap(op) == nullptr && FindFold(op) == nullptr)) {
-    const Refusal refusal =
-        standard ? FindRefusal(op) : Refusal{301, "operators of this domain are not supported"};
-    const std::string name = standard ? op : StrCat(node.domain(), ".", op);
+  if (!special && FindMap(name) == nullptr && FindFold(name) == nullptr) {
+    const Refusal refusal = FindRefusal(name);
     if (refusal.code == 301) ++report_.unsupported[name];
     AddFinding(node, refusal.code, StrCat(name, " ", Quote(NodeName(node)), ": ", refusal.text),
                "");
@@ -156,12 +155,12 @@ void Lowering::LowerNode(const NodeProto& node) {
   if (refused && !shape_only) return SetUnknown(node);
   writer_.SetNodeName(NodeName(node));
   NodeContext context(node, model_.opset, std::move(inputs), &writer_, &budget_, &choices_,
-                      [this](const std::string& name, ElementType type, const Sizes64& shape) {
-                        return OutputTensor(name, type, shape);
+                      [this](const std::string& output, ElementType type, const Sizes64& shape) {
+                        return OutputTensor(output, type, shape);
                       });
-  absl::Status status = op == "Constant" ? LowerConstant(&context)
-                        : op == "If"     ? LowerIf(&context)
-                                         : Convert(&context);
+  absl::Status status = name == "Constant" ? LowerConstant(&context)
+                        : name == "If"     ? LowerIf(&context)
+                                           : Convert(&context, name);
   int code = context.code();
   if (status.ok() && context.malformed()) {
     status = context.Refuse(109, "an attribute has another type than the operator's");
@@ -198,8 +197,7 @@ bool TakesEmpty(const std::string& op, size_t input) {
 
 }  // namespace
 
-absl::Status Lowering::Convert(NodeContext* context) {
-  const std::string& op = context->op();
+absl::Status Lowering::Convert(NodeContext* context, const std::string& op) {
   bool constant = true;
   for (size_t i = 0; i < context->inputs(); ++i) {
     if (!context->has(i)) continue;
@@ -272,18 +270,9 @@ absl::Status Lowering::LowerConstant(NodeContext* context) {
   return context->Refuse(109, "it has no value");
 }
 
-absl::Status Lowering::LowerIf(NodeContext* context) {
-  RETURN_IF_ERROR(context->CheckInputs(1, 1));
-  ASSIGN_OR_RETURN(const Constant condition,
-                   context->RequireConstant(0, "the values of its condition"));
-  if (condition.elements() != 1) return context->Refuse(302, "its condition is not one value");
-  const AttributeProto* const branch =
-      context->FindAttribute(condition.Integer(0) != 0 ? "then_branch" : "else_branch");
-  if (branch == nullptr || branch->g().output_size() != context->node().output_size()) {
-    return context->Refuse(109, "its branches have another number of outputs");
-  }
+std::vector<std::optional<Value>> Lowering::LowerBranch(const GraphProto& branch) {
   scopes_.emplace_back();
-  for (const TensorProto& initializer : branch->g().initializer()) {
+  for (const TensorProto& initializer : branch.initializer()) {
     TensorProto tensor = initializer;
     Constant constant = TakeConstant(&tensor);
     // Kept without its name, which another branch may have, too.
@@ -292,15 +281,62 @@ absl::Status Lowering::LowerIf(NodeContext* context) {
     }
   }
   const uint64_t before = report_.finding_count;
-  LowerNodes(branch->g(), nullptr);
-  for (int i = 0; i < branch->g().output_size(); ++i) {
-    const Value* const value = Find(branch->g().output(i).name());
-    if (value != nullptr) context->SetResult(static_cast<size_t>(i), *value);
+  LowerNodes(branch, nullptr);
+  std::vector<std::optional<Value>> values;
+  for (const ValueInfoProto& output : branch.output()) {
+    const Value* const value = Find(output.name());
+    values.push_back(value == nullptr ? std::nullopt : std::optional<Value>(*value));
+    if (report_.finding_count != before) values.back() = Value();
   }
   scopes_.pop_back();
-  if (report_.finding_count != before) {
-    // The nodes of the branch have their own findings.
-    for (size_t i = 0; i < context->outputs(); ++i) context->SetResult(i, Value());
+  return values;
+}
+
+absl::Status Lowering::LowerIf(NodeContext* context) {
+  RETURN_IF_ERROR(context->CheckInputs(1, 1));
+  if (context->in(0).elements() != 1) return context->Refuse(302, "its condition is not one value");
+  const GraphProto* branches[2];
+  int nodes = 0;
+  for (const bool taken : {false, true}) {
+    const AttributeProto* const branch =
+        context->FindAttribute(taken ? "then_branch" : "else_branch");
+    if (branch == nullptr || branch->g().output_size() != context->node().output_size()) {
+      return context->Refuse(109, "its branches have another number of outputs");
+    }
+    branches[taken] = &branch->g();
+    nodes += branch->g().node_size();
+  }
+  const auto condition = context->RequireConstant(0, "the values of its condition");
+  if (condition.ok()) {
+    const auto values = LowerBranch(*branches[condition->Integer(0) != 0]);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].has_value()) context->SetResult(i, *values[i]);
+    }
+    return absl::OkStatus();
+  }
+  if (context->in(0).type != ElementType::kBool || nodes > kMaxSelectedNodes) {
+    return condition.status();
+  }
+  // Both branches, and a selection.
+  ASSIGN_OR_RETURN(const Value selector, context->Reshape(context->in(0), {}));
+  const auto otherwise = LowerBranch(*branches[false]), taken = LowerBranch(*branches[true]);
+  writer_.SetNodeName(NodeName(context->node()));
+  for (size_t i = 0; i < context->outputs(); ++i) {
+    if (!taken[i].has_value() || !otherwise[i].has_value()) continue;
+    const Value &left = *taken[i], &right = *otherwise[i];
+    if (left.kind == Value::Kind::kRefused || right.kind == Value::Kind::kRefused) {
+      context->SetResult(i, Value());
+      continue;
+    }
+    if (left.type != right.type || left.shape != right.shape || left.elements() == 0) {
+      return condition.status();
+    }
+    RETURN_IF_ERROR(context
+                        ->Pointwise(i, {selector, left, right},
+                                    [](Expression& e, const std::vector<Term>& v) {
+                                      return e.Select(v[0], v[1], v[2]);
+                                    })
+                        .status());
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #define RESIDENT_SERVER_ONNX_LOWERING_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,10 +60,15 @@ class Lowering {
   void LowerNodes(const GraphProto& graph, const absl::flat_hash_set<std::string>* needed);
   void LowerNode(const NodeProto& node);
   absl::Status LowerConstant(NodeContext* context);
-  // One branch is lowered in place of the node. E402: the condition is computed.
+  // One branch is lowered in place of the node; if the condition is computed, both, and a
+  // selection. E402: it is computed, and the results differ in type or shape, or the branches are
+  // large.
   absl::Status LowerIf(NodeContext* context);
+  // The results; kRefused: a node of the branch has a finding.
+  std::vector<std::optional<Value>> LowerBranch(const GraphProto& branch);
   // Computes the node at import or maps it.
-  absl::Status Convert(NodeContext* context);
+  // `op`: its name in the tables (operators.h).
+  absl::Status Convert(NodeContext* context, const std::string& op);
   // Sets results that are not known, except for what the file says of them.
   void SetUnknown(const NodeProto& node);
   void Add(Finding finding);

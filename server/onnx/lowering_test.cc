@@ -76,6 +76,48 @@ TEST(LoweringTest, FewRowsUseTransposedWeights) {
             *Constant::Reals({3, 4}, {1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12}).bytes);
 }
 
+// A classifier as the converter of scikit-learn writes it.
+TEST(LoweringTest, LinearModelsOfScikitLearnAreProducts) {
+  ModelMaker maker;
+  maker.Input("x", {"batch", "2"});
+  maker.Node("Scaler", {"x"}, {"scaled"},
+             {FloatsAttribute("offset", {1, 2}), FloatsAttribute("scale", {3, 4})});
+  maker.Node(
+      "LinearClassifier", {"scaled"}, {"label", "scores"},
+      {FloatsAttribute("coefficients", {1, 2, 3, 4, 5, 6}),
+       FloatsAttribute("intercepts", {7, 8, 9}), IntsAttribute("classlabels_ints", {10, 20, 30}),
+       IntAttribute("multi_class", 1), StringAttribute("post_transform", "SOFTMAX")});
+  maker.Node("Normalizer", {"scores"}, {"probabilities"}, {StringAttribute("norm", "L1")});
+  for (NodeProto& node : *maker.graph().mutable_node()) node.set_domain("ai.onnx.ml");
+  maker.Output("label");
+  maker.Output("probabilities");
+  const ImportedModel imported = Import(maker, {{{"batch", 8}}, "batch"});
+  EXPECT_EQ(imported.batch_scalar, "batch");
+  EXPECT_THAT(Operators(imported.graph), ElementsAre("pointwise", "linear", "argmax", "gather",
+                                                     "softmax", "abs", "sum", "pointwise"));
+  const std::string& weight = imported.graph.nodes(1).arguments(1).tensor().name();
+  for (const Weight& each : imported.weights) {
+    if (each.tensor != weight) continue;
+    EXPECT_THAT(each.shape, ElementsAre(3, 2));
+    EXPECT_EQ(*each.bytes, *Constant::Reals({3, 2}, {1, 2, 3, 4, 5, 6}).bytes);
+  }
+}
+
+// The classes of computed indices, as a classifier of scikit-learn with several layers ends.
+TEST(LoweringTest, ClassesOfComputedIndicesKeepTheBatch) {
+  ModelMaker maker;
+  maker.Input("x", {"batch", "3"});
+  maker.Integers("classes", {5, 7, 9});
+  maker.Integers("all", {-1});
+  maker.Node("ArgMax", {"x"}, {"best"}, {IntAttribute("axis", 1)});
+  maker.Node("ArrayFeatureExtractor", {"classes", "best"}, {"found"}).set_domain("ai.onnx.ml");
+  maker.Node("Reshape", {"found", "all"}, {"label"});
+  maker.Output("label");
+  const ImportedModel imported = Import(maker, {{{"batch", 8}}, "batch"});
+  EXPECT_EQ(Operators(imported.graph)[1], "gather");
+  EXPECT_EQ(FindTensor(imported.graph, "label")->shape(0).scalar(), imported.batch_scalar);
+}
+
 TEST(LoweringTest, WeightsOfOneNameHaveOneContent) {
   Options options;
   options.max_batch = 20000;
@@ -243,6 +285,57 @@ TEST(LoweringTest, AFixedInputChoosesTheBranch) {
   EXPECT_THAT(Operators(Import(maker, {}, options).graph), ElementsAre("relu", "copy"));
   options.fixed_inputs["positive"] = "0";
   EXPECT_THAT(Operators(Import(maker, {}, options).graph), ElementsAre("neg", "copy"));
+}
+
+// x, or its negative, as a condition of the model says.
+ModelMaker ComputedBranch(const std::vector<std::string>& shape) {
+  ModelMaker maker;
+  maker.Input("x", shape);
+  maker.Weight("zero", Constant::Reals({}, {0}));
+  maker.Node("ReduceMax", {"x"}, {"largest"}, {IntAttribute("keepdims", 0)});
+  maker.Node("Less", {"largest", "zero"}, {"below"});
+  return maker;
+}
+
+TEST(LoweringTest, BothBranchesOfAComputedConditionAreComputed) {
+  ModelMaker maker = ComputedBranch({"2", "3"});
+  GraphProto branches[2];
+  for (int i = 0; i < 2; ++i) {
+    ModelMaker::AddNode(&branches[i], i == 0 ? "Neg" : "Exp", {"x"}, {"y"});
+    ModelMaker::AddNode(&branches[i], "Softmax", {"y"}, {"r"});
+    branches[i].add_output()->set_name("r");
+  }
+  const std::vector<AttributeProto> both = {GraphAttribute("then_branch", branches[0]),
+                                            GraphAttribute("else_branch", branches[1])};
+  maker.Node("If", {"below"}, {"y"}, both);
+  maker.Output("y");
+  const v1::Graph graph = Import(maker).graph;
+  EXPECT_THAT(Operators(graph),
+              ElementsAre("max", "pointwise", "exp", "softmax", "neg", "softmax", "pointwise"));
+  EXPECT_EQ(graph.nodes(6).name(), "y");
+}
+
+TEST(LoweringTest, BranchesOfAComputedConditionMustHaveOneShape) {
+  ModelMaker maker = ComputedBranch({"2", "3"});
+  GraphProto whole, sum;
+  ModelMaker::AddNode(&whole, "Relu", {"x"}, {"r"});
+  whole.add_output()->set_name("r");
+  ModelMaker::AddNode(&sum, "ReduceSum", {"x"}, {"r"});
+  sum.add_output()->set_name("r");
+  maker.Node("If", {"below"}, {"y"},
+             {GraphAttribute("then_branch", whole), GraphAttribute("else_branch", sum)});
+  maker.Output("y");
+  const auto model = CheckModel(maker.Bytes(), {}, {});
+  ASSERT_TRUE(model.ok());
+  ASSERT_EQ(model->report.findings.size(), 1u);
+  EXPECT_EQ(model->report.findings[0].code, "MODEL_E402");
+  // A branch has the finding of its node, and the If none.
+  maker.graph().mutable_node(2)->mutable_attribute(1)->mutable_g()->mutable_node(0)->set_op_type(
+      "GridSample");
+  const auto other = CheckModel(maker.Bytes(), {}, {});
+  ASSERT_TRUE(other.ok());
+  ASSERT_EQ(other->report.findings.size(), 1u);
+  EXPECT_EQ(other->report.findings[0].code, "MODEL_E301");
 }
 
 TEST(LoweringTest, FunctionsBecomeTheirNodes) {

@@ -45,6 +45,14 @@ inline AttributeProto FloatAttribute(const std::string& name, float value) {
   return attribute;
 }
 
+inline AttributeProto FloatsAttribute(const std::string& name, const std::vector<float>& values) {
+  AttributeProto attribute;
+  attribute.set_name(name);
+  attribute.set_type(6);
+  attribute.mutable_floats()->Add(values.begin(), values.end());
+  return attribute;
+}
+
 inline AttributeProto StringAttribute(const std::string& name, const std::string& value) {
   AttributeProto attribute;
   attribute.set_name(name);

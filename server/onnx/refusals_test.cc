@@ -41,6 +41,12 @@ ModelMaker OneNode(const std::string& op, const std::vector<AttributeProto>& att
   return maker;
 }
 
+// The same with the operator of the domain for scikit-learn.
+ModelMaker OfMl(ModelMaker maker) {
+  maker.graph().mutable_node(0)->set_domain("ai.onnx.ml");
+  return maker;
+}
+
 TEST(RefusalsTest, AModelThatIsAcceptedHasNoFindings) {
   EXPECT_EQ(FirstFinding(OneNode("Relu")), "accepted");
 }
@@ -236,7 +242,7 @@ TEST(RefusalsTest, AConditionOfAnotherTypeIsRefused) {
 
 TEST(RefusalsTest, E202IsForSequencesAndMaps) {
   EXPECT_THAT(FirstFinding(OneNode("SequenceConstruct")), StartsWith("MODEL_E202"));
-  EXPECT_THAT(FirstFinding(OneNode("ZipMap")),
+  EXPECT_THAT(FirstFinding(OfMl(OneNode("ZipMap"))),
               AllOf(StartsWith("MODEL_E202"), HasSubstr("zipmap")));
   ModelMaker input = OneNode("Relu");
   input.graph().add_input()->set_name("s");
@@ -245,6 +251,41 @@ TEST(RefusalsTest, E202IsForSequencesAndMaps) {
   ModelMaker sparse = OneNode("Relu");
   sparse.graph().add_sparse_initializer();
   EXPECT_THAT(FirstFinding(sparse), StartsWith("MODEL_E202"));
+}
+
+TEST(RefusalsTest, ModelsOfScikitLearnThatAreNotSupportedAreRefused) {
+  const auto refusal = [](const std::string& op, const std::vector<AttributeProto>& attributes,
+                          ElementType type = ElementType::kFloat) {
+    return FirstFinding(OfMl(OneNode(op, attributes, {"2", "3"}, type)));
+  };
+  EXPECT_THAT(refusal("TreeEnsembleRegressor", {}),
+              AllOf(StartsWith("MODEL_E301"), HasSubstr("ai.onnx.ml.TreeEnsembleRegressor")));
+  // They are operators of that domain only, and those of the standard are not in it.
+  EXPECT_THAT(FirstFinding(OneNode("Scaler")), StartsWith("MODEL_E301"));
+  EXPECT_THAT(refusal("Relu", {}), StartsWith("MODEL_E301"));
+  EXPECT_THAT(refusal("Scaler", {FloatsAttribute("offset", {1, 2})}),
+              AllOf(StartsWith("MODEL_E109"), HasSubstr("offset has 2 numbers")));
+  EXPECT_THAT(refusal("Scaler", {}, ElementType::kDouble), StartsWith("MODEL_E201"));
+  EXPECT_THAT(refusal("Normalizer", {StringAttribute("norm", "L7")}), StartsWith("MODEL_E302"));
+  const AttributeProto weights = FloatsAttribute("coefficients", {1, 2, 3, 4, 5, 6});
+  EXPECT_THAT(refusal("LinearRegressor", {weights}), StartsWith("MODEL_E109"));
+  EXPECT_THAT(refusal("LinearRegressor", {weights, IntAttribute("targets", int64_t{1} << 62)}),
+              StartsWith("MODEL_E109"));
+  EXPECT_THAT(refusal("LinearRegressor", {weights, IntAttribute("targets", 2),
+                                          StringAttribute("post_transform", "PROBIT")}),
+              AllOf(StartsWith("MODEL_E302"), HasSubstr("PROBIT")));
+  EXPECT_THAT(refusal("LinearClassifier", {weights, IntsAttribute("classlabels_ints", {1, 2, 3})}),
+              StartsWith("MODEL_E109"));
+  EXPECT_THAT(refusal("LinearClassifier", {weights, IntsAttribute("classlabels_ints", {1, 2, 3}),
+                                           FloatsAttribute("intercepts", {0, 0})}),
+              AllOf(StartsWith("MODEL_E302"), HasSubstr("2 scores for 3 classes")));
+  AttributeProto names;
+  names.set_name("classlabels_strings");
+  names.set_type(8);
+  names.add_strings("cat");
+  names.add_strings("dog");
+  EXPECT_THAT(refusal("LinearClassifier", {weights, names, FloatsAttribute("intercepts", {0, 0})}),
+              AllOf(StartsWith("MODEL_E201"), HasSubstr("Fix: ")));
 }
 
 TEST(RefusalsTest, E203IsForProductsOfIntegers) {

@@ -412,26 +412,14 @@ absl::StatusOr<Constant> FoldConstantOfShape(NodeContext& node) {
 
 // out[r, c] = x[r, c] if it is in the triangle, otherwise 0.
 absl::StatusOr<Constant> FoldTrilu(NodeContext& node) {
-  RETURN_IF_ERROR(node.CheckInputs(1, 2));
+  ASSIGN_OR_RETURN(const Triangle triangle, ReadTriangle(node));
   const Value& x = node.in(0);
-  if (x.rank() < 2) return node.Refuse(302, "it needs two dimensions");
-  int64_t k = 0;
-  if (node.has(1)) {
-    ASSIGN_OR_RETURN(const std::vector<int64_t> given, node.RequireIntegers(1, "its diagonals"));
-    if (given.size() != 1) return node.Refuse(302, "k must be one number");
-    k = given[0];
-  }
-  const bool upper = node.Int("upper", 1) != 0;
   RETURN_IF_ERROR(node.Charge(x.elements(), x.type));
   std::string bytes = *x.constant.bytes;
   const size_t size = SizeOf(DTypeOf(x.type));
   const int64_t rows = x.size(x.rank() - 2), columns = x.size(x.rank() - 1);
   for (int64_t i = 0; i < x.elements(); ++i) {
-    const int64_t row = i / columns % rows, column = i % columns;
-    // column - row >= k, without overflow for any k.
-    const bool above = column - row >= k;
-    const bool below = column - row <= k;
-    if (!(upper ? above : below))
+    if (!triangle.Keeps(i / columns % rows, i % columns))
       std::memset(bytes.data() + static_cast<size_t>(i) * size, 0, size);
   }
   return FoldedBytes(x.type, x.shape, std::move(bytes));

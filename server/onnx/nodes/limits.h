@@ -19,6 +19,8 @@ inline constexpr int64_t kLastOpset = 28;
 inline constexpr uint64_t kMaxModelBytes = (uint64_t{1} << 31) - 1;
 inline constexpr int64_t kMaxNodes = 65'536;  // With those of functions and subgraphs.
 inline constexpr int kMaxSubgraphDepth = 4;
+// Of both branches of an If whose condition is computed.
+inline constexpr int kMaxSelectedNodes = 64;
 inline constexpr int kMaxFunctionDepth = 16;
 inline constexpr size_t kMaxNameBytes = 512;
 inline constexpr size_t kMaxRank = 8;

@@ -398,10 +398,10 @@ constexpr size_t kMaxIndexCopies = 8;
 
 // x and indices as views of the shape of the result, in which the last dimension of the indices is
 // the axis.
-absl::Status GatherAlong(NodeContext& node, size_t axis) {
+absl::Status GatherAlong(NodeContext& node, size_t axis, const Value& given) {
   const Value& x = node.in(0);
   Value from = NodeContext::Strided(node.Stored(x));
-  Value indices = NodeContext::Strided(node.Stored(node.in(1)));
+  Value indices = NodeContext::Strided(node.Stored(given));
   Sizes64 shape(x.shape.begin(), x.shape.begin() + static_cast<int64_t>(axis));
   shape.insert(shape.end(), indices.shape.begin(), indices.shape.end());
   shape.insert(shape.end(), x.shape.begin() + static_cast<int64_t>(axis) + 1, x.shape.end());
@@ -427,9 +427,8 @@ absl::Status GatherAlong(NodeContext& node, size_t axis) {
 }
 
 // With constant indices: one view or a few copies.
-absl::Status GatherConstant(NodeContext& node, size_t axis) {
+absl::Status GatherConstant(NodeContext& node, size_t axis, const Value& indices) {
   const Value x = NodeContext::Strided(node.in(0));
-  const Value& indices = node.in(1);
   RETURN_IF_ERROR(node.Charge(indices.elements(), indices.type));
   std::vector<int64_t> at = indices.constant.AllIntegers();
   for (int64_t& index : at) {
@@ -453,7 +452,7 @@ absl::Status GatherConstant(NodeContext& node, size_t axis) {
     node.SetResult(0, std::move(view));
     return absl::OkStatus();
   }
-  if (at.size() > kMaxIndexCopies) return GatherAlong(node, axis);
+  if (at.size() > kMaxIndexCopies) return GatherAlong(node, axis, indices);
   ASSIGN_OR_RETURN(const Value out, node.NewResult(0, x.type, shape));
   // The result with one dimension for all indices.
   Sizes64 flat = x.shape;
@@ -481,9 +480,9 @@ absl::Status MapGather(NodeContext& node) {
   }
   if (x.rank() + indices.rank() > kMaxRank)
     return node.Refuse(103, "its result has too many dimensions");
-  if (indices.is_constant()) return GatherConstant(node, axis);
+  if (indices.is_constant()) return GatherConstant(node, axis, indices);
   if (axis != 0 || x.rank() < 2 || !x.is_constant() || !node.CheckFloat(0).ok()) {
-    return GatherAlong(node, axis);
+    return GatherAlong(node, axis, indices);
   }
   const int64_t columns = x.elements() / x.size(0);
   ASSIGN_OR_RETURN(const Value table, node.Reshape(x, {x.size(0), columns}));
@@ -587,6 +586,30 @@ absl::Status MapGatherNd(NodeContext& node) {
   view.strides.insert(view.strides.begin(), regular.begin(), regular.end());
   ASSIGN_OR_RETURN(view, node.Settle(std::move(view)));
   node.SetResult(0, std::move(view));
+  return absl::OkStatus();
+}
+
+// Columns of x, for all indices in their order; of an x with one dimension, one row of them.
+absl::Status MapArrayFeatureExtractor(NodeContext& node) {
+  RETURN_IF_ERROR(node.CheckInputs(2, 2));
+  const Value& x = node.in(0);
+  if (x.rank() == 0) return node.Refuse(302, "its input has no dimensions");
+  if (node.in(1).type != ElementType::kInt64) return node.RefuseType(node.in(1).type);
+  const int64_t count = node.in(1).elements();
+  const bool row = x.rank() == 1;
+  if (node.in(1).is_constant()) {
+    ASSIGN_OR_RETURN(const Value indices,
+                     node.Reshape(node.in(1), row ? Sizes64{1, count} : Sizes64{count}));
+    return GatherConstant(node, x.rank() - 1, indices);
+  }
+  // Such as the classes of computed indices: one for each row.
+  if (!row) return node.Refuse(302, "its indices are computed");
+  ASSIGN_OR_RETURN(const Value indices, node.Reshape(node.in(1), {count, 1}));
+  ASSIGN_OR_RETURN(const Value from, node.Broadcast(node.Stored(x), {count, x.size(0)}));
+  ASSIGN_OR_RETURN(const Value out, node.NewTemporary(x.type, {count, 1}));
+  node.Call("gather", {node.In(from), node.In(indices), node.Out(out), node.Integer(1)});
+  ASSIGN_OR_RETURN(Value result, node.Reshape(out, {1, count}));
+  node.SetResult(0, std::move(result));
   return absl::OkStatus();
 }
 

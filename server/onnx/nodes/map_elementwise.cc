@@ -489,24 +489,28 @@ absl::Status MapOneHot(NodeContext& node) {
       .status();
 }
 
-// The triangle of the last two dimensions; 0 elsewhere.
-absl::Status MapTrilu(NodeContext& node) {
+absl::StatusOr<Triangle> ReadTriangle(NodeContext& node) {
   RETURN_IF_ERROR(node.CheckInputs(1, 2));
-  const Value& x = node.in(0);
-  if (x.rank() < 2) return node.Refuse(302, "it needs two dimensions");
-  int64_t k = 0;
+  if (node.in(0).rank() < 2) return node.Refuse(302, "it needs two dimensions");
+  Triangle triangle;
   if (node.has(1)) {
     ASSIGN_OR_RETURN(const std::vector<int64_t> given, node.RequireIntegers(1, "its diagonals"));
     if (given.size() != 1) return node.Refuse(302, "k must be one number");
-    k = given[0];
+    triangle.k = given[0];
   }
-  const bool upper = node.Int("upper", 1) != 0;
+  triangle.upper = node.Int("upper", 1) != 0;
+  return triangle;
+}
+
+// The triangle of the last two dimensions; 0 elsewhere.
+absl::Status MapTrilu(NodeContext& node) {
+  ASSIGN_OR_RETURN(const Triangle triangle, ReadTriangle(node));
+  const Value& x = node.in(0);
   const int64_t rows = x.size(x.rank() - 2), columns = x.size(x.rank() - 1);
   RETURN_IF_ERROR(node.Charge(rows * columns, ElementType::kBool));
   std::vector<int64_t> mask;
   for (int64_t i = 0; i < rows * columns; ++i) {
-    const int64_t above = i % columns - i / columns;
-    mask.push_back(upper ? above >= k : above <= k);
+    mask.push_back(triangle.Keeps(i / columns, i % columns) ? 1 : 0);
   }
   return node
       .Pointwise(

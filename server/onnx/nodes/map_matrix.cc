@@ -76,18 +76,6 @@ absl::Status MultiplyEach(NodeContext& node, const Value& a, const Value& b, con
   return absl::OkStatus();
 }
 
-// out[r] = x[r] b for dense vectors.
-absl::Status MultiplyVectors(NodeContext& node, const Value& x, const Value& transposed,
-                             const GraphWriter::Argument& bias, const Value& out) {
-  ASSIGN_OR_RETURN(const Value vectors, node.Dense(x));
-  if (transposed.type == ElementType::kFloat) {
-    node.Call("linear", {node.In(vectors), node.In(transposed), bias, node.None(), node.Out(out)});
-  } else {
-    node.Call("gemv", {node.In(vectors), node.In(transposed), bias, node.Out(out)});
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckOperands(NodeContext& node) {
   RETURN_IF_ERROR(node.CheckFloat(0));
   if (node.in(1).type != node.in(0).type) {
@@ -109,6 +97,17 @@ absl::StatusOr<Value> WithoutGaps(NodeContext& node, const Value& matrices) {
 }
 
 }  // namespace
+
+absl::Status MultiplyVectors(NodeContext& node, const Value& x, const Value& transposed,
+                             const GraphWriter::Argument& bias, const Value& out) {
+  ASSIGN_OR_RETURN(const Value vectors, node.Dense(x));
+  if (transposed.type == ElementType::kFloat) {
+    node.Call("linear", {node.In(vectors), node.In(transposed), bias, node.None(), node.Out(out)});
+  } else {
+    node.Call("gemv", {node.In(vectors), node.In(transposed), bias, node.Out(out)});
+  }
+  return absl::OkStatus();
+}
 
 absl::Status MapMatMul(NodeContext& node) {
   RETURN_IF_ERROR(node.CheckInputs(2, 2));

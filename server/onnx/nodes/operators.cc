@@ -143,6 +143,13 @@ const Table& OtherMaps() {
       {"Transpose", MapTranspose},
       {"Unsqueeze", MapUnsqueeze},
       {"Upsample", MapResize},
+      {"ai.onnx.ml.ArrayFeatureExtractor", MapArrayFeatureExtractor},
+      {"ai.onnx.ml.Binarizer", MapBinarizer},
+      {"ai.onnx.ml.Imputer", MapImputer},
+      {"ai.onnx.ml.LinearClassifier", MapLinearModel},
+      {"ai.onnx.ml.LinearRegressor", MapLinearModel},
+      {"ai.onnx.ml.Normalizer", MapNormalizer},
+      {"ai.onnx.ml.Scaler", MapScaler},
   };
   return *maps;
 }
@@ -156,9 +163,9 @@ const absl::flat_hash_map<std::string_view, Refusal>& Refusals() {
   constexpr Refusal kDependsOnValues = {401, "the shape of its output depends on values"};
   constexpr Refusal kLoops = {403, "loops are not supported. Fix: export with the loop unrolled"};
   static const auto* const refusals = new absl::flat_hash_map<std::string_view, Refusal>{
-      {"ZipMap", kMaps},
-      {"DictVectorizer", kMaps},
-      {"CastMap", kMaps},
+      {"ai.onnx.ml.ZipMap", kMaps},
+      {"ai.onnx.ml.DictVectorizer", kMaps},
+      {"ai.onnx.ml.CastMap", kMaps},
       {"SequenceAt", kSequence},
       {"SequenceConstruct", kSequence},
       {"SequenceEmpty", kSequence},

@@ -25,6 +25,8 @@ inline constexpr char kHeadsLastAttribute[] = "resident_heads_last";
 using Map = absl::Status (*)(NodeContext& node);
 using Fold = absl::StatusOr<Constant> (*)(NodeContext& node);
 
+// An operator of the standard has its name here, another one also its domain: "ai.onnx.ml.Scaler".
+//
 // Null: no built-in operators compute it.
 Map FindMap(std::string_view op);
 // Null: it is not computed at import.
@@ -46,6 +48,15 @@ absl::Status MapComparison(NodeContext& node);
 absl::Status MapWhere(NodeContext& node);
 absl::Status MapOneHot(NodeContext& node);
 absl::Status MapTrilu(NodeContext& node);
+// What Trilu keeps of the last two dimensions of its input. E302: it has fewer.
+struct Triangle {
+  bool Keeps(int64_t row, int64_t column) const {
+    return upper ? column - row >= k : column - row <= k;  // Without overflow for any k.
+  }
+  int64_t k = 0;
+  bool upper = true;
+};
+absl::StatusOr<Triangle> ReadTriangle(NodeContext& node);
 absl::Status MapBinary(NodeContext& node);
 absl::Status MapVariadic(NodeContext& node);
 absl::Status MapCast(NodeContext& node);
@@ -74,10 +85,14 @@ absl::Status MapResize(NodeContext& node);
 absl::Status MapGather(NodeContext& node);
 absl::Status MapGatherElements(NodeContext& node);
 absl::Status MapGatherNd(NodeContext& node);
+absl::Status MapArrayFeatureExtractor(NodeContext& node);
 // map_matrix.cc
 absl::Status MapMatMul(NodeContext& node);
 absl::Status MapGemm(NodeContext& node);
 absl::Status MapEinsum(NodeContext& node);
+// out[r] = x[r] b + bias for vectors and the transposed form [N, K] of b; out is dense.
+absl::Status MultiplyVectors(NodeContext& node, const Value& x, const Value& transposed,
+                             const GraphWriter::Argument& bias, const Value& out);
 // map_reduction.cc
 absl::Status MapReduce(NodeContext& node);
 absl::Status MapArg(NodeContext& node);
@@ -98,6 +113,12 @@ absl::Status MapPool(NodeContext& node);
 absl::Status MapGlobalPool(NodeContext& node);
 absl::Status MapConv(NodeContext& node);
 absl::Status MapConvTranspose(NodeContext& node);
+// map_ml.cc
+absl::Status MapScaler(NodeContext& node);
+absl::Status MapImputer(NodeContext& node);
+absl::Status MapBinarizer(NodeContext& node);
+absl::Status MapNormalizer(NodeContext& node);
+absl::Status MapLinearModel(NodeContext& node);
 
 }  // namespace resident::onnx
 
