@@ -77,7 +77,9 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     if (instance_->plan == nullptr) {
       auto plan = Make(budget);
       // Plans that no request uses give way.
-      while (absl::IsResourceExhausted(plan.status()) && DropOther()) plan = Make(budget);
+      while (absl::IsResourceExhausted(plan.status()) && DropOther(/*of_device=*/false)) {
+        plan = Make(budget);
+      }
       if (!plan.ok()) {
         return errors::ModelPlanFailed(SizesText(parts_.interface(), owner_->sizes_),
                                        plan.status());
@@ -98,9 +100,9 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
   }
 
   // For a plan that has no instance.
-  bool DropOther() const {
+  bool DropOther(bool of_device) const {
     const auto keeper = owner_->keeper_.lock();
-    return keeper != nullptr && owner_->count() == 0 && keeper->DropOther(*owner_);
+    return keeper != nullptr && owner_->count() == 0 && keeper->DropOther(*owner_, of_device);
   }
 
   // Waits for its turn among those who make instances of the version.
@@ -114,7 +116,7 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     absl::Status allocated = DoAllocate();
     while (absl::IsResourceExhausted(allocated)) {
       Undo();
-      if (!DropOther()) break;
+      if (!DropOther(device_is_short_)) break;
       allocated = DoAllocate();
     }
     if (!allocated.ok()) return End(allocated);
@@ -192,7 +194,10 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     spec.dtype = DType::kU8;
     spec.shape = {static_cast<int64_t>(bytes)};
     spec.internal = true;
-    return AllocateBuffer(core_, *parts_.client, parts_.device, spec);
+    auto buffer = AllocateBuffer(core_, *parts_.client, parts_.device, spec);
+    // Others need not give way for a quota of its identity.
+    if (!buffer.ok()) device_is_short_ = ReserveBufferBytes(*parts_.client, &spec).ok();
+    return buffer;
   }
 
   // Lets `hold` free the buffer, in addition to what it frees.
@@ -266,6 +271,7 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
     needs.standing = true;
     auto ticket = core_.admission.TryAcquire(parts_.client->accounts(), needs);
     if (!ticket.ok()) {
+      device_is_short_ = true;
       return absl::IsResourceExhausted(ticket.status())
                  ? errors::ModelStagingFull(bytes, core_.admission.staging_used(parts_.device))
                  : ticket.status();
@@ -341,6 +347,7 @@ class ModelInstances::Maker : public std::enable_shared_from_this<Maker> {
   std::vector<Copy>::iterator next_;
   uint64_t done_ = 0;
   uint64_t image_done_ = 0;
+  bool device_is_short_ = false;  // If memory could not be allocated: of the device.
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
@@ -454,15 +461,17 @@ void ModelInstances::CancelMaking() {
   if (maker != nullptr) maker->Cancel();
 }
 
-bool ModelInstances::Drop(DroppedInstances* dropped) {
+bool ModelInstances::Drop(bool gives_way, DroppedInstances* dropped) {
   std::shared_ptr<const ModelPlan> plan;  // Destroyed without the lock.
   absl::MutexLock lock(&mu_);
-  if (fixed_ || making_ || count_ > free_.size()) return false;
+  if (making_ || count_ > free_.size()) return false;
+  if (fixed_ && (!gives_way || count_ == 0)) return false;
+  if (gives_way && line_.waiting.load() > 0) return false;
   for (std::unique_ptr<ModelInstance>& instance : free_) dropped->push_back(std::move(instance));
   free_.clear();
   count_ = 0;
   memory_bytes_ = 0;
-  plan = std::move(plan_);
+  if (!fixed_) plan = std::move(plan_);
   return true;
 }
 

@@ -91,9 +91,10 @@ class PlanKeeper {
   // Lets the plan make an instance (MakeAnother), if it is there, or there are fewer than the
   // limit, or another one that no request uses can be dropped for it: `dropped` are its instances.
   virtual void Admit(ModelInstances& plan, DroppedInstances* dropped) = 0;
-  // Drops another plan that no request uses, for its memory. False: there is none. Not to be called
-  // with Admission's lock.
-  virtual bool DropOther(const ModelInstances& plan) = 0;
+  // Drops another plan that no request uses, for its memory; `of_device`: if the version has none,
+  // one of another version on its device. False: there is none. Not to be called with Admission's
+  // lock.
+  virtual bool DropOther(const ModelInstances& plan, bool of_device) = 0;
   // Calls `make` when nobody else allocates for the version: the weights on the device are copied
   // once. It ends with Leave.
   virtual void Enter(std::function<void()> make) = 0;
@@ -142,9 +143,10 @@ class ModelInstances : public std::enable_shared_from_this<ModelInstances> {
   void MakeAnother() ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the making of an instance with CANCELLED, once its task that is in the ring has ended.
   void CancelMaking() ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes the plan and its instances out, if it may be dropped and no request uses one. Returns
-  // whether it did.
-  bool Drop(DroppedInstances* dropped) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes the plan and its instances out, if no request uses one. `gives_way`: for the memory of
+  // another version: not if requests wait for it; of the only plan of a version, its instances.
+  // Returns whether it did.
+  bool Drop(bool gives_way, DroppedInstances* dropped) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Maker;
@@ -157,7 +159,7 @@ class ModelInstances : public std::enable_shared_from_this<ModelInstances> {
   Graphs& graphs_;
   const std::shared_ptr<const ModelParts> parts_;
   const PlanSizes sizes_;
-  const bool fixed_;  // The plan is not dropped.
+  const bool fixed_;  // The plan is not dropped; its instances may be.
   const std::weak_ptr<PlanKeeper> keeper_;
   mutable ModelLine line_;
 

@@ -316,6 +316,7 @@ absl::StatusOr<std::shared_ptr<GraphModel>> ModelLoader::MakeModel(
   parts.account = models_.FindAccount(identity_->name());
   parts.weight_memory = &models_.weights;
   parts.graph_memory = &models_.checked;
+  parts.plans = &models_.plans;
   stored_.device = parts.device;
   stored_.instances = parts.max_instances;
   stored_.max_combined_rows = parts.max_combined_rows;

@@ -56,6 +56,8 @@ struct ModelPlan {
   Budget::Charge charge;  // For these.
 };
 
+class AllModelPlans;
+
 // Sizes of a plan, by index in ModelInterface::dimensions.
 using PlanSizes = std::vector<int64_t>;
 
@@ -87,6 +89,8 @@ struct ModelParts {
   // For the contents of weights, and for graphs; they outlive the version.
   Budget* weight_memory = nullptr;
   Budget* graph_memory = nullptr;
+  // Those of all versions; it outlives the version.
+  AllModelPlans* plans = nullptr;
 
   const ModelInterface& interface() const { return largest->interface; }
 };

@@ -8,6 +8,42 @@
 
 namespace resident {
 
+void AllModelPlans::Add(const std::shared_ptr<ModelPlans>& plans) {
+  absl::MutexLock lock(&mu_);
+  std::erase_if(versions_, [](const auto& version) { return version.expired(); });
+  versions_.push_back(plans);
+}
+
+bool AllModelPlans::DropOldest(uint32_t device, const ModelInstances& except) {
+  std::vector<std::shared_ptr<ModelPlans>> versions;  // Destroyed without the lock.
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& each : versions_) {
+      auto version = each.lock();
+      if (version != nullptr && version->parts().device == device) {
+        versions.push_back(std::move(version));
+      }
+    }
+  }
+  struct Candidate {
+    uint64_t used;
+    ModelPlans* version;
+    std::shared_ptr<ModelInstances> plan;
+  };
+  std::vector<Candidate> candidates;
+  for (const auto& version : versions) {
+    std::vector<std::pair<uint64_t, std::shared_ptr<ModelInstances>>> uses;
+    version->ListUses(&uses);
+    for (auto& [used, plan] : uses) {
+      if (plan.get() != &except) candidates.push_back({used, version.get(), std::move(plan)});
+    }
+  }
+  std::ranges::sort(candidates, {}, &Candidate::used);
+  return std::ranges::any_of(candidates, [](const Candidate& candidate) {
+    return candidate.version->Drop(*candidate.plan);
+  });
+}
+
 ModelPlans::ModelPlans(Graphs& graphs, ModelParts parts)
     : graphs_(graphs),
       parts_(std::make_shared<const ModelParts>(std::move(parts))),
@@ -20,6 +56,7 @@ std::shared_ptr<ModelPlans> ModelPlans::Make(Graphs& graphs, ModelParts parts) {
     plans->plans_[{}].plan = std::make_shared<ModelInstances>(graphs, plans->parts_, PlanSizes(),
                                                               plans->parts_->largest, plans);
   }
+  plans->parts_->plans->Add(plans);
   return plans;
 }
 
@@ -38,7 +75,7 @@ std::shared_ptr<ModelInstances> ModelPlans::Find(const PlanSizes& sizes) {
   std::vector<std::shared_ptr<ModelInstances>> unused;  // Destroyed without the lock.
   absl::MutexLock lock(&mu_);
   Entry& entry = plans_[sizes];
-  entry.used = ++uses_;
+  entry.used = parts_->plans->NextUse();
   if (entry.plan == nullptr) {
     entry.plan =
         std::make_shared<ModelInstances>(graphs_, parts_, sizes, nullptr, weak_from_this());
@@ -74,14 +111,34 @@ uint32_t ModelPlans::count() const {
   return count;
 }
 
+void ModelPlans::ListUses(
+    std::vector<std::pair<uint64_t, std::shared_ptr<ModelInstances>>>* uses) const {
+  absl::MutexLock lock(&mu_);
+  for (const auto& [sizes, entry] : plans_) {
+    if (entry.plan->present()) uses->emplace_back(entry.used, entry.plan);
+  }
+}
+
+bool ModelPlans::Drop(ModelInstances& plan) {
+  DroppedInstances dropped;  // Destroyed without the lock.
+  std::shared_ptr<const void> weights;
+  absl::MutexLock lock(&mu_);
+  if (!plan.Drop(/*gives_way=*/true, &dropped)) return false;
+  const bool others =
+      std::ranges::any_of(plans_, [](const auto& entry) { return entry.second.plan->present(); });
+  // Nobody allocates, so that nobody else reads what keeps the copy of the weights.
+  if (!others && !entered_) weights = std::move(parts_->weights->kept);
+  return true;
+}
+
 bool ModelPlans::DropOldest(const ModelInstances* except, DroppedInstances* dropped) {
   std::vector<const Entry*> entries;
   for (const auto& [sizes, entry] : plans_) {
     if (entry.plan.get() != except && entry.plan->present()) entries.push_back(&entry);
   }
   std::ranges::sort(entries, {}, &Entry::used);
-  return std::ranges::any_of(entries,
-                             [&](const Entry* entry) { return entry->plan->Drop(dropped); });
+  return std::ranges::any_of(
+      entries, [&](const Entry* entry) { return entry->plan->Drop(/*gives_way=*/false, dropped); });
 }
 
 void ModelPlans::Admit(ModelInstances& plan, DroppedInstances* dropped) {
@@ -98,10 +155,13 @@ uint64_t ModelPlans::MemoryBytes() const {
   return sum;
 }
 
-bool ModelPlans::DropOther(const ModelInstances& plan) {
+bool ModelPlans::DropOther(const ModelInstances& plan, bool of_device) {
   DroppedInstances dropped;  // Destroyed without the lock.
-  absl::MutexLock lock(&mu_);
-  return DropOldest(&plan, &dropped);
+  {
+    absl::MutexLock lock(&mu_);
+    if (DropOldest(&plan, &dropped)) return true;
+  }
+  return of_device && parts_->plans->DropOldest(parts_->device, plan);
 }
 
 void ModelPlans::Enter(std::function<void()> make) {

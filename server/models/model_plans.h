@@ -11,11 +11,16 @@
 // all together have more than a part of the device's memory. One that is dropped is made again for
 // the next request of its sizes.
 //
+// AllModelPlans: the plans of all versions. If a device is short of memory for a plan that has
+// none, the plan that was used longest ago gives way, whichever version it is of; of a version with
+// one plan, its instances. With its last plan a version also gives up the copy of its weights.
+//
 // Thread safety: all members may be called from any thread, and do not wait, except for DropOther,
 // which frees memory.
 //
 //   const auto plans = ModelPlans::Make(graphs, parts);
 //   const std::shared_ptr<ModelInstances> plan = plans->Find(sizes);
+//   while (!Allocate() && table.DropOldest(device, *plan)) {}
 #ifndef RESIDENT_SERVER_MODELS_MODEL_PLANS_H_
 #define RESIDENT_SERVER_MODELS_MODEL_PLANS_H_
 
@@ -26,6 +31,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -36,6 +42,23 @@
 #include "server/models/model_rows.h"
 
 namespace resident {
+
+class ModelPlans;
+
+class AllModelPlans {
+ public:
+  void Add(const std::shared_ptr<ModelPlans>& plans) ABSL_LOCKS_EXCLUDED(mu_);
+  // The number of a use: later ones are larger.
+  uint64_t NextUse() { return uses_.fetch_add(1) + 1; }
+  // Drops the plan of the device that was used longest ago, of those that no request uses or waits
+  // for, and that are not `except`. False: there is none. It frees memory.
+  bool DropOldest(uint32_t device, const ModelInstances& except) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Mutex mu_;
+  std::vector<std::weak_ptr<ModelPlans>> versions_ ABSL_GUARDED_BY(mu_);
+  std::atomic<uint64_t> uses_{0};
+};
 
 class ModelPlans final : public PlanKeeper, public std::enable_shared_from_this<ModelPlans> {
  public:
@@ -63,8 +86,14 @@ class ModelPlans final : public PlanKeeper, public std::enable_shared_from_this<
   // Requests that have waited for their plan.
   std::atomic<uint64_t> misses{0};
 
+  // The plans that may have memory, with the numbers of their last uses.
+  void ListUses(std::vector<std::pair<uint64_t, std::shared_ptr<ModelInstances>>>* uses) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops the plan, which may have been used meanwhile. False: a request uses it, or waits for it.
+  bool Drop(ModelInstances& plan) ABSL_LOCKS_EXCLUDED(mu_);
+
   void Admit(ModelInstances& plan, DroppedInstances* dropped) override ABSL_LOCKS_EXCLUDED(mu_);
-  bool DropOther(const ModelInstances& plan) override ABSL_LOCKS_EXCLUDED(mu_);
+  bool DropOther(const ModelInstances& plan, bool of_device) override ABSL_LOCKS_EXCLUDED(mu_);
   void Enter(std::function<void()> make) override ABSL_LOCKS_EXCLUDED(mu_);
   void Leave() override ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -87,7 +116,6 @@ class ModelPlans final : public PlanKeeper, public std::enable_shared_from_this<
 
   mutable absl::Mutex mu_;  // Taken before the mutexes of plans.
   std::map<PlanSizes, Entry> plans_ ABSL_GUARDED_BY(mu_);
-  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
   // Whether somebody allocates, and those who wait for that.
   bool entered_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);

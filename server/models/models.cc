@@ -106,6 +106,7 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> MakeModel(Models& models, Sta
   parts.account = account;
   parts.weight_memory = &models.weights;
   parts.graph_memory = &models.checked;
+  parts.plans = &models.plans;
   return std::make_shared<const GraphModel>(
       models.graphs, name, stored, ModelPlans::Make(models.graphs, std::move(parts)),
       charge.has_value() ? *std::move(charge) : Budget::Charge());

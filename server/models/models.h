@@ -28,6 +28,7 @@
 #include "server/admission/budget.h"
 #include "server/core/core.h"
 #include "server/graphs/graphs.h"
+#include "server/models/model_plans.h"
 #include "server/models/table/model_table.h"
 #include "server/operators/installs.h"
 
@@ -86,6 +87,7 @@ class Models {
   // The daemon's memory for the contents of weights, and for graphs and their checked forms.
   Budget weights;
   Budget checked{{.limit = graph::kMaxLoadedBytes}};
+  AllModelPlans plans;
 
  private:
   // Writes what the table has of the model.

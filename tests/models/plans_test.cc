@@ -643,6 +643,20 @@ TEST(PlansRestartTest, PlansAreMadeAgainAfterARestart) {
 class SmallDeviceTest : public PlansTest {
  protected:
   SmallDeviceTest() : PlansTest({"--device_memory_mib=16"}) {}
+
+  // Leaves too little memory for another plan.
+  void TakeMemory() {
+    const v1::DeviceStatus device = daemon_.Device();
+    const uint64_t left = device.memory_total_bytes() - device.memory_used_bytes();
+    for (uint64_t taken = 0; taken + (1 << 20) < left; taken += 256 << 10) {
+      auto buffer = client_->Allocate<uint8_t>({256 << 10});
+      ASSERT_TRUE(buffer.ok()) << buffer.status();
+      buffers_.push_back(*std::move(buffer));
+    }
+  }
+
+ private:
+  std::vector<client::Buffer<uint8_t>> buffers_;
 };
 
 TEST_F(SmallDeviceTest, PlansThatNoRequestUsesGiveWayForMemory) {
@@ -663,16 +677,33 @@ TEST_F(SmallDeviceTest, AnotherPlanGetsTheMemoryOfOneThatNoRequestUses) {
   const Encoder encoder(1, 512);
   Load("encoder", encoder);
   ExpectServes("encoder", encoder, 1, 512);
-  const v1::DeviceStatus device = daemon_.Device();
-  std::vector<client::Buffer<uint8_t>> buffers;
-  const uint64_t left = device.memory_total_bytes() - device.memory_used_bytes();
-  for (uint64_t taken = 0; taken + (1 << 20) < left; taken += 256 << 10) {
-    auto buffer = client_->Allocate<uint8_t>({256 << 10});
-    ASSERT_TRUE(buffer.ok()) << buffer.status();
-    buffers.push_back(*std::move(buffer));
-  }
+  TakeMemory();
   ExpectServes("encoder", encoder, 1, 511);
   EXPECT_THAT(Plans("encoder"), ElementsAre(511));
+}
+
+// The plan that was used longest ago, whichever model it is of; a model with one plan keeps it, and
+// makes its instance again.
+TEST_F(SmallDeviceTest, PlansOfOtherModelsGiveWayForMemory) {
+  const Encoder single(1, 512), first(2, 512), second(3, 512);
+  v1::LoadModelHeader header = single.Header("single");
+  header.mutable_onnx()->clear_max_sizes();
+  (*header.mutable_onnx()->mutable_sizes())["seq"] = 512;
+  Load(header, single);
+  Load("first", first);
+  Load("second", second);
+  ExpectServes("first", first, 1, 512);
+  TakeMemory();
+  EXPECT_EQ(Version("single").instances(), 1u);
+  ExpectServes("second", second, 1, 511);
+  EXPECT_EQ(Version("single").instances(), 0u);
+  EXPECT_THAT(Plans("first"), ElementsAre(512));
+  ExpectServes("single", single, 1, 512);
+  EXPECT_TRUE(Plans("first").empty());
+  EXPECT_THAT(Plans("second"), ElementsAre(511));
+  ExpectServes("first", first, 64, 510);
+  EXPECT_TRUE(Plans("second").empty());
+  EXPECT_EQ(Version("single").instances(), 1u);
 }
 
 }  // namespace
