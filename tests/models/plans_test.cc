@@ -22,6 +22,7 @@
 #include "tests/daemon/daemon.h"
 #include "tests/graph/graph_runs.h"
 #include "tests/models/importers.h"
+#include "tests/models/traffic.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temp_folder.h"
 
@@ -401,22 +402,13 @@ TEST_F(PlansTest, RequestsOfEqualSizesRunTogether) {
     const v1::ModelVersion version = Version("encoder");
     return version.requests() > version.executions() && version.plans_size() == 2;
   };
-  std::atomic<bool> done = false;
-  std::vector<std::thread> clients;
-  for (uint32_t i = 0; i < 16; ++i) {
-    clients.emplace_back([&, i] {
-      const auto client = client::Client::Connect(daemon_.address()).value();
-      client::Models models(*client);
-      for (uint32_t round = 0; !done; ++round) {
-        const absl::Status status =
-            Serves(models, "encoder", encoder, 1, i % 2 == 0 ? 4 : 8, i * 1000 + round);
-        EXPECT_TRUE(status.ok()) << status;
-      }
-    });
-  }
+  Traffic traffic(/*threads=*/16, [&](std::mt19937& random) {
+    const absl::Status status =
+        Serves(*models_, "encoder", encoder, 1, random() % 2 == 0 ? 4 : 8, random());
+    EXPECT_TRUE(status.ok()) << status;
+    return 0u;
+  });
   EXPECT_TRUE(Eventually(combined));
-  done = true;
-  for (std::thread& client : clients) client.join();
 }
 
 TEST_F(PlansTest, APlanThatCannotBeMadeFailsOnlyItsRequests) {
@@ -588,28 +580,19 @@ TEST_F(PlansTest, VersionsChangeUnderLoad) {
   const Encoder first(1, 16), second(2, 12);
   Load("encoder", first);
   Load("encoder", second);
-  std::atomic<bool> done = false;
-  std::vector<std::thread> clients;
-  for (uint32_t i = 0; i < 4; ++i) {
-    clients.emplace_back([&, i] {
-      const auto client = client::Client::Connect(daemon_.address()).value();
-      client::Models models(*client);
-      std::mt19937 random(i);
-      while (!done) {
-        const int64_t seq = 1 + random() % 12;
-        const Values x = RandomValues(random, seq * kIn);
-        const auto result = models.Run(CallOf("encoder", x, 1, seq));
-        ASSERT_TRUE(result.ok()) << result.status();
-        const Encoder& encoder = result->version() == 1 ? first : second;
-        const std::vector<double> expected = encoder.Reference(x, 1, seq);
-        const Values got = FromBytes<float>(result->outputs(0));
-        for (size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], expected.at(k), 1e-4);
-      }
-    });
-  }
+  Traffic traffic(/*threads=*/4, [&](std::mt19937& random) {
+    const int64_t seq = 1 + random() % 12;
+    const Values x = RandomValues(random, seq * kIn);
+    const auto result = models_->Run(CallOf("encoder", x, 1, seq));
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return 0u;
+    const Encoder& encoder = result->version() == 1 ? first : second;
+    const std::vector<double> expected = encoder.Reference(x, 1, seq);
+    const Values got = FromBytes<float>(result->outputs(0));
+    for (size_t k = 0; k < got.size(); ++k) EXPECT_NEAR(got[k], expected.at(k), 1e-4);
+    return result->version();
+  });
   for (int i = 0; i < 50; ++i) EXPECT_TRUE(models_->Rollback("encoder").ok());
-  done = true;
-  for (std::thread& client : clients) client.join();
 }
 
 // A daemon is killed and started again in the same folder.
