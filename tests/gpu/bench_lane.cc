@@ -11,7 +11,8 @@
 // lone adds through gRPC `Run` and through a lane (outputs on the device, and in shared memory), a
 // chain of dependent adds, adds that are submitted without waiting (joined and not), ranges beside
 // batches of 65,536 through gRPC, several client processes, the shares of two lanes and a gRPC
-// client in one device, `Run` beside 64 open lanes, and the wake of a daemon that sleeps. Outputs
+// client in one device, adds beside requests to a model and beside runs of the same graph, `Run`
+// beside 64 open lanes, and the wake of a daemon that sleeps. Outputs
 // are poisoned and compared with the CPU's results; a wrong one ends the program with status 1.
 // Speed never does.
 #include <signal.h>
@@ -26,6 +27,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -36,10 +38,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/lane.h"
+#include "client/models.h"
 #include "client/residentd_client.h"
 #include "client/shared_memory.h"
 #include "tests/daemon/daemon.h"
 #include "tests/gpu/device_tasks.h"
+#include "tests/graph/graph_maker.h"
 #include "tests/support/bench_report.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/temp_folder.h"
@@ -577,6 +581,147 @@ void MeasureShares(const std::string& address, int64_t us, BenchReport& report) 
   report.Add(name + "in all", total / seconds, "tasks/s");
 }
 
+// A perceptron of four layers of 512 for one row, in float32.
+constexpr int64_t kWidth = 512;
+constexpr int kLayers = 4;
+
+v1::Graph PerceptronGraph() {
+  GraphMaker g;
+  g.Input("x", {D(int64_t{1}), D(kWidth)}).Weight("w", {D(kWidth), D(kWidth)});
+  std::string from = "x";
+  for (int i = 0; i < kLayers; ++i) {
+    const std::string to = i + 1 == kLayers ? "y" : absl::StrCat("h", i);
+    if (i + 1 == kLayers) {
+      g.Output(to, {D(int64_t{1}), D(kWidth)});
+    } else {
+      g.Activation(to, {D(int64_t{1}), D(kWidth)});
+    }
+    g.Call("gemv", {from, "w", None(), to});
+    from = to;
+  }
+  return g.graph;
+}
+
+// Clients that each send a request after the other, together at most kRequestRate a second, until
+// it is destroyed. `prepare` returns what sends one.
+class Requests {
+ public:
+  using Prepare = std::function<std::function<void()>(client::Client&)>;
+  static constexpr double kRequestRate = 5000;
+
+  Requests(const std::string& address, const Prepare& prepare) {
+    for (int i = 0; i < kClients; ++i) {
+      threads_.emplace_back([this, address, prepare] {
+        const auto own = Must(client::Client::Connect(address), "connect");
+        const auto send = prepare(*own);
+        send();
+        ++ready_;
+        constexpr std::chrono::duration<double> kPeriod(kClients / kRequestRate);
+        for (auto next = Clock::now(); !ended_;) {
+          send();
+          ++sent_;
+          next =
+              std::max(next + std::chrono::duration_cast<Clock::duration>(kPeriod), Clock::now());
+          std::this_thread::sleep_until(next);
+        }
+      });
+    }
+    while (ready_ < kClients) std::this_thread::yield();
+    sent_ = 0;
+    start_ = Clock::now();
+  }
+  ~Requests() {
+    ended_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  double rate() const { return 1e6 * static_cast<double>(sent_) / UsSince(start_); }
+
+ private:
+  static constexpr int kClients = 8;
+  std::atomic<bool> ended_{false};
+  std::atomic<int> ready_{0};
+  std::atomic<uint64_t> sent_{0};
+  Clock::time_point start_;
+  std::vector<std::thread> threads_;
+};
+
+// Adds of this lane beside clients that send requests to a model, and beside ones that run the same
+// graph without a model, in turn.
+void MeasureModels(const Daemon& daemon, client::Client& client, Lane& lane, BenchReport& report) {
+  const v1::Graph graph = PerceptronGraph();
+  const std::vector<float> weights(kWidth * kWidth, 1.0F / kWidth), row(kWidth, 1);
+  const auto bytes = [](const std::vector<float>& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  };
+  const std::string weight_bytes = bytes(weights), row_bytes = bytes(row);
+  client::Models models(client);
+  v1::LoadModelHeader header;
+  header.set_name("perceptron");
+  header.set_activate(true);
+  *header.mutable_graph() = graph;
+  const auto loaded = Must(models.Load(header, {{"w", weight_bytes}}), "load the model");
+  if (loaded.version() == 0) Fail("the model is refused");
+  const std::string graph_id = Must(client.LoadGraph(graph), "load the graph").graph_id();
+  const Requests::Prepare to_model = [&](client::Client& own) {
+    v1::ModelCall call;
+    call.set_model("perceptron");
+    v1::ModelTensor& x = *call.add_inputs();
+    x.set_name("x");
+    x.set_dtype(v1::DTYPE_F32);
+    x.add_shape(1);
+    x.add_shape(kWidth);
+    x.set_data(row_bytes);
+    return [call, of = std::make_shared<client::Models>(own)] {
+      Must(of->Run(call), "a request to the model");
+    };
+  };
+  const Requests::Prepare to_graph = [&](client::Client& own) {
+    const auto buffer =
+        std::make_shared<client::Buffer<float>>(Must(own.Upload(weights), "upload"));
+    v1::RunGraphRequest run;
+    run.set_graph_id(graph_id);
+    v1::GraphBinding& w = *run.add_bindings();
+    w.set_tensor("w");
+    w.set_buffer_id(buffer->id());
+    v1::GraphBinding& x = *run.add_bindings();
+    x.set_tensor("x");
+    x.set_data(row_bytes);
+    return [run, buffer, &own] { Must(own.RunGraph(run), "a run of the graph"); };
+  };
+  Adds adds(client, kN, kSets, false);
+  LaneAdds on_lane(lane, adds);
+  std::vector<double> lone[3], rates[3], sent[3];  // Alone, beside the model, beside the graph.
+  for (int round = 0; round < 3; ++round) {
+    for (const int kind : {0, 1, 2}) {
+      std::unique_ptr<Requests> requests;
+      if (kind > 0) {
+        requests = std::make_unique<Requests>(daemon.address(), kind == 1 ? to_model : to_graph);
+      }
+      const std::vector<double> us = on_lane.Lone(Rounds(30'000));
+      lone[kind].insert(lone[kind].end(), us.begin(), us.end());
+      rates[kind].push_back(on_lane.Many(Rounds(2'000'000)));
+      if (requests != nullptr) sent[kind].push_back(requests->rate());
+      requests = nullptr;
+      adds.CheckResults(kSets, "adds beside requests");
+    }
+  }
+  report.Add("requests to a model, beside adds", Percentile(sent[1], 0.5), "requests/s",
+             "runs of its graph, beside adds", Percentile(sent[2], 0.5));
+  for (const double p : {0.5, 0.99}) {
+    const std::string which = absl::StrCat("p", 100 * p);
+    const double beside = Percentile(lone[1], p);
+    report.Add("lone add beside the model, " + which, beside, "us", "beside runs of its graph",
+               Percentile(lone[2], p));
+    report.Add("lone add beside the model, " + which, beside, "us", "without requests",
+               Percentile(lone[0], p));
+  }
+  const double rate = Percentile(rates[1], 0.5);
+  report.Add("adds through a lane, beside the model", rate, "tasks/s", "beside runs of its graph",
+             Percentile(rates[2], 0.5));
+  report.Add("adds through a lane, beside the model", rate, "tasks/s", "without requests",
+             Percentile(rates[0], 0.5));
+}
+
 // What lanes without work cost: `Run` beside them, the daemon's processor; and the wake.
 void MeasureIdle(const Daemon& daemon, client::Client& client, Lane& lane, BenchReport& report) {
   Adds adds(client, kN, 4, false);
@@ -631,6 +776,7 @@ int Run() {
   MeasureMany(*client, *lane, report);
   Processes(daemon.address(), report);
   for (const int64_t us : {5, 20, 200}) MeasureShares(daemon.address(), us, report);
+  MeasureModels(daemon, *client, *lane, report);
   MeasureIdle(daemon, *client, *lane, report);
   const v1::DeviceStatus device = daemon.Device();
   report.Write(absl::GetFlag(FLAGS_out), {{"device", device.name()},
