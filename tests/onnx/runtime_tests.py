@@ -327,7 +327,11 @@ class ScikitLearn(Models):
         self.check(train(preprocessing.StandardScaler(), cluster.KMeans(3, n_init=1, random_state=1)))
 
     def test_bayes(self):
-        self.check(train(naive_bayes.GaussianNB(), classes=3))
+        """Its rows are a second dimension in between, so that their number must be given."""
+        model = train(naive_bayes.GaussianNB(), classes=3)
+        for batch in BATCHES:
+            self.check_alone(Loaded(self, model, sizes={model.graph.input[0].name + ".0": batch}), batches=(batch,))
+            self.doCleanups()
 
     def test_what_is_not_supported_is_refused_with_a_code(self):
         logistic = linear_model.LogisticRegression()
