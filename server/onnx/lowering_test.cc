@@ -118,6 +118,20 @@ TEST(LoweringTest, ClassesOfComputedIndicesKeepTheBatch) {
   EXPECT_EQ(FindTensor(imported.graph, "label")->shape(0).scalar(), imported.batch_scalar);
 }
 
+// A column of the ids is dense for one row only, and a table of them takes dense ids.
+TEST(LoweringTest, AColumnKeepsTheBatch) {
+  ModelMaker maker;
+  maker.Input("ids", {"batch", "3"}, ElementType::kInt64);
+  maker.Weight("table", {5, 4});
+  maker.Weight("column", Constant::Integers({}, {1}));
+  maker.Node("Gather", {"ids", "column"}, {"of_column"}, {IntAttribute("axis", 1)});
+  maker.Node("Gather", {"table", "of_column"}, {"rows"});
+  maker.Output("rows");
+  const ImportedModel imported = Import(maker, {{{"batch", 8}}, "batch"});
+  EXPECT_EQ(imported.batch_scalar, "batch");
+  EXPECT_THAT(Operators(imported.graph), ElementsAre("copy", "embedding"));
+}
+
 TEST(LoweringTest, WeightsOfOneNameHaveOneContent) {
   Options options;
   options.max_batch = 20000;

@@ -348,7 +348,9 @@ absl::StatusOr<Value> NodeContext::Reshape(const Value& value, const Sizes64& sh
   }
   Value view = Strided(value);
   std::optional<Sizes64> strides = StridesForShape(view, shape);
-  if (!strides.has_value()) {
+  bool copies = !strides.has_value();
+  if (!value.is_constant()) copies = choices_.Choose(copies) || copies;
+  if (copies) {
     ASSIGN_OR_RETURN(view, Dense(value));
     strides = DenseStrides(shape);
   }
@@ -379,7 +381,10 @@ absl::StatusOr<Value> NodeContext::Transpose(const Value& value, const std::vect
 }
 
 absl::StatusOr<Value> NodeContext::Dense(const Value& value) {
-  if (value.is_constant() || IsDense(value)) return value;
+  if (value.is_constant()) return value;
+  // For one row in place of several, more views are dense.
+  const bool dense = IsDense(value);
+  if (!choices_.Choose(!dense) && dense) return value;
   ASSIGN_OR_RETURN(const Value out, NewTemporary(value.type, value.shape));
   Call("copy", {In(value), Out(out)});
   return out;
