@@ -13,8 +13,6 @@ using absl::StrCat;
 
 namespace {
 
-using MlTerms = std::vector<Term>;
-
 // The input, a matrix with a row of features for each request, as float32.
 absl::StatusOr<Value> ReadRows(NodeContext& node) {
   RETURN_IF_ERROR(node.CheckInputs(1, 1));
@@ -26,10 +24,11 @@ absl::StatusOr<Value> ReadRows(NodeContext& node) {
   return node.Convert(x, ElementType::kFloat);
 }
 
-// The numbers of an attribute, in this shape.
-absl::StatusOr<Value> ReadFloats(NodeContext& node, const char* name, const Sizes64& shape) {
+// The numbers of an attribute, in this shape; for a row of columns also one for all.
+absl::StatusOr<Value> ReadFloats(NodeContext& node, const char* name, Sizes64 shape) {
   const AttributeProto* const attribute = node.FindAttribute(name);
   const int64_t given = attribute == nullptr ? 0 : attribute->floats_size();
+  if (given == 1 && shape.size() == 1) shape = {1};
   const std::optional<int64_t> wanted = CountElements(shape);
   if (given != wanted) {
     return node.Refuse(
@@ -40,88 +39,12 @@ absl::StatusOr<Value> ReadFloats(NodeContext& node, const char* name, const Size
       Constant::Reals(shape, {attribute->floats().begin(), attribute->floats().end()}));
 }
 
-// One number for each column, or one for all.
-absl::StatusOr<Value> ReadColumns(NodeContext& node, const char* name, int64_t columns) {
-  const AttributeProto* const attribute = node.FindAttribute(name);
-  const bool one = attribute != nullptr && attribute->floats_size() == 1;
-  return ReadFloats(node, name, {one ? 1 : columns});
-}
-
 // The largest element of each row, or the sum.
 absl::StatusOr<Value> ReduceRows(NodeContext& node, const char* op, const Value& x) {
   ASSIGN_OR_RETURN(const Value out, node.NewTemporary(x.type, {x.size(0), 1}));
   node.Call(op, {node.In(x), node.Out(out), node.Integer(int64_t{1} << 1)});
   return out;
 }
-
-}  // namespace
-
-absl::Status MapScaler(NodeContext& node) {
-  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
-  ASSIGN_OR_RETURN(const Value offset, ReadColumns(node, "offset", x.size(1)));
-  ASSIGN_OR_RETURN(const Value scale, ReadColumns(node, "scale", x.size(1)));
-  return node
-      .Pointwise(0, {x, offset, scale},
-                 [](Expression& e, const MlTerms& v) { return e.Mul(e.Sub(v[0], v[1]), v[2]); })
-      .status();
-}
-
-absl::Status MapImputer(NodeContext& node) {
-  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
-  ASSIGN_OR_RETURN(const Value values, ReadColumns(node, "imputed_value_floats", x.size(1)));
-  const double replaced = node.Float("replaced_value_float", 0);
-  return node
-      .Pointwise(0, {x, values},
-                 [&](Expression& e, const MlTerms& v) {
-                   const Term present =
-                       std::isnan(replaced)
-                           ? e.Equal(v[0], v[0])
-                           : e.Not(e.Equal(v[0], e.Number(replaced, ElementType::kFloat)));
-                   return e.Select(present, v[0], v[1]);
-                 })
-      .status();
-}
-
-absl::Status MapBinarizer(NodeContext& node) {
-  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
-  const double threshold = node.Float("threshold", 0);
-  return node
-      .Pointwise(0, {x},
-                 [&](Expression& e, const MlTerms& v) {
-                   const auto number = [&](double value) {
-                     return e.Number(value, ElementType::kFloat);
-                   };
-                   return e.Select(e.Less(number(threshold), v[0]), number(1), number(0));
-                 })
-      .status();
-}
-
-// A row whose norm is 0 remains as it is.
-absl::Status MapNormalizer(NodeContext& node) {
-  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
-  const std::string norm = node.String("norm", "MAX");
-  Value terms = x;
-  if (norm == "L1") {
-    ASSIGN_OR_RETURN(terms, node.Compute("abs", {x}));
-  } else if (norm == "L2") {
-    ASSIGN_OR_RETURN(terms, node.Compute("mul", {x, x}));
-  } else if (norm != "MAX") {
-    return node.Refuse(302, StrCat("norm is ", norm));
-  }
-  ASSIGN_OR_RETURN(Value sum, ReduceRows(node, norm == "MAX" ? "max" : "sum", terms));
-  if (norm == "L2") {
-    ASSIGN_OR_RETURN(sum, node.Compute("sqrt", {sum}));
-  }
-  return node
-      .Pointwise(0, {x, sum},
-                 [](Expression& e, const MlTerms& v) {
-                   const Term none = e.Equal(v[1], e.Number(0, ElementType::kFloat));
-                   return e.Select(none, v[0], e.Div(v[0], v[1]));
-                 })
-      .status();
-}
-
-namespace {
 
 // The class with the largest score of each row, as result 0.
 absl::Status SetClasses(NodeContext& node, const Value& scores) {
@@ -148,6 +71,69 @@ absl::Status SetClasses(NodeContext& node, const Value& scores) {
 }
 
 }  // namespace
+
+absl::Status MapScaler(NodeContext& node) {
+  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
+  ASSIGN_OR_RETURN(const Value offset, ReadFloats(node, "offset", {x.size(1)}));
+  ASSIGN_OR_RETURN(const Value scale, ReadFloats(node, "scale", {x.size(1)}));
+  return node
+      .Pointwise(0, {x, offset, scale},
+                 [](Expression& e, const auto& v) { return e.Mul(e.Sub(v[0], v[1]), v[2]); })
+      .status();
+}
+
+absl::Status MapImputer(NodeContext& node) {
+  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
+  ASSIGN_OR_RETURN(const Value values, ReadFloats(node, "imputed_value_floats", {x.size(1)}));
+  const double replaced = node.Float("replaced_value_float", 0);
+  return node
+      .Pointwise(0, {x, values},
+                 [&](Expression& e, const auto& v) {
+                   const Term present =
+                       std::isnan(replaced)
+                           ? e.Equal(v[0], v[0])
+                           : e.Not(e.Equal(v[0], e.Number(replaced, ElementType::kFloat)));
+                   return e.Select(present, v[0], v[1]);
+                 })
+      .status();
+}
+
+absl::Status MapBinarizer(NodeContext& node) {
+  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
+  const double threshold = node.Float("threshold", 0);
+  return node
+      .Pointwise(0, {x},
+                 [&](Expression& e, const auto& v) {
+                   const Term limit = e.Number(threshold, ElementType::kFloat);
+                   return e.Cast(e.Less(limit, v[0]), ElementType::kFloat);
+                 })
+      .status();
+}
+
+// A row whose norm is 0 remains as it is.
+absl::Status MapNormalizer(NodeContext& node) {
+  ASSIGN_OR_RETURN(const Value x, ReadRows(node));
+  const std::string norm = node.String("norm", "MAX");
+  Value terms = x;
+  if (norm == "L1") {
+    ASSIGN_OR_RETURN(terms, node.Compute("abs", {x}));
+  } else if (norm == "L2") {
+    ASSIGN_OR_RETURN(terms, node.Compute("mul", {x, x}));
+  } else if (norm != "MAX") {
+    return node.Refuse(302, StrCat("norm is ", norm));
+  }
+  ASSIGN_OR_RETURN(Value sum, ReduceRows(node, norm == "MAX" ? "max" : "sum", terms));
+  if (norm == "L2") {
+    ASSIGN_OR_RETURN(sum, node.Compute("sqrt", {sum}));
+  }
+  return node
+      .Pointwise(0, {x, sum},
+                 [](Expression& e, const auto& v) {
+                   const Term none = e.Equal(v[1], e.Number(0, ElementType::kFloat));
+                   return e.Select(none, v[0], e.Div(v[0], v[1]));
+                 })
+      .status();
+}
 
 // LinearRegressor: the scores. LinearClassifier: the class with the largest score, and the scores.
 absl::Status MapLinearModel(NodeContext& node) {
