@@ -88,9 +88,9 @@ struct Perceptron {
     }
   }
 
-  static v1::Graph Graph() {
+  static v1::Graph Graph(int64_t max_rows = kMaxRows) {
     GraphMaker g;
-    g.Scalar("rows", 1, kMaxRows).Input("x", {D("rows"), D(kWidth)});
+    g.Scalar("rows", 1, max_rows).Input("x", {D("rows"), D(kWidth)});
     std::string from = "x";
     for (int i = 0; i < kLayers; ++i) {
       const std::string layer = absl::StrCat(i);
@@ -166,13 +166,13 @@ class Bench {
     return loaded.version();
   }
   uint32_t LoadPerceptron(const Perceptron& model, uint32_t instances,
-                          uint32_t max_combined_rows = 0) {
+                          uint32_t max_combined_rows = 0, int64_t max_rows = kMaxRows) {
     std::map<std::string, std::string> bytes;
     for (int i = 0; i < kLayers; ++i) {
       bytes[absl::StrCat("w", i)] = ToBytes(model.weights[i]);
       bytes[absl::StrCat("b", i)] = ToBytes(model.biases[i]);
     }
-    return Load("perceptron", Perceptron::Graph(), {bytes.begin(), bytes.end()}, instances,
+    return Load("perceptron", Perceptron::Graph(max_rows), {bytes.begin(), bytes.end()}, instances,
                 max_combined_rows);
   }
   static v1::ModelCall PerceptronCall(const Values& x) {
@@ -279,6 +279,25 @@ class Bench {
                   "run of the loaded graph, p50", Percentile(of_run, 0.5));
       report_.Add(what + ", on the device, p50", Percentile(on_device, 0.5), "us");
     }
+    MeasureOneRow(model);
+  }
+
+  // What a plan of its own for one row would gain.
+  void MeasureOneRow(const Perceptron& model) {
+    const Values x = RandomValues(random_, kWidth, 1);
+    std::map<int64_t, std::vector<double>> on_device;  // By the rows for which it was loaded.
+    for (int turn = 0; turn < 3; ++turn) {
+      for (const int64_t rows : {int64_t{1}, kMaxRows}) {
+        LoadPerceptron(model, 1, /*max_combined_rows=*/0, rows);
+        Measure(Rounds(1000), [&] {
+          const auto result = Must(models_.Run(PerceptronCall(x)), "perceptron");
+          on_device[rows].push_back(result.device_ns(0) * 1e-3);
+        });
+      }
+    }
+    report_.Add("perceptron, 1 row, loaded for 1 row, on the device, p50",
+                Percentile(on_device[1], 0.5), "us", "loaded for 64 rows",
+                Percentile(on_device[kMaxRows], 0.5));
   }
 
   // Requests of one row by many clients; per second.
