@@ -294,6 +294,8 @@ std::vector<std::optional<Value>> Lowering::LowerBranch(const GraphProto& branch
 
 absl::Status Lowering::LowerIf(NodeContext* context) {
   RETURN_IF_ERROR(context->CheckInputs(1, 1));
+  const auto condition = context->RequireConstant(0, "the values of its condition");
+  if (!condition.ok() && context->in(0).type != ElementType::kBool) return condition.status();
   if (context->in(0).elements() != 1) return context->Refuse(302, "its condition is not one value");
   const GraphProto* branches[2];
   int nodes = 0;
@@ -306,7 +308,6 @@ absl::Status Lowering::LowerIf(NodeContext* context) {
     branches[taken] = &branch->g();
     nodes += branch->g().node_size();
   }
-  const auto condition = context->RequireConstant(0, "the values of its condition");
   if (condition.ok()) {
     const auto values = LowerBranch(*branches[condition->Integer(0) != 0]);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -314,9 +315,7 @@ absl::Status Lowering::LowerIf(NodeContext* context) {
     }
     return absl::OkStatus();
   }
-  if (context->in(0).type != ElementType::kBool || nodes > kMaxSelectedNodes) {
-    return condition.status();
-  }
+  if (nodes > kMaxSelectedNodes) return condition.status();
   // Both branches, and a selection.
   ASSIGN_OR_RETURN(const Value selector, context->Reshape(context->in(0), {}));
   const auto otherwise = LowerBranch(*branches[false]), taken = LowerBranch(*branches[true]);

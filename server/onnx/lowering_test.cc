@@ -315,8 +315,8 @@ TEST(LoweringTest, BothBranchesOfAComputedConditionAreComputed) {
   ModelMaker maker = ComputedBranch({"2", "3"});
   GraphProto branches[2];
   for (int i = 0; i < 2; ++i) {
-    ModelMaker::AddNode(&branches[i], i == 0 ? "Neg" : "Exp", {"x"}, {"y"});
-    ModelMaker::AddNode(&branches[i], "Softmax", {"y"}, {"r"});
+    ModelMaker::AddNode(&branches[i], i == 0 ? "Neg" : "Exp", {"x"}, {"e"});
+    ModelMaker::AddNode(&branches[i], "Softmax", {"e"}, {"r"});
     branches[i].add_output()->set_name("r");
   }
   const std::vector<AttributeProto> both = {GraphAttribute("then_branch", branches[0]),
