@@ -137,7 +137,9 @@ class RowProof {
       const uint32_t rank = arguments[i].view.rank;
       if (NameDim(parameters[i], rank, *axes[i]) == rows) continue;
       if (IsMaskOfRows(op, parameters[i], rank, *axes[i])) continue;
-      if (FollowsOutput(op, parameters[i]) && from_end(i) == from_end(output)) continue;
+      const bool follows = FollowsOutput(op, parameters[i]) ||
+                           IsGatheredWithin(op, parameters[i], arguments, *axes[i]);
+      if (follows && from_end(i) == from_end(output)) continue;
       return fault(absl::StrCat("mixes rows: those of ", Quote(parameters[i].name),
                                 " are in another dimension than those of its output"));
     }
@@ -182,6 +184,13 @@ class RowProof {
   static bool FollowsOutput(const graph::OperatorInfo& op, const Parameter& parameter) {
     return (op.name == "linear" && parameter.name == "residual") || parameter.name == "bias" ||
            (op.name == "pointwise" && parameter.name != "program");
+  }
+  // x of a gather has the dimensions of the output, but for the size of the axis.
+  static bool IsGatheredWithin(const graph::OperatorInfo& op, const Parameter& parameter,
+                               absl::Span<const Argument> arguments, uint32_t rows) {
+    return op.name == "gather" && parameter.name == "x" && arguments.size() > 3 &&
+           arguments[3].kind == Argument::Kind::kInteger && arguments[3].integer >= 0 &&
+           arguments[3].integer != static_cast<int64_t>(rows);
   }
   // Whether an argument without rows has as many elements as there are rows in the dimension of the
   // output's rows: only the operator itself would notice that they are others.

@@ -132,6 +132,20 @@ TEST_F(ModelRowsTest, AnArgumentWithoutRowsHasNoRowsOfItsOwn) {
   ExpectIndependent(table);
 }
 
+TEST_F(ModelRowsTest, AGatherIsIndependentWithinTheRowsOnly) {
+  for (const int64_t axis : {0, 1}) {
+    GraphMaker g;
+    g.Scalar("n", 1, 8).Input("x", {D("n"), D(kWidth)}).Output("y", {D("n"), D(kWidth)});
+    g.Tensor(v1::GraphTensor::KIND_INPUT, "i", {D("n"), D(kWidth)}, v1::DTYPE_I64);
+    g.Call("gather", {"x", "i", "y", I(axis)});
+    if (axis == 1) {
+      ExpectIndependent(g);
+    } else {
+      ExpectMixed(g, "those of 'x'");
+    }
+  }
+}
+
 TEST_F(ModelRowsTest, WhatDependsOnWeightsOnlyIsTheSameForAllRows) {
   GraphMaker g = Rows();
   g.Weight("w", {D(kWidth), D(kWidth)}).Activation("v", {D(kWidth), D(kWidth)});

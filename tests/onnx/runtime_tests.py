@@ -177,8 +177,11 @@ class Loaded:
         return outputs
 
     def run(self, inputs):
-        """The outputs in their order: the daemon shortens long names."""
-        return list(self.test.client.models.run(NAME, {k: sent(v) for k, v in inputs.items()}).outputs.values())
+        """The outputs in the model's order."""
+        outputs = self.test.client.models.run(NAME, {k: sent(v) for k, v in inputs.items()}).outputs
+        if len(outputs) == 1:
+            return list(outputs.values())  # The daemon shortens long names.
+        return [outputs[output.name] for output in self.model.graph.output]
 
     def check(self, inputs):
         """Returns the result."""
