@@ -142,15 +142,12 @@ TEST_F(DeviceStopTest, ACancellationStopsATaskThatRuns) {
 }
 
 // One on the poller's block, and one on another.
-TEST_F(DeviceStopTest, ACancellationStopsTasksWhenTheKernelIsToLeave) {
+TEST_F(DeviceStopTest, ACancellationStopsTasksForWhichAParkWaits) {
   const Submission first = harness_.Submit(MakeBatch({Hang(0)}));
   ASSERT_TRUE(AwaitRunning(1));
   const Submission second = harness_.Submit(MakeBatch({Hang(1)}));
   ASSERT_TRUE(AwaitRunning(2));
-  const uint64_t submitted = queue().counters().next_sequence;
   std::thread park([&] { EXPECT_TRUE(harness_.device().Park().ok()); });
-  // The park marker is in the ring.
-  EXPECT_TRUE(Eventually([&] { return queue().counters().next_sequence > submitted; }));
   for (const Submission& hang : {first, second}) {
     Cancel(hang);
     EXPECT_TRUE(hang.Await());

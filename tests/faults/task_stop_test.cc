@@ -130,6 +130,36 @@ TEST_F(TaskStopTest, ARunOfAGraphIsStoppedWithinItsNode) {
   EXPECT_EQ(after.floats(0), std::vector<float>{3});
 }
 
+// On a GPU the kernel leaves for the graph, and reads no slots until the task has ended.
+TEST_F(TaskStopTest, ACancellationStopsATaskForWhichAGraphWaits) {
+  const Client client(daemon_);
+  const auto context = client.Context();
+  v1::RunRequest request;
+  *request.mutable_batch() = FloatTasks(kHangs, Buffer(client), 0, 1);
+  v1::RunResponse response;
+  std::thread hang([&] {
+    const grpc::Status status = client.executor().Run(context.get(), request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon_.Device().ring().in_flight() > 0; }));
+  std::thread graph([&] {
+    const Client other(daemon_);
+    GraphMaker maker;
+    maker.Output("out", {D(1)}).Call("fill", {"out", F(3)});
+    const GraphOutcome ended = GraphCalls(daemon_, other).Run(RunOf(maker));
+    EXPECT_TRUE(ended.status.ok()) << ended.status.error_message();
+  });
+  // Both are in the ring, or the graph has ended beside the task.
+  EXPECT_TRUE(Eventually([&] {
+    return daemon_.Device().ring().in_flight() > 1 ||
+           daemon_.Figure("resident_graph_runs_total{outcome=\"ok\"}") > 0;
+  }));
+  context->TryCancel();
+  hang.join();
+  graph.join();
+  EXPECT_TRUE(AwaitStopped({"cancelled"}));
+}
+
 class TaskLimitTest : public TaskStopTest {
  protected:
   TaskLimitTest() : TaskStopTest("--task_time_limit=200ms") {}
