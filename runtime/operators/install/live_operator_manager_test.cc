@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/device/fake_device.h"
+#include "runtime/engine/engines.h"
 #include "runtime/operators/install/fake_compiler.h"
 #include "runtime/operators/install/version_builder.h"
 
@@ -123,8 +124,9 @@ class LiveOperatorManagerTest : public ::testing::Test {
     return options;
   }
   LiveOperatorManager manager_{
-      Options(), LiveOperatorManager::Sources{
-                     registry_.get(), state_.get(), &compiler_, {&device_}, {EngineChoice()}}};
+      Options(),
+      LiveOperatorManager::Sources{
+          registry_.get(), state_.get(), &compiler_, {&device_}, {{&EngineTypes().back()}}}};
 };
 
 TEST_F(LiveOperatorManagerTest, ARefusedRollbackDoesNotEndTheBake) {
