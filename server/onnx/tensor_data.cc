@@ -164,7 +164,7 @@ Constant TakeConstant(TensorProto* tensor) {
   constant.shape.assign(tensor->dims().begin(), tensor->dims().end());
   [[maybe_unused]] const DType dtype = DTypeOf(constant.type);
   assert(dtype == DType::kInvalid ||
-         tensor->raw_data().size() == constant.elements() * SizeOf(dtype));
+         tensor->raw_data().size() == static_cast<uint64_t>(constant.elements()) * SizeOf(dtype));
   constant.bytes = std::make_shared<const std::string>(std::move(*tensor->mutable_raw_data()));
   tensor->clear_raw_data();
   return constant;
