@@ -31,7 +31,6 @@
 #ifndef RESIDENT_SERVER_GRAPHS_GRAPH_RUN_H_
 #define RESIDENT_SERVER_GRAPHS_GRAPH_RUN_H_
 
-#include <cassert>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -71,7 +70,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Tasks of a run that are submitted at one time.
   static constexpr size_t kMaxSubmitted = 64;
 
-  // REQUIRES: the client has a session.
+  // `client`: that of a session, or of a connection without one, unless the run uses a graph
+  // session.
   GraphRun(Graphs& graphs, std::shared_ptr<Client> client,
            std::shared_ptr<const graph::CheckedGraph> checked)
       : graphs_(graphs),
@@ -79,9 +79,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
         client_(std::move(client)),
         checked_(std::move(checked)),
         graph_(checked_->graph),
-        order_(checked_->order) {
-    assert(client_->is_session());
-  }
+        order_(checked_->order) {}
 
   // Takes the bindings' data out of `request`. `session`: what the run's graph session holds, if it
   // has one. Also errors that are found at once are reported by `on_end`.
