@@ -125,11 +125,11 @@ class Operators(support.PackageTest):
         for isolation in ("stoppable", "trusted"):
             self.rd.operators.install("kept", expr="x + 1", isolation=isolation)
             described = self.rd.operators.describe("kept")
-            self.assertEqual(described.isolation[max(described.versions)], isolation)
-        self.assertEqual(self.rd.operators.describe("add").isolation, {})
-        for version, level in ((1, "stoppable"), (2, "trusted")):
+            version = max(described.versions)
+            self.assertEqual(described.isolation[version], isolation)
             kept = self.rd.op("kept", version=version)
-            self.assertEqual(kept([1.0], require_isolation=level), [2.0])
+            self.assertEqual(kept([1.0], require_isolation=isolation), [2.0])
+        self.assertEqual(self.rd.operators.describe("add").isolation, {})
         self.refused(residentd.FailedPrecondition, "is trusted, and the batch requires stoppable", kept, [1.0],
                      require_isolation="stoppable")
         self.refused(residentd.InvalidArgument, "require_isolation='safe'", kept, [1.0], require_isolation="safe")
