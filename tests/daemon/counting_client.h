@@ -32,6 +32,7 @@ class CountingClient {
   bool KeepsRunning() const;
   // Batches that were not OK.
   uint64_t interruptions() const { return interruptions_; }
+  uint64_t batches() const { return batches_; }
 
  private:
   void CountUntilStopped();
