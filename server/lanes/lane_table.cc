@@ -69,12 +69,17 @@ LaneTable::LaneTable(Core& core, const Options& options)
   event.data.u64 = kWakeEvent;
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &event);
   core.clients.OnSessionEnd([this](const Client& client) {
-    const absl::Status ended = errors::UnknownSession(client.session());
+    const absl::Status ended = SessionEnded(client.session());
     for (const EntryPtr& entry : List()) {
       if (entry->client.get() == &client) End(entry, &ended);
     }
   });
   thread_ = std::thread([this] { Loop(); });
+}
+
+absl::Status LaneTable::SessionEnded(const std::string& session) const {
+  // The drain has ended it: a client that learns of it can go to another daemon.
+  return core_.gate.draining() ? errors::Draining() : errors::UnknownSession(session);
 }
 
 LaneTable::~LaneTable() {
@@ -181,7 +186,7 @@ absl::Status LaneTable::Open(const std::shared_ptr<Client>& client,
   // A session that ended meanwhile did not find the lane.
   if (!core_.clients.HasSession(client->session())) {
     End(entry, nullptr);
-    return errors::UnknownSession(client->session());
+    return SessionEnded(client->session());
   }
   wake_.Signal();
 

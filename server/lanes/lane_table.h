@@ -142,6 +142,8 @@ class LaneTable {
   void MoveTo(Entry& entry, const std::shared_ptr<EngineSession>& session);
   // The client has the memory: the lane begins.
   void Adopt(const EntryPtr& entry, UniqueFd connection);
+  // Why the lanes of a session end with it: DRAINING or UNKNOWN_SESSION.
+  absl::Status SessionEnded(const std::string& session) const;
   // Closes the lane; `status`: null if `ended` is not called.
   void End(const EntryPtr& entry, const absl::Status* status);
 
